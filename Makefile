@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+
+.PHONY: help run test check
+
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/run.stamp ## measure and predict about 24 small networks here, and write a report
+	@$(VENV)/bin/steptime quickstart
+
+test: $(VENV)/dev.stamp ## run the tests; groups that this machine cannot run are skipped and named
+	@$(VENV)/bin/python -m pytest
+
+check: $(VENV)/dev.stamp ## format, lint, types and import contracts
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+# The package is installed editable: only a change of what it needs installs anything again.
+$(VENV)/run.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing steptime and PyTorch into $(VENV) (once; some minutes on a slow connection)"
+	@$(PIP) install --quiet -c constraints.txt -e ".[torch]"
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	@echo "Installing the development tools into $(VENV)"
+	@$(PIP) install --quiet -c constraints.txt -e ".[torch,dev]"
+	@touch $@
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) here; name a Python 3.11 or newer: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "steptime needs Python 3.11 or newer, and $(PYTHON) is %d.%d; name another one: make PYTHON=..." % sys.version_info[:2])'
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,77 @@
+"""What the tests share: which groups this machine can run, and where their tools are."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "reference"
+
+settings.register_profile("steptime", deadline=None, derandomize=True, database=None)
+settings.load_profile("steptime")
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+@functools.cache
+def _has_cuda() -> bool:
+    if not _has_torch():
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def _has_slurm() -> bool:
+    path = os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/sbin"
+    return shutil.which("slurmctld", path=path) is not None
+
+
+GROUPS = {  # marker: (whether this machine can run it, what it needs)
+    "framework": (_has_torch, "needs PyTorch: pip install 'steptime[torch]'"),
+    "gpu": (_has_cuda, "needs PyTorch and a CUDA device"),
+    "browser": (lambda: _chromium() is not None, "needs Chromium: scripts/install-chromium"),
+    "slurm": (_has_slurm, "needs slurmctld"),
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, (available, need) in GROUPS.items():
+        if item.get_closest_marker(marker) and not available():
+            pytest.skip(need)
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the devices of the person who runs the tests out of them."""
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "steptime-home"))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Give the path of a Chromium binary."""
+    path = _chromium()
+    if path is None:
+        pytest.skip(GROUPS["browser"][1])
+    return path
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Give the folder of reference data beside this checkout."""
+    if not SHARED.is_dir():
+        pytest.skip("the reference data are not beside this checkout")
+    return SHARED
