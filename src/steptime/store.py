@@ -1,0 +1,238 @@
+"""Records in a folder: append-only JSON lines, one file a writer, nothing ever rewritten.
+
+Each record is one complete line, on the disk before `append` comes back. A writer never touches
+the file of another, so many may write at once, and a line that a killed writer left torn stays the
+last one of its file: it is reported and skipped. Merging two folders is copying the files of one
+into the other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
+
+LOCK = "sweep.lock"
+DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""By schema version: what makes a table of that version one of the next. Version 1 is the first."""
+
+
+class StoreError(Exception):
+    """The disk did not take a record; one line, earlier records are intact. Exits with 1."""
+
+
+class Writer:
+    """One file of records that only this writer appends to; a context manager."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._size = 0
+
+    def append(self, record: Record) -> None:
+        """Put `record` on the disk before coming back; raises `StoreError` where that fails.
+
+        Raises `ValueError` for a record with a number that is not finite.
+        """
+        text = json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False)
+        line = (text + "\n").encode()
+        try:
+            _write_all(self._descriptor, line)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            os.ftruncate(self._descriptor, self._size)  # what follows must not join a torn line
+            reason = error.strerror or error
+            raise StoreError(f"{self.path}: cannot write a record: {reason}") from error
+        self._size += len(line)
+
+    def close(self) -> None:
+        """Close the file; one without a record is taken away."""
+        os.close(self._descriptor)
+        if self._size == 0:
+            self.path.unlink()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _write_all(descriptor: int, line: bytes) -> None:
+    while line:
+        line = line[os.write(descriptor, line) :]
+
+
+def open_writer(folder: Path) -> Writer:
+    """Give a writer with a new file in `folder`, which is made if absent.
+
+    Raises `InputError` where the folder cannot be made or written to.
+    """
+    _make(folder)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    path = folder / f"records-{stamp}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+    except PermissionError as error:
+        raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
+    except OSError as error:
+        raise StoreError(f"{path}: cannot make the file: {error.strerror}") from error
+    _sync_folder(folder)
+    return Writer(path, descriptor)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{folder}: is a file, not a folder for records") from error
+    except PermissionError as error:
+        raise InputError(f"{folder}: cannot make the folder: {error.strerror}") from error
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot make the folder: {error.strerror}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the name of a new file on the disk, as fsync of the file does not."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) -> list[Record]:
+    """Give all records of `folder`, by file name (which begins with the time) and line.
+
+    `warn` gets one line for each torn last line, which is skipped. With `required` false, a
+    folder that is absent or empty gives no records. Raises `InputError`, with file and line,
+    for whatever else is no store, and for a schema newer than this version knows.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file, not a folder of records")
+    if required and not folder.exists():
+        raise InputError(f"{folder}: no such folder of records")
+    try:
+        paths = sorted(folder.glob("*.jsonl"))
+        records = [record for path in paths for record in _load_file(path, warn)]
+    except OSError as error:
+        raise InputError(f"{error.filename or folder}: cannot read: {error.strerror}") from error
+    if required and not records:
+        raise InputError(f"{folder}: holds no records (no line in any *.jsonl file)")
+    return records
+
+
+def _load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
+    *lines, tail = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield _parse(line)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            reason = f"no '{error.args[0]}'" if isinstance(error, KeyError) else error
+            raise InputError(
+                f"{path}, line {number}: is no record ({reason}): {_shown(line)}"
+            ) from error
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from error
+    if not tail:
+        return
+    try:
+        yield _parse(tail)  # whole, only its end of line is missing
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        warn(f"{path}, line {len(lines) + 1}: skipped a torn last line ({len(tail)} bytes)")
+
+
+def _shown(line: bytes) -> str:
+    return shorten(line[:200].decode("utf-8", "replace"))
+
+
+def _parse(line: bytes) -> Record:
+    table = json.loads(line, parse_constant=_refuse)
+    if not isinstance(table, dict):
+        raise TypeError("not a JSON object")
+    return record_from_json(migrate(table))
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
+def migrate(table: dict[str, Any]) -> dict[str, Any]:
+    """Give the table of a record in today's schema; raises `InputError` for a newer one."""
+    version = table["schema"]
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ValueError(f"schema {shorten(version)}")
+    if version > SCHEMA:
+        raise InputError(
+            f"has schema {version}, this steptime knows up to {SCHEMA}; upgrade steptime"
+        )
+    for step in range(version, SCHEMA):
+        table = {**MIGRATIONS[step](table), "schema": step + 1}
+    return table
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold `folder` for one sweep; raises `InputError` naming the process that holds it already.
+
+    The lock ends with the process, however it ends, and the file of the lock stays.
+    """
+    _make(folder)
+    path = folder / LOCK
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip() or "another"
+            raise InputError(f"{folder}: a sweep is running here (process {holder})") from error
+        except OSError as error:
+            raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def identity(method: Method) -> str:
+    """Give a text that is equal for methods whose numbers may be taken for one another."""
+    return json.dumps(asdict(method), sort_keys=True, separators=(",", ":"))
+
+
+def round_of(record: Record) -> int:
+    """Give the visit of a sweep that made the record, counted from 0."""
+    return int(record.env.get("round", 0))
+
+
+def done_keys(
+    records: Iterable[Record], *, retry: Collection[str] = (), force: bool = False
+) -> set[DoneKey]:
+    """Give the cells that need no further try: those with a record in a status that is final.
+
+    Final are `DONE` less the statuses in `retry`; with `force` nothing is. Only records of whole
+    steps count.
+    """
+    final = set() if force else set(DONE) - set(retry)
+    return {
+        (record.workload.key, record.platform, identity(record.method), round_of(record))
+        for record in records
+        if record.status in final and not record.scope
+    }
