@@ -1,0 +1,178 @@
+"""From what a user says to a workload, and from a workload to its graph."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from steptime.core.dtypes import precision
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph import Graph
+from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Workload
+from steptime.models import ZOO, family
+from steptime.models.family import LARGEST, resolve, stored, whole_number
+from steptime.ops.builder import Builder
+from steptime.ops.table import ShapeError
+from steptime.ops.training import training_graph
+
+_PARADNN = re.compile(
+    r"layer_(?P<layers>\d+)-node_(?P<nodes>\d+)-input_(?P<inputs>\d+)"
+    r"-output_(?P<outputs>\d+)(?:-bs_(?P<batch>\d+))?"
+)
+LARGEST_FILE_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A network that a user named: family, hyperparameters as given, the batch if it was named."""
+
+    model: str
+    given: Mapping[str, object]
+    batch: object | None = None
+    where: str = ""
+
+
+def read_model(text: str) -> Choice:
+    """Read model text: `resnet50`, `fc:layers=4,nodes=1024`, a ParaDnn label, or a path.
+
+    Raises `InputError` where it is none of these.
+    """
+    text = text.strip()
+    label = _PARADNN.fullmatch(text)
+    if label:
+        given: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
+        return Choice("fc", given, given.pop("batch", None), text)
+    if text.endswith((".toml", ".json")) or "/" in text:
+        return _read_file(text)
+    name, colon, settings = text.partition(":")
+    name = name.strip()
+    if colon and not settings.strip():
+        raise InputError(f"model {shorten(text)}: nothing after ':'")
+    given = {}
+    for part in settings.split(",") if settings else []:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key or not value:
+            raise InputError(f"model {shorten(text)}: {shorten(part)} is not of the form name=value")
+        if key in given:
+            raise InputError(f"model {shorten(text)}: '{key}' is given twice")
+        given[key] = value
+    if not name:
+        raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
+    return Choice(name, given, given.pop("batch", None))
+
+
+def _read_file(text: str) -> Choice:
+    path = Path(text)
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise InputError(f"{shorten(text)}: larger than {LARGEST_FILE_BYTES} bytes")
+        content = path.read_text(encoding="utf-8")
+        table = json.loads(content) if path.suffix == ".json" else tomllib.loads(content)
+    except FileNotFoundError:
+        raise InputError(f"model {shorten(text)}: no such file") from None
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{shorten(text)}: cannot be read: {reason}") from None
+    return choice_of(table, text)
+
+
+def choice_of(table: object, where: str) -> Choice:
+    """Read a network from a table: `family` or `model`, and hyperparameters beside it."""
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: must be a table with 'family' or 'model'")
+    given: dict[str, Any] = dict(table)
+    names = [given.pop(key) for key in ("family", "model") if key in given]
+    if len(names) != 1:
+        raise InputError(f"{where}: give one of 'family' and 'model'")
+    if not isinstance(names[0], str):
+        raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")
+    named = read_model(names[0]) if "/" not in names[0] else Choice(names[0], {})
+    for key in named.given:
+        if key in given:
+            raise InputError(f"{where}: '{key}' is given twice")
+    batch = given.pop("batch", named.batch)
+    return Choice(named.model, {**named.given, **given}, batch, where)
+
+
+def make_workload(
+    choice: Choice,
+    batch: object | None = None,
+    dtype: str = "float32",
+    phase: str = "train",
+    optimizer: str = "sgd",
+) -> Workload:
+    """Give the checked workload of a chosen network; raises `InputError` for what does not fit."""
+    chosen = family(choice.model, choice.where if choice.where != choice.model else "")
+    params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
+    named = choice.batch
+    if batch is not None and named is not None and str(batch) != str(named):
+        raise InputError(f"batch {shorten(str(batch))} contradicts {shorten(str(named))} of the model")
+    size = batch if batch is not None else named if named is not None else chosen.batch
+    precision(dtype)
+    if phase not in PHASES:
+        raise unknown("phase", phase, PHASES)
+    if optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", optimizer, OPTIMIZERS)
+    return Workload(
+        choice.model,
+        params,
+        whole_number(size, "batch"),
+        dtype,
+        phase,
+        optimizer if phase == "train" else NO_OPTIMIZER,
+    )
+
+
+@lru_cache(maxsize=64)
+def _built(key: str, text: str) -> Graph:
+    del key
+    table = json.loads(text)
+    chosen = family(table["model"])
+    values = resolve(chosen, table["params"])
+    builder = Builder(
+        table["model"], precision(table["dtype"]), training=table["phase"] == "train"
+    )
+    try:
+        output = chosen.build(builder, values, table["batch"])
+    except ShapeError as error:
+        raise InputError(f"{table['model']}: {error}") from None
+    for name, spec in builder.tensors.items():
+        if spec.size_bytes > LARGEST:
+            raise InputError(f"{table['model']}: tensor '{name}' has more than 2^53 bytes")
+    return builder.graph(output)
+
+
+def build(workload: Workload) -> Graph:
+    """Give the forward graph of a workload, every shape known.
+
+    In training its output is the loss. Raises `InputError` where the sizes do not fit together.
+    """
+    table = {
+        "model": workload.model,
+        "params": dict(workload.params),
+        "dtype": workload.dtype,
+        "phase": workload.phase,
+        "batch": workload.batch_per_replica,
+    }
+    return _built(workload.key, json.dumps(table))
+
+
+def build_step(workload: Workload) -> Graph:
+    """Give the graph of a whole step: in training with gradients and updates, else forward alone."""
+    graph = build(workload)
+    if workload.phase == "infer":
+        return graph
+    return training_graph(graph, workload.optimizer)
+
+
+def model_names() -> list[str]:
+    """Give the names of families and named networks."""
+    from steptime.models import FAMILIES
+
+    return [*FAMILIES, *ZOO]

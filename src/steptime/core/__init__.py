@@ -1,0 +1,1 @@
+"""Ground: types, units and tables. Standard library only."""

@@ -1,0 +1,42 @@
+"""Errors that a user can mend: one line that says what is wrong, where, and the nearest valid name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+SHOWN_CHARACTERS = 60
+
+
+class InputError(Exception):
+    """Wrong input; its message is the one line that the user reads. The command exits with 2."""
+
+
+def shorten(value: object) -> str:
+    """Give `value` as a user typed it, in quotes, on one line, at most 60 characters of it."""
+    text = value if isinstance(value, str) else repr(value)
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    if len(text) > SHOWN_CHARACTERS:
+        text = text[:SHOWN_CHARACTERS] + "..."
+    return f"'{text}'"
+
+
+def nearest(value: str, known: Iterable[str]) -> str | None:
+    """Give the known name most like `value`, whatever its case, or None."""
+    by_lower = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(value.lower()[:200], by_lower, n=1, cutoff=0.5)
+    return by_lower[found[0]] if found else None
+
+
+def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> InputError:
+    """Give the error for a name that is not in a table: what, where, and the nearest valid name."""
+    names = list(known)
+    close = nearest(str(value), names)
+    if close:
+        hint = f"did you mean '{close}'?"
+    elif len(names) <= 12:
+        hint = "known: " + ", ".join(names)
+    else:
+        hint = "known: " + ", ".join(names[:8]) + f", ... ({len(names)} in all)"
+    place = f"{where}: " if where else ""
+    return InputError(f"{place}unknown {what} {shorten(value)}; {hint}")

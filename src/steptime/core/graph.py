@@ -1,0 +1,100 @@
+"""A network as data: tensors, ops in order, and the check that they fit together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from steptime.core.dtypes import SIZE_BYTES
+
+Attr = int | float | str | bool | tuple[int, ...]
+Part = Literal["forward", "backward", "update"]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and element type of a tensor; `()` is a scalar."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * SIZE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation: `kind` is a row of the op table, inputs and outputs are names of tensors.
+
+    `part` says in which part of a step it runs. `of` names the forward op whose gradient or
+    update it is ("" for a forward op itself).
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    part: Part = "forward"
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A network, every shape known.
+
+    `inputs` are fed by the user, `weights` are trained, `buffers` are kept but not trained
+    (running statistics, position tables), `outputs` are what a step gives. In training the only
+    output is the loss, a scalar.
+    """
+
+    name: str
+    tensors: Mapping[str, TensorSpec]
+    ops: tuple[Op, ...]
+    inputs: tuple[str, ...]
+    weights: tuple[str, ...]
+    outputs: tuple[str, ...]
+    buffers: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable parameters."""
+        return sum(self.tensors[name].size for name in self.weights)
+
+
+class GraphError(ValueError):
+    """A graph that does not fit together: the message names the op."""
+
+
+def check(graph: Graph) -> None:
+    """Raise `GraphError` unless op names are unique, the order is topological, and shapes are known."""
+    ready = {*graph.inputs, *graph.weights, *graph.buffers}
+    for name in ready:
+        if name not in graph.tensors:
+            raise GraphError(f"{graph.name}: tensor '{name}' has no shape")
+    seen: set[str] = set()
+    for op in graph.ops:
+        if op.name in seen:
+            raise GraphError(f"{graph.name}: two ops are named '{op.name}'")
+        seen.add(op.name)
+        for name in op.inputs:
+            if name not in ready:
+                raise GraphError(f"{graph.name}: op '{op.name}' reads '{name}' before it is made")
+        for name in op.outputs:
+            if name in ready:
+                raise GraphError(f"{graph.name}: op '{op.name}' makes '{name}' a second time")
+            if name not in graph.tensors:
+                raise GraphError(f"{graph.name}: output '{name}' of op '{op.name}' has no shape")
+            ready.add(name)
+    for name in graph.outputs:
+        if name not in ready:
+            raise GraphError(f"{graph.name}: output '{name}' is never made")

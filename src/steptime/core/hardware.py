@@ -1,0 +1,163 @@
+"""Devices, links and clusters, in SI units; one function converts from datasheet units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+
+GB = 1e9
+TFLOP = 1e12
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. `None` means unknown, which is never zero.
+
+    `peak_flop_per_s` holds dense peaks by dtype (also `tf32`); `launch_s` is the time the host
+    needs to issue one op; `products` are the names under which a driver reports it; `unverified`
+    names the figures that should be checked before they are relied on.
+    """
+
+    name: str
+    kind: str
+    peak_flop_per_s: Mapping[str, float]
+    memory_bytes_per_s: float
+    source: str
+    memory_bytes: float | None = None
+    launch_s: float | None = None
+    idle_w: float | None = None
+    peak_w: float | None = None
+    products: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
+    note: str = ""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection, one direction: time of a message = latency_s + bytes / bytes_per_s.
+
+    A latency of `None` is not published, which is not zero.
+    """
+
+    name: str
+    latency_s: float | None
+    bytes_per_s: float
+    source: str
+    unverified: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`nodes` nodes of `per_node` devices; a device alone is a cluster of one."""
+
+    device: Device
+    per_node: int = 1
+    nodes: int = 1
+    inside: Link | None = None
+    between: Link | None = None
+
+
+_NUMBERS = {  # key of the file: (field, factor to SI)
+    "memory_GB": ("memory_bytes", GB),
+    "memory_GB_per_s": ("memory_bytes_per_s", GB),
+    "launch_us": ("launch_s", 1e-6),
+    "idle_W": ("idle_w", 1.0),
+    "tdp_W": ("peak_w", 1.0),
+}
+_TEXTS = ("name", "kind", "source", "note")
+_LISTS = ("products", "unverified")
+_KEYS = (*_TEXTS, *_LISTS, *_NUMBERS, "peak_TFLOP_per_s", "details", "measured")
+KINDS = ("cpu", "gpu", "tpu", "asic")
+PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
+
+
+def device_from_table(table: Mapping[str, Any], where: str) -> Device:
+    """Give the `Device` that a TOML table in datasheet units says; `where` is named in errors.
+
+    Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
+    """
+    required = ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
+    _check_keys(table, _KEYS, required, where)
+    values: dict[str, Any] = _texts(table, _TEXTS, where) | _lists(table, _LISTS, where)
+    if values["kind"] not in KINDS:
+        raise unknown("kind", values["kind"], KINDS, where)
+    for key, (name, factor) in _NUMBERS.items():
+        if key in table:
+            values[name] = _positive(table[key], factor, key, where)
+    peaks = table["peak_TFLOP_per_s"]
+    if not isinstance(peaks, dict) or not peaks:
+        raise InputError(f"{where}: 'peak_TFLOP_per_s' must be a table of dtypes")
+    for dtype in peaks:
+        if dtype not in PEAK_DTYPES:
+            raise unknown("dtype in peak_TFLOP_per_s", dtype, PEAK_DTYPES, where)
+    values["peak_flop_per_s"] = {
+        dtype: _positive(peak, TFLOP, f"peak_TFLOP_per_s.{dtype}", where)
+        for dtype, peak in peaks.items()
+    }
+    measured = table.get("measured", {})
+    if not isinstance(measured, dict):
+        raise InputError(f"{where}: 'measured' must be a table, not {shorten(measured)}")
+    return Device(**values, measured=measured)
+
+
+def link_from_table(table: Mapping[str, Any], where: str) -> Link:
+    """Give the `Link` that a TOML table in datasheet units says; `where` is named in errors.
+
+    Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
+    """
+    known = ("name", "source", "note", "unverified", "latency_us", "GB_per_s")
+    _check_keys(table, known, ("name", "source", "GB_per_s"), where)
+    values: dict[str, Any] = _texts(table, ("name", "source", "note"), where)
+    values |= _lists(table, ("unverified",), where)
+    latency = table.get("latency_us")
+    return Link(
+        **values,
+        latency_s=None if latency is None else _positive(latency, 1e-6, "latency_us", where),
+        bytes_per_s=_positive(table["GB_per_s"], GB, "GB_per_s", where),
+    )
+
+
+def _check_keys(
+    table: Mapping[str, Any], known: Sequence[str], required: Sequence[str], where: str
+) -> None:
+    for key in table:
+        if key not in known:
+            raise unknown("key", key, known, where)
+    for key in required:
+        if key not in table:
+            raise InputError(f"{where}: '{key}' is missing")
+
+
+def _texts(table: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, str]:
+    for key in keys:
+        value = table.get(key, "")
+        if not isinstance(value, str) or (key in table and not value.strip()):
+            raise InputError(f"{where}: '{key}' must be a text, not {shorten(value)}")
+    return {key: table.get(key, "") for key in keys}
+
+
+def _lists(table: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, tuple[str, ...]]:
+    for key in keys:
+        value = table.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise InputError(f"{where}: '{key}' must be a list of texts")
+    return {key: tuple(table.get(key, ())) for key in keys}
+
+
+def _positive(value: object, factor: float, key: str, where: str) -> float:
+    """Give `value * factor`: a datasheet's number in SI."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{where}: '{key}' must be a number, not {shorten(value)}")
+    try:
+        scaled = float(value) * factor
+    except OverflowError:
+        scaled = inf
+    if not 0 < scaled < inf:
+        raise InputError(f"{where}: '{key}' must be positive and finite, not {shorten(value)}")
+    return scaled

@@ -1,0 +1,116 @@
+"""The one record that measured, predicted and published numbers share, and its JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from steptime.core.workload import Workload, workload_from_json, workload_to_json
+
+SCHEMA = 1
+ORIGINS = ("measured", "predicted", "published")
+STATUSES = ("ok", "oom", "timeout", "unsupported", "failed")
+DONE = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try these again
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One quantity in SI: raw `samples` of a measurement, or one `value`, with an interval if known.
+
+    `columns` holds further facts of each sample (its run, disturbances), as long as `samples`.
+    """
+
+    value: float | None = None
+    samples: tuple[float, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    columns: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Method:
+    """How numbers were obtained: a name, its version, and every option that changes them."""
+
+    name: str
+    version: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One result of one workload on one platform: for the whole step (`scope` "") or one op.
+
+    `platform` is a name from the device data, never a host; the host goes into `env`.
+    """
+
+    origin: str
+    method: Method
+    workload: Workload
+    platform: str
+    quantities: Mapping[str, Quantity]
+    status: str = "ok"
+    cause: str = ""
+    note: str = ""
+    scope: str = ""
+    env: Mapping[str, Any] = field(default_factory=dict)
+    taken_at: str = ""
+    schema: int = SCHEMA
+
+
+def record_to_json(record: Record) -> dict[str, Any]:
+    """Give the record as JSON values; what is empty in a quantity is left out."""
+    table = {
+        name: getattr(record, name)
+        for name in ("schema", "origin", "platform", "scope", "status", "cause", "note", "taken_at")
+    }
+    table["method"] = asdict(record.method)
+    table["workload"] = workload_to_json(record.workload)
+    table["workload_key"] = record.workload.key
+    table["quantities"] = {
+        name: _quantity_to_json(quantity) for name, quantity in record.quantities.items()
+    }
+    table["env"] = dict(record.env)
+    return table
+
+
+def _quantity_to_json(quantity: Quantity) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for name in ("value", "low", "high"):
+        if getattr(quantity, name) is not None:
+            table[name] = getattr(quantity, name)
+    if quantity.samples:
+        table["samples"] = list(quantity.samples)
+    if quantity.columns:
+        table["columns"] = {name: list(column) for name, column in quantity.columns.items()}
+    return table
+
+
+def record_from_json(table: Mapping[str, Any]) -> Record:
+    """Give the record back; raises `KeyError`, `TypeError` or `ValueError` for what is no record."""
+    if table["origin"] not in ORIGINS or table["status"] not in STATUSES:
+        raise ValueError(f"origin '{table['origin']}', status '{table['status']}'")
+    quantities = {
+        name: Quantity(
+            value=q.get("value"),
+            samples=tuple(q.get("samples", ())),
+            low=q.get("low"),
+            high=q.get("high"),
+            columns={k: tuple(v) for k, v in q.get("columns", {}).items()},
+        )
+        for name, q in table["quantities"].items()
+    }
+    return Record(
+        origin=table["origin"],
+        method=Method(**table["method"]),
+        workload=workload_from_json(table["workload"]),
+        platform=table["platform"],
+        quantities=quantities,
+        status=table["status"],
+        cause=table.get("cause", ""),
+        note=table.get("note", ""),
+        scope=table.get("scope", ""),
+        env=table.get("env", {}),
+        taken_at=table.get("taken_at", ""),
+        schema=table["schema"],
+    )

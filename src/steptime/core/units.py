@@ -1,0 +1,50 @@
+"""The table of quantities with their units, and numbers as people read them."""
+
+from __future__ import annotations
+
+QUANTITIES = {  # name: (unit, meaning)
+    "step_s": ("s", "time of one step"),
+    "forward_s": ("s", "time of the forward pass"),
+    "backward_s": ("s", "time of the backward pass"),
+    "update_s": ("s", "time of the optimizer"),
+    "comm_s": ("s", "time of communication"),
+    "input_s": ("s", "time spent waiting for input"),
+    "first_step_s": ("s", "time of the first step, compilation included"),
+    "flop": ("FLOP", "floating-point operations of a step; a multiply-add is 2"),
+    "traffic_bytes": ("byte", "bytes of every op's inputs and outputs"),
+    "comm_bytes": ("byte", "bytes sent and received"),
+    "peak_memory_bytes": ("byte", "memory at the worst moment of a step"),
+    "energy_j": ("J", "energy of a step"),
+    "power_w": ("W", "mean power"),
+}
+
+_LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+
+
+def si(value: float, unit: str, digits: int = 4) -> str:
+    """Give `value` with a decimal prefix: `si(2.5e9, "FLOP")` is `2.5 GFLOP`."""
+    if value == 0:
+        return f"0 {unit}"
+    steps = _LARGE if abs(value) >= 1e3 else _SMALL if unit in ("s", "J", "W") else ((1.0, ""),)
+    for factor, prefix in steps:
+        if abs(value) >= factor:
+            break
+    return f"{value / factor:.{digits}g} {prefix}{unit}"
+
+
+def seconds(value: float) -> str:
+    """Give a time with its prefix: `seconds(0.0021)` is `2.1 ms`."""
+    return f"{value:.4g} s" if value >= 1 else si(value, "s")
+
+
+def size(value: float) -> str:
+    """Give bytes in decimal units: `size(2.5e9)` is `2.5 GB`."""
+    return si(value, "B")
+
+
+def duration(value: float) -> str:
+    """Give a time to wait: `1:05` minutes and seconds, or hours too."""
+    whole = max(0, round(value))
+    hours, minutes, secs = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"

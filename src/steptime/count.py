@@ -1,0 +1,100 @@
+"""What a network costs: FLOP and bytes of every op, and the memory at its worst moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steptime.core.graph import Graph, Op, Part
+from steptime.ops import OPS, cost_of, frozen
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """FLOP and bytes of one op; `of` is the forward op it belongs to (itself if forward)."""
+
+    name: str
+    kind: str
+    part: Part
+    of: str
+    flop: int
+    traffic_bytes: int
+    output_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Count:
+    """Costs of one step of a graph, forward alone or training.
+
+    `activation_bytes` is the sum of the forward ops' outputs that have memory of their own.
+    """
+
+    parameters: int
+    flop: int
+    traffic_bytes: int
+    activation_bytes: int
+    peak_memory_bytes: int
+    ops: tuple[OpCost, ...]
+
+
+def op_cost(graph: Graph, op: Op) -> OpCost:
+    """Give the cost of one op of `graph`."""
+    specs = tuple(graph.tensors[name] for name in op.inputs)
+    written = tuple(graph.tensors[name] for name in op.outputs)
+    flop, traffic = cost_of(op.kind, specs, frozen(op.attrs), written)
+    return OpCost(op.name, op.kind, op.part, op.of or op.name, flop, traffic, written[0].shape)
+
+
+def count(graph: Graph) -> Count:
+    """Give FLOP, bytes, parameters, activation bytes and peak memory of one step of `graph`."""
+    ops = tuple(op_cost(graph, op) for op in graph.ops)
+    activations = sum(
+        graph.tensors[op.outputs[0]].size_bytes
+        for op in graph.ops
+        if op.part == "forward" and OPS[op.kind].storage == "new"
+    )
+    return Count(
+        parameters=graph.parameters,
+        flop=sum(op.flop for op in ops),
+        traffic_bytes=sum(op.traffic_bytes for op in ops),
+        activation_bytes=activations,
+        peak_memory_bytes=peak_memory_bytes(graph),
+        ops=ops,
+    )
+
+
+def peak_memory_bytes(graph: Graph) -> int:
+    """Give the bytes that live at the worst moment of a step, run in order.
+
+    Inputs, weights and buffers (optimizer state with them) live always; any other tensor from the
+    op that makes it to the last op that reads it, the graph's outputs to the end. A view or an
+    op in place takes no memory of its own. Not counted: workspace of kernels, fragmentation.
+    Three ops a -> b -> c of 1 byte each, no weights: 1, 2, then 2 (a is gone): the peak is 2.
+    """
+    storage: dict[str, str] = {}
+    for op in graph.ops:
+        how = OPS[op.kind].storage
+        for i, name in enumerate(op.outputs):
+            shared = how == "in_place" and i < len(op.inputs) or how == "view" and i == 0
+            source = op.inputs[i] if shared else name
+            storage[name] = storage.get(source, source)
+    last = {
+        storage.get(name, name): i for i, op in enumerate(graph.ops) for name in _touched(op)
+    }
+    for name in graph.outputs:
+        last[storage.get(name, name)] = len(graph.ops)
+    ending: dict[int, list[str]] = {}
+    for name, i in last.items():
+        ending.setdefault(i, []).append(name)
+
+    always = {*graph.inputs, *graph.weights, *graph.buffers}
+    live = peak = sum(graph.tensors[name].size_bytes for name in always)
+    for i, op in enumerate(graph.ops):
+        own = [name for name in op.outputs if storage[name] == name]
+        live += sum(graph.tensors[name].size_bytes for name in own)
+        peak = max(peak, live)
+        live -= sum(graph.tensors[name].size_bytes for name in ending.get(i, ()) if name not in always)
+    return peak
+
+
+def _touched(op: Op) -> tuple[str, ...]:
+    return (*op.inputs, *op.outputs)

@@ -1,0 +1,36 @@
+"""Families and named networks, by name; each is loaded when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+from steptime.core.errors import unknown
+from steptime.models.family import Family
+
+FAMILIES = {
+    "fc": "steptime.models.fc:FAMILY",
+    "cnn": "steptime.models.cnn:FAMILY",
+    "rnn": "steptime.models.rnn:FAMILY",
+    "transformer": "steptime.models.transformer:FAMILY",
+}
+ZOO = {
+    "alexnet": "steptime.models.zoo:ALEXNET",
+    "vgg16": "steptime.models.zoo:VGG16",
+    "resnet18": "steptime.models.zoo:RESNET18",
+    "resnet50": "steptime.models.zoo:RESNET50",
+    "resnet50_v1": "steptime.models.zoo:RESNET50_V1",
+    "deep_mnist": "steptime.models.zoo:DEEP_MNIST",
+    "bert_base": "steptime.models.zoo:BERT_BASE",
+    "gpt2": "steptime.models.zoo:GPT2",
+    "llama_7b": "steptime.models.zoo:LLAMA_7B",
+}
+
+
+def family(name: str, where: str = "") -> Family:
+    """Give the family or named network; raises `InputError` for an unknown name."""
+    target = FAMILIES.get(name) or ZOO.get(name)
+    if target is None:
+        raise unknown("model", name, (*FAMILIES, *ZOO), where)
+    module, _, attribute = target.partition(":")
+    found: Family = getattr(importlib.import_module(module), attribute)
+    return found

@@ -1,0 +1,82 @@
+"""ResNet-like convolutional networks, as ParaDnn sweeps them (Wang, Wei, Brooks 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from steptime.core.errors import shorten
+from steptime.core.workload import Value
+from steptime.layers.blocks import bottleneck_block, conv_norm, residual_block
+from steptime.layers.dense import classify, linear
+from steptime.layers.image import max_pool
+from steptime.models.family import LARGEST, Family, Parameter
+from steptime.ops.builder import Builder
+
+GROUPS = 4
+BLOCKS = {"residual": (residual_block, 1), "bottleneck": (bottleneck_block, 4)}
+BLOCKS_V1 = {"bottleneck": (partial(bottleneck_block, stride_first=True), 4)}
+
+
+def read_blocks(text: str) -> Value:
+    """Give blocks a group: one number for all four groups, or four such as `3-4-6-3`."""
+    parts = text.split("-")
+    good = all(part.isascii() and part.isdigit() and len(part) < 17 for part in parts)
+    if not good or len(parts) not in (1, GROUPS) or not all(0 < int(n) <= LARGEST for n in parts):
+        raise ValueError(f"must be a number or four such as 3-4-6-3, not {shorten(text)}")
+    counts = [int(part) for part in parts]
+    if len(set(counts)) == 1:
+        return counts[0]
+    return "-".join(str(n) for n in counts)
+
+
+def build_residual(
+    b: Builder,
+    p: Mapping[str, Any],
+    batch: int,
+    *,
+    project_every_group: bool = True,
+    kinds: Mapping[str, tuple[Callable[..., str], int]] = BLOCKS,
+) -> str:
+    """Give stem, four groups of blocks, global pooling and a classifier.
+
+    Every group begins with a projection shortcut unless `project_every_group` is false, where
+    only a change of shape asks for one. `kinds` says how each kind of block is built.
+    """
+    blocks = [int(n) for n in str(p["blocks"]).split("-")]
+    if len(blocks) == 1:
+        blocks *= GROUPS
+    block, expansion = kinds[p["block"]]
+    x = b.input("image", (batch, 3, p["image"], p["image"]))
+    x = conv_norm(b, x, p["filters"], 7, "stem", stride=2)
+    x = max_pool(b, x, 3, 2, "stem/pool", padding=1)
+    for group, repeats in enumerate(blocks):
+        width = p["filters"] * 2**group
+        for i in range(repeats):
+            stride = 2 if group > 0 and i == 0 else 1
+            changes = stride > 1 or b.shape(x)[1] != width * expansion
+            project = i == 0 and (project_every_group or changes)
+            name = f"group{group + 1}/block{i + 1}"
+            x = block(b, x, width, stride, name, project)
+    x = b.op("global_avg_pool", x, name="pool")
+    return classify(b, linear(b, x, p["classes"], "output"))
+
+
+FAMILY = Family(
+    "cnn",
+    build_residual,
+    {
+        "block": Parameter(
+            "bottleneck", "kind of block", ("residual", "bottleneck"), choices=tuple(BLOCKS)
+        ),
+        "blocks": Parameter(
+            "3-4-6-3", "blocks a group, one number or four", "1..8", read=read_blocks
+        ),
+        "filters": Parameter(64, "filters of the first group", (16, 32, 64)),
+        "image": Parameter(224, "height and width of the input", "100..300 +50"),
+        "classes": Parameter(1000, "classes", "500..1500 +500"),
+    },
+    "Wang, Wei, Brooks 2019, table 2; He et al. 2015",
+    batch_sweep="64..1024 x2",
+)

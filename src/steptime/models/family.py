@@ -1,0 +1,126 @@
+"""What a family of networks says of itself, and how its hyperparameters are read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.workload import Value
+from steptime.ops.builder import Builder
+
+LARGEST = 2**53
+_YES, _NO = ("yes", "true", "on"), ("no", "false", "off")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One hyperparameter: its default (or a function of the others), its range in a sweep.
+
+    `choices` lists the allowed texts; otherwise the type is that of the default, whole numbers
+    being at least `least`. `read` reads a text of a form of its own.
+    """
+
+    default: Value | Callable[[Mapping[str, Value]], Value]
+    meaning: str
+    sweep: str | tuple[Value, ...] = ()
+    choices: tuple[str, ...] = ()
+    least: int = 1
+    read: Callable[[str], Value] | None = None
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of networks, or one named network.
+
+    `build(builder, params, batch)` gives the tensor that a step ends with: the loss in training,
+    the output in inference. `named` networks keep in a workload only what differs from their
+    defaults, so that `resnet50` stays `resnet50`.
+    """
+
+    name: str
+    build: Callable[[Builder, Mapping[str, Any], int], str]
+    parameters: Mapping[str, Parameter]
+    source: str
+    batch: int = 64
+    batch_sweep: str | tuple[int, ...] = ()
+    named: bool = False
+    check: Callable[[Mapping[str, Any]], str | None] = field(default=lambda _: None)
+
+
+def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dict[str, Value]:
+    """Give every hyperparameter of the family, `given` ones checked and the others by default.
+
+    Raises `InputError` for an unknown hyperparameter, a wrong type, or sizes that do not fit.
+    """
+    place = where or family.name
+    for name in given:
+        if name not in family.parameters:
+            if not family.parameters:
+                raise InputError(f"{place}: takes no hyperparameters, got {shorten(name)}")
+            raise unknown("hyperparameter", name, family.parameters, place)
+    values: dict[str, Value] = {}
+    for name, parameter in family.parameters.items():
+        default = parameter.default(values) if callable(parameter.default) else parameter.default
+        values[name] = _read(given[name], name, parameter, default, place) if name in given else default
+    problem = family.check(values)
+    if problem:
+        raise InputError(f"{place}: {problem}")
+    return values
+
+
+def stored(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Give the hyperparameters that a workload keeps: all, or what differs for a named network."""
+    if not family.named:
+        return dict(values)
+    return {k: v for k, v in values.items() if v != family.parameters[k].default}
+
+
+def _read(value: object, name: str, parameter: Parameter, default: Value, place: str) -> Value:
+    where = f"{place}: {name}"
+    if parameter.read is not None:
+        try:
+            return parameter.read(str(value))
+        except ValueError as error:
+            raise InputError(f"{where}: {error}") from None
+    if parameter.choices:
+        if str(value) not in parameter.choices:
+            raise unknown(name, value, parameter.choices, place)
+        return str(value)
+    if isinstance(default, bool):
+        return _flag(value, where)
+    if isinstance(default, float):
+        return _share(value, where)
+    return whole_number(value, where, parameter.least)
+
+
+def _flag(value: object, where: str) -> bool:
+    text = str(value).lower()
+    if text not in (*_YES, *_NO):
+        raise InputError(f"{where}: must be yes or no, not {shorten(value)}")
+    return text in _YES
+
+
+def _share(value: object, where: str) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        raise InputError(f"{where}: must be a number, not {shorten(value)}") from None
+    if not 0 <= number < 1:
+        raise InputError(f"{where}: must be at least 0 and below 1, not {shorten(value)}")
+    return number
+
+
+def whole_number(value: object, where: str, least: int = 1) -> int:
+    """Give `value` as an int from `least` to 2^53; raises `InputError` otherwise."""
+    text = str(value).strip()
+    digits = text.removeprefix("-")
+    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):
+        raise InputError(f"{where}: must be a whole number, not {shorten(value)}")
+    if len(digits) > 20 or int(digits) > LARGEST:
+        raise InputError(f"{where}: {shorten(text)} is larger than 2^53")
+    number = int(text)
+    if number < least:
+        raise InputError(f"{where}: must be at least {least}, not {number}")
+    return number

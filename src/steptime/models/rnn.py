@@ -1,0 +1,45 @@
+"""Recurrent networks, as ParaDnn sweeps them (Wang, Wei, Brooks 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.layers.dense import classify, linear
+from steptime.models.family import Family, Parameter
+from steptime.ops.builder import Builder
+from steptime.ops.sequence import GATES
+
+
+def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    """Give embedding, stacked cells of its size, a projection to the vocabulary at every step."""
+    cell, width = p["cell"], p["embedding"]
+    ids = b.input("tokens", (batch, p["length"]), "int64")
+    table = b.weight("embedding/w", (p["vocabulary"], width))
+    x = b.op("embedding", ids, table, name="embedding")
+    rows = GATES[cell] * width
+    for i in range(p["layers"]):
+        with b.scope(f"layer{i + 1}"):
+            weights = (
+                b.weight("w_ih", (rows, width)),
+                b.weight("w_hh", (rows, width)),
+                b.weight("b_ih", (rows,)),
+                b.weight("b_hh", (rows,)),
+            )
+            x = b.op(cell, x, *weights, name=cell)
+    return classify(b, linear(b, x, p["vocabulary"], "output"))
+
+
+FAMILY = Family(
+    "rnn",
+    build,
+    {
+        "cell": Parameter("lstm", "kind of cell", ("rnn", "lstm", "gru"), choices=tuple(GATES)),
+        "layers": Parameter(1, "stacked cells", (1, 5, 9, 13)),
+        "embedding": Parameter(500, "width of embedding and cells", (100, 500, 900)),
+        "length": Parameter(50, "steps of a sequence", (10, 50, 90)),
+        "vocabulary": Parameter(1024, "words", "2..1024 x8", least=2),
+    },
+    "Wang, Wei, Brooks 2019, table 2",
+    batch_sweep="16..1024 x4",
+)

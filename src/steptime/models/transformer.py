@@ -1,0 +1,129 @@
+"""Transformers: encoders as BERT, decoders as GPT-2 and Llama, are settings of one family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.layers.blocks import AttentionShape, attention, feed_forward, norm, residual
+from steptime.layers.dense import classify, dropout, linear, mean_loss
+from steptime.models.family import Family, Parameter
+from steptime.ops.builder import Builder
+
+
+def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    """Give an encoder (norm after each part, trained on its mean) or a decoder (norm before).
+
+    A decoder ends with a final norm and a projection to the vocabulary.
+    """
+    encoder = p["kind"] == "encoder"
+    ids = b.input("tokens", (batch, p["length"]), "int64")
+    table = b.weight("embedding/w", (p["vocabulary"], p["width"]))
+    x = _positions(b, b.op("embedding", ids, table, name="embedding"), p, batch)
+    if encoder:
+        x = norm(b, x, p["norm"], "embedding_norm")
+    x = dropout(b, x, p["dropout"], "embedding_dropout")
+    angles = ""
+    if p["positions"] == "rotary":
+        angles = b.buffer("angles", (p["length"], p["width"] // p["heads"]))
+    shape = AttentionShape(p["heads"], p["kv_heads"], not encoder, p["bias"])
+    block = _encoder_block if encoder else _decoder_block
+    for i in range(p["layers"]):
+        with b.scope(f"block{i + 1}"):
+            x = block(b, x, p, shape, angles)
+    if encoder:
+        return mean_loss(b, _pooled(b, x, p, batch))
+    x = norm(b, x, p["norm"], "final_norm")
+    if p["tied"]:
+        return classify(b, b.op("linear", x, table, name="output/linear"))
+    return classify(b, linear(b, x, p["vocabulary"], "output", bias=False))
+
+
+def _positions(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
+    if p["segments"]:
+        ids = b.input("segments", (batch, p["length"]), "int64")
+        table = b.weight("segment/w", (p["segments"], p["width"]))
+        x = b.op("add", x, b.op("embedding", ids, table, name="segment"), name="add_segment")
+    if p["positions"] == "learned":
+        table = b.weight("position/w", (p["max_length"], p["width"]))
+        if p["max_length"] > p["length"]:
+            table = b.op("slice", table, name="position", axis=0, start=0, stop=p["length"])
+        x = b.op("add", x, table, name="add_position")
+    return x
+
+
+def _encoder_block(
+    b: Builder, x: str, p: Mapping[str, Any], shape: AttentionShape, angles: str
+) -> str:
+    y = attention(b, x, shape, "attention", angles)
+    x = norm(b, residual(b, x, y, p["dropout"], "add1"), p["norm"], "norm1")
+    y = feed_forward(b, x, p["ffn"], p["activation"], p["bias"], "ffn")
+    return norm(b, residual(b, x, y, p["dropout"], "add2"), p["norm"], "norm2")
+
+
+def _decoder_block(
+    b: Builder, x: str, p: Mapping[str, Any], shape: AttentionShape, angles: str
+) -> str:
+    y = attention(b, norm(b, x, p["norm"], "norm1"), shape, "attention", angles)
+    x = residual(b, x, y, p["dropout"], "add1")
+    y = norm(b, x, p["norm"], "norm2")
+    y = feed_forward(b, y, p["ffn"], p["activation"], p["bias"], "ffn")
+    return residual(b, x, y, p["dropout"], "add2")
+
+
+def _pooled(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
+    if not p["pooler"]:
+        return x
+    x = b.op("slice", x, name="pooler/first", axis=1, start=0, stop=1)
+    x = b.op("reshape", x, name="pooler/reshape", shape=(batch, p["width"]))
+    return b.op("tanh", linear(b, x, p["width"], "pooler"), name="pooler/tanh")
+
+
+def _by_kind(encoder: Any, decoder: Any) -> Any:
+    return lambda p: encoder if p["kind"] == "encoder" else decoder
+
+
+def check(p: Mapping[str, Any]) -> str | None:
+    """Give what does not fit together, or None."""
+    if p["width"] % p["heads"]:
+        return f"width {p['width']} does not divide into {p['heads']} heads"
+    if p["heads"] % p["kv_heads"]:
+        return f"heads {p['heads']} do not share {p['kv_heads']} kv_heads"
+    if p["positions"] == "rotary" and p["width"] // p["heads"] % 2:
+        return f"rotary positions need an even head width, not {p['width'] // p['heads']}"
+    if p["positions"] == "learned" and p["max_length"] < p["length"]:
+        return f"length {p['length']} is larger than max_length {p['max_length']}"
+    return None
+
+
+FAMILY = Family(
+    "transformer",
+    build,
+    {
+        "kind": Parameter("decoder", "encoder or decoder", choices=("encoder", "decoder")),
+        "layers": Parameter(12, "blocks", (2, 4, 8, 12, 24)),
+        "width": Parameter(768, "width of the model", (256, 512, 768, 1024)),
+        "heads": Parameter(lambda p: max(1, p["width"] // 64), "attention heads"),  # type: ignore[operator]  # a whole number by its row
+        "kv_heads": Parameter(lambda p: p["heads"], "heads of keys and values"),
+        "ffn": Parameter(lambda p: 4 * p["width"], "width of the feed-forward part"),  # type: ignore[operator]  # likewise
+        "length": Parameter(_by_kind(512, 1024), "tokens of a sequence", (128, 512, 1024)),
+        "max_length": Parameter(lambda p: p["length"], "rows of the table of positions"),
+        "vocabulary": Parameter(_by_kind(30522, 50257), "words", least=2),
+        "norm": Parameter("layer", "kind of norm", choices=("layer", "rms")),
+        "activation": Parameter(
+            "gelu", "of the feed-forward part", choices=("gelu", "relu", "silu", "swiglu")
+        ),
+        "positions": Parameter(
+            "learned", "how places are known", choices=("learned", "rotary", "none")
+        ),
+        "bias": Parameter(True, "linear layers have a bias"),
+        "tied": Parameter(True, "a decoder's output shares the embedding's weights"),
+        "segments": Parameter(_by_kind(2, 0), "kinds of segment, 0 for none", least=0),
+        "pooler": Parameter(_by_kind(True, False), "an encoder ends with a pooling layer"),
+        "dropout": Parameter(0.0, "share dropped in training"),
+    },
+    "Vaswani et al. 2017; Devlin et al. 2018; Radford et al. 2019; Touvron et al. 2023",
+    batch=1,
+    batch_sweep=(1, 2, 4, 8),
+    check=check,
+)

@@ -1,0 +1,72 @@
+"""The table of op kinds: output shapes, FLOP, gradient as ops, an example and a source for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from steptime.core.errors import unknown
+from steptime.core.graph import Attr
+from steptime.ops import (
+    convolution,
+    elementwise,
+    linear,
+    loss,
+    norm,
+    optimizer,
+    pooling,
+    sequence,
+    shaping,
+)
+from steptime.ops.table import OpKind, Specs
+
+OPS: dict[str, OpKind] = {
+    **linear.KINDS,
+    **convolution.KINDS,
+    **pooling.KINDS,
+    **norm.KINDS,
+    **elementwise.KINDS,
+    **shaping.KINDS,
+    **sequence.KINDS,
+    **loss.KINDS,
+    **optimizer.KINDS,
+}
+
+Attrs = tuple[tuple[str, Attr], ...]
+
+
+def kind_row(kind: str) -> OpKind:
+    """Give the row of `kind`; raises `InputError` for a kind that is not in the table."""
+    if kind not in OPS:
+        raise unknown("op kind", kind, OPS)
+    return OPS[kind]
+
+
+def frozen(attrs: Mapping[str, Attr]) -> Attrs:
+    """Give attributes in a form that can be a key: identical ops are evaluated once."""
+    return tuple(sorted(attrs.items()))
+
+
+@lru_cache(maxsize=1 << 16)
+def outputs_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
+    """Give the specs of an op's outputs; raises `ShapeError` where they do not fit."""
+    values: dict[str, Any] = dict(attrs)
+    return kind_row(kind).outputs(*specs, **values)
+
+
+@lru_cache(maxsize=1 << 16)
+def saved_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
+    """Give the specs of what the op keeps for its gradient besides inputs and outputs."""
+    rule = kind_row(kind).saved
+    values: dict[str, Any] = dict(attrs)
+    return rule(*specs, **values) if rule else ()
+
+
+@lru_cache(maxsize=1 << 16)
+def cost_of(kind: str, specs: Specs, attrs: Attrs, written: Specs) -> tuple[int, int]:
+    """Give (FLOP, bytes) of one op: every input read once, every output in `written` once."""
+    row = kind_row(kind)
+    values: dict[str, Any] = dict(attrs)
+    read = row.read(*specs, **values) if row.read else sum(s.size_bytes for s in specs)
+    return row.flop(*specs, **values), read + sum(s.size_bytes for s in written)

@@ -1,0 +1,123 @@
+"""Builds a graph op by op; shapes are found and checked as it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from steptime.core.dtypes import Precision
+from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec
+from steptime.ops import frozen, outputs_of
+from steptime.ops.table import ShapeError
+
+MOST_OPS = 1_000_000
+
+
+class Builder:
+    """The graph so far. Tensors are named after the op that makes them."""
+
+    def __init__(self, name: str, precision: Precision, training: bool) -> None:
+        self.name = name
+        self.precision = precision
+        self.training = training
+        self.tensors: dict[str, TensorSpec] = {}
+        self.ops: list[Op] = []
+        self.inputs: list[str] = []
+        self.weights: list[str] = []
+        self.buffers: list[str] = []
+        self._path: list[str] = []
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Prefix every name made inside with `name/`."""
+        self._path.append(name)
+        try:
+            yield
+        finally:
+            self._path.pop()
+
+    def named(self, name: str) -> str:
+        """Give the full path of `name` in the open scopes."""
+        return "/".join((*self._path, name))
+
+    def spec(self, tensor: str) -> TensorSpec:
+        """Give the spec of a tensor made so far."""
+        return self.tensors[tensor]
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Give the shape of a tensor made so far."""
+        return self.tensors[tensor].shape
+
+    def _keep(self, name: str, shape: tuple[int, ...], dtype: str, kept: list[str]) -> str:
+        path = self.named(name)
+        if path in self.tensors:
+            raise ShapeError(f"two tensors are named '{path}'")
+        self.tensors[path] = TensorSpec(shape, dtype)
+        kept.append(path)
+        return path
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
+        """Add an input; without `dtype` it has the precision's type of arithmetic.
+
+        Under mixed precision data arrives in the type of the weights and is cast.
+        """
+        made = self._keep(name, shape, dtype or self.precision.weights, self.inputs)
+        return made if dtype else self._cast(made)
+
+    def weight(self, name: str, shape: tuple[int, ...], cast: bool = True) -> str:
+        """Add a trained weight; under mixed precision give its cast copy unless told not to."""
+        made = self._keep(name, shape, self.precision.weights, self.weights)
+        return self._cast(made) if cast else made
+
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
+        """Add a tensor that is kept but not trained."""
+        return self._keep(name, shape, dtype or self.precision.weights, self.buffers)
+
+    def _cast(self, tensor: str) -> str:
+        if not self.precision.mixed:
+            return tensor
+        return self.op("cast", tensor, name=f"{tensor}/cast", dtype=self.precision.compute, top=True)
+
+    def op(self, kind: str, *inputs: str, name: str, top: bool = False, **attrs: Attr) -> str:
+        """Append an op and give the name of its first output; `top` takes `name` as a full path."""
+        return self.append(name if top else self.named(name), kind, inputs, **attrs)[0]
+
+    def append(
+        self,
+        path: str,
+        kind: str,
+        inputs: tuple[str, ...],
+        part: Part = "forward",
+        of: str = "",
+        **attrs: Attr,
+    ) -> tuple[str, ...]:
+        """Append an op of full name `path` and give the names of all its outputs.
+
+        Raises `ShapeError`, naming the op, where shapes or attributes do not fit.
+        """
+        if len(self.ops) >= MOST_OPS:
+            raise ShapeError(f"more than {MOST_OPS} ops")
+        specs = tuple(self.tensors[name] for name in inputs)
+        try:
+            made = outputs_of(kind, specs, frozen(attrs))
+        except ShapeError as error:
+            raise ShapeError(f"{path}: {error}") from None
+        outputs = tuple(path if i == 0 else f"{path}:{i}" for i in range(len(made)))
+        for output, spec in zip(outputs, made, strict=True):
+            if output in self.tensors:
+                raise ShapeError(f"two ops are named '{path}'")
+            self.tensors[output] = spec
+        self.ops.append(Op(path, kind, inputs, outputs, attrs, part, of))
+        return outputs
+
+    def graph(self, *outputs: str) -> Graph:
+        """Give the finished graph."""
+        return Graph(
+            self.name,
+            self.tensors,
+            tuple(self.ops),
+            tuple(self.inputs),
+            tuple(self.weights),
+            outputs,
+            tuple(self.buffers),
+        )

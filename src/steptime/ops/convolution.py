@@ -1,0 +1,154 @@
+"""Convolutions over images `[batch, channels, height, width]`, and their transposes.
+
+Attributes: `stride (h, w)`, `padding (top, bottom, left, right)`, `dilation (h, w)`, `groups`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steptime.core.graph import TensorSpec
+from steptime.ops.table import Backward, Example, OpKind, Specs, require, show, vector
+
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+
+
+def _output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
+    return (size + pad - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _check_channels(x: TensorSpec, w: TensorSpec, groups: int) -> None:
+    require(len(x.shape) == 4, f"a convolution needs [batch, channels, h, w], not {show(x)}")
+    require(len(w.shape) == 4, f"a convolution needs a filter of rank 4, not {show(w)}")
+    require(groups >= 1 and w.shape[0] % groups == 0, f"{w.shape[0]} filters in {groups} groups")
+
+
+def conv2d_outputs(
+    x: TensorSpec,
+    w: TensorSpec,
+    stride: Pair = (1, 1),
+    padding: Sides = (0, 0, 0, 0),
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> Specs:
+    """Give `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`."""
+    _check_channels(x, w, groups)
+    require(
+        x.shape[1] == w.shape[1] * groups,
+        f"{x.shape[1]} channels do not fit a filter {show(w)} in {groups} groups",
+    )
+    height = _output_size(
+        x.shape[2], w.shape[2], stride[0], padding[0] + padding[1], dilation[0]
+    )
+    width = _output_size(x.shape[3], w.shape[3], stride[1], padding[2] + padding[3], dilation[1])
+    require(height >= 1 and width >= 1, f"a filter {show(w)} does not fit into {show(x)}")
+    return (TensorSpec((x.shape[0], w.shape[0], height, width), x.dtype),)
+
+
+def conv2d_flop(x: TensorSpec, w: TensorSpec, **attrs: Any) -> int:
+    """Give 2 * kernel * c_in/groups * c_out * output positions * batch."""
+    (out,) = conv2d_outputs(x, w, **attrs)
+    return 2 * out.size * w.shape[1] * w.shape[2] * w.shape[3]
+
+
+def conv2d_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dX is a transposed convolution of dY; dW correlates X with dY."""
+    x, w = b.op.inputs
+    dx = dw = None
+    if b.needs[0]:
+        size = b.specs[0].shape[2:]
+        dx = b.emit("conv_transpose2d", (b.grad, w), "grad_input", **b.op.attrs, output_size=size)[
+            0
+        ]
+    if b.needs[1]:
+        kernel = b.specs[1].shape[2:]
+        dw = b.emit("conv2d_grad_weight", (x, b.grad), "grad_weight", **b.op.attrs, kernel=kernel)[
+            0
+        ]
+    return dx, dw
+
+
+def conv2d_grad_weight_outputs(
+    x: TensorSpec, grad: TensorSpec, kernel: Pair, groups: int = 1, **_: Any
+) -> Specs:
+    """Give `x [n, c_in, h, w], grad [n, c_out, oh, ow] -> [c_out, c_in/groups, kh, kw]`."""
+    return (TensorSpec((grad.shape[1], x.shape[1] // groups, *kernel), x.dtype),)
+
+
+def conv2d_grad_weight_flop(x: TensorSpec, grad: TensorSpec, kernel: Pair, **attrs: Any) -> int:
+    """Give the FLOP of the forward convolution."""
+    return 2 * grad.size * (x.shape[1] // attrs.get("groups", 1)) * kernel[0] * kernel[1]
+
+
+def conv_transpose2d_outputs(
+    x: TensorSpec,
+    w: TensorSpec,
+    output_size: Pair,
+    stride: Pair = (1, 1),
+    padding: Sides = (0, 0, 0, 0),
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> Specs:
+    """Give `x [n, c_in, h, w], w [c_in, c_out/groups, kh, kw] -> [n, c_out, *output_size]`.
+
+    The convolution with these attributes must lead from the output's size back to `x`'s.
+    """
+    _check_channels(x, w, groups)
+    require(x.shape[1] == w.shape[0], f"{x.shape[1]} channels do not fit a filter {show(w)}")
+    out = TensorSpec((x.shape[0], w.shape[1] * groups, *output_size), x.dtype)
+    (back,) = conv2d_outputs(out, w, stride, padding, dilation, groups)
+    require(back.shape == x.shape, f"output size {list(output_size)} does not lead to {show(x)}")
+    return (out,)
+
+
+def conv_transpose2d_flop(x: TensorSpec, w: TensorSpec, **_: Any) -> int:
+    """Give the FLOP of the convolution that it transposes: its output positions are `x`'s."""
+    return 2 * x.size * w.shape[1] * w.shape[2] * w.shape[3]
+
+
+def conv_transpose2d_gradient(b: Backward) -> tuple[str | None, ...]:
+    """The convolution that it transposes, applied to dY; dW with the roles of X and dY swapped."""
+    x, w = b.op.inputs
+    attrs = {name: value for name, value in b.op.attrs.items() if name != "output_size"}
+    dx = dw = None
+    if b.needs[0]:
+        dx = b.emit("conv2d", (b.grad, w), "grad_input", **attrs)[0]
+    if b.needs[1]:
+        kernel = b.specs[1].shape[2:]
+        dw = b.emit("conv2d_grad_weight", (b.grad, x), "grad_weight", **attrs, kernel=kernel)[0]
+    return dx, dw
+
+
+_ATTRS: dict[str, Any] = {
+    "stride": (2, 1),
+    "padding": (1, 1, 0, 0),
+    "dilation": (1, 2),
+    "groups": 2,
+}
+
+KINDS = {
+    "conv2d": OpKind(
+        conv2d_outputs,
+        conv2d_flop,
+        Example((vector(2, 4, 7, 8), vector(6, 2, 3, 2)), _ATTRS),
+        "definition: 2 * kernel * c_in/groups * c_out * positions",
+        gradient=conv2d_gradient,
+        work="convolution",
+    ),
+    "conv2d_grad_weight": OpKind(
+        conv2d_grad_weight_outputs,
+        conv2d_grad_weight_flop,
+        Example((vector(2, 4, 7, 8), vector(2, 6, 4, 6)), {**_ATTRS, "kernel": (3, 2)}),
+        "definition: as many multiply-adds as forward",
+        work="convolution",
+    ),
+    "conv_transpose2d": OpKind(
+        conv_transpose2d_outputs,
+        conv_transpose2d_flop,
+        Example((vector(2, 6, 4, 6), vector(6, 2, 3, 2)), {**_ATTRS, "output_size": (7, 8)}),
+        "definition: the transpose of conv2d, as many multiply-adds",
+        gradient=conv_transpose2d_gradient,
+        work="convolution",
+    ),
+}

@@ -1,0 +1,167 @@
+"""Activations, sums, products, dropout, softmax, casts.
+
+A FLOP is one addition, multiplication, comparison, division, root or transcendental function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steptime.core.graph import TensorSpec
+from steptime.ops.table import (
+    Backward,
+    Example,
+    Gradient,
+    OpKind,
+    Specs,
+    no_flop,
+    per_element,
+    require,
+    same_as_first,
+    show,
+    vector,
+)
+
+
+def _through(kind: str, kept: str) -> Gradient:
+    """Give the rule dX = kind(kept, dY), where the input or the output of the op is kept."""
+
+    def rule(b: Backward) -> tuple[str | None, ...]:
+        tensor = b.op.inputs[0] if kept == "input" else b.output
+        return (b.emit(kind, (tensor, b.grad), "grad_input", **b.op.attrs)[0],)
+
+    return rule
+
+
+_X = vector(3, 4)
+_ACTIVATIONS = {  # kind: (FLOP, FLOP of the gradient, what is kept, source)
+    "relu": (1, 1, "output", "max(x, 0)"),
+    "sigmoid": (4, 3, "output", "1 / (1 + exp(-x)); dx = dy y (1 - y)"),
+    "tanh": (1, 3, "output", "tanh(x), one function; dx = dy (1 - y^2)"),
+    "gelu": (5, 11, "input", "Hendrycks, Gimpel 2016: x/2 (1 + erf(x / sqrt 2))"),
+    "silu": (5, 9, "input", "Elfwing, Uchibe, Doya 2017: x sigmoid(x)"),
+}
+
+
+def broadcast_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
+    """Give `a [...], b -> [...]`: `b` has the shape of `a`, or of its last dimensions."""
+    fits = b.shape == a.shape[len(a.shape) - len(b.shape) :]
+    require(fits, f"shapes {show(a, b)} do not fit elementwise")
+    return (a,)
+
+
+def _summed(b: Backward, grad: str, suffix: str) -> str:
+    """Give `grad` summed to the second input's shape if that was broadcast."""
+    target, rank = b.specs[1].shape, len(b.out.shape)
+    if target == b.out.shape:
+        return grad
+    axes = tuple(range(rank - len(target)))
+    return b.emit("reduce_sum", (grad,), suffix, axes=axes, shape=target)[0]
+
+
+def add_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dA = dB = dY, dB summed where B was broadcast."""
+    return (
+        b.grad if b.needs[0] else None,
+        _summed(b, b.grad, "grad_b") if b.needs[1] else None,
+    )
+
+
+def mul_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dA = dY * B and dB = dY * A, summed where B was broadcast."""
+    left, right = b.op.inputs
+    da = b.emit("mul", (b.grad, right), "grad_a")[0] if b.needs[0] else None
+    db = None
+    if b.needs[1]:
+        db = _summed(b, b.emit("mul", (b.grad, left), "grad_b")[0], "grad_b_sum")
+    return da, db
+
+
+def dropout_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dX = dY * mask / (1 - p)."""
+    return (b.emit("dropout_grad", (b.grad, b.saved[0]), "grad_input", **b.op.attrs)[0],)
+
+
+def cast_outputs(x: TensorSpec, dtype: str) -> Specs:
+    """Give `x` in another element type."""
+    return (TensorSpec(x.shape, dtype),)
+
+
+def cast_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Cast dY back to the type of X."""
+    return (b.emit("cast", (b.grad,), "grad_input", dtype=b.specs[0].dtype)[0],)
+
+
+def _mask(x: TensorSpec, **_: Any) -> Specs:
+    return (TensorSpec(x.shape, "bool"),)
+
+
+KINDS = {
+    **{
+        name: OpKind(
+            same_as_first,
+            per_element(flop),
+            Example((_X,)),
+            source,
+            gradient=_through(f"{name}_grad", kept),
+        )
+        for name, (flop, _, kept, source) in _ACTIVATIONS.items()
+    },
+    **{
+        f"{name}_grad": OpKind(
+            same_as_first,
+            per_element(flop),
+            Example((_X, _X)),
+            f"derivative of {name}",
+        )
+        for name, (_, flop, _, _) in _ACTIVATIONS.items()
+    },
+    "softmax": OpKind(
+        same_as_first,
+        per_element(5),
+        Example((_X,)),
+        "over the last axis: maximum, difference, exp, sum, quotient",
+        gradient=_through("softmax_grad", "output"),
+    ),
+    "softmax_grad": OpKind(
+        same_as_first,
+        per_element(4),
+        Example((_X, _X)),
+        "dx = y (dy - sum(y dy))",
+    ),
+    "add": OpKind(
+        broadcast_outputs,
+        per_element(1),
+        Example((vector(2, 3, 4), vector(3, 4))),
+        "definition",
+        gradient=add_gradient,
+    ),
+    "mul": OpKind(
+        broadcast_outputs,
+        per_element(1),
+        Example((vector(2, 3, 4), vector(4))),
+        "definition",
+        gradient=mul_gradient,
+    ),
+    "dropout": OpKind(
+        same_as_first,
+        per_element(2),
+        Example((_X,), {"p": 0.5}),
+        "Srivastava et al. 2014: mask and scale; drawing the mask is not counted",
+        gradient=dropout_gradient,
+        saved=_mask,
+    ),
+    "dropout_grad": OpKind(
+        same_as_first,
+        per_element(2),
+        Example((_X, vector(3, 4, dtype="bool")), {"p": 0.5}),
+        "mask and scale",
+    ),
+    "cast": OpKind(
+        cast_outputs,
+        no_flop,
+        Example((_X,), {"dtype": "bfloat16"}),
+        "definition: copies into another element type",
+        gradient=cast_gradient,
+    ),
+}

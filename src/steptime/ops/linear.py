@@ -1,0 +1,180 @@
+"""Matrix products: linear layers, general products, bias."""
+
+from __future__ import annotations
+
+import math
+
+from steptime.core.graph import TensorSpec
+from steptime.ops.table import (
+    Backward,
+    Example,
+    OpKind,
+    Specs,
+    no_flop,
+    per_element,
+    require,
+    show,
+    vector,
+)
+
+
+def linear_outputs(x: TensorSpec, w: TensorSpec) -> Specs:
+    """Give `x [..., fan_in], w [width, fan_in] -> [..., width]`."""
+    require(len(w.shape) == 2 and len(x.shape) >= 1, f"linear of {show(x, w)}")
+    require(x.shape[-1] == w.shape[1], f"linear of {show(x, w)}: {x.shape[-1]} != {w.shape[1]}")
+    return (TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype),)
+
+
+def linear_flop(x: TensorSpec, w: TensorSpec) -> int:
+    """Give 2 * rows * fan_in * width."""
+    return 2 * x.size * w.shape[0]
+
+
+def linear_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dX = dY W and dW = dY^T X, the leading dimensions of dY and X folded into rows."""
+    x, w = b.op.inputs
+    dx = b.emit("matmul", (b.grad, w), "grad_input")[0] if b.needs[0] else None
+    dw = None
+    if b.needs[1]:
+        dw = b.emit("matmul", (b.grad, x), "grad_weight", transpose_a=True, fold=True)[0]
+    return dx, dw
+
+
+def _matrix(spec: TensorSpec, transpose: bool, fold: bool) -> tuple[int, ...]:
+    shape = spec.shape
+    require(len(shape) >= 2, f"matmul needs matrices, not {show(spec)}")
+    if fold:
+        shape = (math.prod(shape[:-1]), shape[-1])
+    return (*shape[:-2], shape[-1], shape[-2]) if transpose else shape
+
+
+def matmul_outputs(
+    a: TensorSpec,
+    b: TensorSpec,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    fold: bool = False,
+) -> Specs:
+    """Give `a [..., m, k], b [..., k, n] -> [..., m, n]`; a plain matrix is shared by a batch.
+
+    `transpose_*` swap the last two dimensions first; `fold` views both operands as
+    `[product of leading, last]` before that.
+    """
+    left, right = _matrix(a, transpose_a, fold), _matrix(b, transpose_b, fold)
+    require(left[-1] == right[-2], f"matmul of {show(a, b)}: {left[-1]} != {right[-2]}")
+    batch = left[:-2] or right[:-2]
+    for lead in (left[:-2], right[:-2]):
+        require(lead in ((), batch), f"matmul of {show(a, b)}: batches differ")
+    return (TensorSpec((*batch, left[-2], right[-1]), a.dtype),)
+
+
+def matmul_flop(
+    a: TensorSpec,
+    b: TensorSpec,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    fold: bool = False,
+) -> int:
+    """Give 2 * batch * m * n * k."""
+    (out,) = matmul_outputs(a, b, transpose_a, transpose_b, fold)
+    return 2 * out.size * _matrix(a, transpose_a, fold)[-1]
+
+
+def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dA = dC B^T and dB = A^T dC, for untransposed operands of equal batch."""
+    left, right = b.op.inputs
+    require(not b.op.attrs.get("transpose_a") and not b.op.attrs.get("fold"), "matmul gradient")
+    turned = bool(b.op.attrs.get("transpose_b"))
+    require(len(b.specs[0].shape) == len(b.specs[1].shape), "matmul gradient of a shared matrix")
+    da = db = None
+    if b.needs[0]:
+        da = b.emit("matmul", (b.grad, right), "grad_a", transpose_b=not turned)[0]
+    if b.needs[1]:
+        pair = (b.grad, left) if turned else (left, b.grad)
+        db = b.emit("matmul", pair, "grad_b", transpose_a=True)[0]
+    return da, db
+
+
+def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
+    """Give `x` with `b [width]` added along `axis`."""
+    require(b.shape == (x.shape[axis],), f"bias {show(b)} on axis {axis} of {show(x)}")
+    return (x,)
+
+
+def bias_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dX = dY; db = dY summed over every other axis."""
+    rank = len(b.out.shape)
+    axis = int(b.op.attrs.get("axis", -1)) % rank  # type: ignore[arg-type]  # an int by its row
+    axes = tuple(i for i in range(rank) if i != axis)
+    db = None
+    if b.needs[1]:
+        db = b.emit("reduce_sum", (b.grad,), "grad_bias", axes=axes, shape=b.specs[1].shape)[0]
+    return b.grad if b.needs[0] else None, db
+
+
+def reduce_sum_outputs(x: TensorSpec, axes: tuple[int, ...], shape: tuple[int, ...]) -> Specs:
+    """Give `x` summed over `axes`, then seen as `shape`."""
+    kept = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
+    require(kept == math.prod(shape), f"sum of {show(x)} over {axes} is not {list(shape)}")
+    return (TensorSpec(tuple(shape), x.dtype),)
+
+
+def expand_outputs(x: TensorSpec, shape: tuple[int, ...], scale: float = 1.0) -> Specs:
+    """Give `x` repeated to `shape` and multiplied by `scale`; `x` has the leading dimensions."""
+    require(x.shape == tuple(shape)[: len(x.shape)], f"expand {show(x)} to {list(shape)}")
+    return (TensorSpec(tuple(shape), x.dtype),)
+
+
+def mean_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dX = dy / n everywhere."""
+    shape = b.specs[0].shape
+    scale = 1.0 / max(1, b.specs[0].size)
+    return (b.emit("expand", (b.grad,), "grad_input", shape=shape, scale=scale)[0],)
+
+
+KINDS = {
+    "linear": OpKind(
+        linear_outputs,
+        linear_flop,
+        Example((vector(4, 6), vector(5, 6))),
+        "definition: y = x W^T, 2mnk",
+        gradient=linear_gradient,
+        work="matmul",
+    ),
+    "matmul": OpKind(
+        matmul_outputs,
+        matmul_flop,
+        Example((vector(2, 3, 4), vector(2, 4, 5))),
+        "definition: 2mnk for each of a batch",
+        gradient=matmul_gradient,
+        work="matmul",
+    ),
+    "bias": OpKind(
+        bias_outputs,
+        per_element(1),
+        Example((vector(2, 3, 4, 4), vector(3)), {"axis": 1}),
+        "definition: one addition an element; in place, as libraries add it in the product",
+        gradient=bias_gradient,
+        storage="in_place",
+    ),
+    "reduce_sum": OpKind(
+        reduce_sum_outputs,
+        per_element(1),
+        Example((vector(2, 3, 4),), {"axes": (0, 2), "shape": (3,)}),
+        "definition: one addition an element read",
+    ),
+    "mean": OpKind(
+        lambda x: (TensorSpec((), x.dtype),),
+        per_element(1),
+        Example((vector(2, 3),)),
+        "definition: one addition an element",
+        gradient=mean_gradient,
+    ),
+    "expand": OpKind(
+        expand_outputs,
+        no_flop,
+        Example((vector(2),), {"shape": (2, 3), "scale": 0.5}),
+        "definition: copies",
+    ),
+}
+

@@ -1,0 +1,54 @@
+"""The loss: softmax cross-entropy, and the two steps of its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steptime.core.graph import TensorSpec
+from steptime.ops.table import Backward, Example, OpKind, Specs, per_element, require, show, vector
+
+IGNORED_LABEL = -100
+
+
+def cross_entropy_outputs(logits: TensorSpec, labels: TensorSpec) -> Specs:
+    """Give `logits [..., classes], labels [...] -> []`, the mean over labels that are not ignored."""
+    require(labels.shape == logits.shape[:-1], f"cross-entropy of {show(logits, labels)}")
+    return (TensorSpec((), logits.dtype),)
+
+
+def cross_entropy_gradient(b: Backward) -> tuple[str | None, ...]:
+    """First the gradient of the chosen log-probabilities, then that of log-softmax."""
+    labels, log_p = b.op.inputs[1], b.saved[0]
+    picked = b.emit("pick_grad", (log_p, labels, b.grad), "grad_log_p")[0]
+    return b.emit("log_softmax_grad", (log_p, picked), "grad_input")[0], None
+
+
+def _first(x: TensorSpec, *_: Any) -> Specs:
+    return (x,)
+
+
+_LOGITS, _LABELS = vector(3, 5), vector(3, dtype="int64")
+
+KINDS = {
+    "cross_entropy": OpKind(
+        cross_entropy_outputs,
+        per_element(5),
+        Example((_LOGITS, _LABELS)),
+        "log-softmax (maximum, difference, exp, sum, difference), then the mean of the labels'",
+        gradient=cross_entropy_gradient,
+        saved=_first,
+    ),
+    "pick_grad": OpKind(
+        _first,
+        lambda log_p, labels, grad: int(labels.size),
+        Example((_LOGITS, _LABELS, vector())),
+        "-1/n at each label, 0 elsewhere",
+        read=lambda log_p, labels, grad: int(labels.size_bytes + grad.size_bytes),
+    ),
+    "log_softmax_grad": OpKind(
+        _first,
+        per_element(4),
+        Example((_LOGITS, _LOGITS)),
+        "dx = dy - softmax(x) sum(dy)",
+    ),
+}

@@ -1,0 +1,144 @@
+"""Normalisation: batch, layer, root-mean-square, local response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steptime.core.graph import TensorSpec
+from steptime.ops.table import (
+    Backward,
+    Example,
+    OpKind,
+    Specs,
+    per_element,
+    require,
+    same_as_first,
+    show,
+    vector,
+)
+
+STATISTICS_DTYPE = "float32"
+
+
+def _statistics(x: TensorSpec, *shape: int) -> TensorSpec:
+    return TensorSpec(shape, "float64" if x.dtype == "float64" else STATISTICS_DTYPE)
+
+
+def batch_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
+    """Give `x [n, c, ...], weight, bias, running mean, running variance [c] -> [n, c, ...]`."""
+    require(len(x.shape) >= 2, f"batch norm needs [batch, channels, ...], not {show(x)}")
+    for spec in params:
+        require(spec.shape == (x.shape[1],), f"batch norm of {show(x)} with {show(spec)}")
+    return (x,)
+
+
+def batch_norm_flop(x: TensorSpec, *_: TensorSpec, training: bool = True, **__: Any) -> int:
+    """Give 8 an element in training (mean 1, variance 3, normalise 2, scale and shift 2), else 4."""
+    return (8 if training else 4) * x.size
+
+
+def batch_norm_saved(x: TensorSpec, *_: TensorSpec, **__: Any) -> Specs:
+    """Give the batch's mean and inverse deviation `[c]`."""
+    return (_statistics(x, x.shape[1]), _statistics(x, x.shape[1]))
+
+
+def norm_gradient(kind: str, parameters: int) -> Any:
+    """Give the rule of a norm with a fused backward kind and `parameters` trained vectors."""
+
+    def rule(b: Backward) -> tuple[str | None, ...]:
+        x, weight = b.op.inputs[:2]
+        made = b.emit(kind, (x, b.grad, weight, *b.saved), "grad")
+        return (*made, *(None for _ in b.op.inputs[1 + parameters :]))
+
+    return rule
+
+
+def norm_grad_outputs(parameters: int) -> Any:
+    """Give the output rule of a fused norm backward: dX and the gradients of its vectors."""
+
+    def outputs(x: TensorSpec, grad: TensorSpec, weight: TensorSpec, *_: TensorSpec) -> Specs:
+        return (x, *(weight for _ in range(parameters)))
+
+    return outputs
+
+
+def layer_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
+    """Give `x [..., width], weight (and bias) [width] -> [..., width]`."""
+    for spec in params:
+        require(spec.shape == x.shape[-1:], f"layer norm of {show(x)} with {show(spec)}")
+    return (x,)
+
+
+def local_response_norm_flop(x: TensorSpec, size: int, **_: Any) -> int:
+    """Give size + 5 an element: square, window sum, scale and shift, power, product."""
+    return (size + 5) * x.size
+
+
+def local_response_norm_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Fused: needs X, Y and the denominators."""
+    inputs = (b.op.inputs[0], b.grad, b.output, *b.saved)
+    return (b.emit("local_response_norm_grad", inputs, "grad_input", **b.op.attrs)[0],)
+
+
+_X, _C, _W = vector(4, 3, 5, 5), vector(3), vector(6)
+_ROWS = vector(2, 4, 6)
+_LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "k": 2.0}
+
+KINDS = {
+    "batch_norm": OpKind(
+        batch_norm_outputs,
+        batch_norm_flop,
+        Example((_X, _C, _C, _C, _C), {"training": True}),
+        "Ioffe, Szegedy 2015, algorithm 1; 8 FLOP an element in training, 4 in inference",
+        gradient=norm_gradient("batch_norm_grad", 2),
+        saved=batch_norm_saved,
+    ),
+    "batch_norm_grad": OpKind(
+        norm_grad_outputs(2),
+        per_element(13),
+        Example((_X, _X, _C, _C, _C)),
+        "derivative of batch_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
+    ),
+    "layer_norm": OpKind(
+        layer_norm_outputs,
+        per_element(8),
+        Example((_ROWS, _W, _W)),
+        "Ba, Kiros, Hinton 2016, eq. 3; mean 1, variance 3, normalise 2, scale and shift 2",
+        gradient=norm_gradient("layer_norm_grad", 2),
+        saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]), _statistics(x, *x.shape[:-1])),
+    ),
+    "layer_norm_grad": OpKind(
+        norm_grad_outputs(2),
+        per_element(13),
+        Example((_ROWS, _ROWS, _W, vector(2, 4), vector(2, 4))),
+        "derivative of layer_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
+    ),
+    "rms_norm": OpKind(
+        layer_norm_outputs,
+        per_element(4),
+        Example((_ROWS, _W)),
+        "Zhang, Sennrich 2019, eq. 4; square and sum 2, normalise 1, scale 1",
+        gradient=norm_gradient("rms_norm_grad", 1),
+        saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),),
+    ),
+    "rms_norm_grad": OpKind(
+        norm_grad_outputs(1),
+        per_element(9),
+        Example((_ROWS, _ROWS, _W, vector(2, 4))),
+        "derivative of rms_norm: xhat 1, dw 2, g 1, sum 2, dx 3",
+    ),
+    "local_response_norm": OpKind(
+        same_as_first,
+        local_response_norm_flop,
+        Example((_X,), _LRN),
+        "Krizhevsky, Sutskever, Hinton 2012, section 3.3, alpha divided by the size as in Caffe",
+        gradient=local_response_norm_gradient,
+        saved=same_as_first,
+    ),
+    "local_response_norm_grad": OpKind(
+        same_as_first,
+        lambda x, *_, size, **__: int((size + 6) * x.size),
+        Example((_X, _X, _X, _X), _LRN),
+        "derivative of local_response_norm: two products, ratio 2, window sum, last 2",
+    ),
+}

@@ -1,0 +1,142 @@
+"""Pooling and up-sampling over images `[batch, channels, height, width]`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steptime.core.graph import TensorSpec
+from steptime.ops.convolution import Pair, Sides
+from steptime.ops.table import Backward, Example, OpKind, Specs, no_flop, require, show, vector
+
+
+def _pooled(size: int, kernel: int, stride: int, before: int, after: int, ceil: bool) -> int:
+    span = size + before + after - kernel
+    if not ceil:
+        return span // stride + 1
+    count = -(-span // stride) + 1
+    starts_in_padding = (count - 1) * stride >= size + before
+    return count - 1 if starts_in_padding else count
+
+
+def pool_outputs(
+    x: TensorSpec,
+    kernel: Pair,
+    stride: Pair,
+    padding: Sides = (0, 0, 0, 0),
+    ceil: bool = False,
+) -> Specs:
+    """Give `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
+    require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
+    top, bottom, left, right = padding
+    height = _pooled(x.shape[2], kernel[0], stride[0], top, bottom, ceil)
+    width = _pooled(x.shape[3], kernel[1], stride[1], left, right, ceil)
+    require(height >= 1 and width >= 1, f"a window {list(kernel)} does not fit into {show(x)}")
+    return (TensorSpec((*x.shape[:2], height, width), x.dtype),)
+
+
+def pool_flop(x: TensorSpec, kernel: Pair, **attrs: Any) -> int:
+    """Give one comparison or addition an element of each window."""
+    return pool_outputs(x, kernel, **attrs)[0].size * kernel[0] * kernel[1]
+
+
+def max_pool_saved(x: TensorSpec, **attrs: Any) -> Specs:
+    """Give the place of each maximum, an int64 as torch keeps it."""
+    return (TensorSpec(pool_outputs(x, **attrs)[0].shape, "int64"),)
+
+
+def max_pool_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Scatter dY to the places of the maxima."""
+    inputs = (b.op.inputs[0], b.grad, b.saved[0])
+    return (b.emit("max_pool2d_grad", inputs, "grad_input", **b.op.attrs)[0],)
+
+
+def avg_pool_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Spread dY evenly over each window."""
+    return (b.emit("avg_pool2d_grad", (b.op.inputs[0], b.grad), "grad_input", **b.op.attrs)[0],)
+
+
+def global_pool_outputs(x: TensorSpec) -> Specs:
+    """Give `x [n, c, h, w] -> [n, c]`, the mean of each map."""
+    require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
+    return (TensorSpec(x.shape[:2], x.dtype),)
+
+
+def global_pool_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dX = dY / (h*w) over each map."""
+    shape = b.specs[0].shape
+    scale = 1.0 / (shape[2] * shape[3])
+    return (b.emit("expand", (b.grad,), "grad_input", shape=shape, scale=scale)[0],)
+
+
+def upsample_outputs(x: TensorSpec, scale: Pair) -> Specs:
+    """Give `x [n, c, h, w] -> [n, c, h*scale, w*scale]`, each element repeated (nearest)."""
+    require(len(x.shape) == 4, f"up-sampling needs [batch, channels, h, w], not {show(x)}")
+    shape = (*x.shape[:2], x.shape[2] * scale[0], x.shape[3] * scale[1])
+    return (TensorSpec(shape, x.dtype),)
+
+
+def upsample_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Sum dY over the copies of each element."""
+    return (b.emit("upsample2d_grad", (b.grad,), "grad_input", **b.op.attrs)[0],)
+
+
+def upsample_grad_outputs(grad: TensorSpec, scale: Pair) -> Specs:
+    """Give `grad [n, c, h*scale, w*scale] -> [n, c, h, w]`."""
+    shape = (*grad.shape[:2], grad.shape[2] // scale[0], grad.shape[3] // scale[1])
+    return (TensorSpec(shape, grad.dtype),)
+
+
+_WINDOW: dict[str, Any] = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 1, 0, 0)}
+_X, _Y = vector(2, 3, 7, 8), vector(2, 3, 4, 4)
+
+KINDS = {
+    "max_pool2d": OpKind(
+        pool_outputs,
+        pool_flop,
+        Example((_X,), _WINDOW),
+        "definition: one comparison an element of a window",
+        gradient=max_pool_gradient,
+        saved=max_pool_saved,
+    ),
+    "max_pool2d_grad": OpKind(
+        lambda x, grad, places, **_: (x,),
+        lambda x, grad, places, **_: int(grad.size),
+        Example((_X, _Y, vector(2, 3, 4, 4, dtype="int64")), _WINDOW),
+        "definition: one addition an element of the gradient",
+        read=lambda x, grad, places, **_: int(grad.size_bytes + places.size_bytes),
+    ),
+    "avg_pool2d": OpKind(
+        pool_outputs,
+        pool_flop,
+        Example((_X,), _WINDOW),
+        "definition: one addition an element of a window, padding counted as zeros",
+        gradient=avg_pool_gradient,
+    ),
+    "avg_pool2d_grad": OpKind(
+        lambda x, grad, **_: (x,),
+        lambda x, grad, kernel, **_: int(grad.size * kernel[0] * kernel[1]),
+        Example((_X, _Y), _WINDOW),
+        "definition: one addition an element of a window",
+        read=lambda x, grad, **_: int(grad.size_bytes),
+    ),
+    "global_avg_pool": OpKind(
+        global_pool_outputs,
+        lambda x: int(x.size),
+        Example((_X,)),
+        "definition: one addition an element",
+        gradient=global_pool_gradient,
+    ),
+    "upsample2d": OpKind(
+        upsample_outputs,
+        no_flop,
+        Example((vector(2, 3, 4, 5),), {"scale": (2, 3)}),
+        "definition: copies (nearest neighbour)",
+        gradient=upsample_gradient,
+    ),
+    "upsample2d_grad": OpKind(
+        upsample_grad_outputs,
+        lambda grad, **_: int(grad.size),
+        Example((vector(2, 3, 8, 15),), {"scale": (2, 3)}),
+        "definition: one addition an element",
+    ),
+}

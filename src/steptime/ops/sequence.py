@@ -1,0 +1,193 @@
+"""Ops over sequences `[batch, length, width]`: embedding, attention, rotary positions, recurrence.
+
+Attention and recurrent layers are single kinds because hardware runs them fused; their FLOP are
+those of their matrix products alone, so that other counters can be compared exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steptime.core.graph import TensorSpec
+from steptime.ops.table import (
+    Backward,
+    Example,
+    Gradient,
+    OpKind,
+    Specs,
+    no_flop,
+    per_element,
+    require,
+    show,
+    vector,
+)
+
+GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+
+
+def embedding_outputs(ids: TensorSpec, w: TensorSpec) -> Specs:
+    """Give `ids [...], w [vocabulary, width] -> [..., width]`."""
+    require(len(w.shape) == 2, f"an embedding table is a matrix, not {show(w)}")
+    return (TensorSpec((*ids.shape, w.shape[1]), w.dtype),)
+
+
+def embedding_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Add each row of dY to its word's row of a dense gradient."""
+    ids = b.op.inputs[0]
+    rows = b.specs[1].shape[0]
+    return None, b.emit("embedding_grad", (ids, b.grad), "grad_weight", rows=rows)[0]
+
+
+def attention_outputs(
+    q: TensorSpec, k: TensorSpec, v: TensorSpec, heads: int, kv_heads: int, causal: bool
+) -> Specs:
+    """Give `q [n, l, heads*d], k, v [n, m, kv_heads*d] -> [n, l, heads*d]`."""
+    require(heads % kv_heads == 0, f"{heads} heads do not share {kv_heads} key-value heads")
+    require(q.shape[-1] % heads == 0, f"width {q.shape[-1]} in {heads} heads")
+    width = q.shape[-1] // heads * kv_heads
+    require(k == v and k.shape[-1] == width, f"attention of {show(q, k, v)} in {heads} heads")
+    return (q,)
+
+
+def attention_flop(q: TensorSpec, k: TensorSpec, *_: TensorSpec, **__: Any) -> int:
+    """Give 4 * batch * heads * length * key length * head width; causal masks save nothing."""
+    return 4 * q.size * k.shape[1]
+
+
+def attention_saved(q: TensorSpec, *_: TensorSpec, heads: int, **__: Any) -> Specs:
+    """Give the log of the softmax's sum for each query, `[n, heads, l]`."""
+    dtype = "float64" if q.dtype == "float64" else "float32"
+    return (TensorSpec((q.shape[0], heads, q.shape[1]), dtype),)
+
+
+def attention_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Fused: dQ, dK, dV from Q, K, V, Y, dY and the saved sums."""
+    inputs = (*b.op.inputs, b.grad, b.output, *b.saved)
+    return b.emit("attention_grad", inputs, "grad", **b.op.attrs)
+
+
+def rotary_outputs(
+    x: TensorSpec, table: TensorSpec, head_width: int, inverse: bool = False
+) -> Specs:
+    """Give `x [n, l, heads*d]` rotated by the angles' `table [l, d]` (cosines, then sines)."""
+    require(x.shape[-1] % head_width == 0, f"width {x.shape[-1]} in heads of {head_width}")
+    require(table.shape == (x.shape[1], head_width), f"rotary of {show(x, table)}")
+    return (x,)
+
+
+def rotary_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Rotate dY back."""
+    attrs = {**b.op.attrs, "inverse": not b.op.attrs.get("inverse", False)}
+    return b.emit("rotary", (b.grad, b.op.inputs[1]), "grad_input", **attrs)[0], None
+
+
+def recurrent_outputs(gates: int) -> Any:
+    """Give the output rule of a layer with `gates` gates."""
+
+    def outputs(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *bias: TensorSpec) -> Specs:
+        require(len(x.shape) == 3, f"a recurrent layer needs [batch, length, width], not {show(x)}")
+        hidden = w_hh.shape[-1]
+        require(
+            w_ih.shape == (gates * hidden, x.shape[2]) and w_hh.shape == (gates * hidden, hidden),
+            f"a recurrent layer of {show(x, w_ih, w_hh)} with {gates} gates",
+        )
+        return (TensorSpec((*x.shape[:2], hidden), x.dtype),)
+
+    return outputs
+
+
+def recurrent_flop(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> int:
+    """Give 2 * batch * length * gates * hidden * (input width + hidden)."""
+    return 2 * x.shape[0] * x.shape[1] * (w_ih.size + w_hh.size)
+
+
+def recurrent_gradient(kind: str) -> Gradient:
+    """Give the rule of a fused backward: gradients of the input, two matrices, two biases."""
+
+    def rule(b: Backward) -> tuple[str | None, ...]:
+        return b.emit(f"{kind}_grad", (*b.op.inputs, b.output, *b.saved, b.grad), "grad")
+
+    return rule
+
+
+def _row(batch: int, length: int, width: int) -> TensorSpec:
+    return vector(batch, length, width)
+
+
+def recurrent_kinds(kind: str, formula: str, kept: tuple[int, ...]) -> dict[str, OpKind]:
+    """Give the two rows of a cell; `kept` are the widths saved a step, in hidden sizes."""
+    gates = GATES[kind]
+    x, y = _row(2, 3, 4), _row(2, 3, 5)
+    weights = (vector(gates * 5, 4), vector(gates * 5, 5), vector(gates * 5), vector(gates * 5))
+    saved = tuple(_row(2, 3, 5 * width) for width in kept)
+
+    def keep(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> Specs:
+        hidden = w_hh.shape[-1]
+        return tuple(TensorSpec((*x.shape[:2], width * hidden), x.dtype) for width in kept)
+
+    return {
+        kind: OpKind(
+            recurrent_outputs(gates),
+            recurrent_flop,
+            Example((x, *weights)),
+            f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
+            gradient=recurrent_gradient(kind),
+            saved=keep if kept else None,
+            work="recurrent",
+        ),
+        f"{kind}_grad": OpKind(
+            lambda x, w_ih, w_hh, b_ih, b_hh, *_: (x, w_ih, w_hh, b_ih, b_hh),
+            lambda x, w_ih, w_hh, *_: 2 * recurrent_flop(x, w_ih, w_hh),
+            Example((x, *weights, y, *saved, y)),
+            f"derivative of {kind}: data and weight gradients, twice forward",
+            work="recurrent",
+        ),
+    }
+
+
+_IDS, _TABLE = vector(2, 3, dtype="int64"), vector(7, 4)
+_Q, _K, _LSE = vector(2, 3, 8), vector(2, 3, 4), vector(2, 4, 3)
+_HEADS: dict[str, Any] = {"heads": 4, "kv_heads": 2, "causal": True}
+
+KINDS = {
+    "embedding": OpKind(
+        embedding_outputs,
+        no_flop,
+        Example((_IDS, _TABLE)),
+        "definition: reads the rows it copies, not the whole table",
+        gradient=embedding_gradient,
+        read=lambda ids, w: ids.size_bytes + embedding_outputs(ids, w)[0].size_bytes,
+    ),
+    "embedding_grad": OpKind(
+        lambda ids, grad, rows: (TensorSpec((rows, grad.shape[-1]), grad.dtype),),
+        lambda ids, grad, rows: int(grad.size),
+        Example((_IDS, vector(2, 3, 4)), {"rows": 7}),
+        "definition: one addition an element of dY; writes the whole table",
+    ),
+    "attention": OpKind(
+        attention_outputs,
+        attention_flop,
+        Example((_Q, _K, _K), _HEADS),
+        "Vaswani et al. 2017, eq. 1; two products for each head, softmax inside not counted",
+        gradient=attention_gradient,
+        saved=attention_saved,
+        work="attention",
+    ),
+    "attention_grad": OpKind(
+        lambda q, k, v, *_, **__: (q, k, v),
+        lambda q, k, *_, **__: 8 * q.size * k.shape[1],
+        Example((_Q, _K, _K, _Q, _Q, _LSE), _HEADS),
+        "four products: dV, dP, dQ, dK; recomputing the scores is not counted",
+        work="attention",
+    ),
+    "rotary": OpKind(
+        rotary_outputs,
+        per_element(3),
+        Example((_Q, vector(3, 2)), {"head_width": 2}),
+        "Su et al. 2021, eq. 34: two products and a sum an element",
+        gradient=rotary_gradient,
+    ),
+    **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", ()),
+    **recurrent_kinds("lstm", "Hochreiter, Schmidhuber 1997, with forget gate", (4, 1)),
+    **recurrent_kinds("gru", "Cho et al. 2014, reset after the product", (4,)),
+}

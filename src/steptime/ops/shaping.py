@@ -1,0 +1,144 @@
+"""Ops that only move or rename elements: 0 FLOP, their bytes counted.
+
+`reshape`, `flatten` and `transpose` are views: they take no memory of their own.
+"""
+
+from __future__ import annotations
+
+import math
+
+from steptime.core.graph import TensorSpec
+from steptime.ops.table import Backward, Example, OpKind, Specs, no_flop, require, show, vector
+
+
+def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
+    """Give the inputs joined along `axis`."""
+    require(bool(specs), "concat of nothing")
+    first = specs[0].shape
+    require(-len(first) <= axis < len(first), f"concat axis {axis} of {show(specs[0])}")
+    axis %= len(first)
+    for spec in specs:
+        rest = (*spec.shape[:axis], *spec.shape[axis + 1 :])
+        require(
+            len(spec.shape) == len(first) and rest == (*first[:axis], *first[axis + 1 :]),
+            f"concat of {show(*specs)} along axis {axis}",
+        )
+    joined = sum(spec.shape[axis] for spec in specs)
+    return (TensorSpec((*first[:axis], joined, *first[axis + 1 :]), specs[0].dtype),)
+
+
+def concat_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Slices of dY."""
+    axis = b.op.attrs["axis"]
+    assert isinstance(axis, int)
+    grads: list[str | None] = []
+    start = 0
+    for i, spec in enumerate(b.specs):
+        stop = start + spec.shape[axis]
+        piece = b.emit("slice", (b.grad,), f"grad_{i}", axis=axis, start=start, stop=stop)[0]
+        grads.append(piece if b.needs[i] else None)
+        start = stop
+    return tuple(grads)
+
+
+def reshape_outputs(x: TensorSpec, shape: tuple[int, ...]) -> Specs:
+    """Give `x` seen with another shape of as many elements."""
+    require(math.prod(shape) == x.size, f"reshape {show(x)} to {list(shape)}")
+    return (TensorSpec(tuple(shape), x.dtype),)
+
+
+def flatten_outputs(x: TensorSpec) -> Specs:
+    """Give `x [n, ...] -> [n, product of the rest]`."""
+    return (TensorSpec((x.shape[0], math.prod(x.shape[1:])), x.dtype),)
+
+
+def reshape_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Reshape dY back."""
+    return (b.emit("reshape", (b.grad,), "grad_input", shape=b.specs[0].shape)[0],)
+
+
+def transpose_outputs(x: TensorSpec, order: tuple[int, ...]) -> Specs:
+    """Give `x` with its axes in `order`."""
+    require(sorted(order) == list(range(len(x.shape))), f"transpose {show(x)} by {order}")
+    return (TensorSpec(tuple(x.shape[i] for i in order), x.dtype),)
+
+
+def transpose_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Transpose dY by the inverse order."""
+    order = b.op.attrs["order"]
+    assert isinstance(order, tuple)
+    inverse = tuple(order.index(i) for i in range(len(order)))
+    return (b.emit("transpose", (b.grad,), "grad_input", order=inverse)[0],)
+
+
+def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int) -> Specs:
+    """Give `x[..., start:stop, ...]` along `axis`."""
+    require(-len(x.shape) <= axis < len(x.shape), f"slice axis {axis} of {show(x)}")
+    axis %= len(x.shape)
+    require(0 <= start < stop <= x.shape[axis], f"slice {start}:{stop} of {show(x)}, axis {axis}")
+    return (TensorSpec((*x.shape[:axis], stop - start, *x.shape[axis + 1 :]), x.dtype),)
+
+
+def slice_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Put dY into zeros."""
+    axis = b.op.attrs["axis"]
+    assert isinstance(axis, int)
+    size = b.specs[0].shape[axis]
+    start = b.op.attrs["start"]
+    return (b.emit("slice_grad", (b.grad,), "grad_input", axis=axis, start=start, size=size)[0],)
+
+
+def slice_grad_outputs(grad: TensorSpec, axis: int, start: int, size: int) -> Specs:
+    """Give zeros of `size` along `axis` with `grad` from `start` on."""
+    axis %= len(grad.shape)
+    require(start + grad.shape[axis] <= size, f"{show(grad)} at {start} in {size}")
+    return (TensorSpec((*grad.shape[:axis], size, *grad.shape[axis + 1 :]), grad.dtype),)
+
+
+KINDS = {
+    "concat": OpKind(
+        concat_outputs,
+        no_flop,
+        Example((vector(2, 3, 4), vector(2, 2, 4)), {"axis": 1}),
+        "definition: copies",
+        gradient=concat_gradient,
+    ),
+    "reshape": OpKind(
+        reshape_outputs,
+        no_flop,
+        Example((vector(2, 6),), {"shape": (3, 4)}),
+        "definition: a view",
+        gradient=reshape_gradient,
+        storage="view",
+    ),
+    "flatten": OpKind(
+        flatten_outputs,
+        no_flop,
+        Example((vector(2, 3, 4),)),
+        "definition: a view",
+        gradient=reshape_gradient,
+        storage="view",
+    ),
+    "transpose": OpKind(
+        transpose_outputs,
+        no_flop,
+        Example((vector(2, 3, 4),), {"order": (2, 0, 1)}),
+        "definition: a view",
+        gradient=transpose_gradient,
+        storage="view",
+    ),
+    "slice": OpKind(
+        slice_outputs,
+        no_flop,
+        Example((vector(2, 5, 3),), {"axis": 1, "start": 1, "stop": 4}),
+        "definition: reads what it copies",
+        gradient=slice_gradient,
+        read=lambda x, **attrs: slice_outputs(x, **attrs)[0].size_bytes,
+    ),
+    "slice_grad": OpKind(
+        slice_grad_outputs,
+        no_flop,
+        Example((vector(2, 3, 3),), {"axis": 1, "start": 1, "size": 5}),
+        "definition: copies into zeros",
+    ),
+}

@@ -1,0 +1,107 @@
+"""What one row of the op table says, and how the gradient of an op is written down as ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from steptime.core.graph import Attr, Op, TensorSpec
+
+Specs = tuple[TensorSpec, ...]
+Emit = Callable[..., tuple[str, ...]]
+
+
+class ShapeError(ValueError):
+    """Shapes or attributes that an op cannot take; the message says which."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One small case of an op, for tests: the specs of its inputs and its attributes."""
+
+    specs: Specs
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Backward:
+    """What a gradient rule is given: the op, its inputs' and outputs' specs, and `emit`.
+
+    `grad` is the gradient of the op's first output; `needs` says which inputs want a gradient;
+    `saved` are the names of the tensors that the forward op kept (`OpKind.saved`).
+    `emit(kind, inputs, suffix, **attrs)` appends an op named `<op>/<suffix>` and gives the names
+    of its outputs.
+    """
+
+    op: Op
+    specs: Specs
+    out: TensorSpec
+    grad: str
+    needs: tuple[bool, ...]
+    saved: tuple[str, ...]
+    emit: Emit
+
+    @property
+    def output(self) -> str:
+        """Name of the op's first output."""
+        return self.op.outputs[0]
+
+
+Gradient = Callable[[Backward], tuple[str | None, ...]]
+
+
+@dataclass(frozen=True)
+class OpKind:
+    """One row of the op table.
+
+    `outputs(*specs, **attrs)` gives the specs of the outputs; `flop(*specs, **attrs)` an int, a
+    multiply-add being 2. `gradient` emits the ops that make each input's gradient and gives their
+    names (None for an input without one); a kind without a rule cannot be differentiated.
+    `saved(*specs, **attrs)` gives what the forward pass keeps for the backward pass besides inputs
+    and outputs; it is written only when the op is differentiated. `work` groups the kinds whose
+    FLOP other counters count too. `storage` says whether the first output is a new tensor, a
+    view of the first input, or overwrites it (every output overwrites the input of its place).
+    `read(*specs, **attrs)` gives the bytes read where an op does not read every input whole.
+    """
+
+    outputs: Callable[..., Specs]
+    flop: Callable[..., int]
+    example: Example
+    source: str
+    gradient: Gradient | None = None
+    saved: Callable[..., Specs] | None = None
+    work: Literal["", "matmul", "convolution", "attention", "recurrent"] = ""
+    storage: Literal["new", "view", "in_place"] = "new"
+    read: Callable[..., int] | None = None
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `ShapeError(message)` unless `condition` holds."""
+    if not condition:
+        raise ShapeError(message)
+
+
+def show(*specs: TensorSpec) -> str:
+    """Give shapes for a message: `[2, 3] and [3, 4]`."""
+    return " and ".join(str(list(spec.shape)) for spec in specs)
+
+
+def same_as_first(*specs: TensorSpec, **_: Any) -> Specs:
+    """Give the spec of the first input: the output of an elementwise op."""
+    return (specs[0],)
+
+
+def per_element(count: int) -> Callable[..., int]:
+    """Give a FLOP rule: `count` for every element of the first input."""
+    return lambda *specs, **_: count * specs[0].size
+
+
+def no_flop(*_: TensorSpec, **__: Any) -> int:
+    """Give 0: the op only moves bytes."""
+    return 0
+
+
+def vector(*shape: int, dtype: str = "float32") -> TensorSpec:
+    """Give a spec, written short for the examples of the table."""
+    return TensorSpec(shape, dtype)

@@ -1,0 +1,134 @@
+"""The training graph: a network's forward ops, the ops of its gradient, and the updates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from steptime.core.errors import unknown
+from steptime.core.graph import Attr, Graph, Op, TensorSpec
+from steptime.ops import OPS, frozen, outputs_of, saved_of
+from steptime.ops.optimizer import STATES
+from steptime.ops.table import Backward
+
+
+class _Tape:
+    """The graph while gradients are appended."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.tensors = dict(graph.tensors)
+        self.ops: list[Op] = []
+        self.grads: dict[str, str] = {}
+
+    def append(self, op: Op) -> tuple[str, ...]:
+        specs = tuple(self.tensors[name] for name in op.inputs)
+        made = outputs_of(op.kind, specs, frozen(op.attrs))
+        outputs = tuple(op.name if i == 0 else f"{op.name}:{i}" for i in range(len(made)))
+        self.tensors.update(zip(outputs, made, strict=True))
+        self.ops.append(replace(op, outputs=outputs))
+        return outputs
+
+    def add_grad(self, tensor: str, grad: str, of: str) -> None:
+        """Note `grad` as (part of) the gradient of `tensor`; two parts are added by an op."""
+        if tensor in self.grads:
+            name = f"{tensor}/grad_sum"
+            while name in self.tensors:
+                name += "_"
+            op = Op(name, "add", (self.grads[tensor], grad), (), {}, "backward", of)
+            (grad,) = self.append(op)
+        self.grads[tensor] = grad
+
+
+def _with_saved(op: Op, tape: _Tape) -> tuple[Op, tuple[str, ...]]:
+    specs = tuple(tape.tensors[name] for name in op.inputs)
+    saved = saved_of(op.kind, specs, frozen(op.attrs))
+    names = tuple(f"{op.name}/saved{i}" for i in range(len(saved)))
+    tape.tensors.update(zip(names, saved, strict=True))
+    return replace(op, outputs=(*op.outputs, *names)), names
+
+
+def training_graph(graph: Graph, optimizer: str) -> Graph:
+    """Give `graph` with its gradients and updates appended as ops.
+
+    The graph's first output must be the loss, a scalar. Gradients are made only where a weight
+    asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.
+    Raises `InputError` for an unknown optimizer, `ValueError` for an op without a gradient.
+    """
+    if optimizer not in STATES:
+        raise unknown("optimizer", optimizer, STATES)
+    tape = _Tape(graph)
+    wanted = set(graph.weights)
+    for op in graph.ops:
+        if any(name in wanted for name in op.inputs):
+            wanted.update(op.outputs)
+    kept: dict[str, tuple[str, ...]] = {}
+    for op in graph.ops:
+        if op.outputs[0] in wanted:
+            op, kept[op.name] = _with_saved(op, tape)
+        tape.ops.append(op)
+
+    (loss,) = graph.outputs
+    seed = f"{loss}/grad"
+    tape.tensors[seed] = TensorSpec((), tape.tensors[loss].dtype)
+    tape.grads[loss] = seed
+    for op in reversed(graph.ops):
+        grad = tape.grads.get(op.outputs[0])
+        if grad is None or op.outputs[0] not in wanted:
+            continue
+        _differentiate(op, grad, kept[op.name], wanted, tape)
+
+    states: list[str] = [seed]
+    users = _first_users(graph)
+    for weight in graph.weights:
+        if weight not in tape.grads:
+            continue
+        names = tuple(f"{weight}/{optimizer}{i}" for i in range(STATES[optimizer]))
+        for name in names:
+            tape.tensors[name] = tape.tensors[weight]
+        states.extend(names)
+        inputs = (weight, *names, tape.grads[weight])
+        tape.append(
+            Op(f"{weight}/update", optimizer, inputs, (), {}, "update", users.get(weight, ""))
+        )
+    return replace(
+        graph,
+        tensors=tape.tensors,
+        ops=tuple(tape.ops),
+        buffers=(*graph.buffers, *states),
+        outputs=(loss,),
+    )
+
+
+def _differentiate(
+    op: Op, grad: str, saved: tuple[str, ...], wanted: set[str], tape: _Tape
+) -> None:
+    rule = OPS[op.kind].gradient
+    if rule is None:
+        raise ValueError(f"op '{op.name}' of kind '{op.kind}' has no gradient")
+
+    def emit(kind: str, inputs: tuple[str, ...], suffix: str, **attrs: Attr) -> tuple[str, ...]:
+        made = Op(f"{op.name}/{suffix}", kind, inputs, (), attrs, "backward", op.name)
+        return tape.append(made)
+
+    needs = tuple(name in wanted for name in op.inputs)
+    specs = tuple(tape.tensors[name] for name in op.inputs)
+    out = tape.tensors[op.outputs[0]]
+    grads = rule(Backward(op, specs, out, grad, needs, saved, emit))
+    for name, part, needed in zip(op.inputs, grads, needs, strict=True):
+        if needed and part is not None:
+            tape.add_grad(name, part, op.name)
+
+
+def _first_users(graph: Graph) -> dict[str, str]:
+    """Give the op that first uses each weight, through its cast if it has one."""
+    users: dict[str, str] = {}
+    source = {weight: weight for weight in graph.weights}
+    for op in graph.ops:
+        for name in op.inputs:
+            weight = source.get(name)
+            if weight is None:
+                continue
+            if op.kind == "cast":
+                source[op.outputs[0]] = weight
+            else:
+                users.setdefault(weight, op.name)
+    return users

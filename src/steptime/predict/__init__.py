@@ -1,0 +1,1 @@
+"""Cost models: graph, workload and cluster -> records. Blind to every measurement."""
