@@ -33,4 +33,4 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) here; name a Python 3.11 or newer: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "steptime needs Python 3.11 or newer, and $(PYTHON) is %d.%d; name another one: make PYTHON=..." % sys.version_info[:2])'
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

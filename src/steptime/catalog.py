@@ -1,0 +1,254 @@
+"""The devices and links that are known: shipped as data, or written by the user.
+
+A user's device lies in `user_devices_dir()` as NAME.toml and is found by its name like a shipped
+one. A name belongs to one device only: a user's file that carries the name or the short name of a
+shipped device is refused, so that no prediction changes silently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.hardware import Device, Link, device_from_table, link_from_table
+
+LOCAL = "local"
+_DATA = Path(__file__).parent / "data"
+_DEVICES = _DATA / "devices"
+_LINKS = _DATA / "links"
+_ALIASES = "aliases.toml"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
+_PROSE = ("source", "note", "products", "unverified")
+
+
+def device(name: str | Path) -> Device:
+    """Give the device of a name, a short name, `local`, or a path that ends in .toml.
+
+    Raises `InputError` for an unknown name and for a file that is not a device.
+    """
+    text = str(name)
+    key = text.lower()
+    if key.endswith(".toml"):
+        return _read_device(Path(text))
+    if key == LOCAL:
+        return _read_device(_local_file())
+    path = _shipped_device(key)
+    if user := _user_files().get(key):
+        if path:
+            raise InputError(f"{_shown(user)}: a shipped device has this name; rename the file")
+        path = user
+    if path is None:
+        raise unknown("device", text, [*device_names(), *aliases(), LOCAL])
+    return _read_named(path)
+
+
+def device_names() -> list[str]:
+    """Give the names of all devices, shipped ones and the user's, sorted."""
+    return sorted(_device_files())
+
+
+def devices() -> list[Device]:
+    """Give all devices, sorted by name; raises `InputError` for a user's file that is none."""
+    return [_read_named(path) for _, path in sorted(_device_files().items())]
+
+
+def aliases() -> dict[str, str]:
+    """Give the short names, each with the name of the one device that it stands for."""
+    return _read_toml(_DEVICES / _ALIASES)
+
+
+def link(name: str | Path) -> Link:
+    """Give the link of a name or of a path that ends in .toml; raises `InputError` for others."""
+    text = str(name)
+    if text.lower().endswith(".toml"):
+        return _read_link(Path(text))
+    path = _LINKS / f"{text.lower()}.toml"
+    if not _NAME.fullmatch(text.lower()) or not path.is_file():
+        raise unknown("link", text, link_names())
+    return _read_link(path)
+
+
+def link_names() -> list[str]:
+    """Give the names of all links, sorted."""
+    return sorted(path.stem for path in _LINKS.glob("*.toml"))
+
+
+def user_devices_dir() -> Path:
+    """Give the folder of the user's own device files, which need not exist.
+
+    It is $STEPTIME_HOME/devices, else $XDG_DATA_HOME/steptime/devices, else
+    ~/.local/share/steptime/devices.
+    """
+    if home := os.environ.get("STEPTIME_HOME"):
+        return Path(home) / "devices"
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "steptime" / "devices"
+
+
+def write_user_device(table: Mapping[str, Any], name: str) -> Path:
+    """Write a device in datasheet units as the user's NAME.toml, make it `local`, give its path.
+
+    Raises `InputError` if the table is no device, its name is not `name`, the name is taken by a
+    shipped device, or the folder cannot be written to. A file of the same name is replaced at once.
+    """
+    key = name.lower()
+    if not _NAME.fullmatch(key) or key == LOCAL:
+        raise InputError(f"{shorten(name)} cannot name a device: letters, digits and . _ + - only")
+    if _shipped_device(key):
+        raise InputError(f"{shorten(name)} is the name of a shipped device; choose another one")
+    path = user_devices_dir() / f"{key}.toml"
+    text = "\n".join(_toml_lines(table)) + "\n"
+    _check_name(device_from_table(tomllib.loads(text), _shown(path)), path)
+    _replace(path, text)
+    _replace(user_devices_dir() / LOCAL, f"{key}\n")
+    return path
+
+
+def device_hash(device: Device) -> str:
+    """Give 12 hexadecimal digits that change with every figure of a device, not with its prose."""
+    figures = {key: value for key, value in asdict(device).items() if key not in _PROSE}
+    text = json.dumps(figures, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def platform_of_product(product_name: str) -> str | None:
+    """Give the name of the shipped device that a driver reports as `product_name`, or None."""
+    wanted = " ".join(product_name.lower().split())
+    for path in _shipped_files():
+        if wanted in (product.lower() for product in _read_device(path).products):
+            return path.stem
+    return None
+
+
+def _shipped_files() -> list[Path]:
+    return sorted(path for path in _DEVICES.glob("*.toml") if path.name != _ALIASES)
+
+
+def _shipped_device(key: str) -> Path | None:
+    """Give the file of a shipped device by its name or short name in lower case, or None."""
+    if not _NAME.fullmatch(key):
+        return None
+    path = _DEVICES / f"{key}.toml"
+    if path.name != _ALIASES and path.is_file():
+        return path
+    by_lower = {alias.lower(): name for alias, name in aliases().items()}
+    return _DEVICES / f"{by_lower[key]}.toml" if key in by_lower else None
+
+
+def _user_files() -> dict[str, Path]:
+    """Give the user's device files by name in lower case."""
+    try:
+        found = sorted(user_devices_dir().glob("*.toml"))
+    except OSError as error:
+        raise InputError(f"{_shown(user_devices_dir())}: {error.strerror}") from error
+    return {path.stem.lower(): path for path in found}
+
+
+def _device_files() -> dict[str, Path]:
+    return _user_files() | {path.stem: path for path in _shipped_files()}
+
+
+def _local_file() -> Path:
+    """Give the device file of this machine's last probe."""
+    pointer = user_devices_dir() / LOCAL
+    try:
+        name = pointer.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        raise InputError("device 'local' is not known yet: run 'steptime probe' first") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{_shown(pointer)}: {error}") from error
+    if not _NAME.fullmatch(name):
+        raise InputError(f"{_shown(pointer)}: {shorten(name)} cannot name a device")
+    return user_devices_dir() / f"{name}.toml"
+
+
+def _read_named(path: Path) -> Device:
+    """Give the device of a file that is found by its name, which the device must have."""
+    found = _read_device(path)
+    _check_name(found, path)
+    return found
+
+
+def _check_name(found: Device, path: Path) -> None:
+    if found.name.lower() != path.stem.lower():
+        raise InputError(
+            f"{_shown(path)}: 'name' must be the file's, {shorten(path.stem)}, "
+            f"not {shorten(found.name)}"
+        )
+
+
+def _read_device(path: Path) -> Device:
+    return device_from_table(_read_toml(path), _shown(path))
+
+
+def _read_link(path: Path) -> Link:
+    return link_from_table(_read_toml(path), _shown(path))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """Give the table of a TOML file; raises `InputError` with one line if there is none."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{_shown(path)}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InputError(f"{_shown(path)}: not a text file in UTF-8") from None
+    except RecursionError:
+        raise InputError(f"{_shown(path)}: not TOML: nested too deeply") from None
+    except (
+        ValueError
+    ) as error:  # TOMLDecodeError is one, a NUL in the path and an endless number too
+        raise InputError(f"{_shown(path)}: not TOML: {error}") from error
+
+
+def _shown(path: Path) -> str:
+    text = str(path)
+    return text if text.isprintable() and len(text) <= 300 else shorten(text)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all; raises `InputError` if the folder cannot be written to."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.{os.getpid()}.new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise InputError(f"{_shown(path)}: cannot be written: {error.strerror}") from error
+
+
+def _toml_lines(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Give the lines of a TOML table: its values first, then its tables; `None` is left out."""
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    for key, value in table.items():
+        if key not in inner and value is not None:
+            yield f"{_toml_key(key)} = {_toml_value(value)}"
+    for key, value in inner.items():
+        path = f"{prefix}{_toml_key(key)}"
+        yield f"\n[{path}]"
+        yield from _toml_lines(value, f"{path}.")
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, Mapping):
+        pairs = (f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items() if v is not None)
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    if isinstance(value, bool | str):  # TOML's texts are JSON's, but for the DEL character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, int | float):
+        return repr(value)
+    raise TypeError(f"TOML has no {type(value).__name__}")

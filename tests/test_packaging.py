@@ -1,0 +1,94 @@
+"""What the project says of itself agrees in every place."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import steptime
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PINS = {
+    canonicalize_name(line.partition("==")[0]): line.partition("==")[2]
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if not line.startswith("#")
+}
+
+
+def _requirements() -> list[Requirement]:
+    extras = PROJECT["project"]["optional-dependencies"]
+    texts = [*PROJECT["project"]["dependencies"], *extras["torch"], *extras["dev"]]
+    return [Requirement(text) for text in texts]
+
+
+def test_the_version_is_said_once():
+    assert metadata.version("steptime") == steptime.__version__
+    assert "version" in PROJECT["project"]["dynamic"]
+
+
+def test_every_requirement_has_a_lower_bound_and_a_pin_within_its_bounds():
+    for requirement in _requirements():
+        assert any(s.operator == ">=" for s in requirement.specifier), requirement
+        assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)])
+
+
+def test_constraints_pin_all_that_is_needed_and_name_no_host():
+    text = (ROOT / "constraints.txt").read_text()
+    assert "://" not in text
+    assert PINS["torch"] == "2.13.0"
+    for pin in PINS.values():
+        assert re.fullmatch(r"[0-9][0-9a-z.]*", pin), pin
+    for name in _closure():
+        assert name in PINS, name
+
+
+def _closure() -> set[str]:
+    """Give all packages that steptime's requirements bring, as far as they are installed."""
+    waiting, seen = _requirements(), set()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        try:
+            needs = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        seen.add(name)
+        waiting += [Requirement(need) for need in needs]
+    return seen
+
+
+def test_the_package_alone_imports_nothing():
+    code = "import sys; before = set(sys.modules); import steptime; print(*set(sys.modules)-before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["steptime"]
+
+
+def test_help_names_every_make_target():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert targets
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {line.split()[1] for line in done.stdout.splitlines()} == set(targets[1].split())
+
+
+def test_make_says_in_one_line_that_python_is_too_old(tmp_path):
+    old = tmp_path / "old-python"
+    old.write_text(
+        f'#!/bin/sh\nshift\nexec {sys.executable} -c "import sys; sys.version_info = (3, 9); $1"\n'
+    )
+    old.chmod(0o755)
+    arguments = ["make", "run", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}"]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "steptime needs Python 3.11 or newer" in done.stderr
+    assert not (tmp_path / "venv").exists()
