@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -65,6 +66,23 @@ def _closure() -> set[str]:
         seen.add(name)
         waiting += [Requirement(need) for need in needs]
     return seen
+
+
+def test_what_the_source_imports_is_declared():
+    declared = {canonicalize_name(requirement.name) for requirement in _requirements()}
+    distributions = metadata.packages_distributions()
+    for path in (ROOT / "src").rglob("*.py"):
+        for module in _imported(ast.parse(path.read_text())):
+            if module not in sys.stdlib_module_names and module != "steptime":
+                found = {canonicalize_name(name) for name in distributions.get(module, ())}
+                assert found & declared, f"{path}: {module}"
+
+
+def _imported(tree: ast.AST) -> set[str]:
+    """Give the top names of the modules that a file imports."""
+    names = [name.name for n in ast.walk(tree) if isinstance(n, ast.Import) for name in n.names]
+    names += [str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
 
 
 def test_the_package_alone_imports_nothing():
