@@ -11,6 +11,7 @@ QUANTITIES = {  # name: (unit, meaning)
     "input_s": ("s", "time spent waiting for input"),
     "first_step_s": ("s", "time of the first step, compilation included"),
     "flop": ("FLOP", "floating-point operations of a step; a multiply-add is 2"),
+    "forward_flop": ("FLOP", "floating-point operations of the forward pass"),
     "traffic_bytes": ("byte", "bytes of every op's inputs and outputs"),
     "comm_bytes": ("byte", "bytes sent and received"),
     "peak_memory_bytes": ("byte", "memory at the worst moment of a step"),

@@ -1,0 +1,5 @@
+"""`python -m steptime` is the command `steptime`."""
+
+from steptime.cli.main import main
+
+main()

@@ -1,0 +1,295 @@
+"""Commands that need no framework: what there is, what a network costs, what it would take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from steptime.cli import options, output
+from steptime.core.errors import unknown
+from steptime.core.units import QUANTITIES, seconds, si, size
+
+TOPICS = ("models", "devices", "links", "methods", "ops", "quantities")
+
+
+def list_(
+    topic: Annotated[
+        str, typer.Argument(help="models, devices, links, methods, ops or quantities.")
+    ] = "models",
+    json: options.Json = False,
+) -> None:
+    """List what there is: models with their hyperparameters, devices, ops and more."""
+    if topic not in TOPICS:
+        raise unknown("topic", topic, TOPICS)
+    rows = _TOPICS[topic]()
+    if json:
+        output.emit_json(rows)
+        return
+    columns = list(rows[0])
+    output.table(topic, columns, [[_cell(row[name]) for name in columns] for row in rows])
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={v}" for k, v in value.items())
+    return value
+
+
+def _models() -> list[dict[str, Any]]:
+    from steptime.build import model_names
+    from steptime.models import family
+
+    rows = []
+    for name in model_names():
+        found = family(name)
+        parameters = {
+            key: "..." if callable(p.default) else p.default
+            for key, p in found.parameters.items()
+        }
+        rows.append({"name": name, "parameters": parameters, "source": found.source})
+    return rows
+
+
+def _devices() -> list[dict[str, Any]]:
+    from steptime import catalog
+
+    short: dict[str, list[str]] = {}
+    for alias, name in catalog.aliases().items():
+        short.setdefault(name, []).append(alias)
+    return [
+        {
+            "name": d.name,
+            "kind": d.kind,
+            "peaks": {k: si(v, "FLOP/s") for k, v in d.peak_flop_per_s.items()},
+            "memory": None if d.memory_bytes is None else size(d.memory_bytes),
+            "bandwidth": si(d.memory_bytes_per_s, "B/s"),
+            "also": ", ".join(short.get(d.name, [])),
+            "source": d.source,
+        }
+        for d in catalog.devices()
+    ]
+
+
+def _links() -> list[dict[str, Any]]:
+    from steptime import catalog
+
+    return [
+        {
+            "name": link.name,
+            "rate": si(link.bytes_per_s, "B/s"),
+            "latency": None if link.latency_s is None else seconds(link.latency_s),
+            "source": link.source,
+        }
+        for link in map(catalog.link, catalog.link_names())
+    ]
+
+
+def _methods() -> list[dict[str, Any]]:
+    from steptime.predict import METHODS, cost_model
+
+    return [
+        {"name": name, "what": (cost_model(name).__doc__ or "").splitlines()[0]}
+        for name in METHODS
+    ]
+
+
+def _ops() -> list[dict[str, Any]]:
+    from steptime.ops import OPS
+
+    return [
+        {"kind": kind, "gradient": "yes" if row.gradient else "no", "source": row.source}
+        for kind, row in OPS.items()
+    ]
+
+
+def _quantities() -> list[dict[str, Any]]:
+    return [
+        {"name": name, "unit": unit, "meaning": meaning}
+        for name, (unit, meaning) in QUANTITIES.items()
+    ]
+
+
+_TOPICS = {
+    "models": _models,
+    "devices": _devices,
+    "links": _links,
+    "methods": _methods,
+    "ops": _ops,
+    "quantities": _quantities,
+}
+
+
+def count(
+    model: options.Model,
+    batch: options.Batch = None,
+    phase: options.Phase = "train",
+    dtype: options.Dtype = "float32",
+    optimizer: options.Optimizer = "sgd",
+    by_op: options.ByOp = False,
+    json: options.Json = False,
+) -> None:
+    """Count what one step costs: FLOP (a multiply-add is 2), bytes, parameters, peak memory."""
+    from steptime.build import build_step
+    from steptime.count import count as count_graph
+
+    workload = options.workload_of(model, batch, dtype, phase, optimizer)
+    found = count_graph(build_step(workload))
+    document: dict[str, Any] = {
+        "model": workload.label,
+        "batch": workload.batch_per_replica,
+        "phase": workload.phase,
+        "dtype": workload.dtype,
+        "optimizer": workload.optimizer,
+        "parameters": found.parameters,
+        "flop": found.flop,
+        "traffic_bytes": found.traffic_bytes,
+        "activation_bytes": found.activation_bytes,
+        "peak_memory_bytes": found.peak_memory_bytes,
+    }
+    ops = [
+        {
+            "name": op.name,
+            "kind": op.kind,
+            "part": op.part,
+            "flop": op.flop,
+            "traffic_bytes": op.traffic_bytes,
+            "output_shape": list(op.output_shape),
+        }
+        for op in found.ops
+    ]
+    if json:
+        output.emit_json({**document, "ops": ops})
+        return
+    _show_count(document, found.flop)
+    if by_op:
+        output.table(
+            "",
+            ("op", "kind", "part", "FLOP", "bytes", "output"),
+            [
+                (
+                    op["name"],
+                    op["kind"],
+                    op["part"],
+                    si(op["flop"], "FLOP"),
+                    size(op["traffic_bytes"]),
+                    "x".join(map(str, op["output_shape"])) or "scalar",
+                )
+                for op in ops
+            ],
+        )
+
+
+def _show_count(document: dict[str, Any], flop: int) -> None:
+    traffic = document["traffic_bytes"]
+    output.table(
+        f"{document['model']}, batch {document['batch']}, {document['phase']}, {document['dtype']}",
+        ("", "one step"),
+        [
+            ("parameters", f"{document['parameters']:,}"),
+            ("work", f"{si(flop, 'FLOP')} (a multiply-add is 2)"),
+            ("traffic", f"{size(traffic)} (every op's inputs and outputs)"),
+            ("intensity", f"{flop / traffic:.4g} FLOP/byte" if traffic else None),
+            ("activations", size(document["activation_bytes"])),
+            ("peak memory", size(document["peak_memory_bytes"])),
+        ],
+    )
+
+
+def predict(
+    model: options.Model,
+    device: Annotated[
+        str, typer.Option("--device", help="A device (steptime list devices), FILE.toml or local.")
+    ],
+    batch: options.Batch = None,
+    phase: options.Phase = "train",
+    dtype: options.Dtype = "float32",
+    optimizer: options.Optimizer = "sgd",
+    method: Annotated[str, typer.Option("--method", help="The cost model.")] = "roofline",
+    option: options.Settings = None,
+    by_op: options.ByOp = False,
+    json: options.Json = False,
+) -> None:
+    """Predict the time of one step on a device, from first principles."""
+    from steptime import catalog
+    from steptime.build import build_step
+    from steptime.core.hardware import Cluster
+    from steptime.predict import cost_model
+
+    model_of_cost = cost_model(method)
+    workload = options.workload_of(model, batch, dtype, phase, optimizer)
+    found = catalog.device(device)
+    graph = build_step(workload)
+    whole, *parts = model_of_cost(graph, workload, Cluster(found), options.pairs(option, "option"))
+    kinds = {op.name: op.kind for op in graph.ops}
+
+    def value(record: Any, name: str) -> float:
+        return float(record.quantities[name].value)
+
+    document = {
+        "model": workload.label,
+        "device": found.name,
+        "method": method,
+        "options": dict(whole.method.options),
+        "batch": workload.batch_per_replica,
+        "phase": workload.phase,
+        "dtype": workload.dtype,
+        "optimizer": workload.optimizer,
+        **{name: value(whole, name) for name in ("step_s", "forward_s", "backward_s", "update_s")},
+        "flop": int(value(whole, "flop")),
+        "traffic_bytes": int(value(whole, "traffic_bytes")),
+        "peak_memory_bytes": int(value(whole, "peak_memory_bytes")),
+        "status": whole.status,
+        "note": whole.note,
+    }
+    ops = [
+        {
+            "name": part.scope,
+            "kind": kinds[part.scope],
+            "forward_s": value(part, "forward_s"),
+            "backward_s": value(part, "backward_s"),
+            "update_s": value(part, "update_s"),
+            "flop": int(value(part, "forward_flop")),
+        }
+        for part in parts
+    ]
+    if json:
+        output.emit_json({**document, "ops": ops})
+        return
+    _show_prediction(document, found)
+    if by_op:
+        output.table(
+            "",
+            ("op", "kind", "forward", "backward", "update", "forward FLOP"),
+            [
+                (
+                    op["name"],
+                    op["kind"],
+                    *(seconds(op[f"{p}_s"]) for p in ("forward", "backward", "update")),
+                    si(op["flop"], "FLOP"),
+                )
+                for op in ops
+            ],
+        )
+
+
+def _show_prediction(document: dict[str, Any], device: Any) -> None:
+    step = document["step_s"]
+    memory = size(document["peak_memory_bytes"])
+    if document["status"] != "ok":
+        memory += f" - does not fit: {document['note']}"
+    output.table(
+        f"{document['model']}, batch {document['batch']}, {document['phase']}, "
+        f"{document['dtype']} on {document['device']} ({document['method']})",
+        ("", "one step"),
+        [
+            ("step", seconds(step)),
+            ("  forward", seconds(document["forward_s"])),
+            ("  backward", seconds(document["backward_s"])),
+            ("  update", seconds(document["update_s"])),
+            ("speed", f"{document['batch'] / step:.4g} examples/s"),
+            ("achieved", si(document["flop"] / step, "FLOP/s")),
+            ("peak memory", memory),
+            ("device data", device.source),
+        ],
+    )

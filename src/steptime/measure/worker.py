@@ -1,0 +1,214 @@
+"""The worker: the only process that imports a framework. JSON lines in, JSON lines out.
+
+The first request, `start`, names backend, device and threads; cores are bound before the backend
+is imported, and the answer says which framework and platform it found. After that every `measure`
+request is answered by one record and every `probe` by one table. Whatever a library prints goes
+to stderr. The worker ends when its standard input does, so it never outlives its parent.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from steptime.build import build
+from steptime.core.errors import InputError, unknown
+from steptime.core.record import Method, Quantity, Record, record_to_json
+from steptime.core.workload import Workload, workload_from_json
+from steptime.measure import machine
+from steptime.measure.contract import BACKENDS, Options, OutOfMemory, Prepared, Unsupported
+from steptime.measure.timing import Samples, take_samples
+
+
+def _requests(stream: TextIO) -> Iterator[dict[str, Any]]:
+    """Give requests as they come; the process ends at once when the stream does."""
+    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in stream:
+            waiting.put(line)
+        os._exit(0)  # the parent is gone: nobody wants what runs now
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        yield json.loads(waiting.get())
+
+
+@dataclass
+class Session:
+    """What a started worker knows: its backend, where it runs, and what it says of itself."""
+
+    backend: Any
+    name: str
+    options: Options
+    env: dict[str, Any]
+
+
+def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
+    """Bind the cores, import the backend, and give the session with its greeting."""
+    if request["backend"] not in BACKENDS:
+        raise unknown("backend", request["backend"], BACKENDS)
+    options = Options(**request["options"])
+    threads = options.threads or machine.default_threads()
+    cpus = machine.bind_threads(threads)
+    options = replace(options, threads=threads)
+    backend = importlib.import_module(BACKENDS[request["backend"]])
+    product = backend.device_product(options.device)
+    env = {
+        **machine.environment(),
+        "threads": threads,
+        "cpus": list(cpus),
+        "backend": request["backend"],
+        "framework": f"{request['backend']} {backend.version()}",
+        "product": product,
+    }
+    greeting = {
+        "version": backend.version(),
+        "platform": machine.platform_name(options.device, product, threads),
+        "memory_bytes": backend.device_memory_bytes(options.device) or machine.memory().usable_bytes,
+        "threads": threads,
+        "product": product,
+    }
+    return Session(backend, request["backend"], options, env), greeting
+
+
+def method_of(session: Session, runs: int) -> Method:
+    """Give the method that a record of this session carries: what changes its numbers."""
+    return Method(session.name, session.backend.version(), method_options(session.options, runs))
+
+
+def method_options(options: Options, runs: int) -> dict[str, Any]:
+    """Give the options of a measuring method, as records carry them."""
+    return {
+        "compile": options.compile,
+        "threads": options.threads,
+        "tf32": options.tf32,
+        "runs": runs,
+    }
+
+
+def measure(session: Session, request: Mapping[str, Any]) -> Record:
+    """Build the workload, prepare it, time it, and give its record, whatever happened."""
+    workload = workload_from_json(request["workload"])
+    record = Record(
+        origin="measured",
+        method=method_of(session, request["runs"]),
+        workload=workload,
+        platform=request["platform"],
+        quantities={},
+        env={**session.env, "round": request["round"], "budget_s": request["timing"]["budget_s"]},
+        taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    try:
+        return _measured(session, workload, request, record)
+    except Unsupported as error:
+        return replace(record, status="unsupported", cause="unsupported", note=_line(error))
+    except (OutOfMemory, MemoryError) as error:
+        return replace(record, status="oom", cause="out-of-memory", note=_line(error))
+    except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
+        return replace(record, status="failed", cause="exception", note=_line(error))
+    finally:
+        gc.collect()
+
+
+def _measured(
+    session: Session, workload: Workload, request: Mapping[str, Any], record: Record
+) -> Record:
+    read_resident = machine.resident_memory_meter()
+    prepared: Prepared = session.backend.prepare(build(workload), workload, session.options)
+    prepared.reset_memory()
+    samples = take_samples(
+        prepared.step, prepared.sync, timer=prepared.timer, **request["timing"]
+    )
+    peak, meter = prepared.memory()
+    if peak is None and session.options.device == "cpu":
+        reading = read_resident()
+        peak, meter = reading.peak_bytes, reading.note or reading.meter
+    quantities = {
+        "step_s": Quantity(samples=samples.step_s, columns=_columns(samples)),
+        "first_step_s": Quantity(samples.first_step_s),
+    }
+    if peak is not None:
+        quantities["peak_memory_bytes"] = Quantity(float(peak))
+    if request["parts"]:
+        quantities.update(_parts(prepared, len(samples.step_s), samples.steps_per_sample))
+    facts = {
+        "memory_meter": meter,
+        "steady": samples.steady,
+        "few_samples": samples.few_samples,
+        "warmup_s": list(samples.warmup_s),
+        "steps_per_sample": samples.steps_per_sample,
+        **prepared.facts,
+    }
+    return replace(record, quantities=quantities, env={**record.env, **facts})
+
+
+def _columns(samples: Samples) -> dict[str, tuple[Any, ...]]:
+    return {"run": (0,) * len(samples.step_s), **samples.columns}
+
+
+def _parts(prepared: Prepared, wanted: int, steps: int) -> dict[str, Quantity]:
+    """Time forward, backward and update apart, synchronised after each, as many samples again."""
+    from time import perf_counter
+
+    taken: dict[str, list[float]] = {name: [] for name in prepared.parts}
+    for _ in range(wanted):
+        totals = dict.fromkeys(prepared.parts, 0.0)
+        for _ in range(steps):
+            for name, part in prepared.parts.items():
+                began = perf_counter()
+                part()
+                prepared.sync()
+                totals[name] += perf_counter() - began
+        for name, total in totals.items():
+            taken[name].append(total / steps)
+    return {f"{name}_s": Quantity(samples=tuple(values)) for name, values in taken.items()}
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, Unsupported | OutOfMemory) else f"{type(error).__name__}: {text}"[:500]
+
+
+def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
+    """Answer requests until there are no more."""
+
+    def answer(document: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(document) + "\n")
+        answers.flush()
+
+    try:
+        session, greeting = start(next(requests))
+    except InputError as error:
+        answer({"refused": str(error)})
+        return
+    except ImportError as error:
+        answer({"refused": f"{error}; 'steptime doctor' says how to get it"})
+        return
+    answer(greeting)
+    for request in requests:
+        if request["do"] == "probe":
+            probe = importlib.import_module(f"steptime.measure.backends.{session.name}_probe").probe
+            answer(probe(**request["arguments"], threads=session.options.threads))
+        else:
+            answer(record_to_json(measure(session, request)))
+
+
+def main() -> None:
+    """Serve on the process's standard streams, keeping stdout for answers alone."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    serve(_requests(sys.stdin), answers)
+
+
+if __name__ == "__main__":
+    main()
