@@ -22,12 +22,12 @@ check: $(VENV)/dev.stamp ## format, lint, types and import contracts
 # The package is installed editable: only a change of what it needs installs anything again.
 $(VENV)/run.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing steptime and PyTorch into $(VENV) (once; some minutes on a slow connection)"
-	@$(PIP) install --quiet -c constraints.txt -e ".[torch]"
+	@$(PIP) install -qq -c constraints.txt -e ".[torch]"
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@echo "Installing the development tools into $(VENV)"
-	@$(PIP) install --quiet -c constraints.txt -e ".[torch,dev]"
+	@$(PIP) install -qq -c constraints.txt -e ".[torch,dev]"
 	@touch $@
 
 $(VENV)/bin/python:
