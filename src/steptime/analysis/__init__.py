@@ -1,0 +1,1 @@
+"""From records to tables: summaries, intervals, comparisons; predictions come here as records."""

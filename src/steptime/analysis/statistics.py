@@ -1,0 +1,201 @@
+"""From the samples of a step to numbers with a 95 % interval.
+
+Samples inside a process are one level, fresh processes (runs) another. With several runs the
+interval is over runs; a single run says that it is one, and its interval then says nothing of what
+another process would show. The procedure, its measured cover, and what it does not cover are on the
+page `docs/statistics.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.analysis.student import two_sided_t
+from steptime.analysis.warmup import Floats, find_warm_up
+from steptime.core.errors import InputError
+
+MISS = 0.05  # an interval is to miss the truth as seldom as this
+DRAWS = 4000  # of the bootstrap
+SEED = 20151115
+LEAST_FOR_CORRELATION = 8  # samples
+
+WITHIN, BETWEEN = "within-run", "between-runs"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The time of a steady step in seconds, with its 95 % interval.
+
+    `low` and `high` are None for a single sample. `interval` is "within-run" or "between-runs".
+    `warm_up` counts the samples of each run that were left out; `steady` False is the verdict "no
+    steady state", None that there are too few samples to tell.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    interval: str
+    warm_up: tuple[int, ...]
+    steady: bool | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the samples of one workload say; times in seconds a step, speeds in examples a second.
+
+    Mean, median, percentiles and speeds are over all samples, disturbed ones too. `value_s` is the
+    headline of `estimate`; `low_s` and `high_s` are its interval, widened where the plain median
+    lies outside. `disturbed` is the share of samples marked so, None if that was not watched.
+    """
+
+    value_s: float
+    low_s: float | None
+    high_s: float | None
+    interval: str
+    median_s: float
+    mean_s: float
+    min_s: float
+    p5_s: float
+    p95_s: float
+    speed_mean: float
+    speed_uncertainty: float
+    speed_jitter: float
+    runs: int
+    n: int
+    warm_up: tuple[int, ...]
+    steady: bool | None
+    disturbed: float | None
+
+
+def estimate(runs: Sequence[Sequence[float]]) -> Estimate:
+    """Give the step time [s] of one or more runs [samples of s] with its 95 % interval.
+
+    Several runs: the geometric mean of the medians of the runs, and a t-interval over their
+    logarithms. One run: its median, and a bootstrap interval. Warm-up is left out (`find_warm_up`);
+    where no steady state is found the interval is widened by the drift that is left. Raises
+    `InputError` for no samples, or a time that is no positive number.
+    """
+    side = locate(runs)
+    if len(runs) > 1:
+        centre, error = mean_and_error(side.medians)
+        reach = two_sided_t(MISS, len(runs) - 1) * error
+        ends = (centre - reach, centre + reach)
+    else:
+        centre = float(side.medians[0])
+        ends = middle_share(median_draws(side.kept[0], np.random.default_rng(SEED)), centre)
+    known = len(runs) > 1 or len(side.kept[0]) > 1
+    return Estimate(
+        value=side.unit_s * math.exp(centre),
+        low=side.unit_s * math.exp(ends[0] - side.drift) if known else None,
+        high=side.unit_s * math.exp(ends[1] + side.drift) if known else None,
+        interval=BETWEEN if len(runs) > 1 else WITHIN,
+        warm_up=side.warm_up,
+        steady=side.steady,
+    )
+
+
+def summarize_steps(
+    samples: Sequence[float],
+    runs: Sequence[int],
+    batch: int,
+    disturbed: Sequence[bool] | None = None,
+) -> Summary:
+    """Give the statistics of samples [s a step] of a step over `batch` examples.
+
+    `runs` holds the run of each sample. Speed uncertainty and jitter are those of TensorFlow's
+    benchmarks (tf_cnn_benchmarks) and the logs made with them: the population standard deviation
+    of the speeds over sqrt(n), and 1.4826 times their median absolute deviation. The uncertainty is
+    one sigma, assumes independent samples, and is of the mean of the speeds, not of `speed_mean`.
+    Raises `InputError` like `estimate`, and for columns of unequal length.
+    """
+    if len(runs) != len(samples) or (disturbed is not None and len(disturbed) != len(samples)):
+        raise InputError(f"{len(samples)} samples, but {len(runs)} say their run")
+    by_run: dict[int, list[float]] = {}
+    for run, sample in zip(runs, samples, strict=True):
+        by_run.setdefault(run, []).append(sample)
+    found = estimate(list(by_run.values()))
+    times = np.asarray(samples, dtype=np.float64)
+    speeds = batch / times
+    median_s = float(np.median(times))
+    return Summary(
+        value_s=found.value,
+        low_s=None if found.low is None else min(found.low, median_s),
+        high_s=None if found.high is None else max(found.high, median_s),
+        interval=found.interval,
+        median_s=median_s,
+        mean_s=float(times.mean()),
+        min_s=float(times.min()),
+        p5_s=float(np.percentile(times, 5)),
+        p95_s=float(np.percentile(times, 95)),
+        speed_mean=float(batch / times.mean()),
+        speed_uncertainty=float(speeds.std() / math.sqrt(len(times))),
+        speed_jitter=float(1.4826 * np.median(np.abs(speeds - np.median(speeds)))),
+        runs=len(by_run),
+        n=len(times),
+        warm_up=found.warm_up,
+        steady=found.steady,
+        disturbed=None if disturbed is None else sum(disturbed) / len(disturbed),
+    )
+
+
+@dataclass(frozen=True)
+class Side:
+    """The runs of one thing, warm-up left out, as logarithms of times in units of `unit_s`."""
+
+    unit_s: float
+    kept: tuple[Floats, ...]
+    medians: Floats
+    warm_up: tuple[int, ...]
+    steady: bool | None
+    drift: float
+
+
+def locate(runs: Sequence[Sequence[float]]) -> Side:
+    """Give the medians of the runs [s], warm-up left out; raises `InputError` as `estimate`."""
+    if not runs or not all(map(len, runs)):
+        raise InputError("a run without samples has no step time")
+    times = [np.asarray(run, dtype=np.float64) for run in runs]
+    for number, run in enumerate(times):
+        wrong = run[~((run > 0) & np.isfinite(run))]
+        if len(wrong):
+            raise InputError(f"run {number}: a step time is a positive number, not {wrong[0]}")
+    unit_s = float(np.median([np.median(run) for run in times]))
+    logs = [np.log(run / unit_s) for run in times]
+    found = find_warm_up(logs)
+    kept = tuple(log[count:] for log, count in zip(logs, found.samples, strict=True))
+    medians = np.array([np.median(log) for log in kept])
+    return Side(unit_s, kept, medians, found.samples, found.steady, found.drift)
+
+
+def mean_and_error(values: Floats) -> tuple[float, float]:
+    """Give the mean and its standard error, the same in whatever order."""
+    ordered = np.sort(values)
+    return float(ordered.mean()), float(ordered.std(ddof=1) / math.sqrt(len(ordered)))
+
+
+def median_draws(log: Floats, rng: np.random.Generator) -> Floats:
+    """Give bootstrap draws of the median [draws].
+
+    Of m resampled values the median is the sorted value at a rank that follows a Beta(h, h)
+    distribution, h = (m + 1) / 2 (an order statistic of uniform numbers), so no resample is made.
+    m is the number of independent samples that the run is worth, n (1 - r) / (1 + r), where r is
+    the correlation of the ranks of neighbours, its bias of -1/n mended, between 0 and 0.9.
+    """
+    n = len(log)
+    ranks = np.argsort(np.argsort(log, kind="stable"), kind="stable") - (n - 1) / 2
+    follows = float((ranks[1:] * ranks[:-1]).sum() / max((ranks**2).sum(), 1.0)) + 1 / n
+    r = min(max(follows, 0.0), 0.9) if n >= LEAST_FOR_CORRELATION else 0.0
+    half = (max(3.0, n * (1 - r) / (1 + r)) + 1) / 2
+    return np.asarray(
+        np.sort(log)[np.minimum((rng.beta(half, half, DRAWS) * n).astype(int), n - 1)]
+    )
+
+
+def middle_share(draws: Floats, centre: float) -> tuple[float, float]:
+    """Give the ends of the middle 95 % of the draws, moved to hold `centre`."""
+    low, high = np.quantile(draws, [MISS / 2, 1 - MISS / 2])
+    return min(float(low), centre), max(float(high), centre)

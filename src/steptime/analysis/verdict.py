@@ -1,0 +1,161 @@
+"""Is B faster than A? The ratio of their step times, its interval, and one of four words.
+
+The runs are interleaved, A B A B, so that what changes slowly on the machine is in both; run k of A
+is compared with run k of B.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.analysis.statistics import (
+    BETWEEN,
+    MISS,
+    SEED,
+    WITHIN,
+    Side,
+    locate,
+    mean_and_error,
+    median_draws,
+    middle_share,
+)
+from steptime.analysis.student import two_sided_p, two_sided_t
+from steptime.core.errors import InputError
+
+VERDICTS = ("faster", "slower", "same", "unsure")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How long a step of B takes relative to one of A: `ratio` below 1 means that B is faster.
+
+    `low` and `high` bound the ratio with 95 %, `p_value` is that of no difference; all three are
+    None where a side has a single sample. `interval` is "between-runs", or "within-run" where a
+    side has a single run: then it leaves out how processes differ. `steady` is False if a side has
+    no steady state, None if that cannot be told.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+    p_value: float | None
+    verdict: str
+    interval: str
+    steady: bool | None
+
+
+def compare_runs(
+    a_runs: Sequence[Sequence[float]],
+    b_runs: Sequence[Sequence[float]],
+    margin: float = 0.02,
+    *,
+    paired: bool = True,
+) -> Comparison:
+    """Give time of B / time of A for runs [samples of s], and the verdict on B.
+
+    "same" means that the whole interval lies between 1 / (1 + margin) and 1 + margin; "faster" and
+    "slower" that it leaves out 1. Paired runs: a t-interval over the logarithms of the ratios of
+    each pair. `paired=False`, for runs that were not interleaved: Welch's interval. A single run on
+    a side: the bootstrap of both medians. Raises `InputError` as `estimate` does, and for pairs
+    that do not match.
+    """
+    a, b = locate(a_runs), locate(b_runs)
+    base = math.log(b.unit_s / a.unit_s)
+    drift = a.drift + b.drift
+    single = min(len(a_runs), len(b_runs)) == 1
+    if single and min(len(side.kept[0]) for side in (a, b)) == 1:
+        ratio = math.exp(base + float(b.medians.mean() - a.medians.mean()))
+        return Comparison(ratio, None, None, None, "unsure", WITHIN, _steady(a, b))
+    if single:
+        centre, ends, p_value = _within(a, b, base)
+    elif paired:
+        if len(a_runs) != len(b_runs):
+            raise InputError(f"{len(a_runs)} runs of A and {len(b_runs)} of B make no pairs")
+        centre, error = mean_and_error(b.medians - a.medians + base)
+        ends, p_value = _student(centre, error, len(a_runs) - 1)
+    else:
+        centre, error, freedom = _welch(a, b)
+        centre += base
+        ends, p_value = _student(centre, error, freedom)
+    low, high = math.exp(ends[0] - drift), math.exp(ends[1] + drift)
+    return Comparison(
+        ratio=math.exp(centre),
+        low=low,
+        high=high,
+        p_value=p_value,
+        verdict=_verdict(low, high, margin),
+        interval=WITHIN if single else BETWEEN,
+        steady=_steady(a, b),
+    )
+
+
+def control_false_discovery(p_values: Sequence[float], q: float = 0.05) -> list[bool]:
+    """Say which of many differences to believe, so that at most a share `q` of those is false.
+
+    Source: Benjamini and Hochberg 1995: the k smallest p-values, for the largest k with
+    p(k) <= k q / n.
+    """
+    ordered = sorted(p_values)
+    limits = [p for k, p in enumerate(ordered, 1) if p <= k * q / len(ordered)]
+    return [p <= limits[-1] for p in p_values] if limits else [False] * len(ordered)
+
+
+def verdicts(comparisons: Sequence[Comparison], q: float = 0.05) -> list[str]:
+    """Give the verdicts of comparisons that are read together.
+
+    "faster" and "slower" that the false discovery rate `q` does not allow become "unsure".
+    """
+    believed = control_false_discovery(
+        [1.0 if c.p_value is None else c.p_value for c in comparisons], q
+    )
+    return [
+        "unsure" if c.verdict in ("faster", "slower") and not known else c.verdict
+        for c, known in zip(comparisons, believed, strict=True)
+    ]
+
+
+def _verdict(low: float, high: float, margin: float) -> str:
+    if low >= 1 / (1 + margin) and high <= 1 + margin:
+        return "same"
+    if high < 1:
+        return "faster"
+    return "slower" if low > 1 else "unsure"
+
+
+def _steady(a: Side, b: Side) -> bool | None:
+    if a.steady is None or b.steady is None:
+        return None
+    return a.steady and b.steady
+
+
+def _student(centre: float, error: float, freedom: int) -> tuple[tuple[float, float], float]:
+    reach = two_sided_t(MISS, freedom) * error
+    if error == 0:
+        return (centre, centre), 1.0 if centre == 0 else 0.0
+    return (centre - reach, centre + reach), two_sided_p(centre / error, freedom)
+
+
+def _welch(a: Side, b: Side) -> tuple[float, float, int]:
+    """Give difference, standard error and degrees of freedom, rounded down (Welch 1947)."""
+    (mean_a, error_a), (mean_b, error_b) = mean_and_error(a.medians), mean_and_error(b.medians)
+    error = math.hypot(error_a, error_b)
+    spread = error_a**4 / (len(a.medians) - 1) + error_b**4 / (len(b.medians) - 1)
+    least = min(len(a.medians), len(b.medians)) - 1
+    freedom = max(least, math.floor(error**4 / spread)) if spread > 0 else least
+    return mean_b - mean_a, error, freedom
+
+
+def _within(a: Side, b: Side, base: float) -> tuple[float, tuple[float, float], float]:
+    """Give ratio, interval and p-value from bootstrap draws of each run's median (logarithms)."""
+    rng = np.random.default_rng(SEED)
+    draws_a = np.mean([median_draws(log, rng) for log in a.kept], axis=0)
+    draws_b = np.mean([median_draws(log, rng) for log in b.kept], axis=0)
+    centre = base + float(b.medians.mean() - a.medians.mean())
+    differences = base + draws_b - draws_a
+    tail = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
+    p_value = min(1.0, 2 * (int(tail) + 1) / (len(differences) + 1))
+    return centre, middle_share(differences, centre), p_value

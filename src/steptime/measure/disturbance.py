@@ -1,0 +1,125 @@
+"""What other work took from a sample: counters of the kernel, read around it.
+
+A reading takes a few microseconds and is made outside the timed interval, so it lengthens the
+measurement by less than 0.1 % and changes no time. A counter that this machine does not have is
+None with a reason in `Watch.absent`, never 0. What happens on an accelerator is not seen here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+SHARE = 0.05  # of a sample's time, lost to others
+SWITCHES_PER_S = 100.0  # of each CPU that this process may use: one in 10 ms
+
+DISTURBED_RULE = (
+    "throttled; or waited for a CPU, or the machine was not run by its host (steal), for more than "
+    "5 % of the sample; or more involuntary context switches than one per CPU and 10 ms"
+)
+
+Read = Callable[[], float]
+
+
+class AbsentError(Exception):
+    """A counter that this machine does not have; the message says why."""
+
+
+def involuntary_switches() -> Read:
+    """Give a reader of how often a thread of this process was made to give up its CPU."""
+    try:
+        import resource
+    except ImportError as error:
+        raise AbsentError("no getrusage on this system") from error
+
+    def read() -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+    return read
+
+
+def waited_s() -> Read:
+    """Give a reader of the seconds that this thread was ready and had no CPU."""
+    return _field("/proc/thread-self/schedstat", 1, 1e-9)
+
+
+def steal_s() -> Read:
+    """Give a reader of the seconds, over all CPUs, that a virtual machine was not run."""
+    return _field("/proc/stat", 8, 1.0 / os.sysconf("SC_CLK_TCK"))
+
+
+def throttles() -> Read:
+    """Give a reader of how often the processor package was slowed to cool down."""
+    cpu = min(_cpus())
+    return _field(f"/sys/devices/system/cpu/cpu{cpu}/thermal_throttle/package_throttle_count", 0, 1)
+
+
+COUNTERS: Mapping[str, Callable[[], Read]] = {
+    "involuntary_switches": involuntary_switches,
+    "waited_s": waited_s,
+    "steal_s": steal_s,
+    "throttles": throttles,
+}
+
+
+class Watch:
+    """The counters of this machine, opened once a process in the thread that takes the samples."""
+
+    def __init__(self, counters: Mapping[str, Callable[[], Read]] = COUNTERS) -> None:
+        self.absent: dict[str, str] = {}
+        self._readers: dict[str, Read | None] = {}
+        for name, opened in counters.items():
+            try:
+                self._readers[name] = opened()
+            except AbsentError as error:
+                self._readers[name] = None
+                self.absent[name] = str(error)
+
+    def read(self) -> dict[str, float | None]:
+        """Give every counter's present value; None where it is absent."""
+        return {name: read() if read else None for name, read in self._readers.items()}
+
+
+def changes(
+    before: Mapping[str, float | None], after: Mapping[str, float | None], elapsed_s: float
+) -> dict[str, float | bool | None]:
+    """Give how far each counter rose during a sample of `elapsed_s` seconds, and `disturbed`.
+
+    `disturbed` follows `DISTURBED_RULE`. Steal is counted by the kernel in ticks of 10 ms, so one
+    tick marks a short sample of a small machine and not a long one of a large machine.
+    """
+    rose = {
+        name: None if now is None or was is None else now - was
+        for (name, was), now in zip(before.items(), after.values(), strict=True)
+    }
+    limits = {
+        "throttles": 0.0,
+        "waited_s": SHARE * elapsed_s,
+        "steal_s": SHARE * elapsed_s * (os.cpu_count() or 1),
+        "involuntary_switches": max(1.0, SWITCHES_PER_S * elapsed_s * len(_cpus())),
+    }
+    disturbed = any((rose.get(name) or 0.0) > limit for name, limit in limits.items())
+    return {**rose, "disturbed": disturbed}
+
+
+def _cpus() -> set[int]:
+    allowed: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return allowed(0) if allowed else set(range(os.cpu_count() or 1))
+
+
+def _field(path: str, index: int, unit: float) -> Read:
+    """Give a reader of one number in the first line of a kernel file, times `unit`."""
+    if not Path(path).exists():
+        raise AbsentError(f"no {path}")
+    file = os.open(path, os.O_RDONLY)  # stays open: opening costs more than reading
+
+    def read() -> float:
+        return int(os.pread(file, 256, 0).split(b"\n", 1)[0].split()[index]) * unit
+
+    try:
+        read()
+    except (OSError, ValueError, IndexError) as error:
+        os.close(file)
+        raise AbsentError(f"cannot read {path}") from error
+    return read
