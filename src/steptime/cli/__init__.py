@@ -1,1 +1,1 @@
-"""Command line: parse, call, print. Nothing imports it."""
+"""The command line: parse, call, print."""

@@ -1,13 +1,21 @@
 """What a backend gives: a prepared step, and how to wait for it, time it and weigh it.
 
-A backend is a module with `prepare(graph, workload, options) -> Prepared`, a table `RUNS` of the op
-kinds that it can run, and `version() -> str`. It is named in `BACKENDS`.
+A backend is a module, named in `BACKENDS`, with
+
+* `prepare(graph, workload, options) -> Prepared`, given the forward graph,
+* `RUNS`, the table of the op kinds that it can run,
+* `version() -> str`, of the framework,
+* `device_product(device) -> str`, the name of `cpu`, `cuda[:n]` or `mps` as its driver or system
+  reports it; raises `InputError` for a device that is not there, saying what is,
+* `device_memory_bytes(device) -> int | None`, an accelerator's memory; None for the host's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from steptime.core.record import Method
 
 BACKENDS = {
     "torch": "steptime.measure.backends.torch_backend",
@@ -32,6 +40,17 @@ class Options:
     compile: bool = False
     tf32: bool = False
     seed: int = 0
+
+
+def method(backend: str, version: str, options: Options, runs: int) -> Method:
+    """Give the method of a measured record: the framework, and the options that change numbers."""
+    chosen = {
+        "compile": options.compile,
+        "threads": options.threads,
+        "tf32": options.tf32,
+        "runs": runs,
+    }
+    return Method(backend, version, chosen)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,18 @@ from typing import Any, TextIO
 
 from steptime.build import build
 from steptime.core.errors import InputError, unknown
-from steptime.core.record import Method, Quantity, Record, record_to_json
+from steptime.core.record import Quantity, Record, record_to_json
 from steptime.core.workload import Workload, workload_from_json
 from steptime.measure import machine
-from steptime.measure.contract import BACKENDS, Options, OutOfMemory, Prepared, Unsupported
+from steptime.measure.contract import (
+    BACKENDS,
+    Options,
+    OutOfMemory,
+    Prepared,
+    Unsupported,
+    method,
+)
+from steptime.measure.disturbance import Watch
 from steptime.measure.timing import Samples, take_samples
 
 
@@ -81,27 +89,12 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     return Session(backend, request["backend"], options, env), greeting
 
 
-def method_of(session: Session, runs: int) -> Method:
-    """Give the method that a record of this session carries: what changes its numbers."""
-    return Method(session.name, session.backend.version(), method_options(session.options, runs))
-
-
-def method_options(options: Options, runs: int) -> dict[str, Any]:
-    """Give the options of a measuring method, as records carry them."""
-    return {
-        "compile": options.compile,
-        "threads": options.threads,
-        "tf32": options.tf32,
-        "runs": runs,
-    }
-
-
 def measure(session: Session, request: Mapping[str, Any]) -> Record:
     """Build the workload, prepare it, time it, and give its record, whatever happened."""
     workload = workload_from_json(request["workload"])
     record = Record(
         origin="measured",
-        method=method_of(session, request["runs"]),
+        method=method(session.name, session.backend.version(), session.options, request["runs"]),
         workload=workload,
         platform=request["platform"],
         quantities={},
@@ -127,12 +120,12 @@ def _measured(
     prepared: Prepared = session.backend.prepare(build(workload), workload, session.options)
     prepared.reset_memory()
     samples = take_samples(
-        prepared.step, prepared.sync, timer=prepared.timer, **request["timing"]
+        prepared.step, prepared.sync, timer=prepared.timer, watch=Watch(), **request["timing"]
     )
     peak, meter = prepared.memory()
     if peak is None and session.options.device == "cpu":
         reading = read_resident()
-        peak, meter = reading.peak_bytes, reading.note or reading.meter
+        peak, meter = reading.value_bytes, reading.note or reading.meter
     quantities = {
         "step_s": Quantity(samples=samples.step_s, columns=_columns(samples)),
         "first_step_s": Quantity(samples.first_step_s),

@@ -1,0 +1,88 @@
+"""One measured record as people and programs read it: the derived numbers of `steptime run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from steptime.analysis.tables import summarize
+from steptime.core.record import Record
+
+
+def measurement(
+    record: Record, flop: float, peaks: Mapping[str, float | None]
+) -> dict[str, Any]:
+    """Give the record's numbers in SI; what was not measured is None, `remarks` say what to mind.
+
+    `flop` is that of one step; `fraction_of_peak` the achieved FLOP/s over each of `peaks`.
+    """
+    workload = record.workload
+    document: dict[str, Any] = {
+        "status": record.status,
+        "cause": record.cause,
+        "note": record.note,
+        "model": workload.label,
+        "batch": workload.batch_per_replica,
+        "phase": workload.phase,
+        "dtype": workload.dtype,
+        "optimizer": workload.optimizer,
+        "platform": record.platform,
+        "method": asdict(record.method),
+        "step_s": None,
+        "speed": None,
+        "parts": None,
+        "first_step_s": _value(record, "first_step_s"),
+        "peak_memory_bytes": _value(record, "peak_memory_bytes"),
+        "flop": flop,
+        "flop_per_s": None,
+        "fraction_of_peak": dict.fromkeys(peaks),
+        "disturbed": None,
+        "remarks": [],
+        "env": dict(record.env),
+    }
+    if record.status != "ok":
+        return document
+    step = record.quantities["step_s"]
+    found = summarize(step, workload.batch_per_replica)
+    rate = flop / found.median
+    document["step_s"] = {
+        **{k: getattr(found, k) for k in ("median", "mean", "low", "high", "min", "p5", "p95")},
+        "interval": found.interval,
+        "samples": list(step.samples),
+        "run_of_sample": list(step.columns.get("run", ())),
+    }
+    document["speed"] = {
+        "mean": found.speed_mean,
+        "uncertainty": found.speed_uncertainty,
+        "jitter": found.speed_jitter,
+    }
+    document["parts"] = {
+        name: summarize(quantity, workload.batch_per_replica).median
+        for name, quantity in record.quantities.items()
+        if name in ("forward_s", "backward_s", "update_s") and quantity.samples
+    }
+    document["flop_per_s"] = rate
+    document["fraction_of_peak"] = {
+        name: None if peak is None else rate / peak for name, peak in peaks.items()
+    }
+    marks = step.columns.get("disturbed", ())
+    document["disturbed"] = sum(1 for mark in marks if mark)
+    document["remarks"] = _remarks(record, found.interval)
+    return document
+
+
+def _value(record: Record, name: str) -> float | None:
+    quantity = record.quantities.get(name)
+    return None if quantity is None else quantity.value
+
+
+def _remarks(record: Record, interval: str) -> list[str]:
+    remarks = []
+    if record.env.get("few_samples"):
+        remarks.append("fewer than 20 samples: a longer --budget gives more")
+    if record.env.get("steady") is False:
+        remarks.append("no steady state: the first and the second half of the samples differ")
+    if interval == "within-run":
+        remarks.append("one run: the interval says nothing of how runs differ (--runs 5 does)")
+    return remarks

@@ -1,0 +1,68 @@
+"""Progress on stderr: a bar with the time left on a terminal, else one line a result."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from time import monotonic
+from typing import Any
+
+from steptime.cli.output import note
+from steptime.core.record import Record
+from steptime.core.units import duration, seconds
+
+Report = Callable[[Any, Record, int, int], None]
+
+
+def line(record: Record) -> str:
+    """Give one result as a line: the network, and its median time or what went wrong."""
+    workload = record.workload
+    name = f"{workload.label} batch {workload.batch_per_replica} {workload.phase} {workload.dtype}"
+    if record.status != "ok":
+        return f"{name}: {record.status} ({record.cause}): {record.note}"
+    return f"{name}: {seconds(median(record.quantities['step_s'].samples))} a step"
+
+
+@contextmanager
+def reporter() -> Iterator[Report]:
+    """Give the function that a sweep calls after each measurement."""
+    began = monotonic()
+
+    def left(done: int, total: int) -> str:
+        return duration((monotonic() - began) / done * (total - done))
+
+    if not sys.stderr.isatty():
+
+        def say(_: Any, record: Record, done: int, total: int) -> None:
+            note(f"[{done}/{total}, {left(done, total)} left] {line(record)}")
+
+        yield say
+        return
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[left]} left"),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None, left="?")
+
+        def show(_: Any, record: Record, done: int, total: int) -> None:
+            if record.status != "ok":
+                console.print(line(record), markup=False, highlight=False)
+            bar.update(
+                task,
+                total=total,
+                completed=done,
+                description=line(record)[:80],
+                left=left(done, total),
+            )
+
+        yield show

@@ -1,0 +1,199 @@
+"""Experiment files: what a user writes, checked at the edge, and the axes it spans."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from steptime.build import choice_of
+from steptime.core.dtypes import PRECISIONS
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.ranges import expand_range, is_range
+from steptime.core.workload import OPTIMIZERS, PHASES
+from steptime.measure.contract import BACKENDS
+from steptime.models import family
+from steptime.models.family import whole_number
+
+LARGEST_FILE_BYTES = 1_000_000
+
+
+def _listed(value: object) -> object:
+    """Give a scalar or a range as the list of its values; an empty list is refused."""
+    if is_range(value):
+        return expand_range(str(value), "range")
+    if isinstance(value, list):
+        if not value:
+            raise ValueError("an axis without a value")
+        return [item for part in value for item in _as_list(part)]
+    return [value]
+
+
+def _as_list(value: object) -> list[object]:
+    return list(expand_range(str(value), "range")) if is_range(value) else [value]
+
+
+Axis = Annotated[list[Any], BeforeValidator(_listed)]
+
+
+class Sample(BaseModel):
+    """How cells are drawn from the grid: all of them, or `count` by a method with a seed."""
+
+    model_config = ConfigDict(extra="forbid")
+    method: Literal["grid", "random", "sobol"] = "grid"
+    count: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+class Experiment(BaseModel):
+    """An experiment file; every axis may be one value, a list, or a range such as `4..16 x2`."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    backend: Axis = ["torch"]
+    device: Axis = ["cpu"]
+    threads: Axis = [None]
+    compile: Axis = [False]
+    tf32: Axis = [False]
+    phase: Axis = ["train"]
+    dtype: Axis = ["float32"]
+    optimizer: Axis = ["sgd"]
+    batch: Axis | None = None
+    networks: list[dict[str, Any]] = Field(min_length=1)
+    where: list[str] = []
+    sample: Sample = Sample()
+    predict: Axis = []
+    by_op: bool = False
+    parts: bool = False
+    rounds: int = Field(default=1, ge=1)
+    runs: int = Field(default=1, ge=1)
+    budget_s: float = Field(default=3.0, gt=0, le=86_400)
+    time_limit_s: float = Field(default=600.0, gt=0, le=864_000)
+    try_all: bool = False
+
+
+@dataclass(frozen=True)
+class Axes:
+    """One network of an experiment: its name and the values of every axis, in order."""
+
+    model: str
+    values: Mapping[str, Sequence[Any]]
+
+
+PLACE_AXES = ("backend", "device", "threads", "compile", "tf32")
+STEP_AXES = ("dtype", "phase", "optimizer", "batch")
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Give the experiment of a TOML file; raises `InputError` naming every fault with its place."""
+    try:
+        if path.is_file() and path.stat().st_size > LARGEST_FILE_BYTES:
+            raise InputError(f"{path}: larger than {LARGEST_FILE_BYTES} bytes")
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such experiment file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path}: is no TOML: {reason}") from None
+    return check_experiment(table, str(path))
+
+
+def check_experiment(table: Mapping[str, Any], where: str) -> Experiment:
+    """Give the experiment that a table says; raises `InputError` with all faults on one line."""
+    for key in table:
+        if key not in Experiment.model_fields:
+            raise unknown("key", key, Experiment.model_fields, where)
+    try:
+        experiment = Experiment.model_validate(table)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc'])}: {_reason(fault)}"
+            for fault in error.errors()[:10]
+        )
+        raise InputError(f"{where}: {faults}") from None
+    _check_words(experiment, where)
+    return experiment
+
+
+def _reason(fault: Any) -> str:
+    text = str(fault["msg"]).removeprefix("Value error, ")
+    given = fault.get("input")
+    simple = isinstance(given, str | int | float | bool)
+    return f"{text}, not {shorten(given)}" if simple and "'" not in text else text
+
+
+def _check_words(experiment: Experiment, where: str) -> None:
+    words = {
+        "backend": tuple(BACKENDS),
+        "phase": PHASES,
+        "dtype": tuple(PRECISIONS),
+        "optimizer": OPTIMIZERS,
+    }
+    for axis, known in words.items():
+        for value in getattr(experiment, axis):
+            if value not in known:
+                raise unknown(axis, value, known, where)
+    for axis in ("compile", "tf32"):
+        for value in getattr(experiment, axis):
+            if not isinstance(value, bool):
+                raise InputError(f"{where}: {axis} is true or false, not {shorten(value)}")
+    for value in experiment.threads:
+        if value is not None:
+            whole_number(value, f"{where}: threads")
+    for axis in ("device", "predict"):
+        for value in getattr(experiment, axis):
+            if not isinstance(value, str) or not value:
+                raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
+    sample = experiment.sample
+    if (sample.method == "grid") != (sample.count is None):
+        raise InputError(f"{where}: sample: a count goes with method random or sobol, and only so")
+
+
+def axes_of(experiment: Experiment, where: str) -> list[Axes]:
+    """Give the axes of each network; a hyperparameter that is not named takes its family's range.
+
+    Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
+    """
+    found = []
+    for i, entry in enumerate(experiment.networks):
+        place = f"{where}: networks[{i}]"
+        choice = choice_of(entry, place)
+        chosen = family(choice.model, place)
+        values: dict[str, Sequence[Any]] = {
+            axis: getattr(experiment, axis) for axis in (*PLACE_AXES, *STEP_AXES[:-1])
+        }
+        batch = choice.batch if choice.batch is not None else experiment.batch
+        if batch is None:
+            batch = chosen.batch_sweep or chosen.batch
+        values["batch"] = _values(batch, f"{place}: batch")
+        for name in choice.given:
+            if name not in chosen.parameters:
+                raise unknown("hyperparameter", name, chosen.parameters, place)
+        for name, parameter in chosen.parameters.items():
+            if name in choice.given:
+                values[name] = _values(choice.given[name], f"{place}: {name}")
+            elif parameter.sweep and not chosen.named:
+                values[name] = _values(parameter.sweep, f"{place}: {name}")
+        found.append(Axes(choice.model, values))
+    return found
+
+
+def _values(value: object, where: str) -> Sequence[Any]:
+    parts = list(value) if isinstance(value, list | tuple) else [value]
+    values = [
+        item
+        for part in parts
+        for item in (expand_range(part, where) if isinstance(part, str) and is_range(part) else [part])
+    ]
+    if not values:
+        raise InputError(f"{where}: an axis without a value")
+    for item in values:
+        if isinstance(item, list | dict):
+            raise InputError(f"{where}: {shorten(item)} is not a value")
+    return values

@@ -1,0 +1,315 @@
+"""Runs cells: asks the store what is done, workers for what is missing, and keeps every record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from steptime import catalog, store
+from steptime.build import build_step
+from steptime.core.errors import InputError
+from steptime.core.hardware import Cluster, Device
+from steptime.core.record import Method, Quantity, Record, record_from_json
+from steptime.core.units import size
+from steptime.core.workload import Workload, workload_to_json
+from steptime.count import peak_memory_bytes
+from steptime.launch.local import Death, Worker, WorkerDied
+from steptime.measure.contract import Options, method
+from steptime.predict import DEFAULT, cost_model
+from steptime.sweep.cells import Cell
+
+
+@dataclass(frozen=True)
+class How:
+    """How each cell is measured, the same for all cells of a sweep."""
+
+    budget_s: float = 3.0
+    time_limit_s: float = 600.0
+    parts: bool = False
+    runs: int = 1
+    try_all: bool = False
+
+
+@dataclass
+class Outcome:
+    """What a sweep did: cells in all, done before, and the records of this time by status."""
+
+    cells: int = 0
+    done_before: int = 0
+    statuses: dict[str, int] = field(default_factory=dict)
+    unsuccessful: list[Record] = field(default_factory=list)
+
+    def add(self, record: Record) -> None:
+        """Count one record of a cell."""
+        self.statuses[record.status] = self.statuses.get(record.status, 0) + 1
+        if record.status != "ok":
+            self.unsuccessful.append(record)
+
+
+class Workers:
+    """At most one live worker, for one backend and its options; replaced after a death."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._place: tuple[str, Options] | None = None
+
+    def get(self, backend: str, options: Options, fresh: bool = False) -> Worker:
+        """Give a worker for this place, a new process if `fresh` or if the place changed."""
+        if fresh or self._place != (backend, options) or self._worker is None:
+            self.close()
+            self._worker, self._place = Worker(backend, options), (backend, options)
+        return self._worker
+
+    def close(self) -> None:
+        """End the worker, if there is one."""
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = self._place = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where cells of one backend and its options run: the greeting of its worker."""
+
+    platform: str
+    version: str
+    memory_bytes: int | None
+    threads: int
+
+    def method(self, cell: Cell, runs: int) -> Method:
+        """Give the method that records of `cell` carry here."""
+        options = replace(cell.options, threads=self.threads)
+        return method(cell.backend, self.version, options, runs)
+
+
+def place_of(worker: Worker) -> Place:
+    """Give the place that a worker's greeting says."""
+    greeting = worker.greeting
+    return Place(
+        greeting["platform"], greeting["version"], greeting["memory_bytes"], greeting["threads"]
+    )
+
+
+def measure_cell(workers: Workers, cell: Cell, how: How, round_: int = 0) -> Record:
+    """Measure one cell in `how.runs` fresh processes (one run shares the worker) and give its record."""
+    records = []
+    for run in range(how.runs):
+        worker = workers.get(cell.backend, cell.options, fresh=how.runs > 1)
+        record = _measure_once(workers, worker, cell, how, round_)
+        if record.status != "ok":
+            return record
+        records.append(_in_run(record, run))
+    return _joined(records)
+
+
+def _measure_once(
+    workers: Workers, worker: Worker, cell: Cell, how: How, round_: int
+) -> Record:
+    place = place_of(worker)
+    request = {
+        "do": "measure",
+        "workload": workload_to_json(cell.workload),
+        "platform": place.platform,
+        "timing": {"budget_s": how.budget_s},
+        "parts": how.parts,
+        "runs": how.runs,
+        "round": round_,
+    }
+    try:
+        return record_from_json(worker.ask(request, how.time_limit_s))
+    except WorkerDied as died:
+        workers.close()
+        return _unmeasured(cell, place, how, round_, died.death)
+
+
+def _unmeasured(cell: Cell, place: Place, how: How, round_: int, death: Death) -> Record:
+    return Record(
+        origin="measured",
+        method=place.method(cell, how.runs),
+        workload=cell.workload,
+        platform=place.platform,
+        quantities={},
+        status=death.status,
+        cause=death.cause,
+        note=death.note,
+        env={"round": round_, "threads": place.threads, "budget_s": how.budget_s},
+        taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _in_run(record: Record, run: int) -> Record:
+    """Give the record with its samples marked as of `run`."""
+    quantities = {
+        name: replace(q, columns={**q.columns, "run": (run,) * len(q.samples)}) if q.samples else q
+        for name, q in record.quantities.items()
+    }
+    return replace(record, quantities=quantities)
+
+
+def _joined(records: list[Record]) -> Record:
+    """Give one record with the samples of all runs; single values are the largest of the runs."""
+    first, *others = records
+    if not others:
+        return first
+    quantities = {}
+    for name, quantity in first.quantities.items():
+        parts = [record.quantities[name] for record in records if name in record.quantities]
+        if quantity.samples:
+            columns = {
+                key: tuple(x for part in parts for x in part.columns.get(key, ()))
+                for key in quantity.columns
+            }
+            samples = tuple(x for part in parts for x in part.samples)
+            quantities[name] = Quantity(samples=samples, columns=columns)
+        else:
+            values = [part.value for part in parts if part.value is not None]
+            quantities[name] = Quantity(max(values)) if values else quantity
+    per_run = {key: [record.env.get(key) for record in records] for key in ("steady", "warmup_s")}
+    flags = {
+        "steady": all(per_run["steady"]),
+        "few_samples": any(record.env.get("few_samples") for record in records),
+        "steady_of_run": per_run["steady"],
+        "warmup_s": per_run["warmup_s"],
+    }
+    return replace(first, quantities=quantities, env={**first.env, **flags})
+
+
+def predictions(workload: Workload, device: Device, by_op: bool) -> list[Record]:
+    """Give the prediction of a workload on a device by the default method."""
+    graph = build_step(workload)
+    records = cost_model(DEFAULT)(graph, workload, Cluster(device), {})
+    return list(records) if by_op else [records[0]]
+
+
+Report = Callable[[Cell, Record, int, int], None]
+
+
+def sweep(
+    cells: list[Cell],
+    out: Path,
+    how: How,
+    *,
+    rounds: int = 1,
+    predict_on: Iterable[str] = (),
+    by_op: bool = False,
+    must_fit: bool = False,
+    retry: Collection[str] = (),
+    force: bool = False,
+    warn: Callable[[str], None],
+    report: Report,
+) -> Outcome:
+    """Measure and predict the cells that `out` lacks; every record is on the disk when reported.
+
+    `report(cell, record, done, total)` is called after each measurement. With `must_fit`, cells
+    that are predicted not to fit are left out; otherwise they are recorded so and not tried
+    (unless `how.try_all`). Raises `InputError` for a folder that is no store, or in use.
+    """
+    devices = [catalog.device(name) for name in predict_on]
+    outcome = Outcome()
+    with ExitStack() as stack:
+        stack.enter_context(store.exclusive(out))
+        known = store.load(out, warn, required=False)
+        done = store.done_keys(known, retry=retry, force=force)
+        writer = stack.enter_context(store.open_writer(out))
+        workers = Workers()
+        stack.callback(workers.close)
+        places = _places(workers, cells)
+        if must_fit:
+            cells = [cell for cell in cells if _fits(cell, places[cell.backend, cell.options])]
+        _predict(cells, devices, by_op, writer, store.done_keys(known))
+        missing = [
+            (round_, cell)
+            for round_ in range(rounds)
+            for cell in cells
+            if _key(cell, places, how, round_) not in done
+        ]
+        outcome.cells = len(cells) * rounds
+        outcome.done_before = outcome.cells - len(missing)
+        for number, (round_, cell) in enumerate(missing, start=1):
+            place = places[cell.backend, cell.options]
+            if how.try_all or _fits(cell, place):
+                record = measure_cell(workers, cell, how, round_)
+            else:
+                record = _unmeasured(cell, place, how, round_, _too_large(cell, place))
+            writer.append(record)
+            outcome.add(record)
+            report(cell, record, number, len(missing))
+    return outcome
+
+
+def _key(
+    cell: Cell, places: Mapping[tuple[str, Options], Place], how: How, round_: int
+) -> store.DoneKey:
+    place = places[cell.backend, cell.options]
+    identity = store.identity(place.method(cell, how.runs))
+    return cell.workload.key, place.platform, identity, round_
+
+
+def _places(workers: Workers, cells: list[Cell]) -> dict[tuple[str, Options], Place]:
+    found: dict[tuple[str, Options], Place] = {}
+    for cell in cells:
+        key = (cell.backend, cell.options)
+        if key not in found:
+            found[key] = place_of(workers.get(*key))
+    return found
+
+
+def _fits(cell: Cell, place: Place) -> bool:
+    needed = peak_memory_bytes(build_step(cell.workload))
+    return place.memory_bytes is None or needed <= place.memory_bytes
+
+
+def _too_large(cell: Cell, place: Place) -> Death:
+    needed = peak_memory_bytes(build_step(cell.workload))
+    note = f"needs {size(needed)}, {place.platform} has {size(place.memory_bytes or 0)}; not tried"
+    return Death("oom", "predicted-not-to-fit", note)
+
+
+def _predict(
+    cells: list[Cell],
+    devices: list[Device],
+    by_op: bool,
+    writer: store.Writer,
+    done: set[store.DoneKey],
+) -> None:
+    seen = set()
+    for device in devices:
+        for cell in cells:
+            workload = cell.workload
+            if (workload.key, device.name) in seen:
+                continue
+            seen.add((workload.key, device.name))
+            try:
+                records = predictions(workload, device, by_op)
+            except InputError as error:
+                raise InputError(f"{workload.label}: {error}") from None
+            head = records[0]
+            if (workload.key, head.platform, store.identity(head.method), 0) in done:
+                continue
+            # ops first: the record of the whole step says that all of them are there
+            for record in (*records[1:], head):
+                writer.append(record)
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """Give the outcome as JSON values."""
+    return {
+        "cells": outcome.cells,
+        "done_before": outcome.done_before,
+        "measured": sum(outcome.statuses.values()),
+        "status": outcome.statuses,
+        "unsuccessful": [
+            {
+                "model": record.workload.label,
+                "batch": record.workload.batch_per_replica,
+                "status": record.status,
+                "cause": record.cause,
+                "note": record.note,
+            }
+            for record in outcome.unsuccessful
+        ],
+    }
