@@ -58,7 +58,9 @@ def read_model(text: str) -> Choice:
     for part in settings.split(",") if settings else []:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not key or not value:
-            raise InputError(f"model {shorten(text)}: {shorten(part)} is not of the form name=value")
+            raise InputError(
+                f"model {shorten(text)}: {shorten(part)} is not of the form name=value"
+            )
         if key in given:
             raise InputError(f"model {shorten(text)}: '{key}' is given twice")
         given[key] = value
@@ -112,7 +114,9 @@ def make_workload(
     params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
     named = choice.batch
     if batch is not None and named is not None and str(batch) != str(named):
-        raise InputError(f"batch {shorten(str(batch))} contradicts {shorten(str(named))} of the model")
+        raise InputError(
+            f"batch {shorten(str(batch))} contradicts {shorten(str(named))} of the model"
+        )
     size = batch if batch is not None else named if named is not None else chosen.batch
     precision(dtype)
     if phase not in PHASES:
@@ -135,9 +139,7 @@ def _built(key: str, text: str) -> Graph:
     table = json.loads(text)
     chosen = family(table["model"])
     values = resolve(chosen, table["params"])
-    builder = Builder(
-        table["model"], precision(table["dtype"]), training=table["phase"] == "train"
-    )
+    builder = Builder(table["model"], precision(table["dtype"]), training=table["phase"] == "train")
     try:
         output = chosen.build(builder, values, table["batch"])
     except ShapeError as error:
@@ -164,7 +166,7 @@ def build(workload: Workload) -> Graph:
 
 
 def build_step(workload: Workload) -> Graph:
-    """Give the graph of a whole step: in training with gradients and updates, else forward alone."""
+    """Give the graph of a whole step: forward, and in training gradients and updates."""
     graph = build(workload)
     if workload.phase == "infer":
         return graph

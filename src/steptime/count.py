@@ -72,14 +72,11 @@ def peak_memory_bytes(graph: Graph) -> int:
     """
     storage: dict[str, str] = {}
     for op in graph.ops:
-        how = OPS[op.kind].storage
+        shared = {"new": 0, "view": 1, "in_place": len(op.inputs)}[OPS[op.kind].storage]
         for i, name in enumerate(op.outputs):
-            shared = how == "in_place" and i < len(op.inputs) or how == "view" and i == 0
-            source = op.inputs[i] if shared else name
+            source = op.inputs[i] if i < shared else name
             storage[name] = storage.get(source, source)
-    last = {
-        storage.get(name, name): i for i, op in enumerate(graph.ops) for name in _touched(op)
-    }
+    last = {storage.get(name, name): i for i, op in enumerate(graph.ops) for name in _touched(op)}
     for name in graph.outputs:
         last[storage.get(name, name)] = len(graph.ops)
     ending: dict[int, list[str]] = {}
@@ -92,7 +89,9 @@ def peak_memory_bytes(graph: Graph) -> int:
         own = [name for name in op.outputs if storage[name] == name]
         live += sum(graph.tensors[name].size_bytes for name in own)
         peak = max(peak, live)
-        live -= sum(graph.tensors[name].size_bytes for name in ending.get(i, ()) if name not in always)
+        live -= sum(
+            graph.tensors[name].size_bytes for name in ending.get(i, ()) if name not in always
+        )
     return peak
 
 

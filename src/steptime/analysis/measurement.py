@@ -10,9 +10,7 @@ from steptime.analysis.tables import summarize
 from steptime.core.record import Record
 
 
-def measurement(
-    record: Record, flop: float, peaks: Mapping[str, float | None]
-) -> dict[str, Any]:
+def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) -> dict[str, Any]:
     """Give the record's numbers in SI; what was not measured is None, `remarks` say what to mind.
 
     `flop` is that of one step; `fraction_of_peak` the achieved FLOP/s over each of `peaks`.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.student import two_sided_t
-from steptime.analysis.warmup import Floats, find_warm_up
+from steptime.analysis.warmup import Floats, find_warm_up, middle
 from steptime.core.errors import InputError
 
 MISS = 0.05  # an interval is to miss the truth as seldom as this
@@ -120,7 +120,7 @@ def summarize_steps(
     found = estimate(list(by_run.values()))
     times = np.asarray(samples, dtype=np.float64)
     speeds = batch / times
-    median_s = float(np.median(times))
+    median_s = middle(times)
     return Summary(
         value_s=found.value,
         low_s=None if found.low is None else min(found.low, median_s),
@@ -133,7 +133,7 @@ def summarize_steps(
         p95_s=float(np.percentile(times, 95)),
         speed_mean=float(batch / times.mean()),
         speed_uncertainty=float(speeds.std() / math.sqrt(len(times))),
-        speed_jitter=float(1.4826 * np.median(np.abs(speeds - np.median(speeds)))),
+        speed_jitter=1.4826 * middle(np.abs(speeds - middle(speeds))),
         runs=len(by_run),
         n=len(times),
         warm_up=found.warm_up,
@@ -163,11 +163,11 @@ def locate(runs: Sequence[Sequence[float]]) -> Side:
         wrong = run[~((run > 0) & np.isfinite(run))]
         if len(wrong):
             raise InputError(f"run {number}: a step time is a positive number, not {wrong[0]}")
-    unit_s = float(np.median([np.median(run) for run in times]))
+    unit_s = middle(np.array([middle(run) for run in times]))
     logs = [np.log(run / unit_s) for run in times]
     found = find_warm_up(logs)
     kept = tuple(log[count:] for log, count in zip(logs, found.samples, strict=True))
-    medians = np.array([np.median(log) for log in kept])
+    medians = np.array([middle(log) for log in kept])
     return Side(unit_s, kept, medians, found.samples, found.steady, found.drift)
 
 

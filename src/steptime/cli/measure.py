@@ -71,7 +71,10 @@ def probe(
     if json:
         output.emit_json({"device": table["name"], "path": str(path), **table})
         return
-    rows = [("peak " + dtype, si(peak * 1e12, "FLOP/s")) for dtype, peak in table["peak_TFLOP_per_s"].items()]
+    rows = [
+        ("peak " + dtype, si(peak * 1e12, "FLOP/s"))
+        for dtype, peak in table["peak_TFLOP_per_s"].items()
+    ]
     rows.append(("memory bandwidth", si(table["memory_GB_per_s"] * 1e9, "B/s")))
     if "launch_us" in table:
         rows.append(("time to issue an op", seconds(table["launch_us"] * 1e-6)))
@@ -82,14 +85,14 @@ def probe(
 def take_probe(backend: str, chosen: Any, budget: float) -> tuple[dict[str, Any], Path]:
     """Probe this machine in a worker, write the device file, and give both."""
     from steptime import catalog
-    from steptime.launch.local import Worker, WorkerDied
+    from steptime.launch.local import Worker, WorkerDiedError
     from steptime.measure.probe import device_table
 
     with Worker(backend, chosen) as worker:
         arguments = {"device": chosen.device, "budget_s": budget}
         try:
             answer = worker.ask({"do": "probe", "arguments": arguments}, 60 + 4 * budget)
-        except WorkerDied as died:
+        except WorkerDiedError as died:
             raise InputError(f"probe: {died}") from None
     table = device_table(answer)
     return table, catalog.write_user_device(table, table["name"])
@@ -323,5 +326,5 @@ def quickstart(
         _show_sweep(document)
         output.note(f"report: {page} (after {duration(document['seconds'])})")
         output.note(f"next:   steptime compare {out}")
-        output.note(f"        steptime query 'SELECT model, step_s FROM records' --in {out}")
+        output.note(f"        steptime report {out}")
     return UNSUCCESSFUL if document["unsuccessful"] else 0

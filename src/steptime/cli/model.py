@@ -44,8 +44,7 @@ def _models() -> list[dict[str, Any]]:
     for name in model_names():
         found = family(name)
         parameters = {
-            key: "..." if callable(p.default) else p.default
-            for key, p in found.parameters.items()
+            key: "..." if callable(p.default) else p.default for key, p in found.parameters.items()
         }
         rows.append({"name": name, "parameters": parameters, "source": found.source})
     return rows
@@ -81,7 +80,7 @@ def _links() -> list[dict[str, Any]]:
             "latency": None if link.latency_s is None else seconds(link.latency_s),
             "source": link.source,
         }
-        for link in map(catalog.link, catalog.link_names())
+        for link in (catalog.link(name) for name in catalog.link_names())
     ]
 
 
@@ -89,8 +88,7 @@ def _methods() -> list[dict[str, Any]]:
     from steptime.predict import METHODS, cost_model
 
     return [
-        {"name": name, "what": (cost_model(name).__doc__ or "").splitlines()[0]}
-        for name in METHODS
+        {"name": name, "what": (cost_model(name).__doc__ or "").splitlines()[0]} for name in METHODS
     ]
 
 
@@ -147,7 +145,7 @@ def count(
         "activation_bytes": found.activation_bytes,
         "peak_memory_bytes": found.peak_memory_bytes,
     }
-    ops = [
+    ops: list[dict[str, Any]] = [
         {
             "name": op.name,
             "kind": op.kind,
@@ -242,7 +240,7 @@ def predict(
         "status": whole.status,
         "note": whole.note,
     }
-    ops = [
+    ops: list[dict[str, Any]] = [
         {
             "name": part.scope,
             "kind": kinds[part.scope],

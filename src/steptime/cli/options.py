@@ -42,9 +42,7 @@ Settings = Annotated[
 Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="Folder of records.")]
 
 
-def workload_of(
-    model: str, batch: str | None, dtype: str, phase: str, optimizer: str
-) -> Workload:
+def workload_of(model: str, batch: str | None, dtype: str, phase: str, optimizer: str) -> Workload:
     """Give the workload that the shared options name; raises `InputError`."""
     from steptime.build import make_workload, read_model
 

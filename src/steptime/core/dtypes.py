@@ -20,7 +20,7 @@ SIZE_BYTES = {
 
 @dataclass(frozen=True)
 class Precision:
-    """What a user calls the dtype of a run: the type of the weights and the type of the arithmetic."""
+    """What a user calls the dtype of a run: the types of weights and of arithmetic."""
 
     weights: str
     compute: str

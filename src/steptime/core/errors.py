@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one line that says what is wrong, where, and the nearest valid name."""
+"""Errors that a user can mend: one line with what is wrong, where, and the nearest valid name."""
 
 from __future__ import annotations
 

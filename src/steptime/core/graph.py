@@ -76,7 +76,7 @@ class GraphError(ValueError):
 
 
 def check(graph: Graph) -> None:
-    """Raise `GraphError` unless op names are unique, the order is topological, and shapes are known."""
+    """Raise `GraphError` unless names are unique, the order topological and shapes known."""
     ready = {*graph.inputs, *graph.weights, *graph.buffers}
     for name in ready:
         if name not in graph.tensors:

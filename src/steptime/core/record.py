@@ -16,7 +16,7 @@ DONE = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try th
 
 @dataclass(frozen=True)
 class Quantity:
-    """One quantity in SI: raw `samples` of a measurement, or one `value`, with an interval if known.
+    """One quantity in SI: raw `samples` of a measurement, or one `value`, perhaps an interval.
 
     `columns` holds further facts of each sample (its run, disturbances), as long as `samples`.
     """
@@ -87,7 +87,7 @@ def _quantity_to_json(quantity: Quantity) -> dict[str, Any]:
 
 
 def record_from_json(table: Mapping[str, Any]) -> Record:
-    """Give the record back; raises `KeyError`, `TypeError` or `ValueError` for what is no record."""
+    """Give the record back; raises `KeyError`, `TypeError`, `ValueError` for what is none."""
     if table["origin"] not in ORIGINS or table["status"] not in STATUSES:
         raise ValueError(f"origin '{table['origin']}', status '{table['status']}'")
     quantities = {

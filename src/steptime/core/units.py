@@ -28,9 +28,7 @@ def si(value: float, unit: str, digits: int = 4) -> str:
     if value == 0:
         return f"0 {unit}"
     steps = _LARGE if abs(value) >= 1e3 else _SMALL if unit in ("s", "J", "W") else ((1.0, ""),)
-    for factor, prefix in steps:
-        if abs(value) >= factor:
-            break
+    factor, prefix = next((step for step in steps if abs(value) >= step[0]), steps[-1])
     return f"{value / factor:.{digits}g} {prefix}{unit}"
 
 

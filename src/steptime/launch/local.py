@@ -13,11 +13,13 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self, cast
 
 from steptime.core.errors import InputError
 from steptime.measure.contract import Options
@@ -37,7 +39,7 @@ class Death:
     note: str
 
 
-class WorkerDied(Exception):
+class WorkerDiedError(Exception):
     """The worker ended before it answered; `death` says how."""
 
     def __init__(self, death: Death) -> None:
@@ -52,7 +54,7 @@ class Worker:
     """
 
     def __init__(self, backend: str, options: Options) -> None:
-        self._errors = _temporary()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the worker
         self._kills = _kills_so_far()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "steptime.measure.worker"],
@@ -61,12 +63,14 @@ class Worker:
             stderr=self._errors,
             start_new_session=True,  # Ctrl-C is for the parent; the end of stdin is for the worker
         )
+        self._input = cast("IO[bytes]", self._process.stdin)
+        self._output = cast("IO[bytes]", self._process.stdout)
         self._unread = b""
         try:
             self.greeting = self.ask(
                 {"do": "start", "backend": backend, "options": asdict(options)}, START_LIMIT_S
             )
-        except WorkerDied as died:
+        except WorkerDiedError as died:
             raise InputError(f"the {backend} worker did not start: {died}") from died
         if "refused" in self.greeting:
             self.close()
@@ -78,34 +82,31 @@ class Worker:
         return self._process.pid
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Send a request and give its answer; raises `WorkerDied` if none comes within `limit_s`."""
-        assert self._process.stdin is not None
+        """Send a request and give its answer; raises `WorkerDiedError` if none comes in time."""
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+            self._input.write(json.dumps(request).encode() + b"\n")
+            self._input.flush()
         except BrokenPipeError:
-            raise WorkerDied(self._death()) from None
+            raise WorkerDiedError(self._death()) from None
         line = self._line(time.monotonic() + limit_s)
         if line is None:
             self._kill()
             text = f"no answer within the time limit of {limit_s:g} s"
-            raise WorkerDied(Death("timeout", "time-limit", text))
+            raise WorkerDiedError(Death("timeout", "time-limit", text))
         if not line:
-            raise WorkerDied(self._death())
+            raise WorkerDiedError(self._death())
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def _line(self, deadline: float) -> bytes | None:
         """Give the next line, b"" at the end of the stream, or None at the deadline."""
-        stream = self._process.stdout
-        assert stream is not None
         with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
+            selector.register(self._output, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
                     return None
-                piece = os.read(stream.fileno(), 1 << 16)
+                piece = os.read(self._output.fileno(), 1 << 16)
                 if not piece:
                     return b""
                 self._unread += piece
@@ -135,12 +136,9 @@ class Worker:
 
     def close(self) -> None:
         """End the worker: close its input, and kill it if it does not go."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    continue
+        with suppress(BrokenPipeError):
+            self._input.close()
+        self._output.close()
         try:
             self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -152,12 +150,6 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _temporary() -> Any:
-    import tempfile
-
-    return tempfile.TemporaryFile()
 
 
 def _kills_so_far() -> int:

@@ -21,7 +21,7 @@ def dropout(b: Builder, x: str, p: float, name: str) -> str:
 
 
 def classify(b: Builder, logits: str) -> str:
-    """Give the mean cross-entropy of `logits [..., classes]` in training, the logits in inference."""
+    """Give the mean cross-entropy of `logits [..., classes]`, in inference the logits."""
     if not b.training:
         return logits
     labels = b.input("labels", b.shape(logits)[:-1], "int64")

@@ -23,11 +23,11 @@ BACKENDS = {
 }
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """The backend cannot run this workload; the message says which kind, dtype or device."""
 
 
-class OutOfMemory(Exception):
+class OutOfMemoryError(Exception):
     """The device or the host had not enough memory for this workload."""
 
 

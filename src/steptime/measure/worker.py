@@ -28,9 +28,9 @@ from steptime.measure import machine
 from steptime.measure.contract import (
     BACKENDS,
     Options,
-    OutOfMemory,
+    OutOfMemoryError,
     Prepared,
-    Unsupported,
+    UnsupportedError,
     method,
 )
 from steptime.measure.disturbance import Watch
@@ -82,7 +82,8 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     greeting = {
         "version": backend.version(),
         "platform": machine.platform_name(options.device, product, threads),
-        "memory_bytes": backend.device_memory_bytes(options.device) or machine.memory().usable_bytes,
+        "memory_bytes": backend.device_memory_bytes(options.device)
+        or machine.memory().usable_bytes,
         "threads": threads,
         "product": product,
     }
@@ -103,9 +104,9 @@ def measure(session: Session, request: Mapping[str, Any]) -> Record:
     )
     try:
         return _measured(session, workload, request, record)
-    except Unsupported as error:
+    except UnsupportedError as error:
         return replace(record, status="unsupported", cause="unsupported", note=_line(error))
-    except (OutOfMemory, MemoryError) as error:
+    except (OutOfMemoryError, MemoryError) as error:
         return replace(record, status="oom", cause="out-of-memory", note=_line(error))
     except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
         return replace(record, status="failed", cause="exception", note=_line(error))
@@ -169,7 +170,11 @@ def _parts(prepared: Prepared, wanted: int, steps: int) -> dict[str, Quantity]:
 
 def _line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if isinstance(error, Unsupported | OutOfMemory) else f"{type(error).__name__}: {text}"[:500]
+    return (
+        text
+        if isinstance(error, UnsupportedError | OutOfMemoryError)
+        else f"{type(error).__name__}: {text}"[:500]
+    )
 
 
 def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:

@@ -63,7 +63,9 @@ def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dic
     values: dict[str, Value] = {}
     for name, parameter in family.parameters.items():
         default = parameter.default(values) if callable(parameter.default) else parameter.default
-        values[name] = _read(given[name], name, parameter, default, place) if name in given else default
+        values[name] = (
+            _read(given[name], name, parameter, default, place) if name in given else default
+        )
     problem = family.check(values)
     if problem:
         raise InputError(f"{place}: {problem}")

@@ -105,7 +105,7 @@ FAMILY = Family(
         "width": Parameter(768, "width of the model", (256, 512, 768, 1024)),
         "heads": Parameter(lambda p: max(1, p["width"] // 64), "attention heads"),  # type: ignore[operator]  # a whole number by its row
         "kv_heads": Parameter(lambda p: p["heads"], "heads of keys and values"),
-        "ffn": Parameter(lambda p: 4 * p["width"], "width of the feed-forward part"),  # type: ignore[operator]  # likewise
+        "ffn": Parameter(lambda p: 4 * p["width"], "width of the feed-forward part"),
         "length": Parameter(_by_kind(512, 1024), "tokens of a sequence", (128, 512, 1024)),
         "max_length": Parameter(lambda p: p["length"], "rows of the table of positions"),
         "vocabulary": Parameter(_by_kind(30522, 50257), "words", least=2),

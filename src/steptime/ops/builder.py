@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from steptime.core.dtypes import Precision
-from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec
+from steptime.core.graph import Attr, Graph, Op, TensorSpec
 from steptime.ops import frozen, outputs_of
 from steptime.ops.table import ShapeError
 
@@ -76,7 +76,9 @@ class Builder:
     def _cast(self, tensor: str) -> str:
         if not self.precision.mixed:
             return tensor
-        return self.op("cast", tensor, name=f"{tensor}/cast", dtype=self.precision.compute, top=True)
+        return self.op(
+            "cast", tensor, name=f"{tensor}/cast", dtype=self.precision.compute, top=True
+        )
 
     def op(self, kind: str, *inputs: str, name: str, top: bool = False, **attrs: Attr) -> str:
         """Append an op and give the name of its first output; `top` takes `name` as a full path."""
@@ -87,8 +89,6 @@ class Builder:
         path: str,
         kind: str,
         inputs: tuple[str, ...],
-        part: Part = "forward",
-        of: str = "",
         **attrs: Attr,
     ) -> tuple[str, ...]:
         """Append an op of full name `path` and give the names of all its outputs.
@@ -107,7 +107,7 @@ class Builder:
             if output in self.tensors:
                 raise ShapeError(f"two ops are named '{path}'")
             self.tensors[output] = spec
-        self.ops.append(Op(path, kind, inputs, outputs, attrs, part, of))
+        self.ops.append(Op(path, kind, inputs, outputs, attrs))
         return outputs
 
     def graph(self, *outputs: str) -> Graph:

@@ -38,9 +38,7 @@ def conv2d_outputs(
         x.shape[1] == w.shape[1] * groups,
         f"{x.shape[1]} channels do not fit a filter {show(w)} in {groups} groups",
     )
-    height = _output_size(
-        x.shape[2], w.shape[2], stride[0], padding[0] + padding[1], dilation[0]
-    )
+    height = _output_size(x.shape[2], w.shape[2], stride[0], padding[0] + padding[1], dilation[0])
     width = _output_size(x.shape[3], w.shape[3], stride[1], padding[2] + padding[3], dilation[1])
     require(height >= 1 and width >= 1, f"a filter {show(w)} does not fit into {show(x)}")
     return (TensorSpec((x.shape[0], w.shape[0], height, width), x.dtype),)
@@ -58,14 +56,10 @@ def conv2d_gradient(b: Backward) -> tuple[str | None, ...]:
     dx = dw = None
     if b.needs[0]:
         size = b.specs[0].shape[2:]
-        dx = b.emit("conv_transpose2d", (b.grad, w), "grad_input", **b.op.attrs, output_size=size)[
-            0
-        ]
+        dx = b.emit("conv_transpose2d", (b.grad, w), "grad_input", **b.attrs, output_size=size)[0]
     if b.needs[1]:
         kernel = b.specs[1].shape[2:]
-        dw = b.emit("conv2d_grad_weight", (x, b.grad), "grad_weight", **b.op.attrs, kernel=kernel)[
-            0
-        ]
+        dw = b.emit("conv2d_grad_weight", (x, b.grad), "grad_weight", **b.attrs, kernel=kernel)[0]
     return dx, dw
 
 
@@ -78,7 +72,8 @@ def conv2d_grad_weight_outputs(
 
 def conv2d_grad_weight_flop(x: TensorSpec, grad: TensorSpec, kernel: Pair, **attrs: Any) -> int:
     """Give the FLOP of the forward convolution."""
-    return 2 * grad.size * (x.shape[1] // attrs.get("groups", 1)) * kernel[0] * kernel[1]
+    groups: int = attrs.get("groups", 1)
+    return 2 * grad.size * (x.shape[1] // groups) * kernel[0] * kernel[1]
 
 
 def conv_transpose2d_outputs(
@@ -108,9 +103,9 @@ def conv_transpose2d_flop(x: TensorSpec, w: TensorSpec, **_: Any) -> int:
 
 
 def conv_transpose2d_gradient(b: Backward) -> tuple[str | None, ...]:
-    """The convolution that it transposes, applied to dY; dW with the roles of X and dY swapped."""
+    """Apply the convolution that it transposes to dY; dW swaps the roles of X and dY."""
     x, w = b.op.inputs
-    attrs = {name: value for name, value in b.op.attrs.items() if name != "output_size"}
+    attrs = {name: value for name, value in b.attrs.items() if name != "output_size"}
     dx = dw = None
     if b.needs[0]:
         dx = b.emit("conv2d", (b.grad, w), "grad_input", **attrs)[0]

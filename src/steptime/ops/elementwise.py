@@ -28,7 +28,7 @@ def _through(kind: str, kept: str) -> Gradient:
 
     def rule(b: Backward) -> tuple[str | None, ...]:
         tensor = b.op.inputs[0] if kept == "input" else b.output
-        return (b.emit(kind, (tensor, b.grad), "grad_input", **b.op.attrs)[0],)
+        return (b.emit(kind, (tensor, b.grad), "grad_input", **b.attrs)[0],)
 
     return rule
 
@@ -79,7 +79,7 @@ def mul_gradient(b: Backward) -> tuple[str | None, ...]:
 
 def dropout_gradient(b: Backward) -> tuple[str | None, ...]:
     """dX = dY * mask / (1 - p)."""
-    return (b.emit("dropout_grad", (b.grad, b.saved[0]), "grad_input", **b.op.attrs)[0],)
+    return (b.emit("dropout_grad", (b.grad, b.saved[0]), "grad_input", **b.attrs)[0],)
 
 
 def cast_outputs(x: TensorSpec, dtype: str) -> Specs:

@@ -83,8 +83,8 @@ def matmul_flop(
 def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
     """dA = dC B^T and dB = A^T dC, for untransposed operands of equal batch."""
     left, right = b.op.inputs
-    require(not b.op.attrs.get("transpose_a") and not b.op.attrs.get("fold"), "matmul gradient")
-    turned = bool(b.op.attrs.get("transpose_b"))
+    require(not b.attrs.get("transpose_a") and not b.attrs.get("fold"), "matmul gradient")
+    turned = bool(b.attrs.get("transpose_b"))
     require(len(b.specs[0].shape) == len(b.specs[1].shape), "matmul gradient of a shared matrix")
     da = db = None
     if b.needs[0]:
@@ -104,7 +104,7 @@ def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
 def bias_gradient(b: Backward) -> tuple[str | None, ...]:
     """dX = dY; db = dY summed over every other axis."""
     rank = len(b.out.shape)
-    axis = int(b.op.attrs.get("axis", -1)) % rank  # type: ignore[arg-type]  # an int by its row
+    axis = b.attrs.get("axis", -1) % rank
     axes = tuple(i for i in range(rank) if i != axis)
     db = None
     if b.needs[1]:
@@ -177,4 +177,3 @@ KINDS = {
         "definition: copies",
     ),
 }
-

@@ -33,7 +33,7 @@ def batch_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
 
 
 def batch_norm_flop(x: TensorSpec, *_: TensorSpec, training: bool = True, **__: Any) -> int:
-    """Give 8 an element in training (mean 1, variance 3, normalise 2, scale and shift 2), else 4."""
+    """Give 8 an element in training (mean 1, variance 3, normalise 2, scale, shift), else 4."""
     return (8 if training else 4) * x.size
 
 
@@ -77,7 +77,7 @@ def local_response_norm_flop(x: TensorSpec, size: int, **_: Any) -> int:
 def local_response_norm_gradient(b: Backward) -> tuple[str | None, ...]:
     """Fused: needs X, Y and the denominators."""
     inputs = (b.op.inputs[0], b.grad, b.output, *b.saved)
-    return (b.emit("local_response_norm_grad", inputs, "grad_input", **b.op.attrs)[0],)
+    return (b.emit("local_response_norm_grad", inputs, "grad_input", **b.attrs)[0],)
 
 
 _X, _C, _W = vector(4, 3, 5, 5), vector(3), vector(6)

@@ -47,12 +47,12 @@ def max_pool_saved(x: TensorSpec, **attrs: Any) -> Specs:
 def max_pool_gradient(b: Backward) -> tuple[str | None, ...]:
     """Scatter dY to the places of the maxima."""
     inputs = (b.op.inputs[0], b.grad, b.saved[0])
-    return (b.emit("max_pool2d_grad", inputs, "grad_input", **b.op.attrs)[0],)
+    return (b.emit("max_pool2d_grad", inputs, "grad_input", **b.attrs)[0],)
 
 
 def avg_pool_gradient(b: Backward) -> tuple[str | None, ...]:
     """Spread dY evenly over each window."""
-    return (b.emit("avg_pool2d_grad", (b.op.inputs[0], b.grad), "grad_input", **b.op.attrs)[0],)
+    return (b.emit("avg_pool2d_grad", (b.op.inputs[0], b.grad), "grad_input", **b.attrs)[0],)
 
 
 def global_pool_outputs(x: TensorSpec) -> Specs:
@@ -77,7 +77,7 @@ def upsample_outputs(x: TensorSpec, scale: Pair) -> Specs:
 
 def upsample_gradient(b: Backward) -> tuple[str | None, ...]:
     """Sum dY over the copies of each element."""
-    return (b.emit("upsample2d_grad", (b.grad,), "grad_input", **b.op.attrs)[0],)
+    return (b.emit("upsample2d_grad", (b.grad,), "grad_input", **b.attrs)[0],)
 
 
 def upsample_grad_outputs(grad: TensorSpec, scale: Pair) -> Specs:

@@ -63,7 +63,7 @@ def attention_saved(q: TensorSpec, *_: TensorSpec, heads: int, **__: Any) -> Spe
 def attention_gradient(b: Backward) -> tuple[str | None, ...]:
     """Fused: dQ, dK, dV from Q, K, V, Y, dY and the saved sums."""
     inputs = (*b.op.inputs, b.grad, b.output, *b.saved)
-    return b.emit("attention_grad", inputs, "grad", **b.op.attrs)
+    return b.emit("attention_grad", inputs, "grad", **b.attrs)
 
 
 def rotary_outputs(
@@ -77,7 +77,7 @@ def rotary_outputs(
 
 def rotary_gradient(b: Backward) -> tuple[str | None, ...]:
     """Rotate dY back."""
-    attrs = {**b.op.attrs, "inverse": not b.op.attrs.get("inverse", False)}
+    attrs = {**b.attrs, "inverse": not b.attrs.get("inverse", False)}
     return b.emit("rotary", (b.grad, b.op.inputs[1]), "grad_input", **attrs)[0], None
 
 

@@ -29,8 +29,7 @@ def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
 
 def concat_gradient(b: Backward) -> tuple[str | None, ...]:
     """Slices of dY."""
-    axis = b.op.attrs["axis"]
-    assert isinstance(axis, int)
+    axis = b.attrs["axis"]
     grads: list[str | None] = []
     start = 0
     for i, spec in enumerate(b.specs):
@@ -65,8 +64,7 @@ def transpose_outputs(x: TensorSpec, order: tuple[int, ...]) -> Specs:
 
 def transpose_gradient(b: Backward) -> tuple[str | None, ...]:
     """Transpose dY by the inverse order."""
-    order = b.op.attrs["order"]
-    assert isinstance(order, tuple)
+    order = b.attrs["order"]
     inverse = tuple(order.index(i) for i in range(len(order)))
     return (b.emit("transpose", (b.grad,), "grad_input", order=inverse)[0],)
 
@@ -81,10 +79,9 @@ def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int) -> Specs:
 
 def slice_gradient(b: Backward) -> tuple[str | None, ...]:
     """Put dY into zeros."""
-    axis = b.op.attrs["axis"]
-    assert isinstance(axis, int)
+    axis = b.attrs["axis"]
     size = b.specs[0].shape[axis]
-    start = b.op.attrs["start"]
+    start = b.attrs["start"]
     return (b.emit("slice_grad", (b.grad,), "grad_input", axis=axis, start=start, size=size)[0],)
 
 

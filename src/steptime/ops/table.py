@@ -43,6 +43,11 @@ class Backward:
     emit: Emit
 
     @property
+    def attrs(self) -> Mapping[str, Any]:
+        """Attributes of the op, each of the type that its kind gives it."""
+        return self.op.attrs
+
+    @property
     def output(self) -> str:
         """Name of the op's first output."""
         return self.op.outputs[0]

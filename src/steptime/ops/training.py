@@ -62,9 +62,11 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
             wanted.update(op.outputs)
     kept: dict[str, tuple[str, ...]] = {}
     for op in graph.ops:
-        if op.outputs[0] in wanted:
-            op, kept[op.name] = _with_saved(op, tape)
-        tape.ops.append(op)
+        if op.outputs[0] not in wanted:
+            tape.ops.append(op)
+            continue
+        saving, kept[op.name] = _with_saved(op, tape)
+        tape.ops.append(saving)
 
     (loss,) = graph.outputs
     seed = f"{loss}/grad"

@@ -84,7 +84,8 @@ def predict(
             "tf32": chosen["tf32"],
         },
     )
-    note = "" if fits else f"needs {size(memory)}, {device.name} has {size(device.memory_bytes or 0)}"
+    has = size(device.memory_bytes or 0)
+    note = "" if fits else f"needs {size(memory)}, {device.name} has {has}"
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def record(scope: str, found: _Sum, extra: Mapping[str, Quantity]) -> Record:

@@ -107,7 +107,7 @@ def _cell(axes: list[Axes], sizes: list[int], index: int) -> tuple[Cell, dict[st
         which += 1
     one = axes[which]
     chosen: dict[str, Any] = {}
-    for name, values in reversed(one.values.items()):
+    for name, values in reversed(list(one.values.items())):
         index, at = divmod(index, len(values))
         chosen[name] = values[at]
     settings = {k: v for k, v in chosen.items() if k not in (*PLACE_AXES, *STEP_AXES)}

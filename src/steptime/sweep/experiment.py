@@ -25,7 +25,7 @@ LARGEST_FILE_BYTES = 1_000_000
 def _listed(value: object) -> object:
     """Give a scalar or a range as the list of its values; an empty list is refused."""
     if is_range(value):
-        return expand_range(str(value), "range")
+        return _as_list(value)
     if isinstance(value, list):
         if not value:
             raise ValueError("an axis without a value")
@@ -33,8 +33,8 @@ def _listed(value: object) -> object:
     return [value]
 
 
-def _as_list(value: object) -> list[object]:
-    return list(expand_range(str(value), "range")) if is_range(value) else [value]
+def _as_list(value: object, where: str = "range") -> list[object]:
+    return list(expand_range(str(value), where)) if is_range(value) else [value]
 
 
 Axis = Annotated[list[Any], BeforeValidator(_listed)]
@@ -186,11 +186,7 @@ def axes_of(experiment: Experiment, where: str) -> list[Axes]:
 
 def _values(value: object, where: str) -> Sequence[Any]:
     parts = list(value) if isinstance(value, list | tuple) else [value]
-    values = [
-        item
-        for part in parts
-        for item in (expand_range(part, where) if isinstance(part, str) and is_range(part) else [part])
-    ]
+    values = [item for part in parts for item in _as_list(part, where)]
     if not values:
         raise InputError(f"{where}: an axis without a value")
     for item in values:

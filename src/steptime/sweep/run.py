@@ -17,7 +17,7 @@ from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.units import size
 from steptime.core.workload import Workload, workload_to_json
 from steptime.count import peak_memory_bytes
-from steptime.launch.local import Death, Worker, WorkerDied
+from steptime.launch.local import Death, Worker, WorkerDiedError
 from steptime.measure.contract import Options, method
 from steptime.predict import DEFAULT, cost_model
 from steptime.sweep.cells import Cell
@@ -95,7 +95,7 @@ def place_of(worker: Worker) -> Place:
 
 
 def measure_cell(workers: Workers, cell: Cell, how: How, round_: int = 0) -> Record:
-    """Measure one cell in `how.runs` fresh processes (one run shares the worker) and give its record."""
+    """Give the record of one cell, measured in `how.runs` fresh processes if they are several."""
     records = []
     for run in range(how.runs):
         worker = workers.get(cell.backend, cell.options, fresh=how.runs > 1)
@@ -106,9 +106,7 @@ def measure_cell(workers: Workers, cell: Cell, how: How, round_: int = 0) -> Rec
     return _joined(records)
 
 
-def _measure_once(
-    workers: Workers, worker: Worker, cell: Cell, how: How, round_: int
-) -> Record:
+def _measure_once(workers: Workers, worker: Worker, cell: Cell, how: How, round_: int) -> Record:
     place = place_of(worker)
     request = {
         "do": "measure",
@@ -121,7 +119,7 @@ def _measure_once(
     }
     try:
         return record_from_json(worker.ask(request, how.time_limit_s))
-    except WorkerDied as died:
+    except WorkerDiedError as died:
         workers.close()
         return _unmeasured(cell, place, how, round_, died.death)
 

@@ -1,0 +1,192 @@
+"""SQL over the records, and export, through DuckDB: a reader; the JSON lines stay the truth."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steptime.analysis.tables import COLUMNS
+from steptime.core.errors import InputError, unknown
+from steptime.store import StoreError
+
+if TYPE_CHECKING:
+    import duckdb
+
+Row = dict[str, Any]
+
+SQL_TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR"}
+FORMATS = {  # ending of the file: options of DuckDB's COPY
+    ".csv": "FORMAT csv, HEADER true",
+    ".parquet": "FORMAT parquet, COMPRESSION zstd",
+    ".jsonl": "FORMAT json",
+}
+
+
+def query(rows: Sequence[Row], sql: str) -> list[Row]:
+    """Give the answer to `sql` over the table `records`, as rows of values that JSON can say.
+
+    The statement sees that table only: no file, no network, no settings. A number that is not
+    finite comes back as None. Raises `InputError` with DuckDB's own reason for what it refuses.
+    """
+    with _connection(rows) as connection, _refusals("the query"):
+        relation = connection.sql(sql)
+        if relation is None:
+            return []
+        names = _distinct(relation.columns)
+        return [
+            {name: _plain(value) for name, value in zip(names, values, strict=True)}
+            for values in relation.fetchall()
+        ]
+
+
+def export(rows: Sequence[Row], path: Path, sql: str = "FROM records") -> int:
+    """Write the answer to `sql` as `.csv`, `.parquet` or `.jsonl`; gives the number of rows.
+
+    `path` is there whole or as it was before. Raises `InputError` for another ending, a folder that
+    is absent, and what DuckDB refuses; `StoreError` where the disk does not take it.
+    """
+    ending = path.suffix.lower()
+    if ending not in FORMATS:
+        raise unknown("export format", ending or path.name, FORMATS, str(path))
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"{path}: is a folder, or is in a folder that does not exist")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with _connection(rows, writes=part) as connection:
+            with _refusals("the query"):
+                relation = connection.sql(sql)
+                if relation is None:
+                    raise InputError("the query: gives no table to export")
+                relation.to_table("answer")
+            _copy(connection, part, ending)
+            found = connection.sql("SELECT count(*) FROM answer").fetchone()
+        part.replace(path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot write: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return int(found[0]) if found else 0
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, path: Path, ending: str) -> None:
+    import duckdb
+
+    target = str(path).replace("'", "''")
+    try:
+        connection.execute(f"COPY answer TO '{target}' ({FORMATS[ending]}, USE_TMP_FILE false)")
+    except duckdb.IOException as error:
+        raise StoreError(f"{path}: cannot write: {_first_lines(error)}") from error
+
+
+@contextmanager
+def _connection(
+    rows: Sequence[Row], writes: Path | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Give a database in memory that holds `rows` as `records` and can reach nothing else.
+
+    Only the file `writes` may be written. The rows pass through a file of JSON lines: a hundred
+    times faster than row by row.
+    """
+    import duckdb
+
+    with duckdb.connect() as connection:
+        types = _types(rows)
+        with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
+            lines = Path(folder) / "rows.jsonl"
+            with lines.open("w", encoding="utf-8") as file:
+                for row in rows:
+                    file.write(json.dumps(_cast(row, types)) + "\n")
+            columns = ", ".join(f"{_quoted(name)}: '{kind}'" for name, kind in types.items())
+            connection.execute(
+                "CREATE TABLE records AS FROM read_json(?, format = 'newline_delimited', "
+                f"maximum_object_size = 1000000000, columns = {{{columns}}})",
+                [str(lines)],
+            )
+        if writes:
+            connection.execute("SET allowed_paths = [?]", [str(writes)])
+        for setting in ("autoinstall_known_extensions", "autoload_known_extensions"):
+            connection.execute(f"SET {setting} = false")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        yield connection
+
+
+def _quoted(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
+
+
+def _types(rows: Sequence[Row]) -> dict[str, str]:
+    names = list(rows[0]) if rows else list(COLUMNS)
+    return {name: SQL_TYPES[_kind(name, rows)] for name in names}
+
+
+def _kind(name: str, rows: Sequence[Row]) -> type:
+    if name in COLUMNS:
+        return COLUMNS[name]
+    kinds = {type(row[name]) for row in rows if row[name] is not None}
+    if kinds == {int} and any(abs(row[name] or 0) >= 2**63 for row in rows):
+        return float
+    if len(kinds) == 1:
+        return kinds.pop()
+    return float if kinds == {int, float} else str
+
+
+def _cast(row: Row, types: Mapping[str, str]) -> Row:
+    return {
+        name: _text(row[name]) if kind == "VARCHAR" else row[name] for name, kind in types.items()
+    }
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return None if value is None else str(value)
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise InputError(f"{what}: {_first_lines(error)}") from error
+
+
+def _first_lines(error: Exception) -> str:
+    """Give DuckDB's reason, with its hint of a near name where it has one, as one line."""
+    first, *others = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    hints = [line for line in others[:1] if line.startswith(("Candidate", "Did you mean"))]
+    return "; ".join([first, *hints])
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    distinct: list[str] = []
+    for name in names:
+        fresh, number = name, 0
+        while fresh in distinct:
+            number += 1
+            fresh = f"{name}_{number}"
+        distinct.append(fresh)
+    return distinct
+
+
+def _plain(value: Any) -> Any:
+    """Give a value of DuckDB as one that JSON can say."""
+    if isinstance(value, float | Decimal):
+        number = float(value)
+        return number if abs(number) < float("inf") else None
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -1,0 +1,217 @@
+"""Records as flat rows: one row a record, every row with every column, None where unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from steptime.analysis.statistics import Summary, summarize_steps
+from steptime.core.record import Quantity, Record
+from steptime.core.units import QUANTITIES
+from steptime.core.workload import Workload
+
+COLUMNS: Mapping[str, type] = {
+    "origin": str,
+    "method": str,
+    "method_version": str,
+    "status": str,
+    "cause": str,
+    "note": str,
+    "model": str,
+    "family": str,
+    "batch": int,
+    "dtype": str,
+    "phase": str,
+    "optimizer": str,
+    "platform": str,
+    "scope": str,
+    "workload_key": str,
+    "step_s": float,
+    "step_s_low": float,
+    "step_s_high": float,
+    "step_s_interval": str,
+    "step_s_min": float,
+    "step_s_mean": float,
+    "step_s_p5": float,
+    "step_s_p95": float,
+    "steady": bool,
+    "samples_n": int,
+    "samples_disturbed": int,
+    "runs": int,
+    "speed_per_s": float,
+    "speed_uncertainty_per_s": float,
+    "speed_jitter_per_s": float,
+    **{name: float for name in QUANTITIES if name != "step_s"},
+    "round": int,
+    "taken_at": str,
+    "host": str,
+    "threads": int,
+    "method_options": str,
+    "env": str,
+}
+"""The columns that every table has, in order; further quantities and hyperparameters follow."""
+
+PARAM_PREFIX = "param_"
+
+
+def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Give one flat row a record, in SI units, each with every column of the table.
+
+    Beside `COLUMNS` there is a column for every other quantity and every hyperparameter; one whose
+    name is taken (whatever its case) has the prefix `param_`. `step_s` is the median of the
+    samples, or the value. `batch` is of one replica, `speed_per_s` counts all of them.
+    """
+    found = [(record, _fixed(record), _quantities(record)) for record in records]
+    quantities = list(dict.fromkeys(name for _, _, values in found for name in values))
+    columns = list(dict.fromkeys([*COLUMNS, *quantities]))
+    params = _param_columns((record for record, _, _ in found), columns)
+    columns += params.values()
+    table = []
+    for record, fixed, values in found:
+        given = {params[name]: value for name, value in record.workload.params.items()}
+        row = {**fixed, **values, **given}
+        table.append({name: row.get(name) for name in columns})
+    return table
+
+
+def _fixed(record: Record) -> dict[str, Any]:
+    workload, env, options = record.workload, record.env, record.method.options
+    return {
+        "origin": record.origin,
+        "method": record.method.name,
+        "method_version": record.method.version,
+        "status": record.status,
+        "cause": record.cause or None,
+        "note": record.note or None,
+        "model": workload.label,
+        "family": workload.model,
+        "batch": workload.batch_per_replica,
+        "dtype": workload.dtype,
+        "phase": workload.phase,
+        "optimizer": workload.optimizer,
+        "platform": record.platform,
+        "scope": record.scope,
+        "workload_key": workload.key,
+        **_step(record),
+        "round": env.get("round"),
+        "taken_at": record.taken_at or None,
+        "host": env.get("host"),
+        "threads": options.get("threads"),
+        "method_options": json.dumps(dict(options), sort_keys=True),
+        "env": json.dumps(dict(env), sort_keys=True),
+    }
+
+
+def _step(record: Record) -> dict[str, Any]:
+    quantity = record.quantities.get("step_s")
+    if quantity is None:
+        return {}
+    batch = record.workload.batch_per_replica * record.workload.plan.data
+    if not quantity.samples:
+        speed = batch / quantity.value if quantity.value else None
+        return {
+            "step_s": quantity.value,
+            "step_s_low": quantity.low,
+            "step_s_high": quantity.high,
+            "speed_per_s": speed,
+        }
+    summary = summarize(quantity, batch)
+    return {
+        "step_s": summary.median_s,
+        "step_s_low": summary.low_s,
+        "step_s_high": summary.high_s,
+        "step_s_interval": summary.interval,
+        "step_s_min": summary.min_s,
+        "step_s_mean": summary.mean_s,
+        "step_s_p5": summary.p5_s,
+        "step_s_p95": summary.p95_s,
+        "steady": summary.steady,
+        "samples_n": summary.n,
+        "samples_disturbed": sum(map(bool, quantity.columns.get("disturbed", ()))),
+        "runs": summary.runs,
+        "speed_per_s": summary.speed_mean,
+        "speed_uncertainty_per_s": summary.speed_uncertainty,
+        "speed_jitter_per_s": summary.speed_jitter,
+    }
+
+
+def runs_of(quantity: Quantity) -> tuple[int, ...]:
+    """Give the run (fresh process) of each sample; without that column all are of one run."""
+    return quantity.columns.get("run") or (0,) * len(quantity.samples)
+
+
+def summarize(quantity: Quantity, batch: int) -> Summary:
+    """Give the statistics of the samples [s] of a step over `batch` examples."""
+    return summarize_steps(quantity.samples, runs_of(quantity), batch)
+
+
+def headline(quantity: Quantity) -> float | None:
+    """Give the one number of a quantity: the median of its samples, or its value."""
+    return median(quantity.samples) if quantity.samples else quantity.value
+
+
+def _quantities(record: Record) -> dict[str, float | None]:
+    return {
+        name: headline(quantity) for name, quantity in record.quantities.items() if name != "step_s"
+    }
+
+
+def _param_columns(records: Iterable[Record], taken: Iterable[str]) -> dict[str, str]:
+    """Give the column of each hyperparameter; SQL knows no case, so neither does a clash."""
+    used = {name.lower() for name in taken}
+    columns: dict[str, str] = {}
+    for record in records:
+        for name in record.workload.params:
+            if name in columns:
+                continue
+            column = name
+            while column.lower() in used:
+                column = PARAM_PREFIX + column
+            used.add(column.lower())
+            columns[name] = column
+    return columns
+
+
+def short_names(workloads: Iterable[Workload]) -> dict[str, str]:
+    """Give each workload, by its key, the shortest name that tells it from the others.
+
+    Of the settings of a model only those that differ between its workloads are named:
+    `fc nodes 256`, `fc nodes 1024`.
+    """
+    by_key = {workload.key: workload for workload in workloads}
+    by_model: dict[str, list[dict[str, object]]] = {}
+    for workload in by_key.values():
+        by_model.setdefault(workload.model, []).append(_settings(workload))
+    names = {}
+    for key, workload in by_key.items():
+        others = by_model[workload.model]
+        varied = [
+            _said(name, value, workload.model)
+            for name, value in _settings(workload).items()
+            if any(other.get(name) != value for other in others)
+        ]
+        names[key] = " ".join([workload.model, ", ".join(varied)]).strip()
+    return names
+
+
+def _settings(workload: Workload) -> dict[str, object]:
+    spread = {f"{name}-parallel": ways for name, ways in asdict(workload.plan).items()}
+    return {
+        **workload.params,
+        "batch": workload.batch_per_replica,
+        "dtype": workload.dtype,
+        "phase": workload.phase,
+        "optimizer": workload.optimizer,
+        **spread,
+    }
+
+
+def _said(name: str, value: object, model: str) -> str:
+    """Give a setting in as few words as are clear: a word such as `lstm` needs no name before it."""
+    if isinstance(value, str) and value.isidentifier() and value != model:
+        return value
+    text = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    return f"{name} {text}"

@@ -1,0 +1,1 @@
+"""One file a framework. Only the worker imports them, and they never import each other."""

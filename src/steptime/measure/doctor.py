@@ -1,0 +1,251 @@
+"""What this machine has for measuring, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.util
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from steptime import __version__, catalog
+from steptime.core.errors import InputError
+from steptime.core.units import size
+from steptime.measure import machine
+from steptime.measure.procfs import read_text
+
+FRAMEWORKS = ("torch", "numpy", "jax", "tensorflow", "tensorflow-cpu", "onnx", "onnxruntime")
+INSTALL_TORCH = (
+    "choose a build at pytorch.org/get-started/locally (a build for CPUs only is far smaller), "
+    "or: pip install 'steptime[torch]'"
+)
+BUSY = 0.5  # a load above this share of the allowed CPUs disturbs measurements
+NVIDIA_FIELDS = ("name", "driver_version", "memory.total", "power.limit", "mig.mode.current")
+TOOLS = {  # what: (commands, any of which will do; what it is for, and how to get it)
+    "chromium": (
+        ("chromium", "chromium-browser", "google-chrome"),
+        "only tests of report pages need a browser: install your system's package 'chromium'",
+    ),
+    "slurm": (("sbatch",), "only sending work to a cluster needs Slurm: run where 'sbatch' is"),
+}
+
+
+def examine(root: Path = machine.ROOT) -> dict[str, Any]:
+    """Give what was found as JSON values; imports no framework.
+
+    `missing` names what some feature would need and how to get it, `problems` what makes
+    measurements doubtful or impossible, each with its remedy. Unknown is None.
+    """
+    found = machine.cores(root)
+    listed = machine.caches(root)
+    report: dict[str, Any] = {
+        "steptime": __version__,
+        "python": sys.version.partition(" ")[0],
+        "cpu": {
+            "model": machine.cpu_model(root),
+            "virtual_machine": machine.is_virtual(root),
+            **asdict(found),
+            "default_threads": machine.default_threads(root),
+        },
+        "caches": None if listed is None else [asdict(cache) for cache in listed],
+        "memory": asdict(machine.memory(root)),
+        "gpus": nvidia_gpus(),
+        "frameworks": {name: machine.installed_version(name) for name in FRAMEWORKS},
+        "meters": meters(root),
+        "tools": {name: _first(commands) for name, (commands, _) in TOOLS.items()},
+        "user_devices": _user_devices(),
+        "clock_resolution_s": clock_resolution_s(),
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "users": _users(),
+    }
+    report["platform"] = machine.platform_name("cpu", report["cpu"]["model"], None)
+    report["missing"] = [{"what": w, "remedy": r} for w, r in _missing(report)]
+    report["problems"] = [{"what": w, "remedy": r} for w, r in _problems(report)]
+    return report
+
+
+def nvidia_gpus() -> list[dict[str, str]] | None:
+    """Give the NVIDIA GPUs as their driver lists them; None where its tool does not answer."""
+    query = f"--query-gpu={','.join(NVIDIA_FIELDS)}"
+    text = machine.output("nvidia-smi", query, "--format=csv,noheader")
+    if text is None:
+        return None
+    rows = [[value.strip() for value in line.split(",")] for line in text.splitlines()]
+    return [dict(zip(NVIDIA_FIELDS, row, strict=True)) for row in rows if len(row) == 5]
+
+
+def meters(root: Path = machine.ROOT) -> dict[str, str | None]:
+    """Give the meters of energy and events: None where it can be read, else what helps."""
+    domain = next(iter(sorted((root / "sys/class/powercap").glob("intel-rapl:*/energy_uj"))), None)
+    rapl = None
+    if domain is None:
+        rapl = "no energy counters of the CPU are shown: energy needs a bare machine"
+    elif read_text(domain) is None:
+        rapl = f"the CPU's energy counters are for root only: chmod a+r {domain}"
+    sources = root / "sys/bus/event_source/devices"
+    counters = any((sources / name).exists() for name in ("cpu", "cpu_core", "armv8_pmuv3_0"))
+    nvml = ctypes.util.find_library("nvidia-ml")
+    return {
+        "nvml": None if nvml else "power of an NVIDIA GPU needs its driver: nvidia.com/drivers",
+        "rapl": rapl,
+        "perf": None if counters else "no hardware counters are shown: events need a bare machine",
+    }
+
+
+def clock_resolution_s(ticks: int = 50) -> float:
+    """Give the least step in seconds that the clock of all timings was seen to make."""
+    steps = []
+    for _ in range(ticks):
+        before = after = time.perf_counter()
+        while after == before:
+            after = time.perf_counter()
+        steps.append(after - before)
+    return min(steps)
+
+
+def imports(framework: str, limit_s: float = 60.0) -> bool:
+    """Give whether a framework really imports, tried in a process of its own."""
+    code = f"import {framework}"
+    return machine.output(sys.executable, "-c", code, limit_s=limit_s) is not None
+
+
+def _first(commands: tuple[str, ...]) -> str | None:
+    return next((path for name in commands if (path := shutil.which(name))), None)
+
+
+def _user_devices() -> dict[str, Any]:
+    folder = catalog.user_devices_dir()
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    report: dict[str, Any] = {"folder": str(folder), "writable": os.access(existing, os.W_OK)}
+    try:
+        probed = catalog.device(catalog.LOCAL)
+    except InputError as error:
+        return {**report, "probe": None, "reason": str(error)}
+    return {**report, "probe": {"name": probed.name, "source": probed.source}, "reason": ""}
+
+
+def _users() -> int | None:
+    listed = machine.output("who", limit_s=2.0)
+    return (
+        None if listed is None else len({line.split()[0] for line in listed.splitlines() if line})
+    )
+
+
+def _missing(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if report["frameworks"]["torch"] is None:
+        yield "PyTorch", INSTALL_TORCH
+    for name, (_, remedy) in TOOLS.items():
+        if report["tools"][name] is None:
+            yield name, remedy
+    for name, reason in report["meters"].items():
+        if reason:
+            yield name, reason
+    if report["user_devices"]["probe"] is None:
+        yield "probe", report["user_devices"]["reason"]
+
+
+def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    cpu, load, devices = report["cpu"], report["load_average"], report["user_devices"]
+    cpus = len(cpu["allowed"])
+    if load and load[0] > BUSY * cpus:
+        yield (
+            f"this machine is busy: load {load[0]:.2g} on {cpus} CPUs",
+            "wait until it is idle, or trust the least times, not the medians",
+        )
+    if cpu["quota"] is not None and cpu["quota"] < cpus:
+        yield (
+            f"the control group allows {cpu['quota']:g} CPUs of the {cpus} that can be seen",
+            f"run with --threads {cpu['default_threads']}, or steps are throttled",
+        )
+    if not devices["writable"]:
+        yield (
+            f"{devices['folder']} cannot be written to",
+            "set STEPTIME_HOME to a folder of yours",
+        )
+    if report["frameworks"]["torch"] and not importlib.util.find_spec("torch"):
+        yield "PyTorch is listed as installed but has no files", "install it again"
+    if report["gpus"] and not report["frameworks"]["torch"]:
+        yield "a GPU is here but no PyTorch to use it", INSTALL_TORCH
+
+
+def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Give the report as rows of a name and a text, for a person."""
+    cpu, memory, devices = report["cpu"], report["memory"], report["user_devices"]
+    quota = "" if cpu["quota"] is None else f", quota {cpu['quota']:g}"
+    allowed = f"{len(cpu['allowed'])} allowed{quota}"
+    rows = [
+        ("steptime", f"{report['steptime']}, Python {report['python']}"),
+        ("CPU", cpu["model"] + (" (virtual machine)" if cpu["virtual_machine"] else "")),
+        (
+            "cores",
+            f"{_known(cpu['physical'])} physical, {cpu['logical']} CPUs, {allowed}",
+        ),
+        (
+            "platform",
+            f"{report['platform']} (threads unless told otherwise: {cpu['default_threads']})",
+        ),
+        ("caches", _cache_text(report["caches"])),
+        ("memory", _memory_text(memory)),
+        ("GPUs", _gpu_text(report["gpus"])),
+        *((name, version) for name, version in report["frameworks"].items() if version),
+        *((name, path) for name, path in report["tools"].items() if path),
+        ("meters", ", ".join(n for n, reason in report["meters"].items() if not reason) or "none"),
+        ("devices", devices["folder"] + ("" if devices["writable"] else " (cannot be written to)")),
+        (
+            "last probe",
+            f"{devices['probe']['name']}, {devices['probe']['source']}"
+            if devices["probe"]
+            else "none",
+        ),
+        ("clock", f"steps of {report['clock_resolution_s'] * 1e9:.0f} ns"),
+        ("load", _load_text(report)),
+    ]
+    rows += [(f"missing: {row['what']}", row["remedy"]) for row in report["missing"]]
+    rows += [(f"problem: {row['what']}", row["remedy"]) for row in report["problems"]]
+    return rows
+
+
+def _known(value: object) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _cache_text(caches: list[dict[str, Any]] | None) -> str:
+    if caches is None:
+        return "unknown"
+    return ", ".join(
+        f"L{c['level']} {c['type']} {c['size_bytes'] // 1024} KiB"
+        + (f" for {c['shared_by']} CPUs" if c["shared_by"] > 1 else "")
+        for c in caches
+    )
+
+
+def _memory_text(memory: Mapping[str, Any]) -> str:
+    if memory["total_bytes"] is None:
+        return "unknown"
+    texts = [size(memory["total_bytes"])]
+    if memory["limit_bytes"] is not None:
+        texts.append(f"limit {size(memory['limit_bytes'])}")
+    if memory["usable_bytes"] is not None:
+        texts.append(f"{size(memory['usable_bytes'])} usable now")
+    return ", ".join(texts)
+
+
+def _gpu_text(gpus: list[dict[str, str]] | None) -> str:
+    if not gpus:
+        return "none that nvidia-smi shows" if gpus is not None else "no nvidia-smi here"
+    return "; ".join(
+        f"{g['name']}, {g['memory.total']}, driver {g['driver_version']}" for g in gpus
+    )
+
+
+def _load_text(report: Mapping[str, Any]) -> str:
+    load, users = report["load_average"], report["users"]
+    known = "unknown" if load is None else f"{load[0]:.2g} in the last minute"
+    return known if users is None else f"{known}, users logged in: {users}"

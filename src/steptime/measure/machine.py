@@ -1,0 +1,375 @@
+"""What this machine is: CPU, cores, caches, memory, the name of its platform, peak memory.
+
+Read from /proc and /sys (`root` lets a test give another tree). Elsewhere than on Linux most of
+it is None, and `NO_TREE` is the reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from steptime import __version__, catalog
+from steptime.core.errors import InputError
+from steptime.measure.procfs import (
+    cache_bytes,
+    cpu_list,
+    fields,
+    group_folders,
+    kilobytes,
+    number,
+    read_text,
+)
+
+ROOT = Path("/")
+NO_TREE = "this system has no /proc and /sys to read it from"
+CPUS = "sys/devices/system/cpu"
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
+
+
+@dataclass(frozen=True)
+class Cores:
+    """CPUs of this machine. `allowed` are those this process may use, in ascending order.
+
+    `quota` is the time limit of the control group in CPUs (None: no limit); `physical` counts the
+    cores behind the allowed CPUs (None: unknown, with `reason`).
+    """
+
+    logical: int
+    allowed: tuple[int, ...]
+    physical: int | None
+    quota: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One cache as an allowed CPU sees it; `type` is data, instruction or unified."""
+
+    level: int
+    type: str
+    size_bytes: int
+    shared_by: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Main memory in bytes; None is unknown, with `reason`; a limit of None is none.
+
+    `usable_bytes` is what a run can still take: the smaller of what is available and what the
+    control group leaves.
+    """
+
+    total_bytes: int | None
+    available_bytes: int | None
+    limit_bytes: int | None
+    usable_bytes: int | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class MemoryPeak:
+    """Peak memory since the meter was started, above the level then; None has a `note`."""
+
+    value_bytes: int | None
+    meter: str
+    note: str = ""
+
+
+def cpu_model(root: Path = ROOT) -> str:
+    """Give the CPU's name as it reports itself, such as `AMD EPYC 9R14`.
+
+    A hypervisor may hide the model (`Intel(R) Xeon(R) Processor`): a name without a digit gets
+    family, model and stepping behind it, so that two machines do not share a name by accident.
+    """
+    info = fields(root / "proc/cpuinfo")
+    name = info.get("model name") or info.get("Model") or ""
+    if not name and "CPU part" in info:
+        name = f"{platform.machine()} {info.get('CPU implementer')} {info['CPU part']}"
+    if not name and sys.platform == "darwin":
+        name = output("sysctl", "-n", "machdep.cpu.brand_string") or ""
+    name = name or platform.processor() or platform.machine() or "unknown"
+    if not re.search(r"\d", name) and "cpu family" in info:
+        name += " f{}m{}s{}".format(
+            *(info.get(key, "?") for key in ("cpu family", "model", "stepping"))
+        )
+    return name
+
+
+def output(*command: str, limit_s: float = 10.0) -> str | None:
+    """Give what a command prints, or None where it is absent, fails, or takes too long."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _allowed(root: Path) -> tuple[int, ...]:
+    listed = fields(root / "proc/self/status").get("Cpus_allowed_list")
+    return cpu_list(listed) if listed else tuple(range(os.cpu_count() or 1))
+
+
+def _siblings(cpu: int, root: Path) -> tuple[int, ...] | None:
+    listed = read_text(root / CPUS / f"cpu{cpu}/topology/thread_siblings_list")
+    return cpu_list(listed) if listed else None
+
+
+def cores(root: Path = ROOT) -> Cores:
+    """Give the CPUs: how many there are, which are allowed, cores behind them, quota."""
+    allowed = _allowed(root)
+    online = read_text(root / CPUS / "online")
+    siblings = {_siblings(cpu, root) for cpu in allowed}
+    known = None not in siblings
+    return Cores(
+        logical=len(cpu_list(online)) if online else os.cpu_count() or 1,
+        allowed=allowed,
+        physical=len(siblings) if known else None,
+        quota=_cpu_quota(root),
+        reason="" if known else NO_TREE,
+    )
+
+
+def _cpu_quota(root: Path) -> float | None:
+    quotas = []
+    for folder in group_folders("cpu", root):
+        text = read_text(folder / "cpu.max") or " ".join(
+            read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")
+        )
+        words = text.split()
+        if len(words) == 2 and words[0] not in ("max", "-1"):
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def caches(root: Path = ROOT) -> tuple[Cache, ...] | None:
+    """Give the caches seen from the first allowed CPU, nearest first; None where unknown."""
+    folder = root / CPUS / f"cpu{_allowed(root)[0]}/cache"
+    found = []
+    for index in sorted(folder.glob("index*")):
+        texts = {
+            name: read_text(index / name) or ""
+            for name in ("level", "type", "size", "shared_cpu_list")
+        }
+        size = cache_bytes(texts["size"])
+        if size and texts["level"]:
+            shared = len(cpu_list(texts["shared_cpu_list"])) or 1
+            found.append(Cache(int(texts["level"]), texts["type"].lower(), size, shared))
+    return tuple(found) or None
+
+
+def last_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int | None:
+    """Give the bytes of all last-level caches that `cpus` reach together; None where unknown."""
+    seen: dict[tuple[int, str], int] = {}
+    for cpu in cpus:
+        for index in (root / CPUS / f"cpu{cpu}/cache").glob("index*"):
+            level = int(read_text(index / "level") or 0)
+            size = cache_bytes(read_text(index / "size") or "")
+            seen[level, read_text(index / "shared_cpu_list") or str(cpu)] = size
+    last = max((level for level, _ in seen), default=0)
+    return sum(size for (level, _), size in seen.items() if level == last) or None
+
+
+def memory(root: Path = ROOT) -> Memory:
+    """Give total, available, limited and usable main memory in bytes."""
+    info = fields(root / "proc/meminfo")
+    if "MemTotal" not in info:
+        return Memory(_physical_memory_bytes(), None, None, None, NO_TREE)
+    total, available = (kilobytes(info.get(key)) for key in ("MemTotal", "MemAvailable"))
+    limits, left = [], [available]
+    for folder in group_folders("memory", root):
+        limit = number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        used = number(folder / "memory.current", folder / "memory.usage_in_bytes")
+        if limit is not None and (total is None or limit < total):
+            limits.append(limit)
+            left.append(max(0, limit - (used or 0)))
+    usable = min((value for value in left if value is not None), default=None)
+    reason = "" if available is not None else "this kernel does not tell what is available"
+    return Memory(total, available, min(limits, default=None), usable, reason)
+
+
+def _physical_memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def default_threads(root: Path = ROOT) -> int:
+    """Give the threads of a run that names none: one a physical core, within the quota."""
+    found = cores(root)
+    threads = found.physical or len(found.allowed)
+    return max(1, min(threads, int(found.quota or threads)))
+
+
+def choose_cpus(threads: int, root: Path = ROOT) -> tuple[int, ...]:
+    """Give `threads` allowed CPUs: different physical cores first, one socket before the next.
+
+    Raises `InputError` for fewer than one thread, or more than there are allowed CPUs.
+    """
+    allowed = _allowed(root)
+    if not 1 <= threads <= len(allowed):
+        raise InputError(f"threads: {threads} is not in 1..{len(allowed)}, the CPUs allowed here")
+
+    def order(cpu: int) -> tuple[int, int, int]:
+        siblings = _siblings(cpu, root) or (cpu,)
+        rank = [other for other in siblings if other in allowed].index(cpu)
+        socket_text = read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id") or "0"
+        return rank, int(socket_text), cpu
+
+    return tuple(sorted(sorted(allowed, key=order)[:threads]))
+
+
+def bind_threads(threads: int) -> tuple[int, ...]:
+    """Bind this process to `threads` CPUs, tell it to the libraries, and give the CPUs.
+
+    Some libraries read the variables (OpenMP, BLAS), others count the CPUs of the affinity mask
+    (XLA), and all of them once, when they are loaded: raises `RuntimeError` where one already is.
+    Where the system cannot bind, only the variables are set and the answer is empty.
+    """
+    loaded = [name for name in FRAMEWORKS if name in sys.modules]
+    if loaded:
+        raise RuntimeError(f"threads must be bound before {loaded[0]} is imported")
+    cpus = choose_cpus(threads)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)), OMP_DYNAMIC="FALSE")
+    if not hasattr(os, "sched_setaffinity"):
+        return ()
+    os.sched_setaffinity(0, cpus)
+    return cpus
+
+
+def slug(name: str) -> str:
+    """Give a product's name as part of a platform's name.
+
+    `Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz` is `intel-xeon-platinum-8375c`,
+    `AMD EPYC 7763 64-Core Processor` is `amd-epyc-7763`.
+    """
+    text = re.sub(r"\((r|tm|c)\)|@.*|\b\d+-core\b|\b(cpu|processor)\b", " ", name.lower())
+    return re.sub(r"[^a-z0-9]+", "-", text).strip("-")
+
+
+def platform_name(device: str, product: str, threads: int | None) -> str:
+    """Give the platform of a run on `device` (`cpu`, `cuda:0`, `mps`) whose product is known.
+
+    The name of a device in data/ where its `products` hold it, else `cpu-<model>-<threads>t`, or
+    the product of an accelerator.
+    """
+    known = catalog.platform_of_product(product)
+    if known:
+        return known
+    if device == "cpu":
+        return f"cpu-{slug(product)}-{threads or default_threads()}t"
+    return slug(product)
+
+
+def environment() -> Mapping[str, Any]:
+    """Give what a record's `env` says of this machine; `unknown` holds reasons for each None."""
+    found = cores()
+    room = memory()
+    facts: dict[str, Any] = {
+        "host": platform.node(),
+        "os": _os_name(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "steptime": __version__,
+        "cpu_model": cpu_model(),
+        "cpus": list(found.allowed),
+        "threads": environment_threads(),
+        "physical_cores": found.physical,
+        "memory_bytes": room.total_bytes,
+        "memory_limit_bytes": room.limit_bytes,
+        "virtual_machine": is_virtual(),
+        "governor": read_text(ROOT / CPUS / "cpu0/cpufreq/scaling_governor"),
+        "huge_pages": read_text(ROOT / "sys/kernel/mm/transparent_hugepage/enabled"),
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+    }
+    facts["unknown"] = {
+        key: _REASONS.get(key, NO_TREE) for key, value in facts.items() if value is None
+    }
+    return facts
+
+
+_REASONS = {
+    "threads": "threads were not bound",
+    "memory_limit_bytes": "the control group sets no limit",
+    "governor": "the system shows no frequency control",
+}
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.platform(terse=True)
+
+
+def installed_version(package: str) -> str | None:
+    """Give the version of an installed package without importing it, or None where it is not."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def environment_threads() -> int | None:
+    """Give the threads that the libraries of this process were told, or None."""
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    return int(text) if text.isdigit() else None
+
+
+def is_virtual(root: Path = ROOT) -> bool | None:
+    """Give whether the CPU says it runs under a hypervisor; None where it does not tell."""
+    flags = fields(root / "proc/cpuinfo").get("flags")
+    return None if flags is None else "hypervisor" in flags.split()
+
+
+def resident_memory_meter(root: Path = ROOT) -> Callable[[], MemoryPeak]:
+    """Start a meter of this process's peak resident set; the function it gives reads it.
+
+    Garbage is collected and the allocator's free pages are returned first, so that a network
+    before does not lend its memory to this one unseen. Linux only: elsewhere the mark cannot be
+    set back, and the reading is None with a note.
+    """
+    meter = "resident set (VmHWM above VmRSS at the start)"
+    gc.collect()
+    _release_free_pages()
+    try:
+        (root / "proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError as error:
+        note = f"the high-water mark cannot be set back: {error.strerror}"
+        return lambda: MemoryPeak(None, meter, note)
+    before = kilobytes(fields(root / "proc/self/status").get("VmRSS"))
+
+    def read() -> MemoryPeak:
+        peak = kilobytes(fields(root / "proc/self/status").get("VmHWM"))
+        if before is None or peak is None:
+            return MemoryPeak(None, meter, "the system does not tell the resident set")
+        return MemoryPeak(max(0, peak - before), meter)
+
+    return read
+
+
+def _release_free_pages() -> None:
+    """Give free heap pages back to the system where the C library can (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)

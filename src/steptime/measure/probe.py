@@ -1,0 +1,127 @@
+"""From what a probe measured to a device file: the roofs, and the curves they were read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime import catalog
+from steptime.core.errors import InputError
+from steptime.core.hardware import GB, TFLOP
+from steptime.measure import machine
+
+LAUNCH_OP = "add"  # the op whose issue time is the device's launch_us
+FAR_OUT_OF_CACHE = 2.0  # arrays of at least so many last-level caches give the bandwidth
+COUNTED = (
+    "GEMM peaks and bandwidth are the best of all shapes and kernels by their least time; bytes "
+    "are inputs read once and outputs written once: what a write fetches first is not counted"
+)
+
+
+def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the device, in the datasheet units of a device file, that a worker's answer describes.
+
+    The name is that of the platform (`-probed` behind it where a shipped device has the name); the
+    whole curves stand in `measured`. Raises `InputError` where GEMM or bandwidth was not measured.
+    """
+    curves = answer["curves"]
+    peaks = {
+        group.partition(".")[2]: best_per_s(curve) / TFLOP
+        for group, curve in curves.items()
+        if group.startswith("gemm.") and curve
+    }
+    streams = {
+        group: curve for group, curve in curves.items() if group.startswith("memory.") and curve
+    }
+    if not peaks or not streams:
+        raise InputError(
+            f"probe: {'no GEMM' if not peaks else 'no copy or add'} was measured in "
+            f"{answer['budget_s']:g} s; give it a larger budget"
+        )
+    platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
+    shipped = catalog.platform_of_product(answer["product"])
+    table: dict[str, Any] = {
+        "name": f"{platform}-probed" if shipped else platform,
+        "kind": answer["kind"],
+        "source": _source(answer),
+        "note": "; ".join((COUNTED, *_doubts(answer, streams))),
+        "memory_GB_per_s": _out_of_cache_per_s(streams, answer["cache_bytes"]) / GB,
+    }
+    if answer["memory_bytes"]:
+        table["memory_GB"] = answer["memory_bytes"] / GB
+    launch = _launch_s(curves)
+    if launch is not None:
+        table["launch_us"] = launch * 1e6
+    if answer["kind"] != "cpu":  # a CPU's roofs are of so many threads: its name says them
+        table["products"] = [answer["product"]]
+    table["peak_TFLOP_per_s"] = peaks
+    table["measured"] = _measured(answer, platform)
+    return table
+
+
+def best_per_s(curve: Mapping[str, Any]) -> float:
+    """Give the most work a second of a curve, by the least time of each of its cases."""
+    pairs = zip(curve["work"], curve["min_s"], strict=True)
+    return max(float(work / least) for work, least in pairs)
+
+
+def _out_of_cache_per_s(streams: Mapping[str, Any], cache_bytes: int | None) -> float:
+    """Give the most bytes a second of the arrays far out of the last cache, else of the largest."""
+    points = [
+        (work, float(work / least))
+        for curve in streams.values()
+        for work, least in zip(curve["work"], curve["min_s"], strict=True)
+    ]
+    far = [rate for work, rate in points if cache_bytes and work >= FAR_OUT_OF_CACHE * cache_bytes]
+    return max(far) if far else max(points)[1]
+
+
+def _launch_s(curves: Mapping[str, Any]) -> float | None:
+    times = dict(
+        zip(*(curves.get("dispatch", {}).get(k, ()) for k in ("op", "min_s")), strict=True)
+    )
+    return times.get(LAUNCH_OP)
+
+
+def _source(answer: Mapping[str, Any]) -> str:
+    threads = f", {answer['threads']} threads" if answer["kind"] == "cpu" else ""
+    return (
+        f"measured by steptime probe on {answer['taken_at'][:10]} "
+        f"with {answer['backend']} {answer['version']}{threads}"
+    )
+
+
+def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
+    doubts = []
+    cache_bytes = answer["cache_bytes"]
+    if cache_bytes is None:
+        doubts.append("the last cache is unknown: bandwidth may be of a cache")
+    else:
+        footprint = max(max(curve["work"]) for curve in streams.values()) / cache_bytes
+        if footprint < FAR_OUT_OF_CACHE:
+            doubts.append(
+                f"arrays of {footprint:.2g} last-level caches: bandwidth may be of a cache"
+            )
+    doubts += [
+        f"{group} not measured: {answer['skipped'].get(group, ['no budget'])[0]}"
+        for group, curve in answer["curves"].items()
+        if not curve
+    ]
+    return doubts
+
+
+def _measured(answer: Mapping[str, Any], platform: str) -> dict[str, Any]:
+    """Give the facts and curves, `gemm.float32` as a table in a table, without what is unknown."""
+    facts = ("backend", "version", "device", "product", "threads", "cache_bytes", "taken_at")
+    times = ("budget_s", "wall_s")
+    table: dict[str, Any] = {
+        key: answer[key] for key in (*facts, *times) if answer[key] is not None
+    }
+    table["platform"] = platform
+    for group, curve in answer["curves"].items():
+        if curve:
+            kind, _, name = group.partition(".")
+            (table.setdefault(kind, {}) if name else table)[name or kind] = dict(curve)
+    if answer["skipped"]:
+        table["skipped"] = {group: list(why) for group, why in answer["skipped"].items()}
+    return table

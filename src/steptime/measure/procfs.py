@@ -1,0 +1,68 @@
+"""The formats of the small text files under /proc and /sys, control groups of both versions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def read_text(path: Path) -> str | None:
+    """Give the stripped text of a small system file, or None where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def fields(path: Path) -> dict[str, str]:
+    """Give the `key : value` lines of a file; of repeated keys the first."""
+    found: dict[str, str] = {}
+    for line in (read_text(path) or "").splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(key.strip(), value.strip())
+    return found
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """Give the CPUs of a kernel list: `0-2,5` is `(0, 1, 2, 5)`."""
+    cpus: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return tuple(cpus)
+
+
+def group_folders(controller: str, root: Path) -> list[Path]:
+    """Give the control group's folders of this process, the innermost first (version 1 and 2)."""
+    folders: list[Path] = []
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        mounts = {"": ("", "unified")}.get(controllers, (controller,))
+        if controllers and controller not in controllers.split(","):
+            continue
+        parts = [part for part in path.split("/") if part]
+        for mount in mounts:
+            top = root / "sys/fs/cgroup" / mount
+            folders += [top.joinpath(*parts[:n]) for n in range(len(parts), -1, -1)]
+    return folders
+
+
+def cache_bytes(text: str) -> int:
+    """Give the bytes of a size such as `32K`; 0 for what is none."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text)
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]] if match else 0
+
+
+def kilobytes(text: str | None) -> int | None:
+    """Give the bytes of a text such as `24105 kB`."""
+    return int(text.split()[0]) * 1024 if text else None
+
+
+def number(*paths: Path) -> int | None:
+    """Give the whole number in the first of the files that holds one."""
+    for path in paths:
+        text = read_text(path)
+        if text and text.isdigit():
+            return int(text)
+    return None

@@ -1,0 +1,239 @@
+"""What is timed to find a device's roofs, in which order, and how the samples become curves.
+
+Free of any framework: a backend gives cases (how to prepare and time one thing), and `sample`
+visits them in turns, so that a neighbour's burst on a shared machine hits every curve a little
+and none wholly. The least time of a case is the roof, the median says how noisy it was.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import repeat
+from typing import Any
+
+Timer = Callable[[int], float]  # gives the seconds that so many calls took, device work included
+
+SAMPLE_S = 0.005  # a sample lasts about this long: far above the clock's resolution
+MIN_SAMPLES = 3
+MAX_SAMPLES = 60
+SHARES = {"gemm": 0.5, "memory": 0.35, "dispatch": 0.1}  # of the budget, preparing included
+SQUARES = tuple((n, n, n) for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384))
+SKEWED = ((64, 2048, 2048), (64, 8192, 8192), (8192, 512, 512), (65536, 1024, 1024))
+GEMM_SHAPES = tuple(sorted((*SQUARES, *SKEWED), key=math.prod))
+ARRAYS = {"copy": 2, "add": 3}  # arrays that a kernel moves: read one or two, write one
+SMALLEST_ARRAY_BYTES = 1 << 16
+UNKNOWN_CACHE_BYTES = 1 << 27
+RANDOM_VALUES = 65_537  # a matrix repeats so many: a prime, so that its rows differ
+OUT_OF_CACHE = 4  # the arrays together are at least this many last-level caches
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to time. `work` is what a call does (FLOP, bytes, ops), `columns` say what it is.
+
+    `prepare` makes its data, of about `data_bytes`, and gives its timer; `max_calls` bounds the
+    calls of one sample.
+    """
+
+    group: str
+    columns: Mapping[str, int | str]
+    work: float
+    data_bytes: int
+    prepare: Callable[[], Timer]
+    max_calls: int = 1 << 20
+
+
+@dataclass
+class _Visited:
+    case: Case
+    timer: Timer
+    calls: int
+    samples: list[float] = field(default_factory=list)  # seconds a call
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds that one more sample takes."""
+        return self.calls * min(self.samples)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Curves by group (a column a list, one entry a case), and why cases are absent."""
+
+    curves: Mapping[str, Mapping[str, list[Any]]]
+    skipped: Mapping[str, list[str]]
+
+
+class RefusedError(Exception):
+    """A device that cannot do a case; the message says why."""
+
+
+def gemm_flop(m: int, k: int, n: int) -> int:
+    """Give the FLOP of `[m, k] x [k, n]`; a multiply-add is 2."""
+    return 2 * m * k * n
+
+
+def gemm_size(m: int, k: int, n: int) -> int:
+    """Give the elements of both matrices and of their product."""
+    return m * k + k * n + m * n
+
+
+def array_sizes_bytes(cache_bytes: int | None, room_bytes: int | None) -> tuple[int, ...]:
+    """Give array sizes from in the nearest cache to out of the last one, each four times the last.
+
+    Two arrays of the largest make `OUT_OF_CACHE` last-level caches. The five arrays of both kernels
+    of all sizes (at most 7/3 of the largest) together stay within half of the room.
+    """
+    largest = (cache_bytes or UNKNOWN_CACHE_BYTES) * OUT_OF_CACHE // 2
+    if room_bytes is not None:
+        largest = min(largest, room_bytes // (2 * 12))
+    sizes = []
+    size = SMALLEST_ARRAY_BYTES
+    while size < largest:
+        sizes.append(size)
+        size *= 4
+    return (*sizes, max(SMALLEST_ARRAY_BYTES, largest // 64 * 64))
+
+
+def sample(
+    cases: Iterable[Case], budget_s: float, clock: Callable[[], float] = time.perf_counter
+) -> Samples:
+    """Time the cases within the budget in seconds, and give their curves.
+
+    The cases of a group come in ascending order of work. Each group has its share of the budget:
+    a case is admitted if, at the pace of the one before it, its warm-up and `MIN_SAMPLES` fit in
+    what is left; the first that is not ends its group, which also bounds what a slow type costs.
+    """
+    started = clock()
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.group, []).append(case)
+    kinds = [name.partition(".")[0] for name in groups]
+    left_s = {
+        name: budget_s * SHARES[kind] / kinds.count(kind)
+        for name, kind in zip(groups, kinds, strict=True)
+    }
+    visited: list[_Visited] = []
+    skipped: dict[str, list[str]] = {}
+    for name, members in groups.items():
+        admitted, refusals = _admit(members, left_s, clock)
+        visited += admitted
+        if refusals:
+            skipped[name] = refusals
+    while clock() - started < budget_s:
+        ready = [v for v in visited if _wanted(v, left_s[v.case.group])]
+        if not ready:
+            break
+        _visit(min(ready, key=lambda v: len(v.samples)), left_s, clock)
+    return Samples({name: _curve(name, visited) for name in groups}, skipped)
+
+
+def host_timer(call: Callable[[], object]) -> Timer:
+    """Give the timer of a call that has done its work when it returns."""
+
+    def timer(calls: int) -> float:
+        started = time.perf_counter()
+        for _ in repeat(None, calls):
+            call()
+        return time.perf_counter() - started
+
+    return timer
+
+
+def answer(samples: Samples, **facts: Any) -> dict[str, Any]:
+    """Give what a probe answers as JSON values: `facts`, `taken_at`, `curves` and `skipped`.
+
+    Facts are backend, version, device, kind, product, threads, memory_bytes, cache_bytes, budget_s,
+    wall_s; None is unknown. Each curve has columns, among them `work`, `min_s`, `median_s`,
+    `samples` (their number).
+    """
+    return {
+        **facts,
+        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "curves": {group: dict(curve) for group, curve in samples.curves.items()},
+        "skipped": dict(samples.skipped),
+    }
+
+
+def _visit(visited: _Visited, left_s: dict[str, float], clock: Callable[[], float]) -> None:
+    started = clock()
+    visited.samples.append(visited.timer(visited.calls) / visited.calls)
+    visited.calls = _enough(visited.calls, visited.sample_s, visited.case.max_calls)
+    left_s[visited.case.group] -= clock() - started
+
+
+def _wanted(visited: _Visited, left_s: float) -> bool:
+    return len(visited.samples) < MAX_SAMPLES and visited.sample_s <= left_s
+
+
+def _admit(
+    cases: Iterable[Case], left_s: dict[str, float], clock: Callable[[], float]
+) -> tuple[list[_Visited], list[str]]:
+    """Prepare, warm up and sample once each case that fits; say why the others do not."""
+    admitted: list[_Visited] = []
+    refusals: list[str] = []
+    prepare_s = 0.0
+    for case in cases:
+        if admitted:
+            last = admitted[-1]
+            expected_s = prepare_s * case.data_bytes / last.case.data_bytes + (
+                min(last.samples) * case.work / last.case.work * (2 + MIN_SAMPLES)
+            )
+            promised_s = sum(v.sample_s for v in admitted) * (MIN_SAMPLES - 1)
+            if expected_s + promised_s > left_s[case.group]:
+                refusals.append(f"{_name(case)} and larger: no time, it needs {expected_s:.2g} s")
+                break
+        started = clock()
+        try:
+            timer = case.prepare()
+            prepare_s = clock() - started
+            admitted.append(_Visited(case, timer, _warm_calls(timer, case.max_calls)))
+        except RefusedError as refusal:
+            refusals.append(f"{_name(case)} and larger: {refusal}")
+            break
+        finally:
+            left_s[case.group] -= clock() - started
+        _visit(admitted[-1], left_s, clock)
+    return admitted, refusals
+
+
+def _warm_calls(timer: Timer, most: int) -> int:
+    """Warm up, and give the calls that make a sample of about `SAMPLE_S`, at most `most`."""
+    timer(1)
+    calls, enough = 0, 1
+    while calls != enough:
+        calls = enough
+        enough = _enough(calls, timer(calls), most)
+    return calls
+
+
+def _enough(calls: int, spent_s: float, most: int) -> int:
+    """Give the same calls where they filled half a sample, else more, up to ten times as many."""
+    if spent_s >= SAMPLE_S / 2:
+        return calls
+    return min(most, max(calls + 1, int(calls * min(10.0, SAMPLE_S / max(spent_s, 1e-9)))))
+
+
+def _name(case: Case) -> str:
+    return " ".join(f"{key}={value}" for key, value in case.columns.items())
+
+
+def _curve(group: str, visited: Iterable[_Visited]) -> dict[str, list[Any]]:
+    rows = [v for v in visited if v.case.group == group]
+    curve: dict[str, list[Any]] = {}
+    for row in rows:
+        facts = {
+            **row.case.columns,
+            "work": row.case.work,
+            "min_s": min(row.samples),
+            "median_s": statistics.median(row.samples),
+            "samples": len(row.samples),
+        }
+        for key, value in facts.items():
+            curve.setdefault(key, []).append(value)
+    return curve

@@ -1,0 +1,76 @@
+"""A chart as a file: PNG, SVG, PDF or one offline HTML page, without a browser."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, unknown
+from steptime.store import StoreError
+
+PIXELS_PER_POINT = 2.0
+
+
+def _png(spec: str) -> bytes:
+    import vl_convert
+
+    return vl_convert.vegalite_to_png(spec, scale=PIXELS_PER_POINT)
+
+
+def _svg(spec: str) -> bytes:
+    import vl_convert
+
+    return vl_convert.vegalite_to_svg(spec).encode()
+
+
+def _pdf(spec: str) -> bytes:
+    import vl_convert
+
+    return vl_convert.vegalite_to_pdf(spec)
+
+
+def _html(spec: str) -> bytes:
+    import vl_convert
+
+    return vl_convert.vegalite_to_html(spec, bundle=True).encode()
+
+
+FORMATS: dict[str, Callable[[str], bytes]] = {
+    ".png": _png,
+    ".svg": _svg,
+    ".pdf": _pdf,
+    ".html": _html,
+}
+
+
+def check_path(path: Path, formats: dict[str, Callable[[str], bytes]] = FORMATS) -> None:
+    """Raise `InputError` for a path with an unknown ending or in a folder that does not exist."""
+    if path.suffix.lower() not in formats:
+        raise unknown("picture format", path.suffix or path.name, formats, str(path))
+    check_folder(path)
+
+
+def check_folder(path: Path) -> None:
+    """Raise `InputError` where no file can be at `path`."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"{path}: is a folder, or is in a folder that does not exist")
+
+
+def save(spec: dict[str, Any], path: Path) -> None:
+    """Write the chart in the format of the ending of `path`; raises as `check_path`, `StoreError`."""
+    check_path(path)
+    write_whole(path, FORMATS[path.suffix.lower()](json.dumps(spec)))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is there whole or as it was before; raises `StoreError`."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StoreError(f"{path}: cannot write: {error.strerror}") from error

@@ -1,0 +1,105 @@
+"""Predicted against measured time of a step, with the line of equality and a band of a factor 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from steptime.analysis.results import results
+from steptime.core.record import Record
+from steptime.plots import NothingToDraw
+from steptime.plots.style import (
+    INK,
+    QUIET,
+    Row,
+    Spec,
+    family_colour,
+    family_shape,
+    finish,
+    log_axis,
+    log_domain,
+    log_scale,
+    over_rows,
+    rounded,
+    sources,
+    time_text,
+    tooltip,
+)
+
+SIDE = 460
+BAND = 2.0
+
+
+def chart(records: Sequence[Record]) -> Spec:
+    """Give measured [s] over predicted [s], both logarithmic; raises `NothingToDraw`."""
+    rows = [row for row in results(records) if row["ratio"] is not None]
+    if not rows:
+        raise NothingToDraw("predicted: no network here is both measured and predicted")
+    points = [_point(row) for row in rows]
+    domain = log_domain([p[name] for p in points for name in ("measured", "predicted")], 1.7)
+    scale = log_scale(domain)
+    x = alt.X(
+        "predicted:Q", scale=scale, axis=log_axis("predicted time of a step (s)", domain, "s")
+    )
+    y = alt.Y("measured:Q", scale=scale, axis=log_axis("measured time of a step (s)", domain, "s"))
+    ends = [{"predicted": at, "measured": at, "low": at / BAND, "high": at * BAND} for at in domain]
+    band = (
+        over_rows(ends)
+        .mark_area(color="#E8EEF4", clip=True)
+        .encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q")
+    )
+    equal = over_rows(ends).mark_line(color=INK, strokeWidth=1.2).encode(x=x, y=y)
+    texts = [
+        _edge(domain, BAND, "2 × predicted", -9).encode(x=x, y=y),
+        _edge(domain, 1 / BAND, "½ × predicted", 11).encode(x=x, y=y),
+    ]
+    families = [point["family"] for point in points]
+    base = over_rows(points).encode(
+        x=x,
+        color=family_colour(families),
+        shape=family_shape(families),
+        tooltip=tooltip("network", "batch", "measured_step", "predicted_step", "ratio", "platform"),
+    )
+    intervals = base.mark_rule(strokeWidth=1.4).encode(
+        y=alt.Y("measured_low:Q", scale=scale), y2="measured_high:Q"
+    )
+    marks = base.mark_point(filled=True, size=75, opacity=0.9).encode(y=y)
+    inside = sum(1 / BAND <= row["ratio"] <= BAND for row in rows)
+    caption = [
+        f"{inside} of {len(rows)} within a factor of 2 (shaded). Bars: 95 % interval.",
+        sources(records),
+    ]
+    layers = alt.layer(band, equal, *texts, intervals, marks).properties(width=SIDE, height=SIDE)
+    return finish(layers, "Predicted against measured", caption)
+
+
+def _edge(domain: tuple[float, float], ratio: float, text: str, dy: int) -> Any:
+    """Give the label of an edge of the band, along it, on its outer side, near the top."""
+    low, high = domain
+    middle = low * (high / low) ** 0.8
+    at = {"predicted": middle / ratio**0.5, "measured": middle * ratio**0.5, "text": text}
+    return (
+        over_rows([at])
+        .mark_text(color=QUIET, fontSize=11.5, angle=315, dy=dy)
+        .encode(text="text:N")
+    )
+
+
+def _point(row: Row) -> Row:
+    return {
+        "family": row["family"],
+        "predicted": rounded(row["predicted_s"]),
+        "measured": rounded(row["measured_s"]),
+        "measured_low": rounded(row["measured_low_s"]),
+        "measured_high": rounded(row["measured_high_s"]),
+        "network": row["name"],
+        "batch": row["batch"],
+        "measured_step": time_text(
+            row["measured_s"], row["measured_low_s"], row["measured_high_s"]
+        ),
+        "predicted_step": time_text(row["predicted_s"]),
+        "ratio": f"{row['ratio']:.3g}",
+        "platform": row["platform"],
+    }
