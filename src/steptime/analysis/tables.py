@@ -210,7 +210,7 @@ def _settings(workload: Workload) -> dict[str, object]:
 
 
 def _said(name: str, value: object, model: str) -> str:
-    """Give a setting in as few words as are clear: a word such as `lstm` needs no name before it."""
+    """Give a setting in few words: one such as `lstm` needs no name before it."""
     if isinstance(value, str) and value.isidentifier() and value != model:
         return value
     text = ("yes" if value else "no") if isinstance(value, bool) else str(value)

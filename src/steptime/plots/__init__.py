@@ -21,12 +21,12 @@ PLOTS = {
 }
 
 
-class NothingToDraw(InputError):
-    """The records lack what a plot shows; the message says what, and where it comes from."""
+class EmptyPlotError(InputError):
+    """The records lack what a plot shows; the message says what."""
 
 
 def draw(kind: str, records: Sequence[Record]) -> Spec:
-    """Give the Vega-Lite of a kind of plot; raises `InputError` for an unknown one, `NothingToDraw`."""
+    """Give the Vega-Lite of a kind of plot; raises `InputError` for an unknown kind."""
     if kind not in PLOTS:
         raise unknown("plot", kind, PLOTS)
     module, _, name = PLOTS[kind].partition(":")

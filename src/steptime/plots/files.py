@@ -60,7 +60,7 @@ def check_folder(path: Path) -> None:
 
 
 def save(spec: dict[str, Any], path: Path) -> None:
-    """Write the chart in the format of the ending of `path`; raises as `check_path`, `StoreError`."""
+    """Write a chart in the format of the ending of `path`; raises `InputError`, `StoreError`."""
     check_path(path)
     write_whole(path, FORMATS[path.suffix.lower()](json.dumps(spec)))
 

@@ -8,7 +8,7 @@ import altair as alt
 
 from steptime.analysis.results import results
 from steptime.core.record import Record
-from steptime.plots import NothingToDraw
+from steptime.plots import EmptyPlotError
 from steptime.plots.style import (
     COLOURS,
     QUIET,
@@ -30,12 +30,12 @@ MOST_ROWS = 120
 
 
 def chart(records: Sequence[Record]) -> Spec:
-    """Give a row a network with its peaks [byte], logarithmic; raises `NothingToDraw`."""
+    """Give a row a network with its peaks [byte], logarithmic; raises `EmptyPlotError`."""
     rows = [
         r for r in results(records) if r["measured_memory_bytes"] or r["predicted_memory_bytes"]
     ]
     if not rows:
-        raise NothingToDraw("memory: no record here holds a peak of memory")
+        raise EmptyPlotError("memory: no record here holds a peak of memory")
     found = len(rows)
     rows = sorted(rows, key=_largest, reverse=True)[:MOST_ROWS] if found > MOST_ROWS else rows
     several = len({row["platform"] for row in rows}) > 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 
 from steptime.analysis.results import over
 from steptime.analysis.tables import headline, short_names
 from steptime.core.record import Record
-from steptime.plots import NothingToDraw
+from steptime.plots import EmptyPlotError
 from steptime.plots.roofline import Canvas, roof_of
 from steptime.plots.style import (
     COLOURS,
@@ -26,7 +27,7 @@ from steptime.plots.style import (
 
 
 def chart(records: Sequence[Record]) -> Spec:
-    """Give the ops of the networks, one network shown at a time; raises `NothingToDraw`.
+    """Give the ops of the networks, one network shown at a time; raises `EmptyPlotError`.
 
     A picture without a browser shows the first network. Ops that cost the same are one point.
     """
@@ -36,7 +37,7 @@ def chart(records: Sequence[Record]) -> Spec:
     rows = [_op(record, names, platforms) for record in ops]
     drawn = _points([row for row in rows if row["intensity"] and row["speed"]], rows)
     if not drawn:
-        raise NothingToDraw("ops: no predicted record here is of a single op with FLOP and bytes")
+        raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
     networks = list(dict.fromkeys(point["network"] for point in drawn))
     chosen = alt.param(
         name="network",

@@ -9,7 +9,7 @@ import altair as alt
 
 from steptime.analysis.results import results
 from steptime.core.record import Record
-from steptime.plots import NothingToDraw
+from steptime.plots import EmptyPlotError
 from steptime.plots.style import (
     INK,
     QUIET,
@@ -33,10 +33,10 @@ BAND = 2.0
 
 
 def chart(records: Sequence[Record]) -> Spec:
-    """Give measured [s] over predicted [s], both logarithmic; raises `NothingToDraw`."""
+    """Give measured [s] over predicted [s], both logarithmic; raises `EmptyPlotError`."""
     rows = [row for row in results(records) if row["ratio"] is not None]
     if not rows:
-        raise NothingToDraw("predicted: no network here is both measured and predicted")
+        raise EmptyPlotError("predicted: no network here is both measured and predicted")
     points = [_point(row) for row in rows]
     domain = log_domain([p[name] for p in points for name in ("measured", "predicted")], 1.7)
     scale = log_scale(domain)
@@ -52,8 +52,8 @@ def chart(records: Sequence[Record]) -> Spec:
     )
     equal = over_rows(ends).mark_line(color=INK, strokeWidth=1.2).encode(x=x, y=y)
     texts = [
-        _edge(domain, BAND, "2 × predicted", -9).encode(x=x, y=y),
-        _edge(domain, 1 / BAND, "½ × predicted", 11).encode(x=x, y=y),
+        _edge(domain, BAND, "2x predicted", -9).encode(x=x, y=y),
+        _edge(domain, 1 / BAND, "0.5x predicted", 11).encode(x=x, y=y),
     ]
     families = [point["family"] for point in points]
     base = over_rows(points).encode(

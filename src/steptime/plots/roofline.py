@@ -11,7 +11,7 @@ import altair as alt
 from steptime.analysis.results import results
 from steptime.core.record import Record
 from steptime.core.units import si
-from steptime.plots import NothingToDraw
+from steptime.plots import EmptyPlotError
 from steptime.plots.style import (
     INK,
     QUIET,
@@ -36,10 +36,10 @@ HEIGHT = 420
 
 
 def chart(records: Sequence[Record]) -> Spec:
-    """Give the networks under the roofs of their platform; raises `NothingToDraw`."""
+    """Give the networks under the roofs of their platform; raises `EmptyPlotError`."""
     rows = [row for row in results(records) if row["intensity"] and row["predicted_flop_per_s"]]
     if not rows:
-        raise NothingToDraw("roofline: no predicted record here holds FLOP, bytes and a time")
+        raise EmptyPlotError("roofline: no predicted record here holds FLOP, bytes and a time")
     points = [_point(row) for row in rows]
     roofs = list(dict.fromkeys(map(roof_of, rows)))
     speeds = [p[name] for p in points for name in ("measured", "predicted") if p[name]]

@@ -11,7 +11,7 @@ import altair as alt
 from steptime.analysis.results import good
 from steptime.analysis.tables import runs_of, short_names
 from steptime.core.record import Record
-from steptime.plots import NothingToDraw
+from steptime.plots import EmptyPlotError
 from steptime.plots.style import (
     COLOURS,
     QUIET,
@@ -27,14 +27,14 @@ from steptime.plots.style import (
 )
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 68
-AXIS_ROOM, TITLE_ROOM = 66, 50
+AXIS_ROOM, TITLE_ROOM = 78, 50
 COLUMNS = 3
 MOST_PANELS = 48
 KINDS = ("quiet", "disturbed")
 
 
 def chart(records: Sequence[Record]) -> Spec:
-    """Give a panel a network: time of a sample [s] over its number; raises `NothingToDraw`."""
+    """Give a panel a network: time of a sample [s] over its number; raises `EmptyPlotError`."""
     taken = [r for r in good(records) if r.origin == "measured" and not r.scope]
     names = short_names(record.workload for record in taken)
     panels: dict[str, list[Row]] = {}
@@ -45,7 +45,7 @@ def chart(records: Sequence[Record]) -> Spec:
         points += _points(record, len(points))
     full = {name: points for name, points in panels.items() if points}
     if not full:
-        raise NothingToDraw("samples: no record here holds samples of a step")
+        raise EmptyPlotError("samples: no record here holds samples of a step")
     widest = sorted(full, key=lambda name: -_scatter(full[name]))[:MOST_PANELS]
     grid = alt.concat(
         *(_panel(name, full[name]) for name in full if name in widest),
@@ -117,7 +117,7 @@ def _panel(name: str, points: Sequence[Row]) -> Any:
         frame="group",
         fontSize=11.5,
         fontWeight="normal",
-        limit=PANEL_WIDTH,
+        limit=PANEL_WIDTH + AXIS_ROOM - 12,
         offset=4,
     )
     return alt.layer(rule, marks).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=title)

@@ -12,7 +12,7 @@ import altair as alt
 from steptime.analysis.results import results
 from steptime.analysis.tables import short_names
 from steptime.core.record import Record
-from steptime.plots import NothingToDraw
+from steptime.plots import EmptyPlotError
 from steptime.plots.style import (
     COLOURS,
     INK,
@@ -32,18 +32,18 @@ from steptime.plots.style import (
 )
 
 PANEL_WIDTH, LEAST_HEIGHT = 220, 190
-LABEL_ROOM, LABEL_HEIGHT = 190, 14
+LABEL_ROOM, LABEL_HEIGHT = 215, 14
 AXIS_ROOM, TITLE_ROOM = 66, 84
 COLUMNS = 2
 MOST_LABELS = 26
 
 
 def chart(records: Sequence[Record]) -> Spec:
-    """Give measured examples a second over batch, both logarithmic; raises `NothingToDraw`."""
+    """Give measured examples a second over batch, both logarithmic; raises `EmptyPlotError`."""
     ok = [r for r in records if not r.scope]
     rows = [row for row in results(ok) if row["examples_per_s"]]
     if not rows:
-        raise NothingToDraw("throughput: no record here holds a measured time of a step")
+        raise EmptyPlotError("throughput: no record here holds a measured time of a step")
     single = {r.workload.key: replace(r.workload, batch_per_replica=1) for r in ok}
     names = short_names(single.values())
     several = len({row["platform"] for row in rows}) > 1
