@@ -38,8 +38,8 @@ TOOLS = {  # what: (commands, any of which will do; what it is for, and how to g
 def examine(root: Path = machine.ROOT) -> dict[str, Any]:
     """Give what was found as JSON values; imports no framework.
 
-    `missing` names what some feature would need and how to get it, `problems` what makes
-    measurements doubtful or impossible, each with its remedy. Unknown is None.
+    `missing` names what some feature would need and how to get it; `problems` are lines that say
+    what makes measurements doubtful or impossible, and the remedy. Unknown is None.
     """
     found = machine.cores(root)
     listed = machine.caches(root)
@@ -65,7 +65,7 @@ def examine(root: Path = machine.ROOT) -> dict[str, Any]:
     }
     report["platform"] = machine.platform_name("cpu", report["cpu"]["model"], None)
     report["missing"] = [{"what": w, "remedy": r} for w, r in _missing(report)]
-    report["problems"] = [{"what": w, "remedy": r} for w, r in _problems(report)]
+    report["problems"] = [f"{what}: {remedy}" for what, remedy in _problems(report)]
     return report
 
 
@@ -176,7 +176,7 @@ def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Give the report as rows of a name and a text, for a person."""
+    """Give the report without its problems as rows of a name and a text, for a person."""
     cpu, memory, devices = report["cpu"], report["memory"], report["user_devices"]
     quota = "" if cpu["quota"] is None else f", quota {cpu['quota']:g}"
     allowed = f"{len(cpu['allowed'])} allowed{quota}"
@@ -208,7 +208,6 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("load", _load_text(report)),
     ]
     rows += [(f"missing: {row['what']}", row["remedy"]) for row in report["missing"]]
-    rows += [(f"problem: {row['what']}", row["remedy"]) for row in report["problems"]]
     return rows
 
 

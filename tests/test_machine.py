@@ -1,0 +1,262 @@
+"""What is read from a machine's /proc and /sys, from recorded trees and from this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.core.errors import InputError
+from steptime.measure import doctor, machine
+from steptime.measure.procfs import cpu_list
+
+MEGA = 1 << 20
+
+
+def write_tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return root
+
+
+@pytest.fixture
+def epyc(tmp_path: Path) -> Path:
+    """Give two sockets of two cores of two threads, CPUs 0-3 first threads, 4-7 second ones.
+
+    The process may use CPUs 1-7; its group (version 2) has 2.5 CPUs and 3 GiB, 1 GiB of it used.
+    """
+    files = {
+        "proc/cpuinfo": "processor : 0\nmodel name : AMD EPYC 9R14\nflags : fpu hypervisor",
+        "proc/self/status": "Name:\tpython\nCpus_allowed_list:\t1-7\nVmRSS:\t100 kB",
+        "proc/self/cgroup": "0::/jobs/seven",
+        "proc/meminfo": "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 4194304 kB",
+        "sys/devices/system/cpu/online": "0-7",
+        "sys/fs/cgroup/jobs/cpu.max": "250000 100000",
+        "sys/fs/cgroup/jobs/seven/cpu.max": "max 100000",
+        "sys/fs/cgroup/jobs/seven/memory.max": str(3 << 30),
+        "sys/fs/cgroup/jobs/seven/memory.current": str(1 << 30),
+    }
+    for cpu in range(8):
+        folder = f"sys/devices/system/cpu/cpu{cpu}"
+        core, package = cpu % 4, cpu % 4 // 2
+        files[f"{folder}/topology/thread_siblings_list"] = f"{core},{core + 4}"
+        files[f"{folder}/topology/physical_package_id"] = str(package)
+        near, far = (
+            f"{core},{core + 4}",
+            f"{2 * package}-{2 * package + 1}," + (f"{2 * package + 4}-{2 * package + 5}"),
+        )
+        for index, (level, kind, size, shared) in enumerate(
+            ((1, "Data", "32K", near), (2, "Unified", "1024K", near), (3, "Unified", "32M", far))
+        ):
+            for name, text in (
+                ("level", str(level)),
+                ("type", kind),
+                ("size", size),
+                ("shared_cpu_list", shared),
+            ):
+                files[f"{folder}/cache/index{index}/{name}"] = text
+    return write_tree(tmp_path / "epyc", files)
+
+
+def test_cores_are_those_behind_the_allowed_cpus(epyc: Path) -> None:
+    found = machine.cores(epyc)
+    assert found.logical == 8
+    assert found.allowed == (1, 2, 3, 4, 5, 6, 7)
+    assert found.physical == 4  # CPU 4 still shows the core of CPU 0
+    assert found.quota == 2.5  # the outer group's: the inner one has none
+    assert machine.default_threads(epyc) == 2  # whole CPUs of the quota
+
+
+def test_caches_and_who_shares_them(epyc: Path) -> None:
+    assert machine.caches(epyc) == (
+        machine.Cache(1, "data", 32 << 10, 2),
+        machine.Cache(2, "unified", MEGA, 2),
+        machine.Cache(3, "unified", 32 * MEGA, 4),
+    )
+    assert machine.last_cache_bytes((0, 1), epyc) == 32 * MEGA  # one socket
+    assert machine.last_cache_bytes((0, 2), epyc) == 64 * MEGA  # both
+
+
+def test_memory_is_what_the_group_leaves(epyc: Path) -> None:
+    found = machine.memory(epyc)
+    assert found.total_bytes == 8 << 30
+    assert found.available_bytes == 4 << 30
+    assert found.limit_bytes == 3 << 30
+    assert found.usable_bytes == 2 << 30  # 3 - 1 used
+
+
+def test_control_groups_of_version_1(tmp_path: Path) -> None:
+    root = write_tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/box\n2:cpu,cpuacct:/box",
+            "proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 8000000 kB",
+            "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "150000",
+            "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",  # no limit
+            "sys/fs/cgroup/memory/box/memory.limit_in_bytes": str(1 << 30),
+            "sys/fs/cgroup/memory/box/memory.usage_in_bytes": str(1 << 28),
+        },
+    )
+    assert machine.cores(root).quota == 1.5
+    assert machine.memory(root).limit_bytes == 1 << 30
+    assert machine.memory(root).usable_bytes == (1 << 30) - (1 << 28)
+
+
+def test_threads_take_different_cores_and_one_socket_first(epyc: Path) -> None:
+    assert machine.choose_cpus(1, epyc) == (1,)
+    assert machine.choose_cpus(2, epyc) == (1, 4)  # 4 is alone on the core of CPU 0: socket 0
+    assert machine.choose_cpus(4, epyc) == (1, 2, 3, 4)
+    assert machine.choose_cpus(7, epyc) == (1, 2, 3, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("threads", [-1, 0, 8])
+def test_more_threads_than_cpus_are_refused(epyc: Path, threads: int) -> None:
+    with pytest.raises(InputError, match=r"not in 1\.\.7"):
+        machine.choose_cpus(threads, epyc)
+
+
+@given(st.integers(-5, 10_000))
+def test_chosen_cpus_are_allowed_and_as_many(threads: int) -> None:
+    allowed = machine.cores().allowed
+    if 1 <= threads <= len(allowed):
+        assert set(machine.choose_cpus(threads)) <= set(allowed)
+        assert len(machine.choose_cpus(threads)) == threads
+    else:
+        with pytest.raises(InputError, match="threads"):
+            machine.choose_cpus(threads)
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_cpu_list_reads_what_the_kernel_writes(cpus: set[int]) -> None:
+    assert cpu_list(",".join(map(str, sorted(cpus)))) == tuple(sorted(cpus))
+    low, high = min(cpus), max(cpus)
+    assert cpu_list(f"{low}-{high}\n") == tuple(range(low, high + 1))
+
+
+def test_an_empty_tree_gives_unknowns_with_a_reason(tmp_path: Path) -> None:
+    assert machine.caches(tmp_path) is None
+    assert machine.last_cache_bytes((0,), tmp_path) is None
+    assert machine.cores(tmp_path).physical is None
+    assert machine.cores(tmp_path).reason
+    assert machine.memory(tmp_path).usable_bytes is None
+    assert machine.memory(tmp_path).reason
+    assert machine.cpu_model(tmp_path)
+    reading = machine.resident_memory_meter(tmp_path)()
+    assert reading.value_bytes is None
+    assert "cannot be set back" in reading.note
+
+
+def test_a_hidden_model_is_told_apart_by_its_numbers(tmp_path: Path) -> None:
+    lines = "cpu family : 6\nmodel : 143\nmodel name : Intel(R) Xeon(R) Processor\nstepping : 8"
+    root = write_tree(tmp_path, {"proc/cpuinfo": lines})
+    assert machine.cpu_model(root) == "Intel(R) Xeon(R) Processor f6m143s8"
+
+
+@pytest.mark.parametrize(
+    ("product", "slug"),
+    [
+        ("AMD EPYC 9R14", "amd-epyc-9r14"),
+        ("AMD EPYC 7763 64-Core Processor", "amd-epyc-7763"),
+        ("Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz", "intel-xeon-platinum-8375c"),
+        ("Intel(R) Xeon(R) Processor f6m143s8", "intel-xeon-f6m143s8"),
+        ("NVIDIA GeForce RTX 3060", "nvidia-geforce-rtx-3060"),
+    ],
+)
+def test_slug(product: str, slug: str) -> None:
+    assert machine.slug(product) == slug
+
+
+def test_platform_is_the_shipped_device_of_the_product_or_a_name_made_of_it() -> None:
+    assert machine.platform_name("cuda:0", "NVIDIA H200", None) == "h200-sxm"
+    assert machine.platform_name("cpu", "AMD EPYC 9R14", 2) == "cpu-amd-epyc-9r14-2t"
+    assert machine.platform_name("cuda:1", "NVIDIA Nothing 1", 2) == "nvidia-nothing-1"
+
+
+def test_environment_says_why_it_does_not_know() -> None:
+    facts = machine.environment()
+    assert facts["host"]
+    assert facts["cpu_model"]
+    unknown = {key for key, value in facts.items() if value is None}
+    assert set(facts["unknown"]) == unknown
+
+
+BIND = """
+import os
+from steptime.measure import machine
+cpus = machine.bind_threads(1)
+assert len(cpus) == 1 and os.sched_getaffinity(0) == set(cpus)
+assert {os.environ[name] for name in machine.THREAD_VARIABLES} == {"1"}
+import numpy
+try:
+    machine.bind_threads(1)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_threads_are_bound_before_a_framework_only() -> None:
+    done = subprocess.run([sys.executable, "-c", BIND], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "threads must be bound before numpy is imported"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+def test_peak_memory_counts_this_network_and_not_the_one_before() -> None:
+    bytearray(256 * MEGA)  # the one before: its high-water mark must not be seen
+    for size in (64 * MEGA, 16 * MEGA):
+        read = machine.resident_memory_meter()
+        held = bytearray(size)
+        held[::4096] = b"1" * (size // 4096)
+        del held
+        reading = read()
+        if reading.value_bytes is None:
+            pytest.skip(reading.note)
+        assert size <= reading.value_bytes + MEGA
+        assert reading.value_bytes < size + 8 * MEGA
+
+
+def test_doctor_knows_this_machine_and_imports_no_framework() -> None:
+    code = (
+        "import sys, json; from steptime.measure import doctor; report = doctor.examine();"
+        "json.dumps(report); assert not {'torch', 'numpy', 'jax', 'tensorflow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_doctor_says_what_is_missing_and_how_to_get_it(
+    epyc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "installed_version", lambda _: None)
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 1.0, 1.0))
+    report = doctor.examine(epyc)
+    remedies = {row["what"]: row["remedy"] for row in report["missing"]}
+    assert "pytorch.org" in remedies["PyTorch"]
+    assert "steptime probe" in remedies["probe"]
+    assert "chmod" not in remedies["rapl"]
+    problems = " ".join(report["problems"])
+    assert "load 6 on 7 CPUs" in problems
+    assert "2.5 CPUs of the 7" in problems
+    rows = doctor.doctor_table(report)
+    assert ("CPU", "AMD EPYC 9R14 (virtual machine)") in rows
+    assert ("cores", "4 physical, 8 CPUs, 7 allowed, quota 2.5") in rows
+    assert all(isinstance(name, str) and text for name, text in rows)
+
+
+def test_doctor_finds_energy_counters_that_may_be_read(tmp_path: Path) -> None:
+    root = write_tree(tmp_path, {"sys/class/powercap/intel-rapl:0/energy_uj": "123"})
+    assert doctor.meters(root)["rapl"] is None
+    assert doctor.meters(root)["perf"] is not None
+
+
+def test_clock_resolves_far_less_than_a_sample() -> None:
+    assert 0 < doctor.clock_resolution_s() < 1e-4
+    assert doctor.imports("json")
+    assert not doctor.imports("no_such_module_of_that_name")

@@ -1,0 +1,250 @@
+"""Probing: what is sampled in a budget, what becomes of it, and real probes that are tiny."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from steptime import catalog
+from steptime.core.errors import InputError
+from steptime.core.hardware import device_from_table
+from steptime.measure import machine, probe, roofs
+
+MEGA = 1 << 20
+
+ANSWER: dict[str, Any] = {
+    "backend": "torch",
+    "version": "2.13.0",
+    "device": "cpu",
+    "kind": "cpu",
+    "product": "AMD EPYC 9R14",
+    "threads": 2,
+    "memory_bytes": 24_000_000_000,
+    "cache_bytes": 32_000_000,
+    "budget_s": 20.0,
+    "wall_s": 18.5,
+    "taken_at": "2026-11-21T04:09:27+00:00",
+    "curves": {
+        "gemm.float32": {
+            "m": [512, 1024],
+            "k": [512, 1024],
+            "n": [512, 1024],
+            "work": [2 * 512**3, 2 * 1024**3],
+            "min_s": [0.002, 0.01],
+            "median_s": [0.0021, 0.011],
+            "samples": [9, 8],
+        },
+        "gemm.float16": {},
+        "memory.copy": {
+            "array_bytes": [1_000_000, 64_000_000],
+            "work": [2_000_000, 128_000_000],  # 4 caches
+            "min_s": [2e-5, 4e-3],
+            "median_s": [2e-5, 4e-3],
+            "samples": [9, 9],
+        },
+        "memory.add": {
+            "array_bytes": [1_000_000, 16_000_000],
+            "work": [3_000_000, 48_000_000],  # 1.5 caches: too few
+            "min_s": [2e-5, 1e-3],
+            "median_s": [2e-5, 1e-3],
+            "samples": [9, 9],
+        },
+        "dispatch": {
+            "op": ["add", "matmul"],
+            "work": [1, 1],
+            "min_s": [8e-7, 1e-6],
+            "median_s": [9e-7, 1e-6],
+            "samples": [60, 60],
+        },
+    },
+    "skipped": {"gemm.float16": ["m=64 k=64 n=64 and larger: not implemented for 'Half'"]},
+}
+
+
+class Machine:
+    """A fake clock, and cases whose calls move it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.order: list[str] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def case(self, group: str, work: float, per_s: float, prepare_s: float = 0.0) -> roofs.Case:
+        def timer(calls: int) -> float:
+            self.order.append(f"{group} {work:g}")
+            spent_s = calls * work / per_s
+            self.now_s += spent_s
+            return spent_s
+
+        def prepare() -> roofs.Timer:
+            self.now_s += prepare_s
+            return timer
+
+        return roofs.Case(group, {"size": int(work)}, work, int(work), prepare)
+
+
+def test_samples_are_taken_in_turns_within_the_budget() -> None:
+    fake = Machine()
+    cases = [fake.case("gemm.float32", 10.0**n, 1e9, prepare_s=1e-4) for n in range(4, 12)]
+    cases += [fake.case("memory.copy", 10.0**n, 1e9) for n in range(5, 11)]
+    taken = roofs.sample(cases, 10.0, fake.clock)
+    assert fake.now_s <= 10.0
+    gemm = taken.curves["gemm.float32"]
+    assert gemm["size"] == [10**4, 10**5, 10**6, 10**7, 10**8]  # 1 s * 5 visits fills its 5 s
+    assert taken.skipped["gemm.float32"] == ["size=1000000000 and larger: no time, it needs 5 s"]
+    assert min(gemm["samples"]) >= roofs.MIN_SAMPLES
+    assert probe.best_per_s(gemm) == pytest.approx(1e9)
+    last = fake.order[-200:]
+    assert sum(a.split()[0] != b.split()[0] for a, b in itertools.pairwise(last)) > 10
+
+
+def test_a_slow_type_costs_no_more_than_its_share() -> None:
+    fake = Machine()
+    cases = [
+        fake.case(f"gemm.{dtype}", float(roofs.gemm_flop(m, k, n)), per_s)
+        for dtype, per_s in (("float32", 2e11), ("float16", 1e8))
+        for m, k, n in roofs.GEMM_SHAPES
+    ]
+    taken = roofs.sample(cases, 8.0, fake.clock)
+    assert fake.now_s <= 8.0
+    # 2 s: 512^3 takes 2.7 s at 1e8 FLOP/s, 256^3 a third of a second
+    assert taken.curves["gemm.float16"]["size"][-1] == 2 * 256**3
+    assert taken.curves["gemm.float32"]["size"][-1] >= 2 * 2048**3
+
+
+def test_what_a_device_cannot_do_is_said() -> None:
+    def refuse() -> roofs.Timer:
+        raise roofs.RefusedError("no such kernel")
+
+    taken = roofs.sample([roofs.Case("gemm.float16", {"m": 64}, 1, 1, refuse)], 1.0)
+    assert taken.curves == {"gemm.float16": {}}
+    assert taken.skipped == {"gemm.float16": ["m=64 and larger: no such kernel"]}
+
+
+def test_array_sizes_reach_out_of_the_cache_and_stay_in_the_room() -> None:
+    sizes = roofs.array_sizes_bytes(32 * MEGA, None)
+    assert sizes[0] == 1 << 16
+    assert sizes[-1] == 64 * MEGA  # two arrays are 4 caches
+    assert all(a < b for a, b in itertools.pairwise(sizes))
+    narrow = roofs.array_sizes_bytes(32 * MEGA, 240 * MEGA)
+    assert narrow[-1] == 10 * MEGA  # 240 / (2 * 12)
+    assert sum(roofs.ARRAYS.values()) * sum(narrow) <= 120 * MEGA
+    assert roofs.array_sizes_bytes(None, None)[-1] > 100 * MEGA
+
+
+def test_gemm_work() -> None:
+    assert roofs.gemm_flop(2, 4, 5) == 2 * 2 * 4 * 5
+    assert roofs.gemm_size(2, 4, 5) == 8 + 20 + 10
+    works = [roofs.gemm_flop(*shape) for shape in roofs.GEMM_SHAPES]
+    assert works == sorted(works)
+
+
+def test_device_table_of_a_recorded_answer() -> None:
+    table = probe.device_table(ANSWER)
+    device = device_from_table(table, "here")
+    assert device.name == "cpu-amd-epyc-9r14-2t"
+    assert device.peak_flop_per_s == {"float32": pytest.approx(2 * 1024**3 / 0.01)}
+    assert device.memory_bytes_per_s == pytest.approx(128e6 / 4e-3)  # not the 48e9 of 1.5 caches
+    assert device.memory_bytes == 24e9
+    assert device.launch_s == pytest.approx(8e-7)
+    assert device.source == "measured by steptime probe on 2026-11-21 with torch 2.13.0, 2 threads"
+    assert "gemm.float16 not measured: m=64" in device.note
+    assert device.products == ()  # one thread of this CPU is another platform
+    assert device.measured["gemm"]["float32"]["min_s"] == [0.002, 0.01]
+    assert device.measured["memory"]["add"]["samples"] == [9, 9]
+    assert device.measured["dispatch"]["op"] == ["add", "matmul"]
+
+
+def test_device_table_is_written_and_found_as_local() -> None:
+    table = probe.device_table(ANSWER)
+    catalog.write_user_device(table, table["name"])
+    assert catalog.device("local") == device_from_table(table, "here")
+
+
+def test_a_probed_shipped_device_keeps_the_shipped_name_free() -> None:
+    facts = {"device": "cuda:0", "kind": "gpu", "product": "NVIDIA H200", "cache_bytes": None}
+    table = probe.device_table(ANSWER | facts)
+    assert table["name"] == "h200-sxm-probed"
+    assert table["measured"]["platform"] == "h200-sxm"
+    assert table["products"] == ["NVIDIA H200"]
+    assert "threads" not in table["source"]
+    assert "the last cache is unknown" in table["note"]
+    catalog.write_user_device(table, table["name"])
+
+
+def test_arrays_that_stay_in_the_cache_are_doubted() -> None:
+    table = probe.device_table(ANSWER | {"cache_bytes": 100_000_000})
+    assert "arrays of 1.3 last-level caches" in table["note"]
+    assert table["memory_GB_per_s"] == pytest.approx(32.0)  # the largest arrays
+
+
+@pytest.mark.parametrize("group", ["gemm.float32", "memory"])
+def test_no_roof_without_a_measurement(group: str) -> None:
+    curves = {name: {} if name.startswith(group) else c for name, c in ANSWER["curves"].items()}
+    with pytest.raises(InputError, match="larger budget"):
+        probe.device_table(ANSWER | {"curves": curves})
+
+
+def check_real(answer: Mapping[str, Any], dtypes: Sequence[str], took_s: float) -> None:
+    assert took_s < 1.3 * answer["budget_s"] + 0.2  # a hiccup of a shared machine
+    device = device_from_table(probe.device_table(answer), "here")
+    assert set(device.peak_flop_per_s) == set(dtypes)
+    assert all(1e7 < peak < 1e15 for peak in device.peak_flop_per_s.values())
+    assert 1e8 < device.memory_bytes_per_s < 1e13
+    assert device.launch_s is not None
+    assert 1e-8 < device.launch_s < 1e-3
+    for curve in answer["curves"].values():
+        pairs = zip(curve["min_s"], curve["median_s"], strict=True)
+        assert all(0 < least <= median < math.inf for least, median in pairs)
+
+
+def test_a_real_probe_by_numpy() -> None:
+    pytest.importorskip("numpy")
+    from steptime.measure.backends import numpy_probe
+
+    started = time.perf_counter()
+    answer = numpy_probe.probe(dtypes=("float32",), budget_s=1.0)
+    check_real(answer, ("float32",), time.perf_counter() - started)
+    assert answer["product"] == machine.cpu_model()
+    with pytest.raises(InputError, match="numpy runs on 'cpu' only"):
+        numpy_probe.probe("cuda")
+    with pytest.raises(InputError, match="float32"):
+        numpy_probe.probe(dtypes=("float31",))
+
+
+@pytest.mark.framework
+def test_a_real_probe_by_torch() -> None:
+    from steptime.measure.backends import torch_probe
+
+    started = time.perf_counter()
+    answer = torch_probe.probe(dtypes=("float32", "float16"), budget_s=2.0)
+    check_real(answer, ("float32", "float16"), time.perf_counter() - started)
+    assert set(answer["curves"]["dispatch"]["op"]) == {"add", "matmul", "mul_and_gradient"}
+    with pytest.raises(InputError, match="cpu"):
+        torch_probe.probe("cuda:99")
+    with pytest.raises(InputError, match="float32"):
+        torch_probe.probe(dtypes=("float31",))
+
+
+@pytest.mark.gpu
+def test_a_real_probe_of_a_gpu() -> None:
+    import torch
+
+    from steptime.measure.backends import torch_probe
+
+    started = time.perf_counter()
+    answer = torch_probe.probe("cuda", budget_s=5.0)
+    dtypes = [group[5:] for group, c in answer["curves"].items() if group.startswith("gemm.") and c]
+    check_real(answer, dtypes, time.perf_counter() - started)
+    assert answer["product"] == torch.cuda.get_device_name(0)
+    issued = dict(zip(*(answer["curves"]["dispatch"][key] for key in ("op", "min_s")), strict=True))
+    assert issued["add"] <= 1.2 * issued["add_until_done"]
+    tf32 = torch.cuda.get_device_capability(0) >= (8, 0) and torch.version.hip is None
+    assert ("tf32" in dtypes) == tf32
