@@ -1,0 +1,80 @@
+"""Where PyTorch can run here: finding a device, its name, its memory, its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import repeat
+
+import torch
+
+from steptime.core.errors import InputError, shorten
+from steptime.measure import machine
+
+
+def find(name: str) -> torch.device:
+    """Give the device of `cpu`, `cuda[:n]` or `mps`; raises `InputError` where it is not here."""
+    here = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        here.append("mps")
+    full = "cuda:0" if name == "cuda" else name
+    if full not in here:
+        raise InputError(f"{shorten(name)} is not available here; there is: {', '.join(here)}")
+    return torch.device(full)
+
+
+def product(device: torch.device) -> str:
+    """Give the name that the driver or the system gives the device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return machine.cpu_model()  # an Apple GPU is part of the chip
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """Give the accelerator's memory; None for the host's."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory())
+    return None
+
+
+def sync(device: torch.device) -> Callable[[], None]:
+    """Give what returns when the device has finished its work."""
+    if device.type == "cuda":
+        return partial(torch.cuda.synchronize, device)
+    if device.type == "mps":
+        return torch.mps.synchronize
+    return lambda: None
+
+
+def timer(device: torch.device) -> Callable[[Callable[[], None], int], float] | None:
+    """Give a timer of n steps by the device's own clock, in seconds; None where it has none."""
+    return partial(_event_s, device) if device.type == "cuda" else None
+
+
+def _event_s(device: torch.device, step: Callable[[], None], steps: int) -> float:
+    with torch.cuda.device(device):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(device)
+        first.record()
+        for _ in repeat(None, steps):
+            step()
+        last.record()
+        last.synchronize()
+    return float(first.elapsed_time(last)) / 1e3
+
+
+def memory_meter(
+    device: torch.device,
+) -> tuple[Callable[[], tuple[int | None, str]], Callable[[], None]]:
+    """Give what reads the peak bytes and names the meter, and what sets the peak back."""
+    if device.type == "cuda":
+        return (
+            lambda: (torch.cuda.max_memory_allocated(device), "torch.cuda.max_memory_allocated"),
+            partial(torch.cuda.reset_peak_memory_stats, device),
+        )
+    if device.type == "mps":  # has no high-water mark: what the pool has grown to
+        meter = "torch.mps.driver_allocated_memory"
+        return lambda: (torch.mps.driver_allocated_memory(), meter), torch.mps.empty_cache
+    return lambda: (None, "resident set, by the worker"), lambda: None

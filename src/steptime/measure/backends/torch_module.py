@@ -1,0 +1,144 @@
+"""From a forward graph to a PyTorch module: one generated function, one line an op."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, fx, nn
+
+from steptime.core.dtypes import Precision
+from steptime.core.graph import Graph, Op
+from steptime.measure.backends.torch_kinds import RECURRENT, RUNS, TAKES_BIAS
+from steptime.measure.contract import UnsupportedError
+from steptime.measure.synthetic import Fill, fills, rotary_angle
+
+
+def module_of(
+    graph: Graph, values: Mapping[str, Tensor], precision: Precision, compiled: bool = False
+) -> fx.GraphModule:
+    """Give the module of a forward graph: inputs in the graph's order `->` its first output.
+
+    Weights and buffers are `values`, shared and not copied. The generated function lets go of
+    each tensor after its last use, and calls nothing but the ops. A bias joins the product before
+    it, as a library's layer has it. Under autocast (`precision.mixed`) casts of inputs and weights
+    are left to autocast. Raises `UnsupportedError` for kinds that PyTorch does not run here.
+    """
+    missing = sorted({op.kind for op in graph.ops} - RUNS.keys())
+    if missing:
+        raise UnsupportedError(f"torch does not run: {', '.join(missing)}")
+    root = nn.Module()
+    lines = fx.Graph()
+    nodes = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
+    for name in graph.weights:
+        nodes[name] = _attribute(lines, root, name, values[name])
+    for name in graph.buffers:
+        nodes[name] = _attribute(lines, root, name, values[name])
+    makers = {op.outputs[0]: op for op in graph.ops}
+    joined = _joined(graph, makers)
+    for op in graph.ops:
+        if op.name in joined:
+            continue
+        product = makers.get(op.inputs[0])
+        if op.kind == "cast" and precision.mixed and op.attrs["dtype"] == precision.compute:
+            nodes[op.outputs[0]] = nodes[op.inputs[0]]
+            continue
+        done, tensors = op, op.inputs
+        if op.kind == "bias" and product is not None and product.name in joined:
+            done, tensors = product, (*product.inputs, op.inputs[1])
+        run = RUNS[done.kind]
+        if compiled and done.kind in RECURRENT:  # the compiler would unroll every time step
+            run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
+        arguments = tuple(nodes[name] for name in tensors)
+        nodes[op.outputs[0]] = lines.create_node(
+            "call_function", run, arguments, dict(done.attrs), _identifier(op.name)
+        )
+    lines.output(nodes[graph.outputs[0]])
+    return fx.GraphModule(root, lines, _identifier(graph.name))
+
+
+def _joined(graph: Graph, makers: Mapping[str, Op]) -> set[str]:
+    """Give the names of products that are computed by the bias op after them."""
+    users = Counter(name for op in graph.ops for name in op.inputs)
+    users.update(graph.outputs)
+    joined = set()
+    for op in graph.ops:
+        product = makers.get(op.inputs[0])
+        if op.kind != "bias" or product is None or product.kind not in TAKES_BIAS:
+            continue
+        rank = len(graph.tensors[op.inputs[0]].shape)
+        axis = op.attrs.get("axis", -1)
+        along = isinstance(axis, int) and axis % rank == TAKES_BIAS[product.kind] % rank
+        if along and users[op.inputs[0]] == 1:
+            joined.add(product.name)
+    return joined
+
+
+def _identifier(name: str) -> str:
+    text = re.sub(r"\W", "_", name)
+    return text if text[:1].isalpha() else f"_{text}"
+
+
+def _attribute(lines: fx.Graph, root: nn.Module, name: str, value: Tensor) -> fx.Node:
+    count = len(root._parameters) + len(root._buffers)  # noqa: SLF001  # counted, not touched
+    place = f"{_identifier(name)}_{count}"  # two names may look the same as identifiers
+    if isinstance(value, nn.Parameter):
+        root.register_parameter(place, value)
+    else:
+        root.register_buffer(place, value)
+    return lines.get_attr(place)
+
+
+def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, Tensor]:
+    """Give values for every input, weight and buffer of `graph`; weights are parameters.
+
+    They are drawn on the device in the type of the tensor, each from the same generator.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    weights = set(graph.weights)
+    values: dict[str, Tensor] = {}
+    for name, fill in fills(graph).items():
+        spec = graph.tensors[name]
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        tensor = torch.empty(spec.shape, dtype=dtype, device=device)
+        _DRAWS[fill.how](tensor, fill, generator)
+        values[name] = nn.Parameter(tensor) if name in weights else tensor
+    return values
+
+
+def _normal(tensor: Tensor, fill: Fill, generator: torch.Generator) -> None:
+    tensor.normal_(0.0, fill.amount, generator=generator)
+
+
+def _constant(tensor: Tensor, fill: Fill, _: torch.Generator) -> None:
+    tensor.fill_(fill.amount)
+
+
+def _ids(tensor: Tensor, fill: Fill, generator: torch.Generator) -> None:
+    tensor.random_(0, int(fill.amount), generator=generator)
+
+
+def _angles(tensor: Tensor, _: Fill, __: torch.Generator) -> None:
+    length, width = tensor.shape
+    turns = torch.tensor([rotary_angle(1, i, width) for i in range(width // 2)])
+    angles = torch.arange(length, dtype=torch.float32).outer(turns)
+    tensor.copy_(torch.cat((angles.cos(), angles.sin()), -1))
+
+
+_DRAWS = {"normal": _normal, "constant": _constant, "ids": _ids, "angles": _angles}
+
+
+def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
+    """Put each recurrent layer's weights into one block, as cuDNN wants them and nn.LSTM does."""
+    for op in graph.ops:
+        if op.kind not in RECURRENT or any(name not in values for name in op.inputs[1:]):
+            continue
+        w_ih, w_hh, b_ih, b_hh = (values[name] for name in op.inputs[1:])
+        layer = RECURRENT[op.kind](
+            w_ih.shape[1], w_hh.shape[1], batch_first=True, device="meta", dtype=w_ih.dtype
+        )
+        layer.weight_ih_l0, layer.weight_hh_l0 = w_ih, w_hh
+        layer.bias_ih_l0, layer.bias_hh_l0 = b_ih, b_hh
+        layer.flatten_parameters()

@@ -1,0 +1,123 @@
+"""What every backend starts a network from: synthetic values and the optimizers' settings.
+
+Speed does not depend on values as long as none is denormal, infinite or not a number, so weights
+are scaled to keep activations near 1 in networks of any depth, and the learning rate is small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from steptime.core.graph import Graph, TensorSpec
+from steptime.ops.sequence import GATES
+
+NORM_EPSILON = 1e-5  # of every norm, as torch's layer norm
+RUNNING_SHARE = 0.1  # of a batch in the running statistics of batch norm, as torch
+LEARNING_RATE = 1e-4
+MOMENTUM = 0.9
+RMSPROP_DECAY = 0.99
+ADAM_DECAYS = (0.9, 0.999)
+ROTARY_BASE = 10_000.0  # Su et al. 2021, section 3.3
+
+
+def optimizer_epsilon(dtype: str) -> float:
+    """Give what RMSProp and Adam add to a root: 1e-8, which would be 0 in float16."""
+    return 1e-4 if dtype == "float16" else 1e-8
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Values of a tensor.
+
+    `normal` numbers of deviation `amount`, the `constant` amount, `ids` below `amount`, or the
+    cosines and sines of rotary `angles` (`rotary_angle`).
+    """
+
+    how: Literal["normal", "constant", "ids", "angles"]
+    amount: float = 0.0
+
+
+def rotary_angle(position: int, pair: int, head_width: int) -> float:
+    """Give the angle in radians by which a pair of features is turned (Su et al. 2021, eq. 15).
+
+    A table of `angles` `[l, d]` holds d/2 cosines and then d/2 sines in each row.
+    """
+    return position * math.pow(ROTARY_BASE, -2.0 * pair / head_width)
+
+
+Specs = tuple[TensorSpec, ...]
+
+
+def _fan_in(specs: Specs) -> Fill:
+    """Keep the deviation through a product and a ReLU (He et al. 2015, eq. 10)."""
+    return Fill("normal", math.sqrt(2.0 / max(1, math.prod(specs[1].shape[1:]))))
+
+
+def _fan_in_transposed(specs: Specs) -> Fill:
+    return Fill("normal", math.sqrt(2.0 / max(1, specs[1].size // specs[1].shape[1])))
+
+
+def _by_width(specs: Specs) -> Fill:
+    return Fill("normal", 1.0 / math.sqrt(max(1, specs[1].shape[-1])))
+
+
+def _by_hidden(specs: Specs) -> Fill:
+    return Fill("normal", 1.0 / math.sqrt(max(1, specs[2].shape[-1])))
+
+
+def _zeros(_: Specs) -> Fill:
+    return Fill("constant", 0.0)
+
+
+def _ones(_: Specs) -> Fill:
+    return Fill("constant", 1.0)
+
+
+USES: dict[tuple[str, int], Callable[[Specs], Fill]] = {  # (kind, input): its values
+    ("linear", 1): _fan_in,
+    ("conv2d", 1): _fan_in,
+    ("conv_transpose2d", 1): _fan_in_transposed,
+    ("matmul", 1): _by_width,
+    ("bias", 1): _zeros,
+    ("batch_norm", 1): _ones,
+    ("batch_norm", 2): _zeros,
+    ("batch_norm", 3): _zeros,
+    ("batch_norm", 4): _ones,
+    ("layer_norm", 1): _ones,
+    ("layer_norm", 2): _zeros,
+    ("rms_norm", 1): _ones,
+    ("embedding", 0): lambda specs: Fill("ids", specs[1].shape[0]),
+    ("embedding", 1): _by_width,
+    ("cross_entropy", 1): lambda specs: Fill("ids", specs[0].shape[-1]),
+    ("rotary", 1): lambda _: Fill("angles"),
+    **{(cell, i): rule for cell in GATES for i, rule in ((1, _by_hidden), (2, _by_hidden))},
+    **{(cell, i): _zeros for cell in GATES for i in (3, 4)},
+}
+_PASSED_ON = ("cast", "slice", "reshape", "transpose", "flatten")  # the next op says what it is
+
+
+def fills(graph: Graph) -> dict[str, Fill]:
+    """Give the values of every input, weight and buffer, by the op that first uses it.
+
+    In a training graph the gradient of the loss is 1 and the optimizer's state 0.
+    """
+    found: dict[str, Fill] = {f"{name}/grad": Fill("constant", 1.0) for name in graph.outputs}
+    source = {name: name for name in (*graph.inputs, *graph.weights, *graph.buffers)}
+    for op in graph.ops:
+        if op.kind in _PASSED_ON and op.inputs[0] in source:
+            source[op.outputs[0]] = source[op.inputs[0]]
+        for i, name in enumerate(op.inputs):
+            rule = USES.get((op.kind, i))
+            if rule and name in source and source[name] not in found:
+                found[source[name]] = rule(tuple(graph.tensors[n] for n in op.inputs))
+    buffers = {name: found.get(name, Fill("constant", 0.0)) for name in graph.buffers}
+    weights = {name: found.get(name) or _plain(graph.tensors[name]) for name in graph.weights}
+    inputs = {name: found.get(name, Fill("normal", 1.0)) for name in graph.inputs}
+    return {**inputs, **weights, **buffers}
+
+
+def _plain(spec: TensorSpec) -> Fill:
+    return Fill("normal", 1.0 / math.sqrt(max(1, *spec.shape[-1:], 1)))
