@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -87,23 +88,26 @@ def take_samples(
         steps = _steps_for(sample_s, min(warmup_s[-WINDOW:]))
 
     step_s: list[float] = []
+    ordered: list[float] = []
     rows: list[dict[str, Any]] = []
+    counted = watch.read() if watch else {}
     while True:
-        before = watch.read() if watch else None
         total_s = seconds_of(step, steps)
         row: dict[str, Any] = {"steps": steps}
-        if watch and before is not None:
-            row |= changes(before, watch.read(), total_s)
+        if watch:
+            before, counted = counted, watch.read()  # one reading a sample: the gap is nothing
+            row |= changes(before, counted, total_s)
         left_s = start_s + budget_s - clock()
         if total_s < sample_s and left_s > 0:  # the step became faster: it was not warm
             warmup_s.append(total_s / steps)
             steps = max(steps + 1, _steps_for(sample_s, total_s / steps))
             continue
         step_s.append(total_s / steps)
+        insort(ordered, total_s / steps)
         rows.append(row)
         if len(step_s) >= least and total_s > left_s:
             break
-        if len(step_s) >= max(wanted, least) and median_half_width(step_s) <= NARROW:
+        if len(step_s) >= max(wanted, least) and median_half_width(ordered) <= NARROW:
             break
 
     half = len(step_s) // 2
@@ -126,13 +130,13 @@ def agree(earlier: Sequence[float], later: Sequence[float]) -> bool:
     return abs(middles[0] - middles[1]) <= max(TOLERANCE * min(middles), 2 * error)
 
 
-def median_half_width(times: Sequence[float]) -> float:
-    """Give half the 95 % interval of the median as a share of it, from order statistics.
+def median_half_width(ordered: Sequence[float]) -> float:
+    """Give half the 95 % interval of the median of sorted times, as a share of the median.
 
     Its ends have the ranks (n - 1.96 sqrt(n)) / 2 and 1 + (n + 1.96 sqrt(n)) / 2, counted from 1,
     rounded outwards (Le Boudec 2010, chapter 2; Hoefler and Belli 2015).
     """
-    ordered, n = sorted(times), len(times)
+    n = len(ordered)
     low = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)
     high = min(n - 1, math.ceil((n + 1.96 * math.sqrt(n)) / 2))
     return (ordered[high] - ordered[low]) / 2 / median(ordered)
