@@ -36,13 +36,13 @@ def query(rows: Sequence[Row], sql: str) -> list[Row]:
     finite comes back as None. Raises `InputError` with DuckDB's own reason for what it refuses.
     """
     with _connection(rows) as connection, _refusals("the query"):
-        relation = connection.sql(sql)
-        if relation is None:
+        answer: duckdb.DuckDBPyConnection | None = connection.execute(sql)
+        if answer is None or not answer.description:  # an empty statement
             return []
-        names = _distinct(relation.columns)
+        names = _distinct([column[0] for column in answer.description])
         return [
             {name: _plain(value) for name, value in zip(names, values, strict=True)}
-            for values in relation.fetchall()
+            for values in answer.fetchall()
         ]
 
 
@@ -61,18 +61,18 @@ def export(rows: Sequence[Row], path: Path, sql: str = "FROM records") -> int:
     try:
         with _connection(rows, writes=part) as connection:
             with _refusals("the query"):
-                relation = connection.sql(sql)
+                relation: duckdb.DuckDBPyRelation | None = connection.sql(sql)
                 if relation is None:
                     raise InputError("the query: gives no table to export")
-                relation.to_table("answer")
+                relation.create("answer")
             _copy(connection, part, ending)
-            found = connection.sql("SELECT count(*) FROM answer").fetchone()
+            count = connection.execute("SELECT count(*) FROM answer").fetchall()[0][0]
         part.replace(path)
     except OSError as error:
         raise StoreError(f"{path}: cannot write: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
-    return int(found[0]) if found else 0
+    return int(count)
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, path: Path, ending: str) -> None:

@@ -1,0 +1,148 @@
+"""Pairs: ratios by hand, verdicts that hold together, and a reason for all that has no partner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import synthetic
+from steptime.analysis.pairs import errors, predicted_and_measured, two_folders, two_platforms
+from steptime.analysis.results import results, roof_flop_per_s
+from steptime.core.errors import InputError
+from steptime.core.record import Method, Quantity, Record
+from steptime.core.workload import Workload
+
+FC = Workload("fc", {"layers": 4}, 64)
+
+
+def a_prediction(step_s: float, **more: float) -> Record:
+    quantities = {"step_s": step_s, "flop": 6e9, "traffic_bytes": 2e9} | more
+    held = {name: Quantity(value=value) for name, value in quantities.items()}
+    return replace(synthetic.predicted(FC)[0], quantities=held)
+
+
+def a_measurement(*samples: float, **more: object) -> Record:
+    record = replace(synthetic.measured(FC), quantities={"step_s": Quantity(samples=samples)})
+    return replace(record, **more)  # type: ignore[arg-type]
+
+
+def test_measured_beside_predicted_by_hand() -> None:
+    found = predicted_and_measured([a_prediction(0.1), a_measurement(0.2, 0.2, 0.2)])
+    (pair,) = found.pairs
+    assert (pair["a"]["value"], pair["b"]["value"]) == (0.1, pytest.approx(0.2))
+    assert pair["ratio"] == pytest.approx(2.0)  # 0.2 / 0.1
+    assert pair["flop_per_s"] == pytest.approx(3e10)  # 6e9 FLOP in 0.2 s
+    assert pair["peak_fraction"] == pytest.approx(3e10 / 204e9)
+    # intensity 6e9 / 2e9 = 3 FLOP/byte, below the ridge 204 / 39: the roof is 3 * 39e9
+    assert pair["roof_fraction"] == pytest.approx(3e10 / (3 * 39e9))
+    assert pair["verdict"] is None
+    assert found.unpaired == []
+
+
+def test_the_lower_roof_counts() -> None:
+    assert roof_flop_per_s(2.0, 100.0, 10.0) == 20.0
+    assert roof_flop_per_s(50.0, 100.0, 10.0) == 100.0
+    assert roof_flop_per_s(None, 100.0, 10.0) is None
+
+
+def test_errors_by_hand() -> None:
+    pairs = [
+        {"name": str(ratio), "model": "fc", "batch": 1, "ratio": ratio} for ratio in (0.5, 2.0, 4.0)
+    ]
+    found = errors(pairs, worst=1)
+    # predicted / measured - 1: 1, -0.5, -0.75
+    assert found["median_error"] == pytest.approx(0.75)
+    assert found["geometric_mean_ratio"] == pytest.approx(4 ** (1 / 3))
+    assert found["within_factor_2"] == pytest.approx(2 / 3)
+    assert [row["ratio"] for row in found["worst"]] == [4.0]
+    assert errors([])["median_error"] is None
+
+
+def test_all_that_has_no_partner_has_a_reason() -> None:
+    other = replace(synthetic.predicted(FC)[0], platform="h100-sxm5")
+    lonely = synthetic.measured(replace(FC, batch_per_replica=1))
+    oom = synthetic.failed(FC, "oom", "killed", "no memory")
+    found = predicted_and_measured([a_prediction(0.1), oom, other, lonely])
+    assert found.pairs == []
+    assert {row["reason"] for row in found.unpaired} == {
+        "measured: oom (killed)",
+        "not measured",
+        "not predicted",
+    }
+
+
+def test_of_predictions_the_last_counts_and_runs_of_several_rounds_are_pooled() -> None:
+    records = [
+        a_prediction(0.1),
+        a_prediction(0.4),
+        a_measurement(0.2, 0.2, env={"round": 0}),
+        a_measurement(0.4, 0.4, env={"round": 1}),
+        synthetic.failed(FC, "failed", "crashed", "in round 2"),
+    ]
+    (pair,) = predicted_and_measured(records).pairs
+    assert pair["ratio"] == pytest.approx(0.75)  # the middle of 0.2 and 0.4 over 0.4
+    assert pair["b"]["runs"] == 2
+    (row,) = results(records)
+    assert (row["status"], row["runs"], row["samples_n"]) == ("ok", 2, 4)
+    assert row["measured_s"] == pytest.approx(0.3)
+
+
+def test_two_folders_pair_equal_options_and_say_what_differs() -> None:
+    torch = synthetic.TORCH
+    one, two = (replace(torch, options={"threads": n}) for n in (1, 2))
+    slow, fast = [0.2 + i * 1e-5 for i in range(20)], [0.1 + i * 1e-5 for i in range(20)]
+    a = [a_measurement(*slow, method=one), a_measurement(*fast, method=two)]
+    b = [a_measurement(*slow, method=one), a_measurement(*slow, method=two)]
+    verdicts = [pair["verdict"] for pair in two_folders(a, b).pairs]
+    assert verdicts == ["same", "slower"]
+    (pair,) = two_folders(a[:1], b[1:]).pairs
+    assert pair["options_that_differ"] == ["threads"]
+    assert two_folders(a, b[1:]).unpaired[0]["reason"] == (
+        "not with these options in the second folder"
+    )
+    newer = replace(b[0], method=Method("torch", "2.14", {"threads": 1}))
+    assert len(two_folders(a[:1], [newer]).pairs) == 1
+
+
+def test_two_platforms_pair_like_with_like() -> None:
+    here = synthetic.PLATFORM
+    records = [a_prediction(0.1), a_measurement(0.2, 0.2, 0.2)]
+    records += [replace(record, platform="other") for record in records[:1]]
+    found = two_platforms(records, here, "other")
+    (pair,) = found.pairs
+    assert (pair["a"]["origin"], pair["b"]["origin"]) == ("predicted", "predicted")
+    assert pair["ratio"] == 1.0
+    assert [row["reason"] for row in found.unpaired] == ["not on other"]
+    with pytest.raises(InputError, match="unknown platform 'othr'; did you mean 'other'"):
+        two_platforms(records, here, "othr")
+    with pytest.raises(InputError, match="itself"):
+        two_platforms(records, here, here)
+
+
+def test_another_quantity_and_an_unknown_one() -> None:
+    memory = {"peak_memory_bytes": Quantity(value=3e6)}
+    records = [a_prediction(0.1, peak_memory_bytes=2e6), a_measurement(0.2)]
+    records[1] = replace(records[1], quantities={**records[1].quantities, **memory})
+    (pair,) = predicted_and_measured(records, "peak_memory_bytes").pairs
+    assert pair["ratio"] == 1.5
+    assert (pair["ratio_low"], pair["ratio_high"]) == (None, None)
+    with pytest.raises(InputError, match="did you mean 'step_s'"):
+        predicted_and_measured(records, "stp_s")
+
+
+def test_verdicts_of_equal_folders_seldom_cry_wolf() -> None:
+    a = [synthetic.measured(w, runs=5, seed="a") for w in synthetic.workloads()]
+    found = two_folders(a, a)
+    assert len(found.pairs) == 24
+    assert {pair["verdict"] for pair in found.pairs} <= {"same", "unsure"}
+
+
+def test_ops_pair_where_both_sides_have_them() -> None:
+    op = replace(a_prediction(0.01), scope="dense0")
+    found = predicted_and_measured([a_prediction(0.1), op, a_measurement(0.2)])
+    assert [pair["scope"] for pair in found.pairs] == [""]
+    assert found.unpaired == []
+    both = [op, replace(a_measurement(0.02), scope="dense0")]
+    (pair,) = predicted_and_measured(both).pairs
+    assert (pair["scope"], pair["ratio"]) == ("dense0", pytest.approx(2.0))

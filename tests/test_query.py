@@ -1,0 +1,194 @@
+"""Rows, SQL and export: every column, proper types, and no way out of the table."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import synthetic
+from steptime.analysis.query import export, query
+from steptime.analysis.tables import COLUMNS, rows, short_names
+from steptime.core.errors import InputError
+from steptime.core.record import Quantity
+from steptime.core.workload import Plan, Workload
+
+RECORDS = synthetic.sweep(failures=True)
+ROWS = rows(RECORDS)
+
+
+def test_a_row_a_record_each_with_every_column() -> None:
+    assert len(ROWS) == len(RECORDS) == 48
+    for row in ROWS:
+        assert list(row) == list(ROWS[0])
+        assert set(COLUMNS) <= set(row)
+    assert {"layers", "nodes", "cell", "width", "blocks"} <= set(ROWS[0])
+    assert ROWS[0]["cell"] is None
+
+
+def test_numbers_of_a_measurement() -> None:
+    workload = Workload("fc", {"layers": 4}, 10, plan=Plan(data=2))
+    samples = (0.02, 0.01, 0.04, 0.01)
+    steps = Quantity(samples=samples, columns={"disturbed": (False, True, False, False)})
+    record = replace(
+        synthetic.measured(workload),
+        quantities={"step_s": steps, "forward_s": Quantity(samples=(1.0, 3.0))},
+    )
+    (row,) = rows([record])
+    assert row["step_s"] == pytest.approx(0.015)  # the middle of 0.01 and 0.02
+    assert row["step_s_min"] == 0.01
+    assert row["step_s_mean"] == pytest.approx(0.02)
+    assert row["speed_per_s"] == pytest.approx(2 * 10 / 0.02)  # two replicas of 10 in 20 ms
+    assert (row["samples_n"], row["samples_disturbed"], row["runs"]) == (4, 1, 1)
+    assert row["step_s_low"] <= 0.015 <= row["step_s_high"]
+    assert row["forward_s"] == 2.0
+    assert row["flop"] is None
+
+
+def test_numbers_of_a_prediction_and_of_a_failure() -> None:
+    predicted = next(row for row in ROWS if row["origin"] == "predicted")
+    assert predicted["speed_per_s"] == pytest.approx(predicted["batch"] / predicted["step_s"])
+    assert predicted["samples_n"] is None
+    oom = next(row for row in ROWS if row["status"] == "oom")
+    assert oom["step_s"] is None
+    assert oom["cause"] == "killed"
+
+
+def test_a_hyperparameter_whose_name_is_taken_gets_a_prefix_whatever_its_case() -> None:
+    workload = Workload("odd", {"Batch": 7, "flop": "x", "param_flop": 1, "layers": 2}, 3)
+    (row,) = rows([synthetic.measured(replace(workload, model="fc"))])
+    assert row["batch"] == 3
+    assert row["param_Batch"] == 7
+    assert row["param_flop"] == "x"
+    assert row["param_param_flop"] == 1
+    assert row["layers"] == 2
+
+
+def test_names_tell_the_networks_apart_and_no_more() -> None:
+    a = Workload("fc", {"layers": 4, "nodes": 8}, 64)
+    b = Workload("fc", {"layers": 4, "nodes": 16}, 64)
+    c = Workload("rnn", {"cell": "rnn"}, 1)
+    d = Workload("rnn", {"cell": "gru"}, 1)
+    names = short_names([a, b, c, d, a])
+    assert names == {
+        a.key: "fc nodes 8",
+        b.key: "fc nodes 16",
+        c.key: "rnn cell rnn",
+        d.key: "rnn gru",
+    }
+    every = short_names(synthetic.workloads())
+    assert len(set(every.values())) == 24
+
+
+def test_sql_sees_proper_types() -> None:
+    (row,) = query(
+        ROWS,
+        "SELECT typeof(any_value(step_s)) AS step, typeof(any_value(nodes)) AS nodes, "
+        "typeof(any_value(blocks)) AS blocks, typeof(any_value(energy_j)) AS energy, "
+        "count(*) AS n, max(nodes) AS most FROM records",
+    )
+    assert row == {
+        "step": "DOUBLE",
+        "nodes": "BIGINT",
+        "blocks": "VARCHAR",  # 1 and 3-4-6-3
+        "energy": "DOUBLE",  # though no record has it
+        "n": 48,
+        "most": 1024,
+    }
+    assert query(ROWS, "SELECT DISTINCT blocks FROM records WHERE filters = 32") == [
+        {"blocks": "1"}
+    ]
+
+
+def test_the_answer_is_what_json_can_say() -> None:
+    (row,) = query(
+        ROWS,
+        "SELECT 'nan'::DOUBLE AS a, 1.5::DECIMAL(4,2) AS b, DATE '2026-11-21' AS c, [1.0, "
+        "'inf'::DOUBLE] AS d, {'x': 1} AS e, 1 AS f, 2 AS f, sum(nodes) AS g, true AS h, 'ab'::BLOB AS i "
+        "FROM records",
+    )
+    assert row["a"] is None
+    assert (row["b"], row["c"], row["d"], row["e"]) == (1.5, "2026-11-21", [1.0, None], {"x": 1})
+    assert (row["f"], row["f_1"], row["h"]) == (1, 2, True)
+    json.dumps(row, allow_nan=False)
+
+
+def test_one_row_a_record_comes_back_as_it_went_in() -> None:
+    assert query(ROWS, "SELECT step_s, model, workload_key FROM records") == [
+        {name: row[name] for name in ("step_s", "model", "workload_key")} for row in ROWS
+    ]
+    assert query(ROWS, "") == []
+    assert query([], "SELECT count(*) AS n FROM records WHERE status = 'ok'") == [{"n": 0}]
+
+
+REFUSED = [
+    "SELEC 1",
+    "SELECT stp_s FROM records",
+    "SELECT * FROM recrds",
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM '/etc/passwd'",
+    "COPY records TO '/tmp/steptime-never.csv'",
+    "ATTACH '/tmp/steptime-never.db'",
+    "SET enable_external_access = true",
+    "INSTALL httpfs",
+    "SELECT step_s / 'x' FROM records",
+    "SELECT (",
+]
+
+
+@pytest.mark.parametrize("sql", REFUSED)
+def test_what_duckdb_refuses_is_one_line(sql: str) -> None:
+    with pytest.raises(InputError) as caught:
+        query(ROWS, sql)
+    assert "\n" not in str(caught.value)
+    assert not Path("/tmp/steptime-never.csv").exists()  # noqa: S108 - that it is not there
+
+
+def test_an_unknown_column_names_the_nearest() -> None:
+    with pytest.raises(InputError, match='"step_s"'):
+        query(ROWS, "SELECT stp_s FROM records")
+
+
+def test_export_as_csv_parquet_and_json_lines(tmp_path: Path) -> None:
+    assert export(ROWS, tmp_path / "all.csv") == 48
+    with (tmp_path / "all.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == 48
+    assert float(table[-1]["batch"]) == ROWS[-1]["batch"]
+    assert float(table[30]["step_s"]) == ROWS[30]["step_s"]
+
+    assert export(ROWS, tmp_path / "fc.jsonl", "SELECT model, layers FROM records LIMIT 2") == 2
+    lines = (tmp_path / "fc.jsonl").read_text().splitlines()
+    assert json.loads(lines[0]) == {"model": ROWS[0]["model"], "layers": 4}
+
+    import duckdb
+
+    assert export(ROWS, tmp_path / "it's.parquet") == 48
+    path = str(tmp_path / "it's.parquet")
+    found = duckdb.execute("SELECT step_s, blocks FROM read_parquet(?)", [path]).fetchall()
+    assert found == [
+        (row["step_s"], None if row["blocks"] is None else str(row["blocks"])) for row in ROWS
+    ]
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == [
+        "all.csv",
+        "fc.jsonl",
+        "it's.parquet",
+    ]
+
+
+def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("old")
+    with pytest.raises(InputError, match="recrds"):
+        export(ROWS, path, "FROM recrds")
+    with pytest.raises(InputError, match=r"unknown export format '\.xlsx'"):
+        export(ROWS, tmp_path / "x.xlsx")
+    with pytest.raises(InputError, match="folder that does not exist"):
+        export(ROWS, tmp_path / "absent" / "x.csv")
+    with pytest.raises(InputError, match="gives no table"):
+        export(ROWS, path, "")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["x.csv"]
