@@ -1,5 +1,6 @@
 import itertools
 import time
+from pathlib import Path
 
 import pytest
 
@@ -188,6 +189,18 @@ def test_an_absent_counter_is_none_with_its_reason():
 def test_what_marks_a_sample_as_disturbed(counter, quiet, disturbed):
     assert not changes({counter: 5.0}, {counter: 5.0 + quiet}, 0.01)["disturbed"]
     assert changes({counter: 5.0}, {counter: 5.0 + disturbed}, 0.01)["disturbed"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")
+def test_a_watch_closes_its_files():
+    def files():
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    Watch().read()
+    before = files()
+    for _ in range(20):
+        Watch().read()
+    assert files() == before
 
 
 def test_watching_this_machine_costs_little():

@@ -8,6 +8,7 @@ None with a reason in `Watch.absent`, never 0. What happens on an accelerator is
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -64,7 +65,7 @@ COUNTERS: Mapping[str, Callable[[], Read]] = {
 
 
 class Watch:
-    """The counters of this machine, opened once a process in the thread that takes the samples."""
+    """The counters of this machine, opened in the thread that takes the samples."""
 
     def __init__(self, counters: Mapping[str, Callable[[], Read]] = COUNTERS) -> None:
         self.absent: dict[str, str] = {}
@@ -122,4 +123,5 @@ def _field(path: str, index: int, unit: float) -> Read:
     except (OSError, ValueError, IndexError) as error:
         os.close(file)
         raise AbsentError(f"cannot read {path}") from error
+    weakref.finalize(read, os.close, file)
     return read
