@@ -235,14 +235,14 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
     epyc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "installed_version", lambda _: None)
-    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 1.0, 1.0))
+    monkeypatch.setattr(machine, "load", lambda: 0.75)
     report = doctor.examine(epyc)
     remedies = {row["what"]: row["remedy"] for row in report["missing"]}
     assert "pytorch.org" in remedies["PyTorch"]
     assert "steptime probe" in remedies["probe"]
     assert "chmod" not in remedies["rapl"]
     problems = " ".join(report["problems"])
-    assert "load 6 on 7 CPUs" in problems
+    assert "load is 75% of its CPUs" in problems
     assert "2.5 CPUs of the 7" in problems
     rows = doctor.doctor_table(report)
     assert ("CPU", "AMD EPYC 9R14 (virtual machine)") in rows

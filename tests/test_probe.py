@@ -26,6 +26,7 @@ ANSWER: dict[str, Any] = {
     "threads": 2,
     "memory_bytes": 24_000_000_000,
     "cache_bytes": 32_000_000,
+    "load": 0.25,
     "budget_s": 20.0,
     "wall_s": 18.5,
     "taken_at": "2026-11-21T04:09:27+00:00",
@@ -98,7 +99,8 @@ def test_samples_are_taken_in_turns_within_the_budget() -> None:
     assert fake.now_s <= 10.0
     gemm = taken.curves["gemm.float32"]
     assert gemm["size"] == [10**4, 10**5, 10**6, 10**7, 10**8]  # 1 s * 5 visits fills its 5 s
-    assert taken.skipped["gemm.float32"] == ["size=1000000000 and larger: no time, it needs 5 s"]
+    (why,) = taken.skipped["gemm.float32"]
+    assert why.startswith("size=1000000000 and larger: no time, it needs 5")
     assert min(gemm["samples"]) >= roofs.MIN_SAMPLES
     assert probe.best_per_s(gemm) == pytest.approx(1e9)
     last = fake.order[-200:]
@@ -117,6 +119,32 @@ def test_a_slow_type_costs_no_more_than_its_share() -> None:
     # 2 s: 512^3 takes 2.7 s at 1e8 FLOP/s, 256^3 a third of a second
     assert taken.curves["gemm.float16"]["size"][-1] == 2 * 256**3
     assert taken.curves["gemm.float32"]["size"][-1] >= 2 * 2048**3
+
+
+def test_a_hiccup_does_not_end_a_curve() -> None:
+    fake = Machine()
+    tiny = fake.case("gemm.float32", 1e4, 1e9)
+    small, large = fake.case("gemm.float32", 1e5, 1e9), fake.case("gemm.float32", 1e8, 1e9)
+
+    hiccups: list[float] = []
+
+    def prepare() -> roofs.Timer:
+        steady = small.prepare()
+
+        def timer(calls: int) -> float:
+            hiccup_s = 0.2 if len(hiccups) < 6 else 0.0
+            hiccups.append(hiccup_s)
+            fake.now_s += hiccup_s
+            return steady(calls) + hiccup_s
+
+        return timer
+
+    smaller = roofs.Case("gemm.float32", {"size": 0}, 1e4, 1, tiny.prepare)
+    first = roofs.Case("gemm.float32", {"size": 1}, 1e5, 1, prepare)
+    second = roofs.Case("gemm.float32", {"size": 2}, 1e8, 1000, large.prepare)
+    taken = roofs.sample([smaller, first, second], 10.0, fake.clock)
+    assert taken.skipped == {}
+    assert probe.best_per_s(taken.curves["gemm.float32"]) == pytest.approx(1e9)
 
 
 def test_what_a_device_cannot_do_is_said() -> None:
@@ -179,6 +207,16 @@ def test_a_probed_shipped_device_keeps_the_shipped_name_free() -> None:
     catalog.write_user_device(table, table["name"])
 
 
+def test_a_busy_machine_and_small_matrices_are_doubted() -> None:
+    few = {"m": [64], "k": [64], "n": [64], "work": [2 * 64**3]}
+    times = {"min_s": [1e-3], "median_s": [1e-3], "samples": [3]}
+    curves = ANSWER["curves"] | {"gemm.float16": few | times}
+    table = probe.device_table(ANSWER | {"load": 0.8, "curves": curves})
+    assert "its load was 80% of its CPUs" in table["note"]
+    assert "gemm.float16 is of small matrices only" in table["note"]
+    assert "busy" not in probe.device_table(ANSWER)["note"]
+
+
 def test_arrays_that_stay_in_the_cache_are_doubted() -> None:
     table = probe.device_table(ANSWER | {"cache_bytes": 100_000_000})
     assert "arrays of 1.3 last-level caches" in table["note"]
@@ -193,7 +231,7 @@ def test_no_roof_without_a_measurement(group: str) -> None:
 
 
 def check_real(answer: Mapping[str, Any], dtypes: Sequence[str], took_s: float) -> None:
-    assert took_s < 1.3 * answer["budget_s"] + 0.2  # a hiccup of a shared machine
+    assert took_s < 1.3 * answer["budget_s"] + 3.0  # calls that a busy machine draws out
     device = device_from_table(probe.device_table(answer), "here")
     assert set(device.peak_flop_per_s) == set(dtypes)
     assert all(1e7 < peak < 1e15 for peak in device.peak_flop_per_s.values())

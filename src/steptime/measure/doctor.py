@@ -24,7 +24,6 @@ INSTALL_TORCH = (
     "choose a build at pytorch.org/get-started/locally (a build for CPUs only is far smaller), "
     "or: pip install 'steptime[torch]'"
 )
-BUSY = 0.5  # a load above this share of the allowed CPUs disturbs measurements
 NVIDIA_FIELDS = ("name", "driver_version", "memory.total", "power.limit", "mig.mode.current")
 TOOLS = {  # what: (commands, any of which will do; what it is for, and how to get it)
     "chromium": (
@@ -60,7 +59,7 @@ def examine(root: Path = machine.ROOT) -> dict[str, Any]:
         "tools": {name: _first(commands) for name, (commands, _) in TOOLS.items()},
         "user_devices": _user_devices(),
         "clock_resolution_s": clock_resolution_s(),
-        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "load": machine.load(),
         "users": _users(),
     }
     report["platform"] = machine.platform_name("cpu", report["cpu"]["model"], None)
@@ -152,11 +151,11 @@ def _missing(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    cpu, load, devices = report["cpu"], report["load_average"], report["user_devices"]
+    cpu, load, devices = report["cpu"], report["load"], report["user_devices"]
     cpus = len(cpu["allowed"])
-    if load and load[0] > BUSY * cpus:
+    if load is not None and load > machine.BUSY:
         yield (
-            f"this machine is busy: load {load[0]:.2g} on {cpus} CPUs",
+            f"this machine is busy: its load is {load:.0%} of its CPUs",
             "wait until it is idle, or trust the least times, not the medians",
         )
     if cpu["quota"] is not None and cpu["quota"] < cpus:
@@ -245,6 +244,6 @@ def _gpu_text(gpus: list[dict[str, str]] | None) -> str:
 
 
 def _load_text(report: Mapping[str, Any]) -> str:
-    load, users = report["load_average"], report["users"]
-    known = "unknown" if load is None else f"{load[0]:.2g} in the last minute"
+    load, users = report["load"], report["users"]
+    known = "unknown" if load is None else f"{load:.0%} of the CPUs in the last minute"
     return known if users is None else f"{known}, users logged in: {users}"

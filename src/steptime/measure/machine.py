@@ -32,6 +32,7 @@ from steptime.measure.procfs import (
 )
 
 ROOT = Path("/")
+BUSY = 0.5  # a load above this share of the CPUs disturbs measurements
 NO_TREE = "this system has no /proc and /sys to read it from"
 CPUS = "sys/devices/system/cpu"
 THREAD_VARIABLES = (
@@ -300,7 +301,7 @@ def environment() -> Mapping[str, Any]:
         "virtual_machine": is_virtual(),
         "governor": read_text(ROOT / CPUS / "cpu0/cpufreq/scaling_governor"),
         "huge_pages": read_text(ROOT / "sys/kernel/mm/transparent_hugepage/enabled"),
-        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "load": load(),
     }
     facts["unknown"] = {
         key: _REASONS.get(key, NO_TREE) for key, value in facts.items() if value is None
@@ -340,6 +341,11 @@ def is_virtual(root: Path = ROOT) -> bool | None:
     """Give whether the CPU says it runs under a hypervisor; None where it does not tell."""
     flags = fields(root / "proc/cpuinfo").get("flags")
     return None if flags is None else "hypervisor" in flags.split()
+
+
+def load() -> float | None:
+    """Give how many processes wanted a CPU in the last minute, a CPU here; None where unknown."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
 
 def resident_memory_meter(root: Path = ROOT) -> Callable[[], MemoryPeak]:

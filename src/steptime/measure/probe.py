@@ -8,10 +8,11 @@ from typing import Any
 from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.hardware import GB, TFLOP
-from steptime.measure import machine
+from steptime.measure import machine, roofs
 
 LAUNCH_OP = "add"  # the op whose issue time is the device's launch_us
 FAR_OUT_OF_CACHE = 2.0  # arrays of at least so many last-level caches give the bandwidth
+SMALL = roofs.gemm_flop(512, 512, 512)  # a peak of smaller matrices only is called doubtful
 COUNTED = (
     "GEMM peaks and bandwidth are the best of all shapes and kernels by their least time; bytes "
     "are inputs read once and outputs written once: what a write fetches first is not counted"
@@ -93,6 +94,9 @@ def _source(answer: Mapping[str, Any]) -> str:
 
 def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
     doubts = []
+    load = answer["load"]
+    if load is not None and load > machine.BUSY and answer["kind"] == "cpu":
+        doubts.append(f"the machine was busy: its load was {load:.0%} of its CPUs")
     cache_bytes = answer["cache_bytes"]
     if cache_bytes is None:
         doubts.append("the last cache is unknown: bandwidth may be of a cache")
@@ -102,6 +106,11 @@ def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
             doubts.append(
                 f"arrays of {footprint:.2g} last-level caches: bandwidth may be of a cache"
             )
+    doubts += [
+        f"{group} is of small matrices only: {why[0]}"
+        for group, why in answer["skipped"].items()
+        if group.startswith("gemm.") and max(answer["curves"][group].get("work", [SMALL])) < SMALL
+    ]
     doubts += [
         f"{group} not measured: {answer['skipped'].get(group, ['no budget'])[0]}"
         for group, curve in answer["curves"].items()
@@ -113,7 +122,7 @@ def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
 def _measured(answer: Mapping[str, Any], platform: str) -> dict[str, Any]:
     """Give the facts and curves, `gemm.float32` as a table in a table, without what is unknown."""
     facts = ("backend", "version", "device", "product", "threads", "cache_bytes", "taken_at")
-    times = ("budget_s", "wall_s")
+    times = ("load", "budget_s", "wall_s")
     table: dict[str, Any] = {
         key: answer[key] for key in (*facts, *times) if answer[key] is not None
     }

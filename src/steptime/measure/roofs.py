@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import repeat
@@ -21,6 +21,8 @@ Timer = Callable[[int], float]  # gives the seconds that so many calls took, dev
 SAMPLE_S = 0.005  # a sample lasts about this long: far above the clock's resolution
 MIN_SAMPLES = 3
 MAX_SAMPLES = 60
+SMALLEST = 2  # cases of a group that are taken unasked: the pace of the others needs two
+PATIENCE = 10  # samples of a case at whose pace the next would not fit
 SHARES = {"gemm": 0.5, "memory": 0.35, "dispatch": 0.1}  # of the budget, preparing included
 SQUARES = tuple((n, n, n) for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384))
 SKEWED = ((64, 2048, 2048), (64, 8192, 8192), (8192, 512, 512), (65536, 1024, 1024))
@@ -106,7 +108,7 @@ def sample(
     """Time the cases within the budget in seconds, and give their curves.
 
     The cases of a group come in ascending order of work. Each group has its share of the budget:
-    a case is admitted if, at the pace of the one before it, its warm-up and `MIN_SAMPLES` fit in
+    a case is admitted if, at the pace of those before it, its warm-up and `MIN_SAMPLES` fit in
     what is left; the first that is not ends its group, which also bounds what a slow type costs.
     """
     started = clock()
@@ -148,9 +150,9 @@ def host_timer(call: Callable[[], object]) -> Timer:
 def answer(samples: Samples, **facts: Any) -> dict[str, Any]:
     """Give what a probe answers as JSON values: `facts`, `taken_at`, `curves` and `skipped`.
 
-    Facts are backend, version, device, kind, product, threads, memory_bytes, cache_bytes, budget_s,
-    wall_s; None is unknown. Each curve has columns, among them `work`, `min_s`, `median_s`,
-    `samples` (their number).
+    Facts are backend, version, device, kind, product, threads, memory_bytes, cache_bytes, load (of
+    the minute before, as a share of the CPUs), budget_s, wall_s; None is unknown. Each curve has
+    columns, among them `work`, `min_s`, `median_s`, `samples` (their number).
     """
     return {
         **facts,
@@ -179,13 +181,12 @@ def _admit(
     refusals: list[str] = []
     prepare_s = 0.0
     for case in cases:
-        if admitted:
-            last = admitted[-1]
-            expected_s = prepare_s * case.data_bytes / last.case.data_bytes + (
-                min(last.samples) * case.work / last.case.work * (2 + MIN_SAMPLES)
-            )
-            promised_s = sum(v.sample_s for v in admitted) * (MIN_SAMPLES - 1)
-            if expected_s + promised_s > left_s[case.group]:
+        if len(admitted) >= SMALLEST:
+            expected_s = _expected_s(case, admitted, prepare_s)
+            while expected_s > left_s[case.group] and _may_be_a_hiccup(admitted[-1], left_s):
+                _visit(admitted[-1], left_s, clock)
+                expected_s = _expected_s(case, admitted, prepare_s)
+            if expected_s > left_s[case.group]:
                 refusals.append(f"{_name(case)} and larger: no time, it needs {expected_s:.2g} s")
                 break
         started = clock()
@@ -200,6 +201,28 @@ def _admit(
             left_s[case.group] -= clock() - started
         _visit(admitted[-1], left_s, clock)
     return admitted, refusals
+
+
+def _expected_s(case: Case, admitted: Sequence[_Visited], prepare_s: float) -> float:
+    """Give the seconds of a case's visits, and those that the cases before it still need.
+
+    A call is expected to grow as it did between the last two cases, so that the cost of a call as
+    such is not taken for work, but at least at a quarter of the last one's mean pace.
+    """
+    before, last = admitted[-2:]
+    work, call_s = last.case.work, min(last.samples)
+    pace = call_s / work / 4
+    if work > before.case.work:
+        pace = max(pace, (call_s - min(before.samples)) / (work - before.case.work))
+    promised_s = sum(v.sample_s * max(0, MIN_SAMPLES - len(v.samples)) for v in admitted)
+    grown_s = call_s + (case.work - work) * pace
+    larger = case.data_bytes / last.case.data_bytes
+    return promised_s + prepare_s * larger + grown_s * (2 + MIN_SAMPLES)
+
+
+def _may_be_a_hiccup(last: _Visited, left_s: Mapping[str, float]) -> bool:
+    """Whether more samples, before larger cases are given up, are cheap: neighbours slow a few."""
+    return len(last.samples) < PATIENCE and last.sample_s < left_s[last.case.group] / PATIENCE
 
 
 def _warm_calls(timer: Timer, most: int) -> int:

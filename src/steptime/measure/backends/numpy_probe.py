@@ -37,6 +37,7 @@ def probe(
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES, "numpy probe")
     started = time.perf_counter()
+    load = machine.load()
     cpus = machine.cores().allowed
     cache_bytes = machine.last_cache_bytes(cpus)
     room = machine.memory()
@@ -76,6 +77,7 @@ def probe(
         threads=threads or machine.environment_threads() or len(cpus),
         memory_bytes=room.limit_bytes or room.total_bytes,
         cache_bytes=cache_bytes,
+        load=load,
         budget_s=budget_s,
         wall_s=time.perf_counter() - started,
     )

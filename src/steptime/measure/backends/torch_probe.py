@@ -50,6 +50,7 @@ def probe(
     """
     started = time.perf_counter()
     place = _place(device)
+    load = machine.load()
     if threads is not None:
         torch.set_num_threads(threads)
     known = DTYPES[place.device.type]
@@ -92,6 +93,7 @@ def probe(
         threads=torch.get_num_threads(),
         memory_bytes=place.memory_bytes,
         cache_bytes=place.cache_bytes,
+        load=load,
         budget_s=budget_s,
         wall_s=time.perf_counter() - started,
     )
