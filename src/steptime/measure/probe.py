@@ -85,7 +85,8 @@ def _launch_s(curves: Mapping[str, Any]) -> float | None:
 
 
 def _source(answer: Mapping[str, Any]) -> str:
-    threads = f", {answer['threads']} threads" if answer["kind"] == "cpu" else ""
+    count = answer["threads"]
+    threads = f", {count} thread{'s' if count > 1 else ''}" if answer["kind"] == "cpu" else ""
     return (
         f"measured by steptime probe on {answer['taken_at'][:10]} "
         f"with {answer['backend']} {answer['version']}{threads}"
