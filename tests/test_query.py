@@ -107,8 +107,8 @@ def test_the_answer_is_what_json_can_say() -> None:
     (row,) = query(
         ROWS,
         "SELECT 'nan'::DOUBLE AS a, 1.5::DECIMAL(4,2) AS b, DATE '2026-11-21' AS c, [1.0, "
-        "'inf'::DOUBLE] AS d, {'x': 1} AS e, 1 AS f, 2 AS f, sum(nodes) AS g, true AS h, 'ab'::BLOB AS i "
-        "FROM records",
+        "'inf'::DOUBLE] AS d, {'x': 1} AS e, 1 AS f, 2 AS f, sum(nodes) AS g, "
+        "true AS h, 'ab'::BLOB AS i FROM records",
     )
     assert row["a"] is None
     assert (row["b"], row["c"], row["d"], row["e"]) == (1.5, "2026-11-21", [1.0, None], {"x": 1})

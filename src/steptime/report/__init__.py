@@ -1,0 +1,31 @@
+"""One offline page of a folder of records: what was found, how close to the limit, and how."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def write_report(
+    folder: Path, path: Path, warn: Callable[[str], None] = _to_stderr
+) -> dict[str, Any]:
+    """Write the report on the records of `folder` to `path`, and give what it says in numbers.
+
+    Raises `InputError` for what is no folder of records or no place for a file, `StoreError` where
+    the disk does not take it.
+    """
+    from steptime import store
+    from steptime.plots.files import check_folder, write_whole
+    from steptime.report.page import page
+
+    check_folder(path)
+    records = store.load(folder, warn)
+    text, document = page(records, folder.resolve().name)
+    write_whole(path, text.encode())
+    return {"path": str(path), **document}
