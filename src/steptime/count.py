@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from steptime.core.graph import Graph, Op, Part
-from steptime.ops import OPS, cost_of, frozen
+from steptime.ops import OPS, cost_of, frozen, scratch_of
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,9 @@ def peak_memory_bytes(graph: Graph) -> int:
     """Give the bytes that live at the worst moment of a step, run in order.
 
     Inputs, weights and buffers (optimizer state with them) live always; any other tensor from the
-    op that makes it to the last op that reads it, the graph's outputs to the end. A view or an
-    op in place takes no memory of its own. Not counted: workspace of kernels, fragmentation.
+    op that makes it to the last op that reads it, the graph's outputs to the end; what an op makes
+    and drops inside lives while it runs. A view or an op in place takes no memory of its own. Not
+    counted: workspace of kernels, fragmentation.
     Three ops a -> b -> c of 1 byte each, no weights: 1, 2, then 2 (a is gone): the peak is 2.
     """
     storage: dict[str, str] = {}
@@ -88,7 +89,8 @@ def peak_memory_bytes(graph: Graph) -> int:
     for i, op in enumerate(graph.ops):
         own = [name for name in op.outputs if storage[name] == name]
         live += sum(graph.tensors[name].size_bytes for name in own)
-        peak = max(peak, live)
+        specs = tuple(graph.tensors[name] for name in op.inputs)
+        peak = max(peak, live + scratch_of(op.kind, specs, frozen(op.attrs)))
         live -= sum(
             graph.tensors[name].size_bytes for name in ending.get(i, ()) if name not in always
         )

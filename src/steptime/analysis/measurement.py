@@ -43,9 +43,12 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         return document
     step = record.quantities["step_s"]
     found = summarize(step, workload.batch_per_replica)
-    rate = flop / found.median
+    rate = flop / found.median_s
     document["step_s"] = {
-        **{k: getattr(found, k) for k in ("median", "mean", "low", "high", "min", "p5", "p95")},
+        **{
+            k: getattr(found, f"{k}_s")
+            for k in ("median", "mean", "low", "high", "min", "p5", "p95")
+        },
         "interval": found.interval,
         "samples": list(step.samples),
         "run_of_sample": list(step.columns.get("run", ())),
@@ -56,7 +59,7 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         "jitter": found.speed_jitter,
     }
     document["parts"] = {
-        name: summarize(quantity, workload.batch_per_replica).median
+        name: summarize(quantity, workload.batch_per_replica).median_s
         for name, quantity in record.quantities.items()
         if name in ("forward_s", "backward_s", "update_s") and quantity.samples
     }

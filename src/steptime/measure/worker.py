@@ -34,7 +34,7 @@ from steptime.measure.contract import (
     method,
 )
 from steptime.measure.disturbance import Watch
-from steptime.measure.timing import Samples, take_samples
+from steptime.measure.timing import WARM_UP_RULE, Samples, take_samples
 
 
 def _requests(stream: TextIO) -> Iterator[dict[str, Any]]:
@@ -120,8 +120,9 @@ def _measured(
     read_resident = machine.resident_memory_meter()
     prepared: Prepared = session.backend.prepare(build(workload), workload, session.options)
     prepared.reset_memory()
+    watch = Watch()
     samples = take_samples(
-        prepared.step, prepared.sync, timer=prepared.timer, watch=Watch(), **request["timing"]
+        prepared.step, prepared.sync, timer=prepared.timer, watch=watch, **request["timing"]
     )
     peak, meter = prepared.memory()
     if peak is None and session.options.device == "cpu":
@@ -137,6 +138,8 @@ def _measured(
         quantities.update(_parts(prepared, len(samples.step_s), samples.steps_per_sample))
     facts = {
         "memory_meter": meter,
+        "absent_counters": dict(watch.absent),
+        "warm_up_rule": WARM_UP_RULE,
         "steady": samples.steady,
         "few_samples": samples.few_samples,
         "warmup_s": list(samples.warmup_s),

@@ -64,6 +64,14 @@ def saved_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
 
 
 @lru_cache(maxsize=1 << 16)
+def scratch_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
+    """Give the bytes of tensors that are made and dropped inside the op."""
+    rule = kind_row(kind).scratch
+    values: dict[str, Any] = dict(attrs)
+    return rule(*specs, **values) if rule else 0
+
+
+@lru_cache(maxsize=1 << 16)
 def cost_of(kind: str, specs: Specs, attrs: Attrs, written: Specs) -> tuple[int, int]:
     """Give (FLOP, bytes) of one op: every input read once, every output in `written` once."""
     row = kind_row(kind)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import Example, OpKind, Specs, per_element, vector
 
 STATES = {"sgd": 0, "momentum": 1, "rmsprop": 1, "adam": 2}  # tensors kept for each weight
+SCRATCH = {"sgd": 0, "momentum": 0, "rmsprop": 1, "adam": 2}  # tensors made while updating one
 _FLOP = {
     "sgd": (2, "w -= lr g"),
     "momentum": (4, "Polyak 1964: v = m v + g; w -= lr v"),
@@ -19,6 +22,10 @@ def update_outputs(weight: TensorSpec, *states_and_grad: TensorSpec) -> Specs:
     return (weight, *states_and_grad[:-1])
 
 
+def _scratch(tensors: int, weight: TensorSpec, *_: TensorSpec) -> int:
+    return tensors * weight.size_bytes
+
+
 _W = vector(3, 4)
 
 KINDS = {
@@ -28,6 +35,7 @@ KINDS = {
         Example((_W, *(_W for _ in range(STATES[name])), _W)),
         source,
         storage="in_place",
+        scratch=partial(_scratch, SCRATCH[name]),
     )
     for name, (flop, source) in _FLOP.items()
 }

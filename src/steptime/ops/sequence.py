@@ -114,8 +114,15 @@ def _row(batch: int, length: int, width: int) -> TensorSpec:
     return vector(batch, length, width)
 
 
-def recurrent_kinds(kind: str, formula: str, kept: tuple[int, ...]) -> dict[str, OpKind]:
-    """Give the two rows of a cell; `kept` are the widths saved a step, in hidden sizes."""
+def recurrent_kinds(
+    kind: str, formula: str, kept: tuple[int, ...], dropped: int
+) -> dict[str, OpKind]:
+    """Give the two rows of a cell.
+
+    `kept` are the widths saved a step for the backward pass, `dropped` what a step makes besides,
+    in hidden sizes: as in torch's layers on a CPU, with inputs laid out batch first. Not counted is
+    what a fused kernel keeps in a workspace of its own: oneDNN's LSTM 16 hidden sizes a step.
+    """
     gates = GATES[kind]
     x, y = _row(2, 3, 4), _row(2, 3, 5)
     weights = (vector(gates * 5, 4), vector(gates * 5, 5), vector(gates * 5), vector(gates * 5))
@@ -134,6 +141,7 @@ def recurrent_kinds(kind: str, formula: str, kept: tuple[int, ...]) -> dict[str,
             gradient=recurrent_gradient(kind),
             saved=keep if kept else None,
             work="recurrent",
+            scratch=lambda x, w_ih, w_hh, *_: dropped * x.size_bytes // x.shape[2] * w_hh.shape[1],
         ),
         f"{kind}_grad": OpKind(
             lambda x, w_ih, w_hh, b_ih, b_hh, *_: (x, w_ih, w_hh, b_ih, b_hh),
@@ -187,7 +195,7 @@ KINDS = {
         "Su et al. 2021, eq. 34: two products and a sum an element",
         gradient=rotary_gradient,
     ),
-    **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", ()),
-    **recurrent_kinds("lstm", "Hochreiter, Schmidhuber 1997, with forget gate", (4, 1)),
-    **recurrent_kinds("gru", "Cho et al. 2014, reset after the product", (4,)),
+    **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", (1,), 2),
+    **recurrent_kinds("lstm", "Hochreiter, Schmidhuber 1997, with forget gate", (), 1),
+    **recurrent_kinds("gru", "Cho et al. 2014, reset after the product", (7,), 5),
 }

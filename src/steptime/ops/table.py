@@ -68,6 +68,8 @@ class OpKind:
     FLOP other counters count too. `storage` says whether the first output is a new tensor, a
     view of the first input, or overwrites it (every output overwrites the input of its place).
     `read(*specs, **attrs)` gives the bytes read where an op does not read every input whole.
+    `scratch(*specs, **attrs)` gives the bytes of whole tensors that are made and dropped inside the
+    op (not the workspace of kernels).
     """
 
     outputs: Callable[..., Specs]
@@ -79,6 +81,7 @@ class OpKind:
     work: Literal["", "matmul", "convolution", "attention", "recurrent"] = ""
     storage: Literal["new", "view", "in_place"] = "new"
     read: Callable[..., int] | None = None
+    scratch: Callable[..., int] | None = None
 
 
 def require(condition: bool, message: str) -> None:

@@ -93,7 +93,7 @@ def predict(
             origin="predicted",
             method=method,
             workload=workload,
-            platform=device.name,
+            platform=device.measured.get("platform", device.name),
             quantities={**found.quantities(), **extra},
             status="ok" if fits else "oom",
             cause="" if fits else "predicted-not-to-fit",

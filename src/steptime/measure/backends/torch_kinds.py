@@ -164,6 +164,11 @@ def local_response_norm(x: Tensor, size: int, alpha: float, beta: float, k: floa
     return functional.local_response_norm(x, size, alpha, beta, k)
 
 
+def softmax(x: Tensor) -> Tensor:
+    """Give the softmax over the last axis."""
+    return torch.softmax(x, -1)
+
+
 def dropout(x: Tensor, p: float) -> Tensor:
     """Give `x` with a share `p` dropped and the rest scaled."""
     return functional.dropout(x, p, training=True)
@@ -182,6 +187,11 @@ def concat(*tensors: Tensor, axis: int) -> Tensor:
 def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Give `x` with another shape."""
     return x.reshape(shape)
+
+
+def flatten(x: Tensor) -> Tensor:
+    """Give `x [n, ...] -> [n, product of the rest]`."""
+    return x.flatten(1)
 
 
 def transpose(x: Tensor, order: tuple[int, ...]) -> Tensor:
@@ -268,14 +278,14 @@ RUNS: dict[str, Callable[..., Tensor]] = {
     "tanh": torch.tanh,
     "gelu": functional.gelu,
     "silu": functional.silu,
-    "softmax": lambda x: torch.softmax(x, -1),
+    "softmax": softmax,
     "add": torch.add,
     "mul": torch.mul,
     "dropout": dropout,
     "cast": cast,
     "concat": concat,
     "reshape": reshape,
-    "flatten": lambda x: x.flatten(1),
+    "flatten": flatten,
     "transpose": transpose,
     "slice": slice_,
     "embedding": functional.embedding,
