@@ -74,10 +74,10 @@ def test_names_tell_the_networks_apart_and_no_more() -> None:
     d = Workload("rnn", {"cell": "gru"}, 1)
     names = short_names([a, b, c, d, a])
     assert names == {
-        a.key: "fc nodes 8",
-        b.key: "fc nodes 16",
-        c.key: "rnn cell rnn",
-        d.key: "rnn gru",
+        a.key: "fc nodes 8, batch 64",
+        b.key: "fc nodes 16, batch 64",
+        c.key: "rnn cell rnn, batch 1",
+        d.key: "rnn gru, batch 1",
     }
     every = short_names(synthetic.workloads())
     assert len(set(every.values())) == 24

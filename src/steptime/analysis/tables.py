@@ -175,11 +175,11 @@ def _param_columns(records: Iterable[Record], taken: Iterable[str]) -> dict[str,
     return columns
 
 
-def short_names(workloads: Iterable[Workload]) -> dict[str, str]:
+def short_names(workloads: Iterable[Workload], *, batch: bool = True) -> dict[str, str]:
     """Give each workload, by its key, the shortest name that tells it from the others.
 
-    Of the settings of a model only those that differ between its workloads are named:
-    `fc nodes 256`, `fc nodes 1024`.
+    Of the settings of a model only those that differ between its workloads are named, and the
+    batch where asked: `fc nodes 256, batch 64`, `fc nodes 1024, batch 64`.
     """
     by_key = {workload.key: workload for workload in workloads}
     by_model: dict[str, list[dict[str, object]]] = {}
@@ -188,12 +188,13 @@ def short_names(workloads: Iterable[Workload]) -> dict[str, str]:
     names = {}
     for key, workload in by_key.items():
         others = by_model[workload.model]
-        varied = [
+        said = [
             _said(name, value, workload.model)
             for name, value in _settings(workload).items()
             if any(other.get(name) != value for other in others)
         ]
-        names[key] = " ".join([workload.model, ", ".join(varied)]).strip()
+        said += [f"batch {workload.batch_per_replica}"] if batch else []
+        names[key] = " ".join([workload.model, ", ".join(said)]).strip()
     return names
 
 
@@ -201,7 +202,6 @@ def _settings(workload: Workload) -> dict[str, object]:
     spread = {f"{name}-parallel": ways for name, ways in asdict(workload.plan).items()}
     return {
         **workload.params,
-        "batch": workload.batch_per_replica,
         "dtype": workload.dtype,
         "phase": workload.phase,
         "optimizer": workload.optimizer,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 
@@ -44,26 +43,34 @@ def chart(records: Sequence[Record]) -> Spec:
         "predicted:Q", scale=scale, axis=log_axis("predicted time of a step (s)", domain, "s")
     )
     y = alt.Y("measured:Q", scale=scale, axis=log_axis("measured time of a step (s)", domain, "s"))
-    ends = [{"predicted": at, "measured": at, "low": at / BAND, "high": at * BAND} for at in domain]
+    corners = [
+        {"predicted": at, "measured": at, "low": at / BAND, "high": at * BAND} for at in domain
+    ]
     band = (
-        over_rows(ends)
+        over_rows(corners)
         .mark_area(color="#E8EEF4", clip=True)
         .encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q")
     )
-    equal = over_rows(ends).mark_line(color=INK, strokeWidth=1.2).encode(x=x, y=y)
-    texts = [
-        _edge(domain, BAND, "2x predicted", -9).encode(x=x, y=y),
-        _edge(domain, 1 / BAND, "0.5x predicted", 11).encode(x=x, y=y),
-    ]
+    equal = over_rows(corners).mark_line(color=INK, strokeWidth=1.2).encode(x=x, y=y)
+    high = domain[1]
+    edges = [(high / BAND, high, f"{BAND:g}x"), (high, high, "equal"), (high, high / BAND, "0.5x")]
+    ends = [{"predicted": x, "measured": y, "text": text} for x, y, text in edges]
+    texts = (
+        over_rows(ends)
+        .mark_text(color=QUIET, fontSize=12, align="left", baseline="bottom", dx=3, dy=-2)
+        .encode(x=x, y=y, text="text:N")
+    )
     families = [point["family"] for point in points]
     base = over_rows(points).encode(
         x=x,
         color=family_colour(families),
         shape=family_shape(families),
-        tooltip=tooltip("network", "batch", "measured_step", "predicted_step", "ratio", "platform"),
+        tooltip=tooltip("network", "measured_step", "predicted_step", "ratio", "platform"),
     )
-    intervals = base.mark_rule(strokeWidth=1.4).encode(
-        y=alt.Y("measured_low:Q", scale=scale), y2="measured_high:Q"
+    intervals = (
+        base.mark_rule(strokeWidth=1.4)
+        .encode(y=alt.Y("measured_low:Q", scale=scale), y2="measured_high:Q")
+        .transform_filter("isValid(datum.measured_low)")
     )
     marks = base.mark_point(filled=True, size=75, opacity=0.9).encode(y=y)
     inside = sum(1 / BAND <= row["ratio"] <= BAND for row in rows)
@@ -71,20 +78,8 @@ def chart(records: Sequence[Record]) -> Spec:
         f"{inside} of {len(rows)} within a factor of 2 (shaded). Bars: 95 % interval.",
         sources(records),
     ]
-    layers = alt.layer(band, equal, *texts, intervals, marks).properties(width=SIDE, height=SIDE)
-    return finish(layers, "Predicted against measured", caption)
-
-
-def _edge(domain: tuple[float, float], ratio: float, text: str, dy: int) -> Any:
-    """Give the label of an edge of the band, along it, on its outer side, near the top."""
-    low, high = domain
-    middle = low * (high / low) ** 0.8
-    at = {"predicted": middle / ratio**0.5, "measured": middle * ratio**0.5, "text": text}
-    return (
-        over_rows([at])
-        .mark_text(color=QUIET, fontSize=11.5, angle=315, dy=dy)
-        .encode(text="text:N")
-    )
+    layers = alt.layer(band, equal, texts, intervals, marks).properties(width=SIDE, height=SIDE)
+    return finish(layers, "Predicted against measured", caption, legend_offset=50)
 
 
 def _point(row: Row) -> Row:
@@ -95,7 +90,6 @@ def _point(row: Row) -> Row:
         "measured_low": rounded(row["measured_low_s"]),
         "measured_high": rounded(row["measured_high_s"]),
         "network": row["name"],
-        "batch": row["batch"],
         "measured_step": time_text(
             row["measured_s"], row["measured_low_s"], row["measured_high_s"]
         ),

@@ -48,14 +48,18 @@ def chart(records: Sequence[Record]) -> Spec:
     shape = family_shape(families)
     colour = family_colour(families)
     base = over_rows(points).encode(x=canvas.x("intensity"), tooltip=tooltip(*TOOLTIP))
-    gaps = base.mark_rule(color=QUIET, opacity=0.45).encode(
-        y=canvas.y("measured"), y2=alt.Y2("predicted:Q")
+    gaps = (
+        base.mark_rule(color=QUIET, opacity=0.45)
+        .encode(y=canvas.y("measured"), y2="predicted:Q")
+        .transform_filter("isValid(datum.measured)")
     )
     hollow = base.mark_point(filled=False, size=55, opacity=0.9).encode(
         y=canvas.y("predicted"), shape=shape, color=colour
     )
-    solid = base.mark_point(filled=True, size=75, opacity=0.95).encode(
-        y=canvas.y("measured"), shape=shape, color=colour
+    solid = (
+        base.mark_point(filled=True, size=75, opacity=0.95)
+        .encode(y=canvas.y("measured"), shape=shape, color=colour)
+        .transform_filter("isValid(datum.measured)")
     )
     both = "Filled: measured. Hollow: predicted. A line joins the two of a network."
     alone = "Hollow: predicted; nothing is measured here."
@@ -65,7 +69,6 @@ def chart(records: Sequence[Record]) -> Spec:
 
 TOOLTIP = (
     "network",
-    "batch",
     "measured_step",
     "predicted_step",
     "measured_speed",
@@ -84,7 +87,6 @@ def _point(row: Row) -> Row:
         "measured": rounded(row["flop_per_s"]),
         "predicted": rounded(row["predicted_flop_per_s"]),
         "network": row["name"],
-        "batch": row["batch"],
         "measured_step": time_text(
             row["measured_s"], row["measured_low_s"], row["measured_high_s"]
         ),

@@ -27,7 +27,7 @@ def over_rows(rows: Sequence[Row]) -> Any:
     return alt.Chart(alt.InlineData(values=list(rows)))
 
 
-def finish(chart: Any, title: str, caption: Sequence[str]) -> Spec:
+def finish(chart: Any, title: str, caption: Sequence[str], *, legend_offset: int = 18) -> Spec:
     """Give the Vega-Lite of a chart with its title, caption (method, sources) and the style."""
     text = alt.TitleParams(title, subtitle=list(caption), anchor="start", frame="bounds", offset=14)
     styled = chart.properties(title=text, padding=12).configure(
@@ -49,7 +49,12 @@ def finish(chart: Any, title: str, caption: Sequence[str]) -> Spec:
             titlePadding=8,
         ),
         legend=alt.LegendConfig(
-            labelFontSize=12, titleFontSize=12, labelColor=INK, symbolSize=90, labelLimit=320
+            labelFontSize=12,
+            titleFontSize=12,
+            labelColor=INK,
+            symbolSize=90,
+            labelLimit=320,
+            offset=legend_offset,
         ),
         header=alt.HeaderConfig(labelFontSize=12, labelColor=INK, labelLimit=400),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -32,7 +31,7 @@ from steptime.plots.style import (
 )
 
 PANEL_WIDTH, LEAST_HEIGHT = 220, 190
-LABEL_ROOM, LABEL_HEIGHT = 215, 14
+LABEL_ROOM, LABEL_HEIGHT = 240, 14
 AXIS_ROOM, TITLE_ROOM = 66, 84
 COLUMNS = 2
 MOST_LABELS = 26
@@ -44,10 +43,9 @@ def chart(records: Sequence[Record]) -> Spec:
     rows = [row for row in results(ok) if row["examples_per_s"]]
     if not rows:
         raise EmptyPlotError("throughput: no record here holds a measured time of a step")
-    single = {r.workload.key: replace(r.workload, batch_per_replica=1) for r in ok}
-    names = short_names(single.values())
+    names = short_names((record.workload for record in ok), batch=False)
     several = len({row["platform"] for row in rows}) > 1
-    points = [_point(row, names[single[row["workload_key"]].key], several=several) for row in rows]
+    points = [_point(row, names[row["workload_key"]], several=several) for row in rows]
     families = list(dict.fromkeys(point["family"] for point in points))
     grouped = [[point for point in points if point["family"] == family] for family in families]
     most = max(len({point["series"] for point in group}) for group in grouped)

@@ -94,7 +94,7 @@ def _unsuccessful(statuses: dict[str, int]) -> list[str]:
     if not statuses:
         return []
     which = ", ".join(f"{number} {status}" for status, number in statuses.items())
-    return [f"{sum(statuses.values())} did not succeed ({which}); the table says why."]
+    return [f"{sum(statuses.values())} did not succeed ({which}); see below the table."]
 
 
 def _count(number: int, noun: str) -> str:

@@ -50,7 +50,7 @@ def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
 {results_table(rows)}
 </section>
 {failures(rows)}
-{"".join(_figure(kind, records) for kind in PLOTS)}
+{_figures(records)}
 <section><h2>How these numbers were obtained</h2>
 {_resource("notes.html")}
 {_sources(records)}
@@ -78,12 +78,19 @@ def _library() -> str:
     )
 
 
-def _figure(kind: str, records: Sequence[Record]) -> str:
-    try:
-        spec = draw(kind, records)
-    except EmptyPlotError as error:
-        title = f"<h2>{escape(kind.capitalize())}</h2>"
-        return f'<section>{title}<p class="quiet">Not drawn: {escape(str(error))}.</p></section>\n'
+def _figures(records: Sequence[Record]) -> str:
+    drawn, missing = [], []
+    for kind in PLOTS:
+        try:
+            drawn.append(_figure(kind, draw(kind, records)))
+        except EmptyPlotError as error:
+            missing.append(f"<li>{escape(str(error))}</li>")
+    if missing:
+        drawn.append(f"<section><h2>Not drawn</h2><ul>{''.join(missing)}</ul></section>")
+    return "".join(drawn)
+
+
+def _figure(kind: str, spec: Row) -> str:
     title = spec.pop("title")
     caption = "<br>".join(escape(line) for line in title["subtitle"])
     drawing = (
@@ -104,12 +111,16 @@ def _json(value: object) -> str:
 
 
 def _where(records: Sequence[Record]) -> str:
-    times = sorted(record.taken_at for record in records if record.taken_at)
+    times = sorted(record.taken_at[:16].replace("T", " ") for record in records if record.taken_at)
+    workloads = [record.workload for record in records]
     said = [
-        ", ".join(_distinct(record.platform for record in records)),
-        times[0] if len(set(times)) == 1 else f"{times[0]} to {times[-1]}" if times else "",
+        _distinct(record.platform for record in records),
+        _distinct(workload.phase for workload in workloads),
+        _distinct(workload.dtype for workload in workloads),
+        _distinct(workload.optimizer for workload in workloads),
+        [" to ".join(_distinct([times[0], times[-1]])) + " UTC"] if times else [],
     ]
-    return " · ".join(part for part in said if part)
+    return " · ".join(", ".join(part) for part in said if part)
 
 
 def _distinct(values: Any) -> list[str]:

@@ -63,7 +63,6 @@ COLUMNS = (
     Column("platform", "platform", _maybe("platform", str), numeric=False),
     Column("measured by", "method", _maybe("method", str), numeric=False),
     Column("predicted by", "predicted_by", _maybe("predicted_by", str), numeric=False),
-    Column("batch", "batch", _maybe("batch", str)),
     Column("measured step, median", "measured_s", _maybe("measured_s", seconds)),
     Column("95 % interval", "measured_low_s", _interval),
     Column("predicted step", "predicted_s", _maybe("predicted_s", seconds)),
@@ -107,7 +106,7 @@ def failures(rows: Sequence[Row]) -> str:
         cause = f" ({row['cause']})" if row["cause"] else ""
         note = f": {row['note']}" if row["note"] else ""
         status = f'<strong class="failed">{escape(row["status"] + cause)}</strong>'
-        items.append(f"<li>{_name(row)}, batch {row['batch']}: {status}{escape(note)}</li>")
+        items.append(f"<li>{_name(row)}: {status}{escape(note)}</li>")
     if not items:
         return ""
     return f"<section><h2>Did not succeed</h2><ul>{''.join(items)}</ul></section>"
