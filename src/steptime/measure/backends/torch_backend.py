@@ -116,7 +116,7 @@ def _parts(
     weights = [values[name] for name in graph.weights]
     scaled = workload.dtype == "float16-mixed"
     scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
-    optimizer = _OPTIMIZERS[workload.optimizer](weights, types.weights)
+    optimizer = optimizer_of(workload.optimizer, weights, types.weights)
     parts = _training(network, inputs, autocast, optimizer, scaler)
     facts = {
         "learning_rate": synthetic.LEARNING_RATE,
@@ -177,6 +177,11 @@ def _training(
         optimizer.zero_grad(set_to_none=True)
 
     return {"forward": forward, "backward": backward, "update": update}
+
+
+def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
+    """Give torch's optimizer of that name over `weights` of type `dtype`."""
+    return _OPTIMIZERS[name](weights, dtype)
 
 
 def _sgd(weights: Iterable[Tensor], _: str) -> torch.optim.Optimizer:
