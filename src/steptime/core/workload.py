@@ -27,7 +27,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Workload:
-    """One cell of a sweep. `params` holds every hyperparameter, defaults included.
+    """One cell of a sweep. `params` holds the hyperparameters, but for details at their defaults.
 
     In phase `infer` the optimizer is "none", so that one inference has one key.
     """

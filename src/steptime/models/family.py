@@ -19,7 +19,8 @@ class Parameter:
     """One hyperparameter: its default (or a function of the others), its range in a sweep.
 
     `choices` lists the allowed texts; otherwise the type is that of the default, whole numbers
-    being at least `least`. `read` reads a text of a form of its own.
+    being at least `least`. `read` reads a text of a form of its own. A `detail` is kept in a
+    workload only where it departs from its default.
     """
 
     default: Value | Callable[[Mapping[str, Value]], Value]
@@ -28,6 +29,11 @@ class Parameter:
     choices: tuple[str, ...] = ()
     least: int = 1
     read: Callable[[str], Value] | None = None
+    detail: bool = False
+
+    def default_in(self, values: Mapping[str, Value]) -> Value:
+        """Give the default, given the hyperparameters that stand before this one."""
+        return self.default(values) if callable(self.default) else self.default
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,8 @@ class Family:
     """A family of networks, or one named network.
 
     `build(builder, params, batch)` gives the tensor that a step ends with: the loss in training,
-    the output in inference. `named` networks keep in a workload only what differs from their
-    defaults, so that `resnet50` stays `resnet50`.
+    the output in inference. In a `named` network every hyperparameter is a detail, so that
+    `resnet50` stays `resnet50`.
     """
 
     name: str
@@ -62,7 +68,7 @@ def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dic
             raise unknown("hyperparameter", name, family.parameters, place)
     values: dict[str, Value] = {}
     for name, parameter in family.parameters.items():
-        default = parameter.default(values) if callable(parameter.default) else parameter.default
+        default = parameter.default_in(values)
         values[name] = (
             _read(given[name], name, parameter, default, place) if name in given else default
         )
@@ -73,10 +79,13 @@ def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dic
 
 
 def stored(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Give the hyperparameters that a workload keeps: all, or what differs for a named network."""
-    if not family.named:
-        return dict(values)
-    return {k: v for k, v in values.items() if v != family.parameters[k].default}
+    """Give the hyperparameters that a workload keeps: all but details at their defaults."""
+    return {
+        name: value
+        for name, value in values.items()
+        if not (family.named or family.parameters[name].detail)
+        or value != family.parameters[name].default_in(values)
+    }
 
 
 def _read(value: object, name: str, parameter: Parameter, default: Value, place: str) -> Value:

@@ -104,23 +104,30 @@ FAMILY = Family(
         "layers": Parameter(12, "blocks", (2, 4, 8, 12, 24)),
         "width": Parameter(768, "width of the model", (256, 512, 768, 1024)),
         "heads": Parameter(lambda p: max(1, p["width"] // 64), "attention heads"),  # type: ignore[operator]  # a whole number by its row
-        "kv_heads": Parameter(lambda p: p["heads"], "heads of keys and values"),
-        "ffn": Parameter(lambda p: 4 * p["width"], "width of the feed-forward part"),
+        "kv_heads": Parameter(lambda p: p["heads"], "heads of keys and values", detail=True),
+        "ffn": Parameter(lambda p: 4 * p["width"], "width of the feed-forward part", detail=True),
         "length": Parameter(_by_kind(512, 1024), "tokens of a sequence", (128, 512, 1024)),
-        "max_length": Parameter(lambda p: p["length"], "rows of the table of positions"),
+        "max_length": Parameter(
+            lambda p: p["length"], "rows of the table of positions", detail=True
+        ),
         "vocabulary": Parameter(_by_kind(30522, 50257), "words", least=2),
-        "norm": Parameter("layer", "kind of norm", choices=("layer", "rms")),
+        "norm": Parameter("layer", "kind of norm", choices=("layer", "rms"), detail=True),
         "activation": Parameter(
-            "gelu", "of the feed-forward part", choices=("gelu", "relu", "silu", "swiglu")
+            "gelu",
+            "of the feed-forward part",
+            choices=("gelu", "relu", "silu", "swiglu"),
+            detail=True,
         ),
         "positions": Parameter(
-            "learned", "how places are known", choices=("learned", "rotary", "none")
+            "learned", "how places are known", choices=("learned", "rotary", "none"), detail=True
         ),
-        "bias": Parameter(True, "linear layers have a bias"),
-        "tied": Parameter(True, "a decoder's output shares the embedding's weights"),
-        "segments": Parameter(_by_kind(2, 0), "kinds of segment, 0 for none", least=0),
-        "pooler": Parameter(_by_kind(True, False), "an encoder ends with a pooling layer"),
-        "dropout": Parameter(0.0, "share dropped in training"),
+        "bias": Parameter(True, "linear layers have a bias", detail=True),
+        "tied": Parameter(True, "a decoder's output shares the embedding's weights", detail=True),
+        "segments": Parameter(_by_kind(2, 0), "kinds of segment, 0 for none", least=0, detail=True),
+        "pooler": Parameter(
+            _by_kind(True, False), "an encoder ends with a pooling layer", detail=True
+        ),
+        "dropout": Parameter(0.0, "share dropped in training", detail=True),
     },
     "Vaswani et al. 2017; Devlin et al. 2018; Radford et al. 2019; Touvron et al. 2023",
     batch=1,

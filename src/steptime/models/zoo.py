@@ -90,7 +90,12 @@ ALEXNET = _fixed("alexnet", build_alexnet, "Krizhevsky 2014; torchvision: 61,100
 VGG16 = _fixed("vgg16", build_vgg16, "Simonyan, Zisserman 2014: 138,357,544 parameters")
 DEEP_MNIST = _fixed("deep_mnist", build_deep_mnist, "TensorFlow tutorial: 3,274,634 parameters")
 
-_BOTTLENECK: dict[str, Value] = {"block": "bottleneck", "blocks": "3-4-6-3", "filters": 64, "image": 224}
+_BOTTLENECK: dict[str, Value] = {
+    "block": "bottleneck",
+    "blocks": "3-4-6-3",
+    "filters": 64,
+    "image": 224,
+}
 RESNET50 = _setting(
     "resnet50",
     cnn.FAMILY,
