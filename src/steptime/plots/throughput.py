@@ -58,7 +58,7 @@ def chart(records: Sequence[Record]) -> Spec:
         columns=COLUMNS,
         bounds="flush",
         spacing={"column": LABEL_ROOM + AXIS_ROOM, "row": TITLE_ROOM},
-    )
+    ).resolve_scale(color="independent")
     caption = [
         "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family.",
         sources(records),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -69,6 +70,7 @@ def _resource(name: str) -> str:
     return files("steptime.report").joinpath(name).read_text(encoding="utf-8")
 
 
+@cache
 def _library() -> str:
     """Give Vega, Vega-Lite and Vega-Embed (BSD licence) as one script."""
     import vl_convert

@@ -1,0 +1,173 @@
+"""Every plot draws, says its units and sources, and says what it lacks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import synthetic
+from steptime.core.errors import InputError
+from steptime.core.record import Record
+from steptime.plots import PLOTS, EmptyPlotError, draw
+from steptime.plots.files import FORMATS, save
+from steptime.plots.style import log_ticks, spread
+
+RECORDS = synthetic.sweep(ops=True, failures=True)
+UNITS = ("(s)", "(FLOP/s)", "(byte)", "(examples)", "(examples/s)", "(FLOP per byte")
+
+
+def axis_titles(spec: Any) -> Iterator[str]:
+    if isinstance(spec, dict):
+        title = spec["axis"].get("title") if isinstance(spec.get("axis"), dict) else None
+        if title:
+            yield title
+        for value in spec.values():
+            yield from axis_titles(value)
+    elif isinstance(spec, list):
+        for value in spec:
+            yield from axis_titles(value)
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_every_plot_is_a_picture_with_units_and_sources(kind: str, tmp_path: Path) -> None:
+    spec = draw(kind, RECORDS)
+    titles = set(axis_titles(spec))
+    assert titles
+    assert all(any(unit in title for unit in UNITS) for title in titles), titles
+    caption = " ".join(spec["title"]["subtitle"])
+    assert "roofline 1" in caption or "torch 2.13.0" in caption
+    assert synthetic.PLATFORM in caption
+    json.dumps(spec, allow_nan=False)
+    save(spec, tmp_path / "x.png")
+    save(spec, tmp_path / "x.svg")
+    assert (tmp_path / "x.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    svg = (tmp_path / "x.svg").read_text()
+    assert svg.startswith("<svg")
+    assert spec["title"]["text"] in svg
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["x.png", "x.svg"]
+
+
+def test_the_other_formats_and_a_wrong_one(tmp_path: Path) -> None:
+    spec = draw("memory", RECORDS)
+    save(spec, tmp_path / "x.pdf")
+    assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
+    save(spec, tmp_path / "x.html")
+    assert "<script" in (tmp_path / "x.html").read_text()
+    assert set(FORMATS) == {".png", ".svg", ".pdf", ".html"}
+    with pytest.raises(InputError, match=r"unknown picture format '\.jpg'"):
+        save(spec, tmp_path / "x.jpg")
+    with pytest.raises(InputError, match="does not exist"):
+        save(spec, tmp_path / "absent" / "x.png")
+    with pytest.raises(InputError, match="did you mean 'roofline'"):
+        draw("rofline", RECORDS)
+
+
+LACKING = {
+    "roofline": [synthetic.measured(synthetic.workloads()[0])],
+    "ops": synthetic.predicted(synthetic.workloads()[0]),
+    "predicted": [synthetic.measured(synthetic.workloads()[0])],
+    "throughput": synthetic.predicted(synthetic.workloads()[0]),
+    "memory": [synthetic.failed(synthetic.workloads()[0], "oom", "killed", "")],
+    "samples": synthetic.predicted(synthetic.workloads()[0]),
+}
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_a_plot_without_its_data_says_what_it_lacks(kind: str) -> None:
+    with pytest.raises(EmptyPlotError, match=f"^{kind}: no "):
+        draw(kind, LACKING[kind])
+
+
+def only(records: list[Record], origin: str) -> list[Record]:
+    return [record for record in records if record.origin == origin]
+
+
+@pytest.mark.parametrize(
+    ("kind", "origin"),
+    [
+        ("roofline", "predicted"),
+        ("memory", "measured"),
+        ("memory", "predicted"),
+        ("throughput", "measured"),
+    ],
+)
+def test_one_side_alone_is_drawn(kind: str, origin: str, tmp_path: Path) -> None:
+    save(draw(kind, only(RECORDS, origin)), tmp_path / "x.svg")
+
+
+def test_two_platforms_and_dtypes_share_a_roofline(tmp_path: Path) -> None:
+    first = synthetic.predicted(synthetic.workloads()[0])[0]
+    method = replace(first.method, options={**first.method.options, "peak_flop_per_s": 989e12})
+    other = replace(
+        first,
+        platform="h100-sxm5",
+        method=method,
+        workload=replace(first.workload, dtype="bfloat16"),
+    )
+    spec = draw("roofline", [first, other])
+    text = json.dumps(spec)
+    assert "h100-sxm5 bfloat16 peak 989 TFLOP/s" in text
+    assert f"{synthetic.PLATFORM} float32 peak 204 GFLOP/s" in text
+    save(spec, tmp_path / "x.svg")
+
+
+def test_ops_that_cost_the_same_are_one_point_and_shares_add_up() -> None:
+    workload = synthetic.workloads()[0]
+    ops = [record for record in synthetic.predicted(workload, ops=True) if record.scope]
+    twins = [replace(ops[0], scope="twin"), *ops]
+    spec = draw("ops", twins)
+    points = [p for layer in spec["layer"] for p in _values(spec, layer) if "ops_alike" in p]
+    assert sum(point["ops_alike"] for point in points) == 41 - 4  # 4 of 40 have no FLOP
+    assert max(point["ops_alike"] for point in points) == 2
+    idle = sum(op.quantities["step_s"].value or 0 for op in ops if not op.quantities["flop"].value)
+    total = sum(op.quantities["step_s"].value or 0 for op in twins)
+    assert sum(point["share"] for point in points) == pytest.approx(1 - idle / total, rel=1e-4)
+
+
+def _values(spec: dict[str, Any], layer: dict[str, Any]) -> list[dict[str, Any]]:
+    data = layer.get("data", {})
+    if "name" in data:
+        return list(spec["datasets"][data["name"]])
+    return list(data.get("values", []))
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_many_networks_still_make_a_plot_of_bounded_size(kind: str) -> None:
+    many = []
+    for index in range(150):
+        workload = replace(synthetic.workloads()[0], params={"layers": 4, "nodes": 8 + index})
+        many += [*synthetic.predicted(workload, ops=index < 3), synthetic.measured(workload)]
+    assert len(json.dumps(draw(kind, many))) < 1_000_000
+
+
+def test_ticks_are_round_and_inside() -> None:
+    assert log_ticks(0.8e-3, 1.2) == [1e-3, 1e-2, 1e-1, 1.0]
+    assert log_ticks(0.9, 9.0) == [1.0, 2.0, 5.0]
+    assert log_ticks(3.1, 6.5) == [4.0, 5.0, 6.0]
+    assert log_ticks(1.01, 1.02) == []
+
+
+def test_labels_are_moved_apart_by_hand() -> None:
+    assert spread([10, 11], 4, 0, 99) == [8.5, 12.5]
+    assert spread([50, 10], 4, 0, 99) == [50, 10]
+    assert spread([0, 1], 4, 0, 99) == [0, 4]
+    assert spread([99, 98], 4, 0, 99) == [99, 95]
+
+
+@given(st.lists(st.floats(0, 100), max_size=20))
+def test_labels_never_overlap_and_keep_their_order(positions: list[float]) -> None:
+    placed = spread(positions, 5, 0, 100)
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
+    apart = [placed[b] - placed[a] for a, b in pairwise(order)]
+    assert all(gap >= 5 - 1e-9 for gap in apart)
+    assert all(-1e-9 <= place <= 100 + 1e-9 for place in placed)
+    assert all(math.isfinite(place) for place in placed)
