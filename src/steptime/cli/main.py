@@ -6,22 +6,23 @@ Exit codes: 0 done; 2 wrong input; 3 some experiments did not succeed; 1 anythin
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
 
-import click
 import typer
 
 from steptime import __version__
 from steptime.cli import look, measure, model, output
-from steptime.core.errors import InputError, nearest, shorten
+from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
 from steptime.store import StoreError
+
+INTERRUPTED = 130  # what Typer gives after Ctrl-C
 
 app = typer.Typer(
     name="steptime",
     help="How long does a step take, how long would it take on other hardware, and why?",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -43,7 +44,7 @@ def _root(
     del version
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., Any]] = {
     "list": model.list_,
     "count": model.count,
     "predict": model.predict,
@@ -64,16 +65,14 @@ for _name, _command in COMMANDS.items():
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code; errors print one line on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(words, prog_name="steptime", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
         return _fail(str(error), 2)
-    except click.exceptions.NoArgsIsHelpError as error:
-        output.note(error.format_message())
-        return 2
-    except click.ClickException as error:
-        return _fail(_usage(error), 2)
+    except typer.TyperException as error:
+        return _fail(_usage(error, words), 2)
     except StoreError as error:
         return _fail(str(error), 1)
     except BrokenPipeError:
@@ -81,24 +80,38 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:
         return _fail("interrupted; everything finished so far is kept", 1)
     return code if isinstance(code, int) else 0
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
+    """Give a usage error on one line, with the nearest name, and little of what was typed."""
     text = " ".join(error.format_message().split())
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        known = [name for option in error.ctx.command.params for name in option.opts]
-        close = nearest(error.option_name, known)
-        hint = f"; did you mean '{close}'?" if close else "; see --help"
-        return f"no such option {shorten(error.option_name)}{hint}"
-    if isinstance(error, click.UsageError) and text.startswith("No such command"):
-        word = text.split("'")[1] if "'" in text else text
-        close = nearest(word, COMMANDS)
-        hint = f"; did you mean '{close}'?" if close else f"; known: {', '.join(COMMANDS)}"
-        return f"no such command {shorten(word)}{hint}"
+    option = getattr(error, "option_name", None)
+    if option is not None and text.startswith("No such option"):
+        return f"no such option {shorten(option)}{_hint(option, _options(error), 'see --help')}"
+    command = re.match(r"No such command '(.*?)'", text)
+    if command:
+        hint = _hint(command[1], COMMANDS, f"known: {', '.join(COMMANDS)}")
+        return f"no such command {shorten(command[1])}{hint}"
+    for word in words:
+        if len(word) > SHOWN_CHARACTERS:
+            text = text.replace(word, word[:SHOWN_CHARACTERS] + "...")
     return text
+
+
+def _options(error: typer.TyperException) -> list[str]:
+    context = getattr(error, "ctx", None)
+    parameters = context.command.params if context else ()
+    return [name for one in parameters for name in one.opts if name.startswith("-")]
+
+
+def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
+    close = nearest(word, known)
+    return f"; did you mean '{close}'?" if close else f"; {otherwise}"
 
 
 def _fail(text: str, code: int) -> int:

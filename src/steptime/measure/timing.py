@@ -38,7 +38,7 @@ WARM_UP_RULE = (
     "at most a third of the budget"
 )
 
-Step = Callable[[], object]
+Step = Callable[[], None]
 Clock = Callable[[], float]
 
 
