@@ -146,7 +146,15 @@ def test_a_folder_of_one_kind_of_records_has_a_report(
 
 
 def row(**values: object) -> dict[str, object]:
-    names = ("measured_s", "peak_fraction", "roof_fraction", "ratio", "flop_per_s", "status")
+    names = (
+        "measured_s",
+        "peak_fraction",
+        "roof_fraction",
+        "ratio",
+        "flop_per_s",
+        "status",
+        "steady",
+    )
     base = dict.fromkeys(names) | {"platform": "p", "peak_flop_per_s": 2e11, "batch": 1}
     return {**base, "workload_key": values["name"], "model": values["name"], **values}
 
@@ -173,6 +181,11 @@ def test_the_headline_by_hand() -> None:
         "2 of 4 networks measured; a step takes 100 ms to 300 ms.",
         "1 did not succeed (1 oom); see below the table.",
     ]
+
+
+def test_more_than_the_peak_is_doubted() -> None:
+    rows = [row(name="a", status="ok", measured_s=0.1, peak_fraction=1.2, flop_per_s=2.4e11)]
+    assert "1 network above 100%" in sentences(numbers(rows))[1]
 
 
 def test_a_torn_line_is_reported_and_a_bad_place_refused(

@@ -114,6 +114,7 @@ def _measured(tried: Sequence[Record]) -> Row:
         "measured_min_s": summary.min_s if summary else None,
         "interval": summary.interval if summary else None,
         "examples_per_s": summary.speed_mean if summary else None,
+        "steady": summary.steady if summary else None,
         "runs": len(runs(tried)),
         "samples_n": sum(map(len, runs(tried))),
         "measured_memory_bytes": max(known, default=None),

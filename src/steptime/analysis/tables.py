@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -178,24 +178,33 @@ def _param_columns(records: Iterable[Record], taken: Iterable[str]) -> dict[str,
 def short_names(workloads: Iterable[Workload], *, batch: bool = True) -> dict[str, str]:
     """Give each workload, by its key, the shortest name that tells it from the others.
 
-    Of the settings of a model only those that differ between its workloads are named, and the
-    batch where asked: `fc nodes 256, batch 64`, `fc nodes 1024, batch 64`.
+    Of the settings of a model only those are named that tell its workloads apart, and the batch
+    where asked: `fc nodes 256, batch 64`, `fc nodes 1024, batch 64`.
     """
-    by_key = {workload.key: workload for workload in workloads}
-    by_model: dict[str, list[dict[str, object]]] = {}
-    for workload in by_key.values():
-        by_model.setdefault(workload.model, []).append(_settings(workload))
+    by_model: dict[str, dict[str, Workload]] = {}
+    for workload in workloads:
+        by_model.setdefault(workload.model, {})[workload.key] = workload
     names = {}
-    for key, workload in by_key.items():
-        others = by_model[workload.model]
-        said = [
-            _said(name, value, workload.model)
-            for name, value in _settings(workload).items()
-            if any(other.get(name) != value for other in others)
-        ]
-        said += [f"batch {workload.batch_per_replica}"] if batch else []
-        names[key] = " ".join([workload.model, ", ".join(said)]).strip()
+    for model, same in by_model.items():
+        settings = {key: _settings(workload) for key, workload in same.items()}
+        telling = _telling(list(settings.values()))
+        for key, workload in same.items():
+            said = [_said(n, settings[key][n], model) for n in telling if n in settings[key]]
+            said += [f"batch {workload.batch_per_replica}"] if batch else []
+            names[key] = " ".join([model, ", ".join(said)]).strip()
     return names
+
+
+def _telling(settings: Sequence[Mapping[str, object]]) -> list[str]:
+    """Give the settings that tell more of these apart than those before them do."""
+    telling: list[str] = []
+    told: list[tuple[object, ...]] = [() for _ in settings]
+    for name in dict.fromkeys(name for one in settings for name in one):
+        finer = [(*before, str(one.get(name))) for before, one in zip(told, settings, strict=True)]
+        if len(set(finer)) > len(set(told)):
+            telling.append(name)
+            told = finer
+    return telling
 
 
 def _settings(workload: Workload) -> dict[str, object]:

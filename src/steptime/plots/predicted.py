@@ -37,7 +37,8 @@ def chart(records: Sequence[Record]) -> Spec:
     if not rows:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
     points = [_point(row) for row in rows]
-    domain = log_domain([p[name] for p in points for name in ("measured", "predicted")], 1.7)
+    ends = ("measured", "measured_low", "measured_high", "predicted")
+    domain = log_domain([p[name] for p in points for name in ends if p[name]], 1.5)
     scale = log_scale(domain)
     x = alt.X(
         "predicted:Q", scale=scale, axis=log_axis("predicted time of a step (s)", domain, "s")
@@ -54,9 +55,9 @@ def chart(records: Sequence[Record]) -> Spec:
     equal = over_rows(corners).mark_line(color=INK, strokeWidth=1.2).encode(x=x, y=y)
     high = domain[1]
     edges = [(high / BAND, high, f"{BAND:g}x"), (high, high, "equal"), (high, high / BAND, "0.5x")]
-    ends = [{"predicted": x, "measured": y, "text": text} for x, y, text in edges]
+    labels = [{"predicted": x, "measured": y, "text": text} for x, y, text in edges]
     texts = (
-        over_rows(ends)
+        over_rows(labels)
         .mark_text(color=QUIET, fontSize=12, align="left", baseline="bottom", dx=3, dy=-2)
         .encode(x=x, y=y, text="text:N")
     )
@@ -64,7 +65,6 @@ def chart(records: Sequence[Record]) -> Spec:
     base = over_rows(points).encode(
         x=x,
         color=family_colour(families),
-        shape=family_shape(families),
         tooltip=tooltip("network", "measured_step", "predicted_step", "ratio", "platform"),
     )
     intervals = (
@@ -72,7 +72,9 @@ def chart(records: Sequence[Record]) -> Spec:
         .encode(y=alt.Y("measured_low:Q", scale=scale), y2="measured_high:Q")
         .transform_filter("isValid(datum.measured_low)")
     )
-    marks = base.mark_point(filled=True, size=75, opacity=0.9).encode(y=y)
+    marks = base.mark_point(filled=True, size=75, opacity=0.9).encode(
+        y=y, shape=family_shape(families)
+    )
     inside = sum(1 / BAND <= row["ratio"] <= BAND for row in rows)
     caption = [
         f"{inside} of {len(rows)} within a factor of 2 (shaded). Bars: 95 % interval.",

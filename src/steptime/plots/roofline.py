@@ -25,6 +25,7 @@ from steptime.plots.style import (
     log_domain,
     log_scale,
     over_rows,
+    percent_text,
     rounded,
     sources,
     time_text,
@@ -93,15 +94,11 @@ def _point(row: Row) -> Row:
         "predicted_step": time_text(row["predicted_s"]),
         "measured_speed": unit_text(row["flop_per_s"], "FLOP/s"),
         "predicted_speed": unit_text(row["predicted_flop_per_s"], "FLOP/s"),
-        "of_peak": _percent(row["peak_fraction"]),
-        "of_roof": _percent(row["roof_fraction"]),
+        "of_peak": percent_text(row["peak_fraction"]),
+        "of_roof": percent_text(row["roof_fraction"]),
         "FLOP_per_byte": f"{row['intensity']:.4g}",
         "platform": row["platform"],
     }
-
-
-def _percent(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.1%}"
 
 
 Roof = tuple[str, str, float | None, float | None]  # platform, dtype, peak, bandwidth

@@ -135,6 +135,13 @@ def unit_text(value: float | None, unit: str) -> str:
     return "unknown" if value is None else si(value, unit)
 
 
+def percent_text(value: float | None) -> str:
+    """Give a share in percent with at least two digits: `47%`, `0.44%`."""
+    if value is None:
+        return "unknown"
+    return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
+
+
 def tooltip(*fields: str) -> list[alt.Tooltip]:
     """Give tooltips of text fields under their own names, `_` shown as a space."""
     return [alt.Tooltip(f"{name}:N", title=name.replace("_", " ")) for name in fields]

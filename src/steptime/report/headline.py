@@ -26,6 +26,7 @@ def numbers(rows: Sequence[Row]) -> Row:
         "fastest_s": min((row["measured_s"] for row in measured), default=None),
         "slowest_s": max((row["measured_s"] for row in measured), default=None),
         "best": None if best is None else _short(best),
+        "above_peak": sum(row["peak_fraction"] > 1 for row in fractions),
         "median_peak_fraction": _middle(row["peak_fraction"] for row in fractions),
         "median_roof_fraction": _middle(row["roof_fraction"] for row in fractions),
         "prediction": errors(rows),
@@ -56,13 +57,15 @@ def _limit(found: Row) -> list[str]:
     best = found["best"]
     if best is None:
         return []
-    middle = found["median_peak_fraction"]
+    middle, above = found["median_peak_fraction"], found["above_peak"]
+    doubt = f"{_count(above, 'network')} above 100%: the device's figures are too low; probe again."
     return [
         (
             f"The best network reaches {best['peak_fraction']:.0%} of the peak: {best['name']}, "
             f"{si(best['flop_per_s'], 'FLOP/s', 3)} of {si(best['peak_flop_per_s'], 'FLOP/s', 3)}. "
             f"The median network reaches {middle:.0%}."
-        )
+        ),
+        *([doubt] if above else []),
     ]
 
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from steptime.core.units import seconds, si, size
+from steptime.plots.style import percent_text
 
 Row = dict[str, Any]
 
@@ -40,7 +41,7 @@ def _share(field: str) -> Callable[[Row], str]:
         if row[field] is None:
             return ""
         filled = min(100.0, 100 * row[field])
-        return f'<span class="bar" style="--filled:{filled:.1f}%">{row[field]:.0%}</span>'
+        return f'<span class="bar" style="--filled:{filled:.1f}%">{percent_text(row[field])}</span>'
 
     return text
 
@@ -53,7 +54,7 @@ def _status(row: Row) -> str:
     if row["status"] is None:
         return '<span class="quiet">not measured</span>'
     if row["status"] == "ok":
-        return "ok"
+        return "ok, no steady state" if row["steady"] is False else "ok"
     return f'<strong class="failed">{escape(row["status"])}</strong>'
 
 
