@@ -25,6 +25,8 @@ from steptime.plots.style import (
     unit_text,
 )
 
+MOST_NETWORKS = 60  # so that a page of a large sweep stays small
+
 
 def chart(records: Sequence[Record]) -> Spec:
     """Give the ops of the networks, one network shown at a time; raises `EmptyPlotError`.
@@ -38,7 +40,9 @@ def chart(records: Sequence[Record]) -> Spec:
     drawn = _points([row for row in rows if row["intensity"] and row["speed"]], rows)
     if not drawn:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
-    networks = list(dict.fromkeys(point["network"] for point in drawn))
+    every = list(dict.fromkeys(point["network"] for point in drawn))
+    networks = every[:MOST_NETWORKS]
+    drawn = [point for point in drawn if point["network"] in networks]
     chosen = alt.param(
         name="network",
         value=networks[0],
@@ -73,6 +77,8 @@ def chart(records: Sequence[Record]) -> Spec:
         .transform_filter("datum.network == network")
     )
     caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
+    if len(networks) < len(every):
+        caption.append(f"The first {len(networks)} of {len(every)} networks.")
     return finish(
         canvas.layer(points, heading).add_params(chosen),
         "Ops of a network under the roofline",

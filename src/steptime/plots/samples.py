@@ -29,7 +29,7 @@ from steptime.plots.style import (
 PANEL_WIDTH, PANEL_HEIGHT = 230, 68
 AXIS_ROOM, TITLE_ROOM = 78, 50
 COLUMNS = 3
-MOST_PANELS = 48
+MOST_PANELS = 24
 KINDS = ("quiet", "disturbed")
 
 

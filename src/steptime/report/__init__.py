@@ -24,8 +24,8 @@ def write_report(
     from steptime.plots.files import check_folder, write_whole
     from steptime.report.page import page
 
-    check_folder(path)
     records = store.load(folder, warn)
+    check_folder(path)
     text, document = page(records, folder.resolve().name)
     write_whole(path, text.encode())
     return {"path": str(path), **document}
