@@ -42,14 +42,17 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     from rich.text import Text
 
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
-    shown = Table(title=Text(title) if title else None, title_justify="left", box=None)
+    shown = Table(box=None)
     for index, name in enumerate(columns):
         numeric = bool(cells) and all(_is_numeric(row[index]) for row in cells)
         shown.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in cells:
         shown.add_row(*map(Text, row))
     wide = None if sys.stdout.isatty() else 10_000  # a file or a pipe must not lose columns
-    Console(file=sys.stdout, width=wide, highlight=False).print(shown)
+    console = Console(file=sys.stdout, width=wide, highlight=False)
+    if title:  # on a line of its own: a table's title is folded to the width of the table
+        console.print(Text(title), soft_wrap=True)
+    console.print(shown)
 
 
 def _is_numeric(cell: str) -> bool:
