@@ -14,9 +14,10 @@ from typing import Any
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
+from steptime.core.ranges import LARGEST
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Workload
-from steptime.models import ZOO, family
-from steptime.models.family import LARGEST, resolve, stored, whole_number
+from steptime.models import FAMILIES, ZOO, family
+from steptime.models.family import resolve, stored, whole_number
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
@@ -134,8 +135,7 @@ def make_workload(
 
 
 @lru_cache(maxsize=64)
-def _built(key: str, text: str) -> Graph:
-    del key
+def _built(text: str) -> Graph:
     table = json.loads(text)
     chosen = family(table["model"])
     values = resolve(chosen, table["params"])
@@ -162,7 +162,7 @@ def build(workload: Workload) -> Graph:
         "phase": workload.phase,
         "batch": workload.batch_per_replica,
     }
-    return _built(workload.key, json.dumps(table))
+    return _built(json.dumps(table))
 
 
 def build_step(workload: Workload) -> Graph:
@@ -175,6 +175,4 @@ def build_step(workload: Workload) -> Graph:
 
 def model_names() -> list[str]:
     """Give the names of families and named networks."""
-    from steptime.models import FAMILIES
-
     return [*FAMILIES, *ZOO]

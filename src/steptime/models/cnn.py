@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from steptime.core.errors import shorten
+from steptime.core.ranges import LARGEST
 from steptime.core.workload import Value
 from steptime.layers.blocks import bottleneck_block, conv_norm, residual_block
 from steptime.layers.dense import classify, linear
 from steptime.layers.image import max_pool
-from steptime.models.family import LARGEST, Family, Parameter
+from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
 
 GROUPS = 4

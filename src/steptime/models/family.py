@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.ranges import LARGEST
 from steptime.core.workload import Value
 from steptime.ops.builder import Builder
 
-LARGEST = 2**53
 _YES, _NO = ("yes", "true", "on"), ("no", "false", "off")
 
 

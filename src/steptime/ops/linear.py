@@ -10,7 +10,6 @@ from steptime.ops.table import (
     Example,
     OpKind,
     Specs,
-    no_flop,
     per_element,
     require,
     show,
@@ -20,7 +19,7 @@ from steptime.ops.table import (
 
 def linear_outputs(x: TensorSpec, w: TensorSpec) -> Specs:
     """Give `x [..., fan_in], w [width, fan_in] -> [..., width]`."""
-    require(len(w.shape) == 2 and len(x.shape) >= 1, f"linear of {show(x, w)}")
+    require(len(w.shape) == 2 and len(x.shape) >= 2, f"linear of {show(x, w)}")
     require(x.shape[-1] == w.shape[1], f"linear of {show(x, w)}: {x.shape[-1]} != {w.shape[1]}")
     return (TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype),)
 
@@ -83,9 +82,11 @@ def matmul_flop(
 def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
     """dA = dC B^T and dB = A^T dC, for untransposed operands of equal batch."""
     left, right = b.op.inputs
-    require(not b.attrs.get("transpose_a") and not b.attrs.get("fold"), "matmul gradient")
+    plain = not b.attrs.get("transpose_a") and not b.attrs.get("fold")
+    require(plain, f"no gradient of matmul '{b.op.name}' with transpose_a or fold")
     turned = bool(b.attrs.get("transpose_b"))
-    require(len(b.specs[0].shape) == len(b.specs[1].shape), "matmul gradient of a shared matrix")
+    paired = len(b.specs[0].shape) == len(b.specs[1].shape)
+    require(paired, f"no gradient of matmul '{b.op.name}' with a matrix shared by a batch")
     da = db = None
     if b.needs[0]:
         da = b.emit("matmul", (b.grad, right), "grad_a", transpose_b=not turned)[0]
@@ -97,7 +98,8 @@ def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
 
 def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
     """Give `x` with `b [width]` added along `axis`."""
-    require(b.shape == (x.shape[axis],), f"bias {show(b)} on axis {axis} of {show(x)}")
+    fits = -len(x.shape) <= axis < len(x.shape) and b.shape == (x.shape[axis],)
+    require(fits, f"bias {show(b)} on axis {axis} of {show(x)}")
     return (x,)
 
 
@@ -172,8 +174,8 @@ KINDS = {
     ),
     "expand": OpKind(
         expand_outputs,
-        no_flop,
+        per_element(1),
         Example((vector(2),), {"shape": (2, 3), "scale": 0.5}),
-        "definition: copies",
+        "definition: one product an element read, then copies",
     ),
 }

@@ -27,6 +27,7 @@ def _statistics(x: TensorSpec, *shape: int) -> TensorSpec:
 def batch_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
     """Give `x [n, c, ...], weight, bias, running mean, running variance [c] -> [n, c, ...]`."""
     require(len(x.shape) >= 2, f"batch norm needs [batch, channels, ...], not {show(x)}")
+    require(len(params) == 4, "batch norm needs weight, bias, running mean, running variance")
     for spec in params:
         require(spec.shape == (x.shape[1],), f"batch norm of {show(x)} with {show(spec)}")
     return (x,)
@@ -62,10 +63,17 @@ def norm_grad_outputs(parameters: int) -> Any:
     return outputs
 
 
-def layer_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
-    """Give `x [..., width], weight (and bias) [width] -> [..., width]`."""
-    for spec in params:
-        require(spec.shape == x.shape[-1:], f"layer norm of {show(x)} with {show(spec)}")
+def layer_norm_outputs(x: TensorSpec, weight: TensorSpec, bias: TensorSpec) -> Specs:
+    """Give `x [..., width], weight, bias [width] -> [..., width]`."""
+    fits = weight.shape == bias.shape == x.shape[-1:] and len(x.shape) >= 1
+    require(fits, f"layer norm of {show(x)} with {show(weight, bias)}")
+    return (x,)
+
+
+def rms_norm_outputs(x: TensorSpec, weight: TensorSpec) -> Specs:
+    """Give `x [..., width], weight [width] -> [..., width]`."""
+    fits = weight.shape == x.shape[-1:] and len(x.shape) >= 1
+    require(fits, f"RMS norm of {show(x)} with {show(weight)}")
     return (x,)
 
 
@@ -114,7 +122,7 @@ KINDS = {
         "derivative of layer_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
     ),
     "rms_norm": OpKind(
-        layer_norm_outputs,
+        rms_norm_outputs,
         per_element(4),
         Example((_ROWS, _W)),
         "Zhang, Sennrich 2019, eq. 4; square and sum 2, normalise 1, scale 1",

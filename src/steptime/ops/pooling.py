@@ -27,6 +27,7 @@ def pool_outputs(
 ) -> Specs:
     """Give `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
     require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
+    require(min(*kernel, *stride) >= 1, f"a window {list(kernel)} with stride {list(stride)}")
     top, bottom, left, right = padding
     height = _pooled(x.shape[2], kernel[0], stride[0], top, bottom, ceil)
     width = _pooled(x.shape[3], kernel[1], stride[1], left, right, ceil)
@@ -71,6 +72,7 @@ def global_pool_gradient(b: Backward) -> tuple[str | None, ...]:
 def upsample_outputs(x: TensorSpec, scale: Pair) -> Specs:
     """Give `x [n, c, h, w] -> [n, c, h*scale, w*scale]`, each element repeated (nearest)."""
     require(len(x.shape) == 4, f"up-sampling needs [batch, channels, h, w], not {show(x)}")
+    require(min(scale) >= 1, f"up-sampling by {list(scale)}")
     shape = (*x.shape[:2], x.shape[2] * scale[0], x.shape[3] * scale[1])
     return (TensorSpec(shape, x.dtype),)
 

@@ -28,6 +28,7 @@ GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 def embedding_outputs(ids: TensorSpec, w: TensorSpec) -> Specs:
     """Give `ids [...], w [vocabulary, width] -> [..., width]`."""
     require(len(w.shape) == 2, f"an embedding table is a matrix, not {show(w)}")
+    require(ids.dtype in ("int64", "int32"), f"an embedding of {ids.dtype}")
     return (TensorSpec((*ids.shape, w.shape[1]), w.dtype),)
 
 
@@ -42,10 +43,14 @@ def attention_outputs(
     q: TensorSpec, k: TensorSpec, v: TensorSpec, heads: int, kv_heads: int, causal: bool
 ) -> Specs:
     """Give `q [n, l, heads*d], k, v [n, m, kv_heads*d] -> [n, l, heads*d]`."""
-    require(heads % kv_heads == 0, f"{heads} heads do not share {kv_heads} key-value heads")
-    require(q.shape[-1] % heads == 0, f"width {q.shape[-1]} in {heads} heads")
-    width = q.shape[-1] // heads * kv_heads
-    require(k == v and k.shape[-1] == width, f"attention of {show(q, k, v)} in {heads} heads")
+    require(
+        min(heads, kv_heads) >= 1 and heads % kv_heads == 0,
+        f"{heads} heads do not share {kv_heads} key-value heads",
+    )
+    require(len(q.shape) == 3, f"attention needs [batch, length, width], not {show(q)}")
+    require(q.shape[2] % heads == 0, f"width {q.shape[2]} in {heads} heads")
+    keys = (q.shape[0], *k.shape[1:2], q.shape[2] // heads * kv_heads)
+    require(k == v and k.shape == keys, f"attention of {show(q, k, v)} in {heads} heads")
     return (q,)
 
 
@@ -70,7 +75,9 @@ def rotary_outputs(
     x: TensorSpec, table: TensorSpec, head_width: int, inverse: bool = False
 ) -> Specs:
     """Give `x [n, l, heads*d]` rotated by the angles' `table [l, d]` (cosines, then sines)."""
-    require(x.shape[-1] % head_width == 0, f"width {x.shape[-1]} in heads of {head_width}")
+    require(len(x.shape) == 3, f"rotary needs [batch, length, width], not {show(x)}")
+    fits = head_width >= 2 and head_width % 2 == 0 and x.shape[2] % head_width == 0
+    require(fits, f"rotary of width {x.shape[2]} in heads of {head_width}")
     require(table.shape == (x.shape[1], head_width), f"rotary of {show(x, table)}")
     return (x,)
 
@@ -90,6 +97,10 @@ def recurrent_outputs(gates: int) -> Any:
         require(
             w_ih.shape == (gates * hidden, x.shape[2]) and w_hh.shape == (gates * hidden, hidden),
             f"a recurrent layer of {show(x, w_ih, w_hh)} with {gates} gates",
+        )
+        require(
+            [b.shape for b in bias] == [(gates * hidden,)] * 2,
+            f"a recurrent layer needs two bias vectors of {gates * hidden}",
         )
         return (TensorSpec((*x.shape[:2], hidden), x.dtype),)
 

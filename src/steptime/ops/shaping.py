@@ -34,8 +34,8 @@ def concat_gradient(b: Backward) -> tuple[str | None, ...]:
     start = 0
     for i, spec in enumerate(b.specs):
         stop = start + spec.shape[axis]
-        piece = b.emit("slice", (b.grad,), f"grad_{i}", axis=axis, start=start, stop=stop)[0]
-        grads.append(piece if b.needs[i] else None)
+        where = {"axis": axis, "start": start, "stop": stop}
+        grads.append(b.emit("slice", (b.grad,), f"grad_{i}", **where)[0] if b.needs[i] else None)
         start = stop
     return tuple(grads)
 
@@ -48,6 +48,7 @@ def reshape_outputs(x: TensorSpec, shape: tuple[int, ...]) -> Specs:
 
 def flatten_outputs(x: TensorSpec) -> Specs:
     """Give `x [n, ...] -> [n, product of the rest]`."""
+    require(len(x.shape) >= 1, "flatten of a scalar")
     return (TensorSpec((x.shape[0], math.prod(x.shape[1:])), x.dtype),)
 
 

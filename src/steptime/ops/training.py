@@ -51,10 +51,14 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
 
     The graph's first output must be the loss, a scalar. Gradients are made only where a weight
     asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.
-    Raises `InputError` for an unknown optimizer, `ValueError` for an op without a gradient.
+    Raises `InputError` for an unknown optimizer, `ValueError` for an op without a gradient or an
+    output that is no scalar.
     """
     if optimizer not in STATES:
         raise unknown("optimizer", optimizer, STATES)
+    loss = graph.outputs[0]
+    if graph.tensors[loss].shape != ():
+        raise ValueError(f"{graph.name}: '{loss}' is no loss: {list(graph.tensors[loss].shape)}")
     tape = _Tape(graph)
     wanted = set(graph.weights)
     for op in graph.ops:
@@ -68,7 +72,6 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
         saving, kept[op.name] = _with_saved(op, tape)
         tape.ops.append(saving)
 
-    (loss,) = graph.outputs
     seed = f"{loss}/grad"
     tape.tensors[seed] = TensorSpec((), tape.tensors[loss].dtype)
     tape.grads[loss] = seed
