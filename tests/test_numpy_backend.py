@@ -262,6 +262,13 @@ def test_ids_stay_below_the_table_they_index_and_labels_below_the_classes() -> N
     assert set(np.unique(values["labels"])) == {0, 1, 2}
 
 
+def test_activations_stay_near_1_in_a_deep_network() -> None:
+    graph = build(workload("fc:layers=64,nodes=64,inputs=64,outputs=5,batch=16", phase="infer"))
+    (out,) = graph.outputs
+    logits = execute(graph, initial_values(graph, 0))[out]
+    assert 0.05 < float(np.sqrt((logits**2).mean())) < 20
+
+
 def test_what_numpy_cannot_run_says_which() -> None:
     bfloat16 = workload(SMALL_FC, dtype="bfloat16")
     with pytest.raises(UnsupportedError, match="numpy has no 'bfloat16'"):
