@@ -49,7 +49,7 @@ def read_model(text: str) -> Choice:
     if label:
         given: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
         return Choice("fc", given, given.pop("batch", None), text)
-    if text.endswith((".toml", ".json")) or "/" in text:
+    if _is_path(text):
         return _read_file(text)
     name, colon, settings = text.partition(":")
     name = name.strip()
@@ -68,6 +68,10 @@ def read_model(text: str) -> Choice:
     if not name:
         raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
     return Choice(name, given, given.pop("batch", None))
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith((".toml", ".json")) or "/" in text
 
 
 def _read_file(text: str) -> Choice:
@@ -95,8 +99,10 @@ def choice_of(table: object, where: str) -> Choice:
         raise InputError(f"{where}: give one of 'family' and 'model'")
     if not isinstance(names[0], str):
         raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")
-    named = read_model(names[0]) if "/" not in names[0] else Choice(names[0], {})
-    for key in named.given:
+    if _is_path(names[0]):
+        raise InputError(f"{where}: {shorten(names[0])} is a file, not the name of a family")
+    named = read_model(names[0])
+    for key in (*named.given, *(["batch"] if named.batch is not None else [])):
         if key in given:
             raise InputError(f"{where}: '{key}' is given twice")
     batch = given.pop("batch", named.batch)
@@ -113,12 +119,9 @@ def make_workload(
     """Give the checked workload of a chosen network; raises `InputError` for what does not fit."""
     chosen = family(choice.model, choice.where if choice.where != choice.model else "")
     params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
-    named = choice.batch
-    if batch is not None and named is not None and str(batch) != str(named):
-        raise InputError(
-            f"batch {shorten(str(batch))} contradicts {shorten(str(named))} of the model"
-        )
-    size = batch if batch is not None else named if named is not None else chosen.batch
+    sizes = [whole_number(size, "batch") for size in (batch, choice.batch) if size is not None]
+    if len(set(sizes)) > 1:
+        raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
     precision(dtype)
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
@@ -127,7 +130,7 @@ def make_workload(
     return Workload(
         choice.model,
         params,
-        whole_number(size, "batch"),
+        sizes[0] if sizes else chosen.batch,
         dtype,
         phase,
         optimizer if phase == "train" else NO_OPTIMIZER,
