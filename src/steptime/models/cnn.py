@@ -54,7 +54,7 @@ def build_residual(
     x = max_pool(b, x, 3, 2, "stem/pool", padding=1)
     for group, repeats in enumerate(blocks):
         width = p["filters"] * 2**group
-        for i in range(repeats):
+        for i in b.repeat(repeats):
             stride = 2 if group > 0 and i == 0 else 1
             changes = stride > 1 or b.shape(x)[1] != width * expansion
             project = i == 0 and (project_every_group or changes)

@@ -13,7 +13,7 @@ from steptime.ops.builder import Builder
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Give `layers` hidden layers of `nodes` with ReLU, an output layer, softmax cross-entropy."""
     x = b.input("input", (batch, p["inputs"]))
-    for i in range(p["layers"]):
+    for i in b.repeat(p["layers"]):
         x = linear(b, x, p["nodes"], f"fc{i + 1}")
         x = b.op("relu", x, name=f"fc{i + 1}/relu")
     return classify(b, linear(b, x, p["outputs"], "output"))

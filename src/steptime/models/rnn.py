@@ -18,7 +18,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     table = b.weight("embedding/w", (p["vocabulary"], width))
     x = b.op("embedding", ids, table, name="embedding")
     rows = GATES[cell] * width
-    for i in range(p["layers"]):
+    for i in b.repeat(p["layers"]):
         with b.scope(f"layer{i + 1}"):
             weights = (
                 b.weight("w_ih", (rows, width)),

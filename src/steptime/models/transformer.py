@@ -28,7 +28,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         angles = b.buffer("angles", (p["length"], p["width"] // p["heads"]))
     shape = AttentionShape(p["heads"], p["kv_heads"], not encoder, p["bias"])
     block = _encoder_block if encoder else _decoder_block
-    for i in range(p["layers"]):
+    for i in b.repeat(p["layers"]):
         with b.scope(f"block{i + 1}"):
             x = block(b, x, p, shape, angles)
     if encoder:

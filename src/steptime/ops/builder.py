@@ -110,6 +110,19 @@ class Builder:
         self.ops.append(Op(path, kind, inputs, outputs, attrs))
         return outputs
 
+    def repeat(self, times: int) -> Iterator[int]:
+        """Give 0, 1, ... `times` - 1, for ops that repeat.
+
+        Raises `ShapeError` after the first time if so many times its ops are more than a network
+        may have, so that a slip of the hand in a size is told at once.
+        """
+        before = len(self.ops)
+        for i in range(times):
+            yield i
+            if i == 0 and before + times * (len(self.ops) - before) > MOST_OPS:
+                made = times * (len(self.ops) - before)
+                raise ShapeError(f"{made} ops are more than {MOST_OPS}")
+
     def graph(self, *outputs: str) -> Graph:
         """Give the finished graph."""
         return Graph(
