@@ -79,10 +79,7 @@ def _setting(
     def check(p: Mapping[str, Any]) -> str | None:
         return base.check({**values, **p})
 
-    parameters = {
-        key: Parameter(values[key], base.parameters[key].meaning, base.parameters[key].sweep)
-        for key in free
-    }
+    parameters = {key: Parameter(values[key], base.parameters[key].meaning) for key in free}
     return Family(name, build, parameters, source, base.batch, named=True, check=check)
 
 
