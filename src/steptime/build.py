@@ -80,13 +80,28 @@ def _read_file(text: str) -> Choice:
         if path.stat().st_size > LARGEST_FILE_BYTES:
             raise InputError(f"{shorten(text)}: larger than {LARGEST_FILE_BYTES} bytes")
         content = path.read_text(encoding="utf-8")
-        table = json.loads(content) if path.suffix == ".json" else tomllib.loads(content)
+        table = _json(content) if path.suffix == ".json" else tomllib.loads(content)
     except FileNotFoundError:
         raise InputError(f"model {shorten(text)}: no such file") from None
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{shorten(text)}: cannot be read: {reason}") from None
     return choice_of(table, text)
+
+
+def _json(content: str) -> object:
+    """Give JSON values; raises `ValueError` for a key given twice, as TOML does."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        table: dict[str, object] = {}
+        for key, value in pairs:
+            if key in table:
+                raise ValueError(f"{shorten(key)} is given twice")
+            table[key] = value
+        return table
+
+    found: object = json.loads(content, object_pairs_hook=once)
+    return found
 
 
 def choice_of(table: object, where: str) -> Choice:
