@@ -27,7 +27,10 @@ def _load(folder: Path) -> list[Record]:
 
 
 def query(sql: Sql, in_dir: options.Folder, json: options.Json = False) -> None:
-    """Answer an SQL statement over the table 'records', one row a record, times in seconds."""
+    """Answer an SQL statement over the table 'records'.
+
+    One row is one record; times are in seconds.
+    """
     from steptime.analysis import query as sql_query
     from steptime.analysis.tables import rows
 
@@ -54,7 +57,7 @@ def export(
     ] = "FROM records",
     json: options.Json = False,
 ) -> None:
-    """Write the records as one table, for a spreadsheet or a notebook."""
+    """Write records as a table: CSV, Parquet or JSON lines."""
     from steptime.analysis import query as sql_query
     from steptime.analysis.tables import rows
 
@@ -84,7 +87,10 @@ def compare(
     ] = "step_s",
     json: options.Json = False,
 ) -> None:
-    """Put records side by side: ratios with intervals, verdicts, and what has no partner."""
+    """Compare measured with predicted, two folders or two platforms.
+
+    Ratios with intervals, verdicts, and what has no partner.
+    """
     from steptime.analysis import pairs
 
     if len(folders) > 2 or (platforms and len(folders) > 1):
@@ -169,7 +175,7 @@ def report(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Write one offline HTML page: results, plots, failures, and how they were obtained."""
+    """Write one offline HTML page of results, plots and failures."""
     from steptime.report import write_report
 
     path = out or folder / "report.html"

@@ -65,7 +65,7 @@ def probe(
     ] = 20.0,
     json: options.Json = False,
 ) -> None:
-    """Measure the roofs of this machine and write them as device 'local'."""
+    """Measure the roofs of this machine, which is then device 'local'."""
     _check_backend(backend)
     table, path = take_probe(backend, _options(device, threads, False, False), budget)
     if json:
@@ -218,7 +218,7 @@ def sweep(
     ] = False,
     json: options.Json = False,
 ) -> int:
-    """Measure and predict every cell of an experiment that the folder lacks."""
+    """Measure and predict what a folder lacks of an experiment file."""
     from steptime.core.errors import unknown
     from steptime.core.record import STATUSES
     from steptime.sweep.experiment import read_experiment
@@ -300,7 +300,7 @@ def quickstart(
     ] = None,
     json: options.Json = False,
 ) -> int:
-    """Probe this machine, measure and predict 24 networks of four families, write a report."""
+    """Probe, measure and predict 24 small networks, write a report."""
     from importlib.resources import files
     from time import monotonic
 

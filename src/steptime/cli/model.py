@@ -19,7 +19,7 @@ def list_(
     ] = "models",
     json: options.Json = False,
 ) -> None:
-    """List what there is: models with their hyperparameters, devices, ops and more."""
+    """List models, devices, links, methods, ops or quantities."""
     if topic not in TOPICS:
         raise unknown("topic", topic, TOPICS)
     rows = _TOPICS[topic]()
@@ -127,7 +127,10 @@ def count(
     by_op: options.ByOp = False,
     json: options.Json = False,
 ) -> None:
-    """Count what one step costs: FLOP (a multiply-add is 2), bytes, parameters, peak memory."""
+    """Count FLOP, bytes, parameters and peak memory of one step.
+
+    A multiply-add is 2 FLOP.
+    """
     from steptime.build import build_step
     from steptime.count import count as count_graph
 
@@ -208,7 +211,7 @@ def predict(
     by_op: options.ByOp = False,
     json: options.Json = False,
 ) -> None:
-    """Predict the time of one step on a device, from first principles."""
+    """Predict how long one step takes on a device."""
     from steptime import catalog
     from steptime.build import build_step
     from steptime.core.hardware import Cluster
