@@ -65,7 +65,7 @@ def probe(
     ] = 20.0,
     json: options.Json = False,
 ) -> None:
-    """Measure the roofs of this machine, which is then device 'local'."""
+    """Measure the roofs of this machine, as device 'local'."""
     _check_backend(backend)
     table, path = take_probe(backend, _options(device, threads, False, False), budget)
     if json:

@@ -32,7 +32,9 @@ def list_(
 
 def _cell(value: object) -> object:
     if isinstance(value, dict):
-        return ", ".join(f"{k}={v}" for k, v in value.items())
+        return ", ".join(f"{k}={_cell(v)}" for k, v in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return value
 
 
@@ -85,11 +87,12 @@ def _links() -> list[dict[str, Any]]:
 
 
 def _methods() -> list[dict[str, Any]]:
+    from inspect import getdoc, getmodule
+
     from steptime.predict import METHODS, cost_model
 
-    return [
-        {"name": name, "what": (cost_model(name).__doc__ or "").splitlines()[0]} for name in METHODS
-    ]
+    about = {name: getdoc(getmodule(cost_model(name))) or "" for name in METHODS}
+    return [{"name": name, "what": text.partition("\n")[0]} for name, text in about.items()]
 
 
 def _ops() -> list[dict[str, Any]]:
