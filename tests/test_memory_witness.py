@@ -230,6 +230,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Shape]] = {  # (network, inpu
     "rnn:cell=rnn,layers=5": (lambda: recurrent("RNN", 5, 500, 1024), (64, 50)),
     "rnn:cell=rnn,vocabulary=2": (lambda: recurrent("RNN", 1, 500, 2), (64, 50)),
     "rnn:cell=lstm,layers=5": (lambda: recurrent("LSTM", 5, 500, 1024), (64, 50)),
+    "rnn:cell=lstm,layers=5,embedding=100,length=10,vocabulary=64": (
+        lambda: recurrent("LSTM", 5, 100, 64),
+        (256, 10),
+    ),
     "rnn:cell=gru,embedding=100": (lambda: recurrent("GRU", 1, 100, 1024), (256, 50)),
     "transformer:layers=4,width=256,length=512,vocabulary=1000": (
         lambda: transformer("decoder", 4, 512, 256, 4, 1000),

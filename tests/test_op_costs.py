@@ -152,8 +152,15 @@ def test_attention_is_not_halved_when_causal_and_shares_keys() -> None:
     assert flop("rotary", q, spec(3, 2), head_width=2) == 3 * 48
 
 
-@pytest.mark.parametrize(("cell", "gates"), [("rnn", 1), ("gru", 3), ("lstm", 4)])
-def test_recurrent_layers_are_counted_by_their_products(cell: str, gates: int) -> None:
+@pytest.mark.parametrize(
+    (
+        "cell",
+        "gates",
+        "kept",
+    ),  # in hidden sizes a sequence of 3: what each step keeps, and the ends
+    [("rnn", 1, 3 * 1), ("gru", 3, 3 * 7), ("lstm", 4, 4)],
+)
+def test_recurrent_layers_are_counted_by_their_products(cell: str, gates: int, kept: int) -> None:
     x, rows = spec(2, 3, 4), gates * 5  # batch 2, length 3, width 4, hidden 5
     weights = (spec(rows, 4), spec(rows, 5), spec(rows), spec(rows))
     assert shape_of(cell, x, *weights) == (2, 3, 5)
@@ -162,6 +169,7 @@ def test_recurrent_layers_are_counted_by_their_products(cell: str, gates: int) -
     assert traffic(cell, x, *weights) == (24 + rows * (4 + 5 + 2) + 30) * 4
     y = spec(2, 3, 5)
     saved = saved_of(cell, (x, *weights))
+    assert saved == (spec(2, kept * 5),)
     assert flop(f"{cell}_grad", x, *weights, y, *saved, y) == 2 * forward
     made = outputs_of(f"{cell}_grad", (x, *weights, y, *saved, y))
     assert made == (x, *weights)

@@ -126,22 +126,22 @@ def _row(batch: int, length: int, width: int) -> TensorSpec:
 
 
 def recurrent_kinds(
-    kind: str, formula: str, kept: tuple[int, ...], dropped: int
+    kind: str, formula: str, kept: int, ends: int, dropped: int
 ) -> dict[str, OpKind]:
     """Give the two rows of a cell.
 
-    `kept` are the widths saved a step for the backward pass, `dropped` what a step makes besides,
-    in hidden sizes: as in torch's layers on a CPU, with inputs laid out batch first. Not counted is
-    what a fused kernel keeps in a workspace of its own: oneDNN's LSTM 16 hidden sizes a step.
+    In hidden sizes, `kept` are saved a step for the backward pass, `ends` a sequence (the states
+    before the first step and after the last), `dropped` are what a step makes besides: as in
+    torch's layers on a CPU, with inputs laid out batch first. Not counted is what a fused kernel
+    keeps in a workspace of its own: oneDNN's LSTM 16 hidden sizes a step.
     """
     gates = GATES[kind]
     x, y = _row(2, 3, 4), _row(2, 3, 5)
     weights = (vector(gates * 5, 4), vector(gates * 5, 5), vector(gates * 5), vector(gates * 5))
-    saved = tuple(_row(2, 3, 5 * width) for width in kept)
 
     def keep(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> Specs:
-        hidden = w_hh.shape[-1]
-        return tuple(TensorSpec((*x.shape[:2], width * hidden), x.dtype) for width in kept)
+        batch, length = x.shape[:2]
+        return (TensorSpec((batch, (length * kept + ends) * w_hh.shape[1]), x.dtype),)
 
     return {
         kind: OpKind(
@@ -150,14 +150,14 @@ def recurrent_kinds(
             Example((x, *weights)),
             f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
             gradient=recurrent_gradient(kind),
-            saved=keep if kept else None,
+            saved=keep,
             work="recurrent",
             scratch=lambda x, w_ih, w_hh, *_: dropped * x.size_bytes // x.shape[2] * w_hh.shape[1],
         ),
         f"{kind}_grad": OpKind(
             lambda x, w_ih, w_hh, b_ih, b_hh, *_: (x, w_ih, w_hh, b_ih, b_hh),
             lambda x, w_ih, w_hh, *_: 2 * recurrent_flop(x, w_ih, w_hh),
-            Example((x, *weights, y, *saved, y)),
+            Example((x, *weights, y, *keep(x, *weights), y)),
             f"derivative of {kind}: data and weight gradients, twice forward",
             work="recurrent",
         ),
@@ -206,7 +206,7 @@ KINDS = {
         "Su et al. 2021, eq. 34: two products and a sum an element",
         gradient=rotary_gradient,
     ),
-    **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", (1,), 2),
-    **recurrent_kinds("lstm", "Hochreiter, Schmidhuber 1997, with forget gate", (), 1),
-    **recurrent_kinds("gru", "Cho et al. 2014, reset after the product", (7,), 5),
+    **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", 1, 0, 2),
+    **recurrent_kinds("lstm", "Hochreiter, Schmidhuber 1997, with forget gate", 0, 4, 1),
+    **recurrent_kinds("gru", "Cho et al. 2014, reset after the product", 7, 0, 5),
 }
