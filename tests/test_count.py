@@ -10,6 +10,7 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.count import Count, OpCost, count, peak_memory_bytes
+from steptime.ops import OPS, frozen, scratch_of
 from steptime.ops.builder import Builder
 from steptime.ops.training import training_graph
 
@@ -226,3 +227,47 @@ def test_flop_of_a_convolutional_network_is_proportional_to_its_batch(batch: int
     text = "cnn:blocks=1,filters=8,image=64,classes=10"
     one, many = (counted(text, n, phase="infer") for n in (1, batch))
     assert many.flop == batch * one.flop
+
+
+def slow_peak(graph: Graph) -> int:
+    """The docstring of `peak_memory_bytes` word for word: at every op, all that lives."""
+    owner = {name: name for name in graph.tensors}
+    for op in graph.ops:
+        storage = OPS[op.kind].storage
+        for i, name in enumerate(op.outputs):
+            if (storage == "view" and i == 0) or (storage == "in_place" and i < len(op.inputs)):
+                owner[name] = owner[op.inputs[i]]
+    made = {name: i for i, op in reversed(list(enumerate(graph.ops))) for name in op.outputs}
+    uses: dict[str, set[int]] = {name: set() for name in graph.tensors}
+    for i, op in enumerate(graph.ops):
+        for name in (*op.inputs, *op.outputs):
+            uses[owner[name]].add(i)
+    for name in graph.outputs:
+        uses[owner[name]].add(len(graph.ops))
+    always = {*graph.inputs, *graph.weights, *graph.buffers}
+    stays = sum(graph.tensors[name].size_bytes for name in always)
+    peak = stays
+    for i, op in enumerate(graph.ops):
+        own = [name for name in made if owner[name] == name]
+        live = [name for name in own if made[name] <= i <= max(uses[name])]
+        specs = tuple(graph.tensors[name] for name in op.inputs)
+        scratch = scratch_of(op.kind, specs, frozen(op.attrs))
+        peak = max(peak, stays + sum(graph.tensors[name].size_bytes for name in live) + scratch)
+    return peak
+
+
+@pytest.mark.parametrize("phase", ["train", "infer"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fc:layers=3,nodes=8",
+        "cnn:block=residual,blocks=1,filters=4,image=40,classes=5",
+        "rnn:cell=gru,layers=2,embedding=6,length=4,vocabulary=9",
+        "transformer:layers=1,width=16,heads=2,length=6,vocabulary=9,max_length=8,dropout=0.1",
+        "transformer:kind=encoder,layers=1,width=16,heads=2,length=6,vocabulary=9",
+    ],
+)
+def test_peak_memory_is_what_its_words_say(text: str, phase: str) -> None:
+    for dtype, optimizer in (("float32", "adam"), ("bfloat16-mixed", "sgd")):
+        graph = build_step(make_workload(read_model(text), 3, dtype, phase, optimizer))
+        assert peak_memory_bytes(graph) == slow_peak(graph)
