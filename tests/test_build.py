@@ -135,14 +135,14 @@ def test_files(tmp_path: Path) -> None:
         ("a.toml", 'model = "a.toml"', "'a.toml' is a file, not the name of a family"),
         ("a.toml", 'model = "fc:layers=3"\nlayers = 3', "'layers' is given twice"),
         ("a.toml", 'model = "fc:batch=3"\nbatch = 4', "'batch' is given twice"),
-        ("a.toml", "family = ", "cannot be read: Invalid value"),
-        ("a.toml", 'family = "fc"\nlayers = 1\nlayers = 2', "cannot be read: Cannot overwrite"),
+        ("a.toml", "family = ", "Invalid value"),
+        ("a.toml", 'family = "fc"\nlayers = 1\nlayers = 2', "Cannot overwrite"),
         ("a.json", "[]", "must be a table with 'family' or 'model'"),
-        ("a.json", "{", "cannot be read: Expecting property name"),
-        ("a.json", "[" * 100_000, "cannot be read: "),
+        ("a.json", "{", "Expecting property name"),
+        ("a.json", "[" * 100_000, "maximum recursion depth exceeded"),
         ("a.json", '{"family": "fc", "layers": true}', "layers: must be a whole number, not 'Tru"),
-        ("a.json", '{"family": "fc", "layers": [2, 4]}', "must be a whole number, not '[2, 4]'"),
-        ("a.json", '{"family": "fc", "layers": null}', "layers: must be a whole number, not 'Non"),
+        ("a.json", '{"family": "fc", "layers": [2, 4]}', "a.json: layers: '[2, 4]'"),
+        ("a.json", '{"family": "fc", "layers": null}', "a.json: layers: 'None'"),
         ("a.json", " " * (LARGEST_FILE_BYTES + 1), "larger than 1000000 bytes"),
     ],
 )
@@ -154,14 +154,14 @@ def test_files_that_say_no_network(
     with pytest.raises(InputError) as error:
         workload(name)
     assert message in str(error.value)
-    assert str(error.value).startswith(("a.", "'a."))
+    assert name in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_folder_or_bytes_are_no_network(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     for name in ("", "bytes.json"):
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(InputError, match=r"cannot be read|is no JSON"):
             read_model(f"{tmp_path}/{name}")
 
 
