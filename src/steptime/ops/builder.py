@@ -40,10 +40,6 @@ class Builder:
         """Give the full path of `name` in the open scopes."""
         return "/".join((*self._path, name))
 
-    def spec(self, tensor: str) -> TensorSpec:
-        """Give the spec of a tensor made so far."""
-        return self.tensors[tensor]
-
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Give the shape of a tensor made so far."""
         return self.tensors[tensor].shape
