@@ -86,4 +86,7 @@ def _remarks(record: Record, interval: str) -> list[str]:
         remarks.append("no steady state: the first and the second half of the samples differ")
     if interval == "within-run":
         remarks.append("one run: the interval says nothing of how runs differ (--runs 5 does)")
+    marks = record.quantities["step_s"].columns.get("disturbed", ())
+    if marks and sum(map(bool, marks)) > len(marks) / 4:
+        remarks.append("over a quarter of the samples were disturbed: other work used these CPUs")
     return remarks

@@ -122,40 +122,48 @@ def compare(
 
 
 def _show_pairs(document: dict[str, Any]) -> None:
-    quantity = document["quantity"]
-    judged = any(row["verdict"] for row in document["pairs"])
-    output.table(
-        f"{quantity}: b = {document['b']} against a = {document['a']}",
-        ("network", "platform", "method", "a", "b", "b / a", "95 %", "verdict on b")[
-            : 8 if judged else 7
-        ],
-        [
-            (
-                row["name"] + (f" {row['scope']}" if row["scope"] else ""),
-                row["platform"],
-                _methods(row),
-                _said(row["a"]["value"], quantity),
-                _said(row["b"]["value"], quantity),
-                f"{row['ratio']:.3g}",
-                None
-                if row["ratio_low"] is None
-                else f"{row['ratio_low']:.3g} .. {row['ratio_high']:.3g}",
-                row["verdict"],
-            )[: 8 if judged else 7]
-            for row in document["pairs"]
-        ],
-    )
-    summary = document["errors"]
-    if summary["pairs"] and not judged:
+    quantity, rows, summary = document["quantity"], document["pairs"], document["errors"]
+    judged = any(row["verdict"] for row in rows)
+    if rows:
+        _show_table(document, judged)
+    else:
+        output.note(f"nothing to compare: no network has its {quantity} on both sides")
+    if rows and not judged:
         output.note(
             f"a is off from b by {summary['median_error']:.0%} in the median "
             f"({summary['pairs']} pairs); b / a is {summary['geometric_mean_ratio']:.3g} in the "
             f"geometric mean; {summary['within_factor_2']:.0%} lie within a factor of 2"
         )
-    if judged and any(row["interval"] == "within-run" for row in document["pairs"]):
+    if judged and any(row["interval"] == "within-run" for row in rows):
         output.note("one run on a side: its interval leaves out how processes differ; use --runs")
     for row in document["unpaired"]:
         output.note(f"unpaired: {row['name']} ({row['platform']}): {row['reason']}")
+
+
+def _show_table(document: dict[str, Any], judged: bool) -> None:
+    quantity = document["quantity"]
+    columns = ["network", "platform", "method", "a", "b", "b / a", "95 %"]
+    output.table(
+        f"{quantity}: b = {document['b']} against a = {document['a']}",
+        [*columns, "verdict on b"] if judged else columns,
+        [_pair_cells(row, quantity, judged) for row in document["pairs"]],
+    )
+
+
+def _pair_cells(row: dict[str, Any], quantity: str, judged: bool) -> list[object]:
+    interval = None
+    if row["ratio_low"] is not None:
+        interval = f"{row['ratio_low']:.3g} .. {row['ratio_high']:.3g}"
+    cells = [
+        row["name"] + (f" {row['scope']}" if row["scope"] else ""),
+        row["platform"],
+        _methods(row),
+        _said(row["a"]["value"], quantity),
+        _said(row["b"]["value"], quantity),
+        f"{row['ratio']:.3g}",
+        interval,
+    ]
+    return [*cells, row["verdict"]] if judged else cells
 
 
 def _methods(row: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from steptime.cli import options, output
 from steptime.core.errors import unknown
 from steptime.core.units import QUANTITIES, seconds, si, size
+from steptime.predict import DEFAULT
 
 TOPICS = ("models", "devices", "links", "methods", "ops", "quantities")
 
@@ -27,15 +29,27 @@ def list_(
         output.emit_json(rows)
         return
     columns = list(rows[0])
-    output.table(topic, columns, [[_cell(row[name]) for name in columns] for row in rows])
+    titles = [_SHOWN[name][0] if name in _SHOWN else name for name in columns]
+    output.table(topic, titles, [[_cell(row[name], name) for name in columns] for row in rows])
 
 
-def _cell(value: object) -> object:
+_SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {  # key: (title, how a person reads it)
+    "peak_flop_per_s": ("peaks", lambda value: si(value, "FLOP/s")),
+    "memory_bytes": ("memory", size),
+    "memory_bytes_per_s": ("bandwidth", lambda value: si(value, "B/s")),
+    "bytes_per_s": ("rate", lambda value: si(value, "B/s")),
+    "latency_s": ("latency", seconds),
+}
+
+
+def _cell(value: Any, name: str) -> object:
     if isinstance(value, dict):
-        return ", ".join(f"{k}={_cell(v)}" for k, v in value.items())
+        return ", ".join(f"{k}={_cell(v, name)}" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return value
+    return _SHOWN[name][1](value) if name in _SHOWN and value is not None else value
 
 
 def _models() -> list[dict[str, Any]]:
@@ -62,10 +76,10 @@ def _devices() -> list[dict[str, Any]]:
         {
             "name": d.name,
             "kind": d.kind,
-            "peaks": {k: si(v, "FLOP/s") for k, v in d.peak_flop_per_s.items()},
-            "memory": None if d.memory_bytes is None else size(d.memory_bytes),
-            "bandwidth": si(d.memory_bytes_per_s, "B/s"),
-            "also": ", ".join(short.get(d.name, [])),
+            "peak_flop_per_s": dict(d.peak_flop_per_s),
+            "memory_bytes": d.memory_bytes,
+            "memory_bytes_per_s": d.memory_bytes_per_s,
+            "aliases": short.get(d.name, []),
             "source": d.source,
         }
         for d in catalog.devices()
@@ -78,8 +92,8 @@ def _links() -> list[dict[str, Any]]:
     return [
         {
             "name": link.name,
-            "rate": si(link.bytes_per_s, "B/s"),
-            "latency": None if link.latency_s is None else seconds(link.latency_s),
+            "bytes_per_s": link.bytes_per_s,
+            "latency_s": link.latency_s,
             "source": link.source,
         }
         for link in (catalog.link(name) for name in catalog.link_names())
@@ -99,7 +113,7 @@ def _ops() -> list[dict[str, Any]]:
     from steptime.ops import OPS
 
     return [
-        {"kind": kind, "gradient": "yes" if row.gradient else "no", "source": row.source}
+        {"kind": kind, "gradient": row.gradient is not None, "source": row.source}
         for kind, row in OPS.items()
     ]
 
@@ -136,6 +150,7 @@ def count(
     """
     from steptime.build import build_step
     from steptime.count import count as count_graph
+    from steptime.ops import OPS
 
     workload = options.workload_of(model, batch, dtype, phase, optimizer)
     found = count_graph(build_step(workload))
@@ -156,6 +171,7 @@ def count(
             "name": op.name,
             "kind": op.kind,
             "part": op.part,
+            "work": OPS[op.kind].work,
             "flop": op.flop,
             "traffic_bytes": op.traffic_bytes,
             "output_shape": list(op.output_shape),
@@ -209,7 +225,7 @@ def predict(
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
-    method: Annotated[str, typer.Option("--method", help="The cost model.")] = "roofline",
+    method: Annotated[str, typer.Option("--method", help="The cost model.")] = DEFAULT,
     option: options.Settings = None,
     by_op: options.ByOp = False,
     json: options.Json = False,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.layers.blocks import AttentionShape, attention, feed_forward, norm, residual
-from steptime.layers.dense import classify, dropout, linear, mean_loss
+from steptime.layers.dense import classify, dropout, embedding, linear, mean_loss
 from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
 
@@ -18,8 +18,8 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """
     encoder = p["kind"] == "encoder"
     ids = b.input("tokens", (batch, p["length"]), "int64")
-    table = b.weight("embedding/w", (p["vocabulary"], p["width"]))
-    x = _positions(b, b.op("embedding", ids, table, name="embedding"), p, batch)
+    table = b.weight("embedding/w", (p["vocabulary"], p["width"]), cast=False)
+    x = _positions(b, embedding(b, ids, table, "embedding"), p, batch)
     if encoder:
         x = norm(b, x, p["norm"], "embedding_norm")
     x = dropout(b, x, p["dropout"], "embedding_dropout")
@@ -35,15 +35,15 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         return mean_loss(b, _pooled(b, x, p, batch))
     x = norm(b, x, p["norm"], "final_norm")
     if p["tied"]:
-        return classify(b, b.op("linear", x, table, name="output/linear"))
+        return classify(b, b.op("linear", x, b.cast(table), name="output/linear"))
     return classify(b, linear(b, x, p["vocabulary"], "output", bias=False))
 
 
 def _positions(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
     if p["segments"]:
         ids = b.input("segments", (batch, p["length"]), "int64")
-        table = b.weight("segment/w", (p["segments"], p["width"]))
-        x = b.op("add", x, b.op("embedding", ids, table, name="segment"), name="add_segment")
+        table = b.weight("segment/w", (p["segments"], p["width"]), cast=False)
+        x = b.op("add", x, embedding(b, ids, table, "segment"), name="add_segment")
     if p["positions"] == "learned":
         table = b.weight("position/w", (p["max_length"], p["width"]))
         if p["max_length"] > p["length"]:

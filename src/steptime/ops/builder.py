@@ -58,18 +58,19 @@ class Builder:
         Under mixed precision data arrives in the type of the weights and is cast.
         """
         made = self._keep(name, shape, dtype or self.precision.weights, self.inputs)
-        return made if dtype else self._cast(made)
+        return made if dtype else self.cast(made)
 
     def weight(self, name: str, shape: tuple[int, ...], cast: bool = True) -> str:
         """Add a trained weight; under mixed precision give its cast copy unless told not to."""
         made = self._keep(name, shape, self.precision.weights, self.weights)
-        return self._cast(made) if cast else made
+        return self.cast(made) if cast else made
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
         """Add a tensor that is kept but not trained."""
         return self._keep(name, shape, dtype or self.precision.weights, self.buffers)
 
-    def _cast(self, tensor: str) -> str:
+    def cast(self, tensor: str) -> str:
+        """Give `tensor` in the type of the arithmetic, by an op under mixed precision."""
         if not self.precision.mixed:
             return tensor
         return self.op(
