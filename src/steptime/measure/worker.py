@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from steptime.build import build
+from steptime.build import Choice, build, make_workload
 from steptime.core.errors import InputError, unknown
 from steptime.core.record import Quantity, Record, record_to_json
 from steptime.core.workload import Workload, workload_from_json
@@ -71,6 +71,7 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     options = replace(options, threads=threads)
     backend = importlib.import_module(BACKENDS[request["backend"]])
     product = backend.device_product(options.device)
+    _wake(backend, options)
     env = {
         **machine.environment(),
         "threads": threads,
@@ -88,6 +89,15 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
         "product": product,
     }
     return Session(backend, request["backend"], options, env), greeting
+
+
+def _wake(backend: Any, options: Options) -> None:
+    """Run one step of a tiny network, so that no measured one pays for what is loaded at first use.
+
+    Without it the first network of a worker would show some 80 MB of PyTorch's own as its memory.
+    """
+    workload = make_workload(Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8}), 2)
+    backend.prepare(build(workload), workload, replace(options, compile=False)).step()
 
 
 def measure(session: Session, request: Mapping[str, Any]) -> Record:
