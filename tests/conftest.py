@@ -13,6 +13,8 @@ from hypothesis import settings
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
+os.environ["STEPTIME_HOME"] = "/nonexistent"  # for what is read while tests are collected
+
 settings.register_profile("steptime", deadline=None, derandomize=True, database=None)
 settings.load_profile("steptime")
 
