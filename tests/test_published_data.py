@@ -22,7 +22,7 @@ from steptime.core.hardware import Cluster
 from steptime.count import count
 from steptime.predict import cost_model
 
-EVERY = 4  # of so many rows one, for time; with 1 it is the table of docs/validation.md
+EVERY = 12  # of so many rows one, for time; with 1 it is the table of docs/validation.md
 
 
 def load(path: Path) -> Any:
@@ -82,9 +82,9 @@ def test_no_published_step_beats_the_roofline(
     shared: Path, file: str, device: str, large_steps: float
 ) -> None:
     found = slowdowns(shared / "pytorch-paradnn" / file, device)
-    assert len(found) >= 250
+    assert len(found) > 80
     assert min(ratio for _, ratio in found) > 1  # a roofline is a bound
     # steps over 50 ms are bound by the device, shorter ones also by launches and the host
     assert median(ratio for step, ratio in found if step > 0.05) == pytest.approx(
-        large_steps, rel=0.03
+        large_steps, rel=0.05
     )
