@@ -50,7 +50,7 @@ def read_model(text: str) -> Choice:
         given: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
         return Choice("fc", given, given.pop("batch", None), text)
     if _is_path(text):
-        return _read_file(text)
+        return choice_of(read_table(text, "model"), text)
     name, colon, settings = text.partition(":")
     name = name.strip()
     if colon and not settings.strip():
@@ -74,19 +74,28 @@ def _is_path(text: str) -> bool:
     return text.endswith((".toml", ".json")) or "/" in text
 
 
-def _read_file(text: str) -> Choice:
+def read_table(text: str, what: str) -> object:
+    """Give what a file holds, JSON if its name ends so and else TOML; `what` is named in errors.
+
+    Raises `InputError` for a file that is absent, too large, or neither.
+    """
     path = Path(text)
+    form = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise InputError(f"{shorten(text)}: larger than {LARGEST_FILE_BYTES} bytes")
-        content = path.read_text(encoding="utf-8")
-        table = _json(content) if path.suffix == ".json" else tomllib.loads(content)
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE_BYTES + 1)
+        if len(content) > LARGEST_FILE_BYTES:
+            raise InputError(f"{what} {shorten(text)}: larger than {LARGEST_FILE_BYTES} bytes")
+        decoded = content.decode()
+        return _json(decoded) if form == "JSON" else tomllib.loads(decoded)
     except FileNotFoundError:
-        raise InputError(f"model {shorten(text)}: no such file") from None
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{shorten(text)}: cannot be read: {reason}") from None
-    return choice_of(table, text)
+        raise InputError(f"{what} {shorten(text)}: no such file") from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(f"{what} {shorten(text)}: cannot be read: {reason}") from None
+    except (ValueError, RecursionError) as error:
+        reason = shorten(str(error).partition("\n")[0] or type(error).__name__).strip("'")
+        raise InputError(f"{what} {shorten(text)}: is no {form}: {reason}") from None
 
 
 def _json(content: str) -> object:
@@ -96,7 +105,7 @@ def _json(content: str) -> object:
         table: dict[str, object] = {}
         for key, value in pairs:
             if key in table:
-                raise ValueError(f"{shorten(key)} is given twice")
+                raise ValueError(f"key {shorten(key)} is given twice")
             table[key] = value
         return table
 

@@ -14,7 +14,10 @@ class InputError(Exception):
 
 def shorten(value: object) -> str:
     """Give `value` as a user typed it, in quotes, on one line, at most 60 characters of it."""
-    text = value if isinstance(value, str) else repr(value)
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError):  # Python does not write out 4300 digits, or deep nesting
+        text = f"{type(value).__name__} too long to show"
     text = "".join(c if c.isprintable() else "?" for c in text)
     if len(text) > SHOWN_CHARACTERS:
         text = text[:SHOWN_CHARACTERS] + "..."

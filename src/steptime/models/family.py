@@ -90,15 +90,16 @@ def stored(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:
 
 def _read(value: object, name: str, parameter: Parameter, default: Value, place: str) -> Value:
     where = f"{place}: {name}"
+    text = _text(value, where)
     if parameter.read is not None:
         try:
-            return parameter.read(str(value))
+            return parameter.read(text)
         except ValueError as error:
             raise InputError(f"{where}: {error}") from None
     if parameter.choices:
-        if str(value) not in parameter.choices:
+        if text not in parameter.choices:
             raise unknown(name, value, parameter.choices, place)
-        return str(value)
+        return text
     if isinstance(default, bool):
         return _flag(value, where)
     if isinstance(default, float):
@@ -106,8 +107,17 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
     return whole_number(value, where, parameter.least)
 
 
+def _text(value: object, where: str) -> str:
+    """Give a value of the command line or of a file as text."""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise InputError(f"{where}: {shorten(value)} is larger than 2^53")
+    if not isinstance(value, str | int | float):
+        raise InputError(f"{where}: {shorten(value)} is not a value")
+    return str(value).strip()
+
+
 def _flag(value: object, where: str) -> bool:
-    text = str(value).lower()
+    text = _text(value, where).lower()
     if text not in (*_YES, *_NO):
         raise InputError(f"{where}: must be yes or no, not {shorten(value)}")
     return text in _YES
@@ -115,7 +125,7 @@ def _flag(value: object, where: str) -> bool:
 
 def _share(value: object, where: str) -> float:
     try:
-        number = float(str(value))
+        number = float(_text(value, where))
     except ValueError:
         raise InputError(f"{where}: must be a number, not {shorten(value)}") from None
     if not 0 <= number < 1:
@@ -125,7 +135,7 @@ def _share(value: object, where: str) -> float:
 
 def whole_number(value: object, where: str, least: int = 1) -> int:
     """Give `value` as an int from `least` to 2^53; raises `InputError` otherwise."""
-    text = str(value).strip()
+    text = _text(value, where)
     digits = text.removeprefix("-")
     if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):
         raise InputError(f"{where}: must be a whole number, not {shorten(value)}")

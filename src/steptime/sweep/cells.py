@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from steptime.models.family import resolve
 from steptime.sweep.experiment import PLACE_AXES, STEP_AXES, Axes, Experiment, Sample, axes_of
 
 MOST_CELLS = 10_000_000
+SOBOL_POINTS = 1024  # drawn at once; a power of two keeps the sequence balanced
+SOBOL_PATIENCE = 64  # points a wanted cell: a draw of all cells meets most of them many times
 FITS = "fits in memory"
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": lambda a, b: a < b,
@@ -56,9 +59,29 @@ class Filter:
         return _COMPARE[self.sign](float(value), self.limit)
 
 
-def read_filters(experiment: Experiment, axes: list[Axes], where: str) -> tuple[list[Filter], bool]:
+class Cells(Collection[Cell]):
+    """Cells of a grid by their indices, each made when it is its turn: there may be 10^7."""
+
+    def __init__(self, axes: Sequence[Axes], indices: Sequence[int]) -> None:
+        self._axes = axes
+        self._indices = indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[Cell]:
+        return (_cell(*_chosen(self._axes, index)) for index in self._indices)
+
+    def __contains__(self, cell: object) -> bool:
+        return any(cell == one for one in self)
+
+
+def read_filters(
+    experiment: Experiment, axes: Sequence[Axes], where: str
+) -> tuple[list[Filter], bool]:
     """Give the conditions of `where`, and whether cells must fit in memory."""
-    names = {*_COUNTED, *(name for one in axes for name in one.values)} - set(PLACE_AXES)
+    parameters = (name for one in axes for name in family(one.model).parameters)
+    names = {*_COUNTED, "batch", *parameters}
     filters, fits = [], False
     for text in experiment.where:
         if " ".join(text.split()) == FITS:
@@ -69,87 +92,114 @@ def read_filters(experiment: Experiment, axes: list[Axes], where: str) -> tuple[
             raise InputError(f"{where}: where: {shorten(text)} is not 'name < number' or '{FITS}'")
         if found[1] not in names:
             raise unknown("name in where", found[1], sorted(names), where)
-        try:
-            limit = float(found[3])
-        except ValueError:
-            raise InputError(f"{where}: where: {shorten(found[3])} is no number") from None
-        filters.append(Filter(found[1], found[2], limit))
+        filters.append(Filter(found[1], found[2], _number(found[3], where)))
     return filters, fits
 
 
-def cells_of(experiment: Experiment, where: str) -> tuple[list[Cell], bool]:
+def _number(text: str, where: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise InputError(f"{where}: where: {shorten(text)} is no number")
+    return number
+
+
+def cells_of(experiment: Experiment, where: str) -> tuple[Cells, bool]:
     """Give the cells of an experiment in order, each once, and whether they must fit in memory.
 
-    Raises `InputError` for what does not fit together, and for a grid of more than 10^7 cells.
+    Raises `InputError` for what does not fit together, and for more than 10^7 cells.
     """
     axes = axes_of(experiment, where)
     filters, fits = read_filters(experiment, axes, where)
-    sizes = [math.prod(len(values) for values in one.values.values()) for one in axes]
-    total = sum(sizes)
-    if total > MOST_CELLS:
-        raise InputError(f"{where}: {total} cells are more than {MOST_CELLS}; sample or narrow it")
     counting = any(one.name in _COUNTED for one in filters)
-    found: dict[tuple[str, str, Options], Cell] = {}
-    for index in _indices(axes, sizes, experiment.sample, where):
-        cell, values = _cell(axes, sizes, index)
-        counted = count(build_step(cell.workload)) if counting else None
-        if all(one.holds(values, counted) for one in filters):
-            found.setdefault((cell.workload.key, cell.backend, cell.options), cell)
-    if not found:
+    kept, seen = array("Q"), set()
+    for index in _indices(axes, experiment.sample, where):
+        one, chosen = _chosen(axes, index)
+        cell = _cell(one, chosen)
+        mark = hash((cell.workload.key, cell.backend, cell.options))  # 10^7 keys would not fit
+        if mark in seen:
+            continue
+        seen.add(mark)
+        if filters:
+            counted = count(build_step(cell.workload)) if counting else None
+            values = {**resolve(family(one.model), _settings(chosen)), **chosen}
+            if not all(condition.holds(values, counted) for condition in filters):
+                continue
+        kept.append(index)
+    if not kept:
         raise InputError(f"{where}: no cell is left by 'where'")
-    return list(found.values()), fits
+    return Cells(axes, kept), fits
 
 
-def _cell(axes: list[Axes], sizes: list[int], index: int) -> tuple[Cell, dict[str, Any]]:
-    which = 0
-    while index >= sizes[which]:
-        index -= sizes[which]
-        which += 1
-    one = axes[which]
+def _size(axes: Axes) -> int:
+    return math.prod(len(values) for values in axes.values.values())
+
+
+def _chosen(axes: Sequence[Axes], index: int) -> tuple[Axes, dict[str, Any]]:
+    """Give the network and the values of every axis at an index; the last axis runs fastest."""
+    for one in axes:
+        size = _size(one)
+        if index < size:
+            break
+        index -= size
     chosen: dict[str, Any] = {}
     for name, values in reversed(list(one.values.items())):
         index, at = divmod(index, len(values))
         chosen[name] = values[at]
-    settings = {k: v for k, v in chosen.items() if k not in (*PLACE_AXES, *STEP_AXES)}
-    workload = make_workload(
-        Choice(one.model, settings), **{name: chosen[name] for name in STEP_AXES}
-    )
+    return one, chosen
+
+
+def _settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in chosen.items() if k not in (*PLACE_AXES, *STEP_AXES)}
+
+
+def _cell(one: Axes, chosen: Mapping[str, Any]) -> Cell:
+    choice = Choice(one.model, _settings(chosen), where=one.place)
+    workload = make_workload(choice, **{name: chosen[name] for name in STEP_AXES})
     place = {name: chosen[name] for name in PLACE_AXES if name != "backend"}
-    resolved = resolve(family(one.model), settings)
-    return Cell(workload, chosen["backend"], Options(**place)), {**resolved, **chosen}
+    return Cell(workload, chosen["backend"], Options(**place))
 
 
-def _indices(axes: list[Axes], sizes: list[int], sample: Sample, where: str) -> Iterator[int]:
-    total = sum(sizes)
-    if sample.method == "grid" or sample.count is None:
-        return iter(range(total))
-    if sample.count > total:
-        raise InputError(f"{where}: sample: {sample.count} of {total} cells")
-    if sample.method == "random":
-        import random
-
-        return iter(sorted(random.Random(sample.seed).sample(range(total), sample.count)))  # noqa: S311  # a reproducible draw, no secret
-    return _sobol(axes, sizes, sample, where)
+def _indices(axes: Sequence[Axes], sample: Sample, where: str) -> Iterable[int]:
+    total = sum(map(_size, axes))
+    wanted = total if sample.count is None else sample.count
+    if wanted > MOST_CELLS:
+        raise InputError(f"{where}: {wanted} cells are more than {MOST_CELLS}; sample or narrow it")
+    if wanted > total:
+        raise InputError(f"{where}: sample: {wanted} of {total} cells")
+    return DRAWS[sample.method](axes, total, wanted, sample.seed, where)
 
 
-def _sobol(axes: list[Axes], sizes: list[int], sample: Sample, where: str) -> Iterator[int]:
-    """Give `count` different cells by a scrambled Sobol sequence over the axes of one network."""
+def _all(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Iterable[int]:
+    return range(total)
+
+
+def _random(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Iterable[int]:
+    import random
+
+    return sorted(random.Random(seed).sample(range(total), wanted))  # noqa: S311  # a reproducible draw, no secret
+
+
+def _sobol(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Iterable[int]:
+    """Give `wanted` different cells by a scrambled Sobol sequence over the axes of one network."""
     from scipy.stats import qmc
 
     if len(axes) != 1:
         raise InputError(f"{where}: sample: sobol takes one network, not {len(axes)}; use random")
     lengths = [len(values) for values in axes[0].values.values()]
-    engine = qmc.Sobol(d=len(lengths), seed=sample.seed)
+    engine = qmc.Sobol(d=len(lengths), rng=seed)
     seen: dict[int, None] = {}
-    count = int(sample.count or 0)
-    while len(seen) < count:
-        for point in engine.random_base2(max(4, math.ceil(math.log2(count)) + 2)):
+    while engine.num_generated < SOBOL_PATIENCE * (wanted + SOBOL_POINTS):
+        for point in engine.random(SOBOL_POINTS):
             index = 0
             for length, x in zip(lengths, point, strict=True):
                 index = index * length + min(int(x * length), length - 1)
             seen.setdefault(index)
-            if len(seen) == count:
-                break
-        if engine.num_generated > 1024 * max(count, sizes[0]):
-            raise InputError(f"{where}: sample: sobol found only {len(seen)} different cells")
-    return iter(seen)
+            if len(seen) == wanted:
+                return list(seen)
+    raise InputError(f"{where}: sample: sobol found only {len(seen)} different cells; use random")
+
+
+DRAWS = {"grid": _all, "random": _random, "sobol": _sobol}

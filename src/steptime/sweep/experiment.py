@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from steptime.build import choice_of
+from steptime.build import choice_of, read_table
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import expand_range, is_range
@@ -19,22 +18,25 @@ from steptime.measure.contract import BACKENDS
 from steptime.models import family
 from steptime.models.family import whole_number
 
-LARGEST_FILE_BYTES = 1_000_000
+MOST_VISITS = 10_000  # rounds of a sweep, or runs of a cell
 
 
 def _listed(value: object) -> object:
     """Give a scalar or a range as the list of its values; an empty list is refused."""
-    if is_range(value):
-        return _as_list(value)
-    if isinstance(value, list):
-        if not value:
-            raise ValueError("an axis without a value")
-        return [item for part in value for item in _as_list(part)]
-    return [value]
+    if isinstance(value, list) and not value:
+        raise ValueError("an axis without a value")
+    try:
+        return [item for part in _one_or_more(value) for item in _as_list(part)]
+    except InputError as error:
+        raise ValueError(str(error)) from None
 
 
-def _as_list(value: object, where: str = "range") -> list[object]:
+def _as_list(value: object, where: str = "") -> list[object]:
     return list(expand_range(str(value), where)) if is_range(value) else [value]
+
+
+def _one_or_more(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
 
 
 Axis = Annotated[list[Any], BeforeValidator(_listed)]
@@ -46,7 +48,7 @@ class Sample(BaseModel):
     model_config = ConfigDict(extra="forbid")
     method: Literal["grid", "random", "sobol"] = "grid"
     count: int | None = Field(default=None, ge=1)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**32)
 
 
 class Experiment(BaseModel):
@@ -64,13 +66,13 @@ class Experiment(BaseModel):
     optimizer: Axis = ["sgd"]
     batch: Axis | None = None
     networks: list[dict[str, Any]] = Field(min_length=1)
-    where: list[str] = []
+    where: Annotated[list[str], BeforeValidator(_one_or_more)] = []
     sample: Sample = Sample()
     predict: Axis = []
     by_op: bool = False
     parts: bool = False
-    rounds: int = Field(default=1, ge=1)
-    runs: int = Field(default=1, ge=1)
+    rounds: int = Field(default=1, ge=1, le=MOST_VISITS)
+    runs: int = Field(default=1, ge=1, le=MOST_VISITS)
     budget_s: float = Field(default=3.0, gt=0, le=86_400)
     time_limit_s: float = Field(default=600.0, gt=0, le=864_000)
     try_all: bool = False
@@ -78,9 +80,10 @@ class Experiment(BaseModel):
 
 @dataclass(frozen=True)
 class Axes:
-    """One network of an experiment: its name and the values of every axis, in order."""
+    """One network of an experiment: its name, its place there, the values of every axis."""
 
     model: str
+    place: str
     values: Mapping[str, Sequence[Any]]
 
 
@@ -90,22 +93,13 @@ STEP_AXES = ("dtype", "phase", "optimizer", "batch")
 
 def read_experiment(path: Path) -> Experiment:
     """Give the experiment of a TOML file; raises `InputError` naming every fault with its place."""
-    try:
-        if path.is_file() and path.stat().st_size > LARGEST_FILE_BYTES:
-            raise InputError(f"{path}: larger than {LARGEST_FILE_BYTES} bytes")
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such experiment file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path}: is no TOML: {reason}") from None
-    return check_experiment(table, str(path))
+    return check_experiment(read_table(str(path), "experiment file"), str(path))
 
 
-def check_experiment(table: Mapping[str, Any], where: str) -> Experiment:
+def check_experiment(table: object, where: str) -> Experiment:
     """Give the experiment that a table says; raises `InputError` with all faults on one line."""
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: an experiment is a table, not {shorten(table)}")
     for key in table:
         if key not in Experiment.model_fields:
             raise unknown("key", key, Experiment.model_fields, where)
@@ -150,6 +144,8 @@ def _check_words(experiment: Experiment, where: str) -> None:
         for value in getattr(experiment, axis):
             if not isinstance(value, str) or not value:
                 raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
+    if not experiment.name.strip() or not experiment.name.isprintable():
+        raise InputError(f"{where}: name must be a text on one line")
     sample = experiment.sample
     if (sample.method == "grid") != (sample.count is None):
         raise InputError(f"{where}: sample: a count goes with method random or sobol, and only so")
@@ -180,7 +176,7 @@ def axes_of(experiment: Experiment, where: str) -> list[Axes]:
                 values[name] = _values(choice.given[name], f"{place}: {name}")
             elif parameter.sweep and not chosen.named:
                 values[name] = _values(parameter.sweep, f"{place}: {name}")
-        found.append(Axes(choice.model, values))
+        found.append(Axes(choice.model, place, values))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -187,7 +187,7 @@ Report = Callable[[Cell, Record, int, int], None]
 
 
 def sweep(
-    cells: list[Cell],
+    cells: Collection[Cell],
     out: Path,
     how: How,
     *,
@@ -219,15 +219,16 @@ def sweep(
         if must_fit:
             cells = [cell for cell in cells if _fits(cell, places[cell.backend, cell.options])]
         _predict(cells, devices, by_op, writer, store.done_keys(known))
-        missing = [
-            (round_, cell)
-            for round_ in range(rounds)
-            for cell in cells
-            if _key(cell, places, how, round_) not in done
-        ]
+
+        def missing() -> Iterator[tuple[int, Cell]]:
+            for round_, place, cell in _visits(cells, places, rounds):
+                if _key(cell, place, how, round_) not in done:
+                    yield round_, cell
+
         outcome.cells = len(cells) * rounds
-        outcome.done_before = outcome.cells - len(missing)
-        for number, (round_, cell) in enumerate(missing, start=1):
+        total = sum(1 for _ in missing())
+        outcome.done_before = outcome.cells - total
+        for number, (round_, cell) in enumerate(missing(), start=1):
             place = places[cell.backend, cell.options]
             if how.try_all or _fits(cell, place):
                 record = measure_cell(workers, cell, how, round_)
@@ -235,19 +236,27 @@ def sweep(
                 record = _unmeasured(cell, place, how, round_, _too_large(cell, place))
             writer.append(record)
             outcome.add(record)
-            report(cell, record, number, len(missing))
+            report(cell, record, number, total)
     return outcome
 
 
-def _key(
-    cell: Cell, places: Mapping[tuple[str, Options], Place], how: How, round_: int
-) -> store.DoneKey:
-    place = places[cell.backend, cell.options]
+def _visits(
+    cells: Collection[Cell], places: Mapping[tuple[str, Options], Place], rounds: int
+) -> Iterator[tuple[int, Place, Cell]]:
+    """Give all cells in every round, those of one place together: each change costs a worker."""
+    for round_ in range(rounds):
+        for where, place in places.items():
+            for cell in cells:
+                if (cell.backend, cell.options) == where:
+                    yield round_, place, cell
+
+
+def _key(cell: Cell, place: Place, how: How, round_: int) -> store.DoneKey:
     identity = store.identity(place.method(cell, how.runs))
     return cell.workload.key, place.platform, identity, round_
 
 
-def _places(workers: Workers, cells: list[Cell]) -> dict[tuple[str, Options], Place]:
+def _places(workers: Workers, cells: Iterable[Cell]) -> dict[tuple[str, Options], Place]:
     found: dict[tuple[str, Options], Place] = {}
     for cell in cells:
         key = (cell.backend, cell.options)
@@ -268,7 +277,7 @@ def _too_large(cell: Cell, place: Place) -> Death:
 
 
 def _predict(
-    cells: list[Cell],
+    cells: Iterable[Cell],
     devices: list[Device],
     by_op: bool,
     writer: store.Writer,
