@@ -1,4 +1,4 @@
-"""How long do `steptime count` and `steptime predict` take from a cold process?
+"""Time `steptime count` and `steptime predict` from a cold process.
 
 Prints one JSON document: least and median seconds of each command, the commands taken in turns.
 
