@@ -16,7 +16,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, TensorSpec
 from steptime.core.workload import Plan
-from steptime.layers.dense import classify, mean_loss
+from steptime.layers.dense import classify
 from steptime.measure.backends import numpy_backend
 from steptime.measure.backends.numpy_backend import RUNS, execute, initial_values, prepare
 from steptime.measure.backends.numpy_kinds import ALSO_GIVEN, gelu
@@ -25,7 +25,6 @@ from steptime.ops import OPS, frozen, outputs_of, saved_of
 from steptime.ops.builder import Builder
 from steptime.ops.loss import IGNORED_LABEL
 from steptime.ops.sequence import GATES
-from steptime.ops.table import OpKind
 from steptime.ops.training import training_graph
 
 RECURRENT = {*GATES, *(f"{cell}_grad" for cell in GATES)}
@@ -54,40 +53,6 @@ def test_example_runs_to_the_shapes_and_types_of_its_row(kind: str) -> None:
     wanted = outputs_of(kind, row.example.specs, frozen(attrs))
     wanted += saved_of(kind, row.example.specs, frozen(attrs))
     assert [(a.shape, a.dtype.name) for a in arrays] == [(s.shape, s.dtype) for s in wanted]
-
-
-@pytest.mark.parametrize("kind", OPS)
-def test_cost_of_an_example_is_a_whole_number(kind: str) -> None:
-    row = OPS[kind]
-    flop = row.flop(*row.example.specs, **row.example.attrs)
-    assert type(flop) is int
-    assert flop >= 0
-
-
-def example_graph(kind: str, row: OpKind) -> tuple[Graph, tuple[str, ...]]:
-    """The example of a row, every number of it a weight, followed by the mean of its output."""
-    b = Builder(kind, precision("float32"), training=True)
-    names = tuple(
-        b.input(f"in{i}", spec.shape, spec.dtype)
-        if spec.dtype.startswith("int") or spec.dtype == "bool"
-        else b.weight(f"in{i}", spec.shape)
-        for i, spec in enumerate(row.example.specs)
-    )
-    out = b.op(kind, *names, name="op", **row.example.attrs)
-    loss = out if b.shape(out) == () else mean_loss(b, out)
-    return b.graph(loss), names
-
-
-@pytest.mark.parametrize("kind", [kind for kind, row in OPS.items() if row.gradient])
-def test_gradients_have_the_shapes_of_the_inputs(kind: str) -> None:
-    graph, _ = example_graph(kind, OPS[kind])
-    training = training_graph(graph, "sgd")
-    updates = [op for op in training.ops if op.part == "update"]
-    assert updates
-    for op in updates:
-        weight, grad = (training.tensors[name] for name in op.inputs)
-        assert grad.shape == weight.shape
-        assert grad.dtype == weight.dtype
 
 
 def differences(
