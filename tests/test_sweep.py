@@ -390,7 +390,7 @@ def test_a_worker_that_is_killed_takes_one_cell_which_is_tried_again(
     def ask(self: Worker, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
         if request["do"] == "measure" and not victims:
             victims.append(self.pid)
-            request = {**request, "timing": {"budget_s": 60.0}}  # 20 samples take 0.2 s at least
+            request = {**request, "timing": {"budget_s": 60.0}}  # 0.2 s and more
             threading.Timer(0.05, os.kill, (self.pid, signal.SIGKILL)).start()
         return asked(self, request, limit_s)
 

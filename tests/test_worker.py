@@ -1,0 +1,227 @@
+"""A worker answers line by line, keeps stdout for answers, and ends when its parent does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from steptime.build import make_workload, read_model
+from steptime.core.errors import InputError
+from steptime.core.record import record_from_json
+from steptime.core.workload import workload_to_json
+from steptime.launch.local import Worker, WorkerDiedError
+from steptime.measure.contract import Options
+
+WORKER = [sys.executable, "-m", "steptime.measure.worker"]
+START = {"do": "start", "backend": "numpy", "options": asdict(Options(threads=1))}
+SMALL = "fc:layers=1,nodes=4,inputs=8,outputs=4"
+
+
+def request(model: str = SMALL, batch: int = 2, **changes: object) -> dict[str, Any]:
+    return {
+        "do": "measure",
+        "workload": workload_to_json(make_workload(read_model(model), batch)),
+        "platform": "cpu-of-the-test",
+        "timing": {"budget_s": 0.02},
+        "parts": False,
+        "runs": 1,
+        "round": 0,
+        **changes,
+    }
+
+
+@contextmanager
+def process() -> Iterator[subprocess.Popen[str]]:
+    """Give a worker's process as its parent sees it: lines in, lines out."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(WORKER, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
+        try:
+            yield worker
+        finally:
+            worker.kill()
+
+
+def ask(worker: subprocess.Popen[str], question: object) -> dict[str, Any]:
+    tell(worker, question)
+    assert worker.stdout is not None
+    answer: dict[str, Any] = json.loads(worker.stdout.readline())
+    return answer
+
+
+def tell(worker: subprocess.Popen[str], question: object) -> None:
+    assert worker.stdin is not None
+    worker.stdin.write(json.dumps(question) + "\n")
+    worker.stdin.flush()
+
+
+def seconds_to_end(worker: subprocess.Popen[str]) -> float:
+    """Give the time from the end of a worker's input to its own."""
+    assert worker.stdin is not None
+    worker.stdin.close()
+    began = time.monotonic()
+    worker.wait(10)
+    return time.monotonic() - began
+
+
+def test_the_greeting_says_what_the_worker_is() -> None:
+    import numpy as np
+
+    with process() as worker:
+        greeting = ask(worker, START)
+        assert set(greeting) == {"version", "platform", "memory_bytes", "threads", "product"}
+        assert greeting["version"] == np.__version__
+        assert greeting["threads"] == 1
+        assert greeting["platform"].startswith("cpu-")
+        assert greeting["platform"].endswith("-1t")
+        assert greeting["memory_bytes"] > 0
+
+
+def test_a_measurement_is_answered_by_one_record() -> None:
+    with process() as worker:
+        version = ask(worker, START)["version"]
+        question = request(round=3, runs=2, parts=True)
+        record = record_from_json(ask(worker, question))
+        answer = ask(worker, request(batch=3))
+    assert (record.origin, record.status, record.scope) == ("measured", "ok", "")
+    assert workload_to_json(record.workload) == question["workload"]
+    assert record.platform == "cpu-of-the-test"
+    assert record.env["round"] == 3
+    assert record.env["budget_s"] == 0.02
+    assert record.method.name == "numpy"
+    assert record.method.version == version
+    assert dict(record.method.options) == {
+        "compile": False,
+        "threads": 1,
+        "tf32": False,
+        "runs": 2,
+    }
+    assert len(record.quantities["step_s"].samples) >= 3
+    assert set(record.quantities) == {
+        "step_s",
+        "first_step_s",
+        "peak_memory_bytes",
+        "forward_s",
+        "backward_s",
+        "update_s",
+    }
+    assert answer["workload"]["batch_per_replica"] == 3
+    assert "forward_s" not in answer["quantities"]
+
+
+def test_one_thread_is_bound_to_one_core() -> None:
+    with Worker("numpy", Options(threads=1)) as worker:
+        record = record_from_json(worker.ask(request(), 60.0))
+        assert record.env["threads"] == 1
+        (cpu,) = record.env["cpus"]
+        if hasattr(os, "sched_getaffinity"):
+            assert os.sched_getaffinity(worker.pid) == {cpu}
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "message"),
+    [
+        ("nunpy", Options(), "nunpy.*numpy"),
+        ("numpy", Options(device="cuda"), "'cuda' is not available to numpy; there is: cpu"),
+    ],
+)
+def test_a_backend_or_device_that_is_not_there_is_refused(
+    backend: str, options: Options, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        Worker(backend, options)
+
+
+def test_a_worker_that_refuses_ends() -> None:
+    with process() as worker:
+        answer = ask(worker, {**START, "backend": "nunpy"})
+        assert set(answer) == {"refused"}
+        assert "\n" not in answer["refused"]
+        assert worker.wait(5) == 0
+
+
+def test_a_network_that_fails_is_a_record_and_the_worker_goes_on() -> None:
+    with Worker("numpy", Options(threads=1)) as worker:
+        broken = request()
+        broken["workload"]["dtype"] = "bfloat16"
+        answer = worker.ask(broken, 60.0)
+        assert (answer["status"], answer["quantities"]) == ("unsupported", {})
+        answer = worker.ask(request(timing={"budget_s": "long"}), 60.0)
+        assert (answer["status"], answer["cause"]) == ("failed", "exception")
+        assert answer["note"].startswith("TypeError: ")
+        assert worker.ask(request(), 60.0)["status"] == "ok"
+
+
+NOISY = """
+import os
+from steptime.measure import worker
+quiet = worker.build
+
+def build(workload):
+    print("stray print", flush=True)
+    os.system("echo stray child")
+    os.write(1, b"stray bytes\\n")
+    return quiet(workload)
+
+worker.build = build
+worker.main()
+"""
+
+
+def test_what_a_library_prints_goes_to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "WORKER", [sys.executable, "-c", NOISY])
+    with process() as worker:
+        assert ask(worker, START)["threads"] == 1
+        assert ask(worker, request())["status"] == "ok"
+        worker.kill()
+        assert worker.stderr is not None
+        said = worker.stderr.read()
+    for stray in ("stray print", "stray child", "stray bytes"):
+        assert said.count(stray) == 2  # the worker's first step and the measured network
+
+
+def test_a_worker_ends_when_its_input_does() -> None:
+    with process() as worker:
+        ask(worker, START)
+        assert seconds_to_end(worker) < 1.0
+        assert worker.returncode == 0
+
+
+def test_a_worker_ends_in_the_midst_of_a_long_step() -> None:
+    slow = "fc:layers=2,nodes=4000,inputs=4000,outputs=8"  # 0.4 TFLOP a step: seconds
+    with process() as worker:
+        ask(worker, START)
+        tell(worker, request(slow, batch=2000, timing={"budget_s": 60.0}))
+        time.sleep(0.3)
+        assert worker.poll() is None
+        assert seconds_to_end(worker) < 1.0
+
+
+def test_each_network_has_a_fresh_memory_meter() -> None:
+    with Worker("numpy", Options(threads=1)) as worker:
+        small, large, after = (
+            record_from_json(worker.ask(request(model, batch=1), 60.0))
+            for model in (SMALL, "fc:layers=1,nodes=2000,inputs=4000,outputs=8", SMALL)
+        )
+    weights_bytes = 4 * 2000 * 4000
+    peaks = [one.quantities["peak_memory_bytes"].value or 0.0 for one in (small, large, after)]
+    assert peaks[1] >= 2 * weights_bytes  # and their gradients
+    assert peaks[2] < weights_bytes / 4
+    assert small.env["memory_meter"] == large.env["memory_meter"]
+
+
+def test_a_worker_that_crashes_says_how() -> None:
+    with Worker("numpy", Options(threads=1)) as worker:
+        with pytest.raises(WorkerDiedError) as died:
+            worker.ask({"do": "measure"}, 60.0)
+        death = died.value.death
+    assert (death.status, death.cause) == ("failed", "crashed")
+    assert death.note == "the worker ended with exit code 1; KeyError: 'workload'"
