@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.record import record_from_json
 from steptime.core.workload import workload_to_json
+from steptime.launch import local
 from steptime.launch.local import Worker, WorkerDiedError
 from steptime.measure.contract import Options
 
@@ -225,3 +228,35 @@ def test_a_worker_that_crashes_says_how() -> None:
         death = died.value.death
     assert (death.status, death.cause) == ("failed", "crashed")
     assert death.note == "the worker ended with exit code 1; KeyError: 'workload'"
+
+
+def stand_in(folder: Path, script: str) -> str:
+    """Give an executable that is started in the place of Python."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_worker_that_does_not_start_is_said_and_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", stand_in(tmp_path, "echo no such library >&2; exit 7"))
+    with pytest.raises(InputError) as refused:
+        Worker("numpy", Options())
+    assert str(refused.value) == (
+        "the numpy worker did not start: the worker ended with exit code 7; no such library"
+    )
+    del refused
+    gc.collect()  # a pipe that is left open is a warning, and so an error
+
+
+def test_a_worker_that_hangs_after_its_last_word_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_GRACE_S", 0.1)
+    monkeypatch.setattr(sys, "executable", stand_in(tmp_path, "exec >&-; exec sleep 60"))
+    began = time.monotonic()
+    with pytest.raises(InputError, match="closed its output but did not end"):
+        Worker("numpy", Options())
+    assert time.monotonic() - began < 5

@@ -71,6 +71,7 @@ class Worker:
                 {"do": "start", "backend": backend, "options": asdict(options)}, START_LIMIT_S
             )
         except WorkerDiedError as died:
+            self.close()
             raise InputError(f"the {backend} worker did not start: {died}") from died
         if "refused" in self.greeting:
             self.close()
@@ -114,7 +115,11 @@ class Worker:
         return line
 
     def _death(self) -> Death:
-        code = self._process.wait(_GRACE_S)
+        try:
+            code = self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            return Death("failed", "crashed", "the worker closed its output but did not end")
         said = self._last_words()
         if code < 0:
             name = signal.Signals(-code).name
