@@ -187,6 +187,8 @@ def report(
     from steptime.report import write_report
 
     path = out or folder / "report.html"
+    if path.suffix.lower() != ".html":
+        raise InputError(f"{path}: a report is one .html file, not {shorten(path.suffix)}")
     document = write_report(folder, path, output.note)
     if json:
         output.emit_json(document)

@@ -5,6 +5,7 @@ Exit codes: 0 done; 2 wrong input; 3 some experiments did not succeed; 1 anythin
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -19,6 +20,8 @@ from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
 from steptime.store import StoreError
 
 INTERRUPTED = 130  # what Typer gives after Ctrl-C
+LONGEST_WORD = 300  # characters; a path may be so long in a message
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 app = typer.Typer(
     name="steptime",
@@ -79,7 +82,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
+        typed = error.errno == errno.ENAMETOOLONG
+        return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2 if typed else 1)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:
@@ -115,7 +119,10 @@ def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def _fail(text: str, code: int) -> int:
-    output.note(f"steptime: {text}")
+    """Print one line; a word that is longer than any path people read is cut."""
+    line = "".join(c if c.isprintable() else "?" for c in text)
+    line = _LONG_WORD.sub(lambda word: word[0][:SHOWN_CHARACTERS] + "...", line)
+    output.note(f"steptime: {line}")
     return code
 
 

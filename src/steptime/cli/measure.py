@@ -9,6 +9,7 @@ import typer
 
 from steptime.cli import options, output
 from steptime.core.errors import InputError
+from steptime.core.ranges import MOST_VISITS
 from steptime.core.record import Record
 from steptime.core.units import duration, seconds, si, size
 
@@ -22,7 +23,8 @@ Threads = Annotated[
 Compile = Annotated[bool, typer.Option("--compile", help="Use torch.compile.")]
 Tf32 = Annotated[bool, typer.Option("--tf32", help="Allow TF32 on a GPU.")]
 Budget = Annotated[
-    float, typer.Option("--budget", min=0.001, metavar="S", help="Seconds a network and run.")
+    float,
+    typer.Option("--budget", min=0.001, max=86_400, metavar="S", help="Seconds a network and run."),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the records.")]
 
@@ -61,7 +63,7 @@ def probe(
     device: Place = "cpu",
     threads: Threads = None,
     budget: Annotated[
-        float, typer.Option("--budget", min=1.0, metavar="S", help="Seconds in all.")
+        float, typer.Option("--budget", min=1.0, max=86_400, metavar="S", help="Seconds in all.")
     ] = 20.0,
     json: options.Json = False,
 ) -> None:
@@ -111,9 +113,14 @@ def run(
     tf32: Tf32 = False,
     budget: Budget = 3.0,
     limit: Annotated[
-        float, typer.Option("--limit", min=0.1, metavar="S", help="Seconds before a run is ended.")
+        float,
+        typer.Option(
+            "--limit", min=0.1, max=864_000, metavar="S", help="Seconds before a run is ended."
+        ),
     ] = 600.0,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Fresh processes.")] = 1,
+    runs: Annotated[
+        int, typer.Option("--runs", min=1, max=MOST_VISITS, help="Fresh processes.")
+    ] = 1,
     parts: Annotated[
         bool, typer.Option("--parts", help="Time forward, backward and update apart, too.")
     ] = False,
@@ -124,11 +131,13 @@ def run(
 ) -> int:
     """Measure one network on this machine."""
     from steptime import store
+    from steptime.build import build_step
     from steptime.sweep.cells import Cell
     from steptime.sweep.run import How, Workers, measure_cell
 
     _check_backend(backend)
     workload = options.workload_of(model, batch, dtype, phase, optimizer)
+    build_step(workload)  # sizes that fit nowhere are refused before a worker starts
     cell = Cell(workload, backend, _options(device, threads, compile_, tf32))
     how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs)
     workers = Workers()
@@ -204,10 +213,14 @@ def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment file.")],
     out: Out,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="Visit all cells so often, interleaved.")
+        int | None,
+        typer.Option(
+            "--rounds", min=1, max=MOST_VISITS, help="Visit all cells so often, interleaved."
+        ),
     ] = None,
     runs: Annotated[
-        int | None, typer.Option("--runs", min=1, help="Fresh processes for each cell.")
+        int | None,
+        typer.Option("--runs", min=1, max=MOST_VISITS, help="Fresh processes for each cell."),
     ] = None,
     retry: Annotated[
         str, typer.Option("--retry", metavar="STATUS,...", help="Try these again, too.")
@@ -296,7 +309,8 @@ def quickstart(
     out: Out = Path("results"),
     backend: Backend = "torch",
     budget: Annotated[
-        float | None, typer.Option("--budget", min=0.001, metavar="S", help="Seconds a network.")
+        float | None,
+        typer.Option("--budget", min=0.001, max=86_400, metavar="S", help="Seconds a network."),
     ] = None,
     json: options.Json = False,
 ) -> int:
@@ -304,10 +318,12 @@ def quickstart(
     from importlib.resources import files
     from time import monotonic
 
+    from steptime import store
     from steptime.report import write_report
     from steptime.sweep.experiment import read_experiment
 
     _check_backend(backend)
+    store.load(out, output.note, required=False)  # a folder that is none is refused before probing
     began = monotonic()
     experiment = read_experiment(Path(str(files("steptime") / "data/experiments/quickstart.toml")))
     changes: dict[str, Any] = {"backend": [backend]}

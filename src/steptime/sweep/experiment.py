@@ -12,13 +12,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from steptime.build import choice_of, read_table
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import expand_range, is_range
+from steptime.core.ranges import MOST_VISITS, expand_range, is_range
 from steptime.core.workload import OPTIMIZERS, PHASES
 from steptime.measure.contract import BACKENDS
 from steptime.models import family
 from steptime.models.family import whole_number
-
-MOST_VISITS = 10_000  # rounds of a sweep, or runs of a cell
 
 
 def _listed(value: object) -> object:
@@ -103,6 +101,10 @@ def check_experiment(table: object, where: str) -> Experiment:
     for key in table:
         if key not in Experiment.model_fields:
             raise unknown("key", key, Experiment.model_fields, where)
+    sample = table.get("sample")
+    for key in sample if isinstance(sample, dict) else ():
+        if key not in Sample.model_fields:
+            raise unknown("key", key, Sample.model_fields, f"{where}: sample")
     try:
         experiment = Experiment.model_validate(table)
     except ValidationError as error:

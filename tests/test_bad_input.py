@@ -1,0 +1,417 @@
+"""Wrong input: one line on stderr that says what, where and the nearest name; exit code 2."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import synthetic
+from steptime import store
+from steptime.cli.main import COMMANDS, run
+from steptime.launch.local import Worker
+
+LONG = "x" * 500
+EXPERIMENT = 'name = "e"\nbackend = "numpy"\n[[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\n'
+
+FILES: dict[str, str | bytes] = {
+    "file": "no folder\n",
+    "junk.toml": bytes(range(256)) * 4,
+    "junk.json": bytes(range(256)) * 4,
+    "empty.toml": "",
+    "empty.json": "",
+    "deep.toml": "family = " + "[" * 50_000,
+    "deep.json": "[" * 50_000,
+    "both.toml": 'family = "fc"\nmodel = "resnet50"\n',
+    "both.json": '{"family": "fc", "model": "resnet50"}',
+    "twice.toml": 'model = "fc:layers=3"\nlayers = 4\n',
+    "batch.toml": 'family = "fc"\nbatch = 8\n',
+    "key.toml": 'family = "fc"\nlayer = 3\n',
+    "list.json": '["fc"]',
+    "device.toml": 'name = "mine"\nkind = "gpu"\nmemory_GB = -1\n',
+    "records/records-a.jsonl": "",  # filled below
+    "broken/a.jsonl": '{"schema": 1}\n{"schema": 1}\n',
+    "binary/a.jsonl": bytes(range(256)) * 4,
+    "later/a.jsonl": '{"schema": 999}\n',
+    "empty/readme": "",
+}
+
+EXPERIMENTS = {  # name: (what is put before [[networks]], what follows it, what the line says)
+    "typo": ('phse = "train"', "", "unknown key 'phse'; did you mean 'phase'?"),
+    "long-key": (f"{LONG} = 1", "", f"unknown key '{LONG[:60]}...'"),
+    "backend": ('backend = "nunpy"', "", "unknown backend 'nunpy'; did you mean 'numpy'?"),
+    "phase": ('phase = ["train", "infr"]', "", "unknown phase 'infr'; did you mean 'infer'?"),
+    "dtype": ('dtype = "float31"', "", "unknown dtype 'float31'; did you mean 'float32'?"),
+    "optimizer": ('optimizer = "adm"', "", "unknown optimizer 'adm'; did you mean 'adam'?"),
+    "threads": ("threads = -1", "", "threads: must be at least 1, not -1"),
+    "threads-text": ('threads = "all"', "", "threads: must be a whole number, not 'all'"),
+    "compile": ("compile = 1", "", "compile is true or false, not '1'"),
+    "tf32": ('tf32 = ["yes"]', "", "tf32 is true or false, not 'yes'"),
+    "device": ("device = 0", "", "device is a name, not '0'"),
+    "predict": ("predict = [3]", "", "predict is a name, not '3'"),
+    "predict-on": ('predict = "V101"', "", "unknown device 'V101'; did you mean 'V100'?"),
+    "axis": ("batch = []", "", "batch: an axis without a value"),
+    "axis-here": ("", "inputs = []", "inputs: an axis without a value"),
+    "batch": ("batch = 0", "", "batch: must be at least 1, not 0"),
+    "batch-float": ("batch = 6.5", "", "batch: must be a whole number, not '6.5'"),
+    "batch-huge": ("batch = 9007199254740993", "", "batch: '9007199254740993' is larger than 2^53"),
+    "batch-table": ("batch = {a = 1}", "", "batch"),
+    "range": ('batch = "8..2"', "", "range '8..2' runs backwards"),
+    "range-step": ('batch = "1..8 x1"', "", "range '1..8 x1' stands still"),
+    "range-text": ('batch = "1..many"', "", "'1..many' is not a range"),
+    "range-long": ('batch = "0..9000000000000"', "", "has more than 10000000 values"),
+    "cells": ('batch = "1..5000"', 'inputs = "1..5000"', "are more than 10000000"),
+    "name": ('name = "a\\nb"', "", "name must be a text on one line"),
+    "rounds": ("rounds = 0", "", "rounds: "),
+    "runs": ('runs = "two"', "", "runs: "),
+    "budget": ("budget_s = -1", "", "budget_s: "),
+    "budget-nan": ("budget_s = nan", "", "budget_s: "),
+    "limit": ("time_limit_s = 0", "", "time_limit_s: "),
+    "flag": ('by_op = "perhaps"', "", "by_op: "),
+    "parts": ("parts = 7", "", "parts: "),
+    "try-all": ("try_all = []", "", "try_all: "),
+    "method": ('sample = {method = "sobl", count = 1}', "", "sample.method: "),
+    "sample-key": ('sample = {method = "sobol", cont = 1}', "", "did you mean 'count'?"),
+    "count": ('sample = {method = "random", count = 0}', "", "sample.count: "),
+    "count-many": ('sample = {method = "random", count = 999}', "", "sample: 999 of 180 cells"),
+    "count-huge": ('sample = {method = "sobol", count = 99999999}', "", "more than 10000000"),
+    "count-none": ('sample = {method = "random"}', "", "sample: a count goes with method"),
+    "count-grid": ("sample = {count = 1}", "", "sample: a count goes with method"),
+    "seed": ('sample = {method = "sobol", count = 1, seed = -1}', "", "sample.seed: "),
+    "where": ('where = "flop 5"', "", "where: 'flop 5' is not 'name < number'"),
+    "where-sign": ('where = "flop =< 5"', "", "where: 'flop =< 5' is not"),
+    "where-name": ('where = "flops < 5"', "", "unknown name in where 'flops'; did you mean 'flop'"),
+    "where-number": ('where = "flop < many"', "", "where: 'many' is no number"),
+    "where-nan": ('where = "flop < nan"', "", "where: 'nan' is no number"),
+    "where-type": ("where = 3", "", "where.0: "),
+    "where-all": ('where = "nodes > 8"', "", "no cell is left by 'where'"),
+    "hyper": ("", "nods = 3", "unknown hyperparameter 'nods'; did you mean 'nodes'?"),
+    "hyper-value": ("", "outputs = -3", "outputs: must be at least 1, not -3"),
+    "hyper-text": ("", 'outputs = "few"', "outputs: must be a whole number, not 'few'"),
+    "hyper-table": ("", "outputs = {a = 1}", "outputs: "),
+    "family": ("", '[[networks]]\nfamily = "fcc"', "unknown model 'fcc'; did you mean 'fc'?"),
+    "contradiction": ("", 'model = "resnet50"', "give one of 'family' and 'model'"),
+    "no-family": ("", "[[networks]]\nlayers = 3", "give one of 'family' and 'model'"),
+    "file": ("", '[[networks]]\nmodel = "a.toml"', "'a.toml' is a file"),
+}
+NOT_EXPERIMENTS = {
+    "no-networks": ('name = "e"\n', "networks: "),
+    "zero-networks": ('name = "e"\nnetworks = []\n', "networks: "),
+    "text-networks": ('name = "e"\nnetworks = "fc"\n', "networks: "),
+    "no-name": ('[[networks]]\nfamily = "fc"\n', "name: "),
+}
+
+MODEL = [  # what follows a command that takes a model, and what the line says
+    ("", "Missing argument 'MODEL'"),
+    ("fcc", "unknown model 'fcc'; did you mean 'fc'?"),
+    ("Resnet5", "unknown model 'Resnet5'; did you mean 'resnet50'?"),
+    (LONG, f"unknown model '{LONG[:60]}...'"),
+    ("''", "model '': a name such as fc or resnet50 is missing"),
+    ("fc:", "nothing after ':'"),
+    ("fc:layers", "'layers' is not of the form name=value"),
+    ("fc:layer=4", "unknown hyperparameter 'layer'; did you mean 'layers'?"),
+    (f"fc:layers={LONG}", f"layers: must be a whole number, not '{LONG[:60]}...'"),
+    (f"fc:{LONG}=1", f"unknown hyperparameter '{LONG[:60]}...'"),
+    ("fc:layers=0", "layers: must be at least 1, not 0"),
+    ("fc:layers=-4", "layers: must be at least 1, not -4"),
+    ("fc:nodes=9007199254740993", "is larger than 2^53"),
+    (f"fc:nodes={'9' * 500}", f"nodes: '{'9' * 60}...' is larger than 2^53"),
+    ("fc:nodes=9007199254740992", "more than 2^53"),
+    ("fc:layers=9007199254740992", "ops are more than 1000000"),
+    ("fc:layers=4,layers=4", "'layers' is given twice"),
+    ("cnn:block=residul", "unknown block 'residul'; did you mean 'residual'?"),
+    ("cnn:blocks=3-4", "blocks: "),
+    ("rnn:cell=lstn", "unknown cell 'lstn'; did you mean 'lstm'?"),
+    ("transformer:bias=perhaps", "bias: must be yes or no, not 'perhaps'"),
+    ("transformer:dropout=1", "dropout: must be at least 0 and below 1, not '1'"),
+    ("transformer:width=10,heads=3", "heads"),
+    ("fc --batch 0", "batch: must be at least 1, not 0"),
+    ("fc --batch=-1", "batch: must be at least 1, not -1"),
+    ("fc --batch many", "batch: must be a whole number, not 'many'"),
+    (f"fc --batch {LONG}", f"batch: must be a whole number, not '{LONG[:60]}...'"),
+    ("fc --batch 9007199254740993", "is larger than 2^53"),
+    ("fc --phase trian", "unknown phase 'trian'; did you mean 'train'?"),
+    ("fc --dtype float23", "unknown dtype 'float23'; did you mean 'float32'?"),
+    ("fc --dtype bfloat16-mixd", "did you mean 'bfloat16-mixed'?"),
+    ("fc --optimizer adan", "unknown optimizer 'adan'; did you mean 'adam'?"),
+    (f"fc --optimizer {LONG}", f"unknown optimizer '{LONG[:60]}...'"),
+    ("fc --bacth 4", "no such option '--bacth'; did you mean '--batch'?"),
+    (f"fc --{LONG}", "no such option '--" + LONG[:58] + "...'"),
+    ("fc resnet50", "resnet50"),
+    ("layer_4-node_32-input_2000-output_200-bs_64 --batch 65", "batch 65 contradicts 64"),
+    ("layer_0-node_32-input_2000-output_200", "layers: must be at least 1, not 0"),
+    ("layer_4-node_32-input_2000", "unknown model 'layer_4-node_32-input_2000'"),
+    ("absent.toml", "model 'absent.toml': no such file"),
+    ("./absent", "model './absent': no such file"),
+    ("folder.toml", "model 'folder.toml': cannot be read: Is a directory"),
+    ("junk.toml", "model 'junk.toml': is no TOML"),
+    ("junk.json", "model 'junk.json': is no JSON"),
+    ("empty.toml", "empty.toml: give one of 'family' and 'model'"),
+    ("empty.json", "model 'empty.json': is no JSON"),
+    ("deep.toml", "model 'deep.toml': is no TOML"),
+    ("deep.json", "model 'deep.json': is no JSON"),
+    ("both.toml", "both.toml: give one of 'family' and 'model'"),
+    ("both.json", "both.json: give one of 'family' and 'model'"),
+    ("twice.toml", "twice.toml: 'layers' is given twice"),
+    ("batch.toml --batch 9", "batch 9 contradicts 8 of the model"),
+    ("key.toml", "key.toml: unknown hyperparameter 'layer'; did you mean 'layers'?"),
+    ("list.json", "list.json: must be a table with 'family' or 'model'"),
+    (f"{LONG}.toml", "cannot be read: File name too long"),
+]
+
+IN = [  # what follows `--in` of a command that reads a folder
+    ("absent", "absent: no such folder of records"),
+    ("file", "file: is a file, not a folder of records"),
+    ("empty", "empty: holds no records"),
+    ("broken", "broken/a.jsonl, line 1: is no record"),
+    ("binary", "binary/a.jsonl, line 1: is no record"),
+    ("later", "later/a.jsonl, line 1: has schema 999, this steptime knows up to 1"),
+    (LONG, "File name too long"),
+    ("'a\nb'", "a?b: no such folder of records"),
+]
+
+READERS = {  # command: (before the folder, after it)
+    "query": ("--in", "'FROM records'"),
+    "export": ("--in", "-o t.csv"),
+    "compare": ("", ""),
+    "report": ("", "-o r.html"),
+    "plot": ("--in", "memory -o p.svg"),
+}
+
+OTHERS = [
+    ("lst", "no such command 'lst'; did you mean 'list'?"),
+    ("frobnicate", "no such command 'frobnicate'; "),
+    (LONG, f"no such command '{LONG[:60]}...'"),
+    ("--versio", "no such option '--versio'; did you mean '--version'?"),
+    ("list model", "unknown topic 'model'; did you mean 'models'?"),
+    (f"list {LONG}", f"unknown topic '{LONG[:60]}...'"),
+    ("list --jsn", "did you mean '--json'?"),
+    ("doctor --jsn", "did you mean '--json'?"),
+    ("doctor now", "now"),
+    ("count fc --batch", "--batch"),
+    ("predict fc", "Missing option '--device'"),
+    ("predict fc --device V10", "unknown device 'V10'; did you mean 'V100'?"),
+    ("predict fc --device ''", "unknown device ''"),
+    ("predict fc --device local", "device 'local' is not known yet: run 'steptime probe' first"),
+    ("predict fc --device absent.toml", "absent.toml: No such file"),
+    ("predict fc --device folder.toml", "folder.toml: Is a directory"),
+    ("predict fc --device junk.toml", "junk.toml: not"),
+    ("predict fc --device deep.toml", "deep.toml: not TOML"),
+    ("predict fc --device empty.toml", "empty.toml: 'name' is missing"),
+    ("predict fc --device device.toml", "device.toml: "),
+    (f"predict fc --device {LONG}", f"unknown device '{LONG[:60]}...'"),
+    (f"predict fc --device {LONG}.toml", "File name too long"),
+    ("predict fc --device tesla-k40 --dtype bfloat16", "no peak is known for bfloat16"),
+    ("predict fc --device T4 --method rooflin", "unknown method 'rooflin'; did you mean 'roofline"),
+    (
+        "predict fc --device T4 --option dispach=no",
+        "unknown option 'dispach'; did you mean 'dispatch'?",
+    ),
+    ("predict fc --device T4 --option dispatch=maybe", "option dispatch is yes or no, not 'maybe'"),
+    ("predict fc --device T4 --option dispatch", "option 'dispatch' is not of the form name=value"),
+    (f"predict fc --device T4 --option dispatch={LONG}", f"not '{LONG[:60]}...'"),
+    (
+        "predict fc --device T4 --option dispatch=no --option dispatch=no",
+        "'dispatch' is given twice",
+    ),
+    ("probe --backend nunpy", "unknown backend 'nunpy'; did you mean 'numpy'?"),
+    ("probe --backend numpy --device cuda", "'cuda' is not available to numpy; there is: cpu"),
+    ("probe --threads 0", "--threads: must be at least 1, not 0"),
+    ("probe --budget 0", "--budget"),
+    ("probe --budget lots", "--budget"),
+    ("probe --budget nan", "--budget"),
+    ("run fc --backend jax", "unknown backend 'jax'; known: torch, numpy"),
+    (f"run fc --backend {LONG}", f"unknown backend '{LONG[:60]}...'"),
+    ("run fc --backend numpy --device cuda:0", "'cuda:0' is not available to numpy; there is: cpu"),
+    (f"run fc --backend numpy --device {LONG}", f"'{LONG[:60]}...' is not available to numpy"),
+    ("run fc --threads two", "--threads: must be a whole number, not 'two'"),
+    ("run fc --threads 0", "--threads: must be at least 1, not 0"),
+    ("run fc --backend numpy --threads 1000000", "threads: 1000000 is not in 1.."),
+    ("run fc --budget 0", "'--budget'"),
+    ("run fc --budget=-1", "'--budget'"),
+    ("run fc --budget nan", "--budget"),
+    ("run fc --budget inf", "--budget"),
+    (f"run fc --budget {LONG}", "--budget"),
+    ("run fc --limit 0", "'--limit'"),
+    ("run fc --limit nan", "--limit"),
+    ("run fc --runs 0", "'--runs'"),
+    ("run fc --runs 2.5", "--runs"),
+    ("run fc --runs 9999999999", "--runs"),
+    ("run fc --backend numpy --out file", "file: is a file, not a folder for records"),
+    ("run fc --backend numpy --out file/x", "file/x: is a file, not a folder for records"),
+    ("sweep", "Missing argument 'FILE.toml'"),
+    ("sweep good.toml", "Missing option '--out'"),
+    ("sweep absent.toml --out o", "experiment file 'absent.toml': no such file"),
+    ("sweep folder.toml --out o", "'folder.toml': cannot be read: Is a directory"),
+    ("sweep junk.toml --out o", "'junk.toml': is no TOML"),
+    ("sweep junk.json --out o", "'junk.json': is no JSON"),
+    ("sweep empty.toml --out o", "empty.toml: name: "),
+    ("sweep deep.toml --out o", "'deep.toml': is no TOML"),
+    ("sweep list.json --out o", "list.json: an experiment is a table"),
+    ("sweep good.toml --out file", "file: is a file, not a folder for records"),
+    ("sweep good.toml --out broken", "broken/a.jsonl, line 1: is no record"),
+    ("sweep good.toml --out o --retry ook", "--retry: unknown status 'ook'"),
+    ("sweep good.toml --out o --retry oom,timeot", "unknown status 'timeot'; did you mean 'timeou"),
+    ("sweep good.toml --out o --rounds 0", "'--rounds'"),
+    ("sweep good.toml --out o --rounds 9999999999", "--rounds"),
+    ("sweep good.toml --out o --runs -3", "'--runs'"),
+    ("sweep good.toml --out o --runs 9999999999", "--runs"),
+    ("sweep good.toml --out o --forse", "did you mean '--force'?"),
+    ("quickstart --backend pytorch", "unknown backend 'pytorch'; did you mean 'torch'?"),
+    ("quickstart --budget 0", "'--budget'"),
+    ("quickstart --budget inf", "--budget"),
+    ("quickstart --out file --backend numpy", "file: is a file, not a folder of records"),
+    ("compare", "Missing argument 'DIR"),
+    ("compare records records records", "compare takes one folder, two folders"),
+    ("compare records records --platforms a,b", "compare takes one folder, two folders"),
+    ("compare records absent", "absent: no such folder of records"),
+    ("compare records --quantity step", "unknown quantity 'step'; did you mean 'step_s'?"),
+    (f"compare records --quantity {LONG}", f"unknown quantity '{LONG[:60]}...'"),
+    ("compare records --platforms t4", "--platforms is two names, A,B, not 't4'"),
+    ("compare records --platforms t4,v100,a100", "--platforms is two names"),
+    ("compare records --platforms t4,t5", "unknown platform 't4'"),
+    (f"compare records --platforms {synthetic.PLATFORM},cpu-amd", "did you mean 'cpu-amd-epyc"),
+    ("query 'FROM recrds' --in records", "Did you mean"),
+    ("query 'SELEC 1' --in records", "the query: "),
+    ("query 'SELECT modl FROM records' --in records", "model"),
+    (f"query 'SELECT {LONG} FROM records' --in records", "the query: "),  # noqa: S608  # a refused one
+    (f"query '{LONG}' --in records", "the query: "),
+    ("query --in records", "Missing argument 'SQL'"),
+    ("query 'FROM records'", "Missing option '--in'"),
+    ("export --in records", "Missing option '-o'"),
+    ("export --in records -o t.cvs", "unknown export format '.cvs'; did you mean '.csv'?"),
+    ("export --in records -o t", "unknown export format 't'"),
+    ("export --in records -o none/t.csv", "is in a folder that does not exist"),
+    ("export --in records -o records/t.jsonl", "rows of a table cannot lie among the records"),
+    ("export --in records -o t.csv --sql 'FROM recrds'", "the query: "),
+    ("export --in records -o folder.csv", "is a folder"),
+    ("report", "Missing argument 'DIR'"),
+    ("report records -o r.pdf", "'.pdf'"),
+    ("report records -o none/r.html", "is in a folder that does not exist"),
+    ("plot", "Missing argument 'KIND'"),
+    ("plot rooflin --in records -o p.svg", "unknown plot 'rooflin'; did you mean 'roofline'?"),
+    (f"plot {LONG} --in records -o p.svg", f"unknown plot '{LONG[:60]}...'"),
+    ("plot memory --in records -o p.gif", "unknown picture format '.gif'"),
+    ("plot memory --in records -o p.sgv", "did you mean '.svg'?"),
+    ("plot memory --in records -o none/p.svg", "is in a folder that does not exist"),
+    ("plot memory --in records -o p.svg --model fd", "unknown model 'fd'; known: fc:"),
+    (f"plot memory --in records -o p.svg --model {LONG}", f"unknown model '{LONG[:60]}...'"),
+]
+
+
+def _lines() -> list[tuple[str, str]]:
+    lines = list(OTHERS)
+    for command, more in (("count", ""), ("predict", " --device t4"), ("run", " --backend numpy")):
+        lines += [(f"{command} {model}{more}", message) for model, message in MODEL]
+    for command, (before, after) in READERS.items():
+        lines += [(f"{command} {before} {folder} {after}", message) for folder, message in IN]
+    for name, (_, _, message) in EXPERIMENTS.items():
+        lines.append((f"sweep e-{name}.toml --out o", message))
+    for name, (_, message) in NOT_EXPERIMENTS.items():
+        lines.append((f"sweep e-{name}.toml --out o", message))
+    return lines
+
+
+def _experiment(before: str, after: str) -> str:
+    """Give the experiment with keys put in; one that is there already is replaced."""
+    head, _, tail = EXPERIMENT.partition("[[networks]]")
+    key = before.partition(" ")[0]
+    kept = [line for line in head.splitlines() if not line.startswith(f"{key} ")]
+    return "\n".join([*kept, before, f"[[networks]]{tail}{after}", ""])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("bad")
+    experiments = {
+        f"e-{name}.toml": _experiment(before, after)
+        for name, (before, after, _) in EXPERIMENTS.items()
+    } | {f"e-{name}.toml": text for name, (text, _) in NOT_EXPERIMENTS.items()}
+    for name, content in {**FILES, **experiments, "good.toml": EXPERIMENT}.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    for name in ("folder.toml", "folder.csv"):
+        (root / name).mkdir()
+    with store.open_writer(root / "records") as writer:
+        for workload in synthetic.workloads()[:2]:
+            writer.append(synthetic.measured(workload))
+            writer.append(synthetic.predicted(workload)[0])
+    return root
+
+
+def _split(line: str) -> list[str]:
+    """Split a command line at spaces outside of quotes; unlike a shell's, this is fast."""
+    return [quoted or bare for quoted, bare in re.findall(r"'([^']*)'|([^\s']+)", line)]
+
+
+ASK = Worker.ask
+
+
+def _only_start(worker: Worker, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    """Let a worker say what it has; that anything is measured is a failure of the test."""
+    assert request["do"] == "start", "a wrong command line got to be measured"
+    return ASK(worker, request, limit_s)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [pytest.param(*case, id=repr(case[0])[1:60]) for case in _lines()]
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    line: str,
+    message: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("steptime.launch.local.Worker.ask", _only_start)
+    code = run(_split(line))
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, ""), err
+    assert err.startswith("steptime: ")
+    assert err.endswith("\n")
+    assert len(err.splitlines()) == 1, err
+    assert message in err
+    assert "Traceback" not in err
+    assert "x" * 61 not in err
+    assert not re.search(r"9{61}", err)
+
+
+def test_every_command_and_every_option_has_its_mistakes() -> None:
+    from typer.main import get_command
+
+    from steptime.cli.main import app
+
+    lines = [_split(line) for line, _ in _lines()]
+    for name in COMMANDS:
+        command = get_command(app).commands[name]  # type: ignore[attr-defined]  # a group
+        mine = [line for line in lines if line[:1] == [name]]
+        assert mine, name
+        for option in command.params:
+            takes_a_value = option.opts[0].startswith("-") and not option.is_flag
+            if takes_a_value:
+                words = {word.partition("=")[0] for line in mine for word in line}
+                assert words & set(option.opts), (name, option.opts)
+
+
+def test_a_mistake_leaves_the_folder_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    before = sorted((path.name, path.read_bytes()) for path in Path("records").iterdir())
+    for line in (
+        "sweep e-hyper.toml --out new",
+        "sweep good.toml --out records --retry ook",
+        "run fc:layers=0 --backend numpy --out new",
+        "export --in records -o t.csv --sql 'FROM recrds'",
+        "plot memory --in absent -o p.svg",
+        "report absent -o r.html",
+    ):
+        assert run(_split(line)) == 2
+    assert sorted((path.name, path.read_bytes()) for path in Path("records").iterdir()) == before
+    for name in ("new", "t.csv", "p.svg", "r.html"):
+        assert not Path(name).exists(), name
+    capsys.readouterr()

@@ -1,0 +1,142 @@
+"""What the commands print: help, one JSON document, exit codes; and what they do not load."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import synthetic
+from steptime import store
+from steptime.cli.main import COMMANDS, run
+
+HELP = Path(__file__).parent / "golden" / "help.txt"
+SMALL = "fc:layers=1,nodes=8,inputs=8,outputs=4"
+NUMPY = ["--backend", "numpy", "--threads", "1"]
+SWEEP = """name = "e"\nbackend = "numpy"\nbudget_s = 0.05\nbatch = [2, 4]\npredict = "t4"
+[[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\ninputs = 8\noutputs = 4\n"""
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    for words in ([], *([name] for name in COMMANDS)):
+        print(f"$ steptime {' '.join([*words, '--help'])}")
+        assert run([*words, "--help"]) == 0
+    shown = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()) + "\n"
+    if os.environ.get("STEPTIME_RENEW_GOLDEN"):
+        HELP.write_text(shown, encoding="utf-8")
+    assert shown == HELP.read_text(encoding="utf-8"), "renew with STEPTIME_RENEW_GOLDEN=1"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cli")
+    (root / "e.toml").write_text(SWEEP)
+    with store.open_writer(root / "records") as writer:
+        for workload in synthetic.workloads()[:3]:
+            writer.append(synthetic.measured(workload))
+            writer.append(synthetic.predicted(workload)[0])
+    return root
+
+
+def _answer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    assert run([*words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+PREDICTED = "model device method step_s forward_s backward_s peak_memory_bytes status ops"
+COUNTED = (
+    "model batch phase dtype parameters flop traffic_bytes activation_bytes peak_memory_bytes ops"
+)
+ROW = "origin method status model batch dtype phase optimizer platform scope workload_key step_s"
+KEYS = [  # command, and the keys that others rely on
+    *((f"list {topic}", "name source") for topic in ("models", "devices", "links")),
+    ("list methods", "name"),
+    ("list ops", "kind source"),
+    ("list quantities", "name unit"),
+    (f"count {SMALL} --batch 4", COUNTED),
+    (f"predict {SMALL} --device t4 --batch 4", PREDICTED),
+    ("doctor", "problems"),
+    ("query FROM_records --in records", f"{ROW} layers nodes"),
+    ("export --in records -o t.csv", "path rows"),
+    ("compare records", "pairs unpaired"),
+    ("report records", "path networks"),
+    ("plot memory --in records -o p.svg", "path plot"),
+]
+
+
+@pytest.mark.parametrize(("line", "keys"), KEYS, ids=[line for line, _ in KEYS])
+def test_json_is_one_document_with_its_keys(
+    line: str,
+    keys: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    document = _answer(capsys, *(word.replace("_records", " records") for word in line.split()))
+    table = document[0] if isinstance(document, list) else document
+    assert set(keys.split()) <= set(table)
+
+
+def test_a_run_and_a_sweep_with_numpy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    found = _answer(capsys, "run", SMALL, "--batch", "2", "--budget", "0.05", *NUMPY)
+    assert {"status", "step_s", "speed", "peak_memory_bytes", "flop_per_s", "env"} <= set(found)
+    assert {"median", "mean", "low", "high", "min", "p95", "samples"} <= set(found["step_s"])
+    assert {"mean", "uncertainty", "jitter"} <= set(found["speed"])
+    refused = _answer(capsys, "run", SMALL, "--dtype", "bfloat16", *NUMPY, code=3)
+    assert refused["status"] == "unsupported"
+    first = _answer(capsys, "sweep", "e.toml", "--out", "out")
+    assert (first["cells"], first["done_before"], first["status"]) == (2, 0, {"ok": 2})
+    again = _answer(capsys, "sweep", "e.toml", "--out", "out")
+    assert (again["done_before"], again["measured"]) == (2, 0)
+
+
+def test_a_prediction_is_the_sum_of_its_ops(capsys: pytest.CaptureFixture[str]) -> None:
+    found = _answer(capsys, "predict", "fc", "--device", "t4", "--batch", "64")
+    parts = ("forward_s", "backward_s", "update_s")
+    for part in parts:
+        assert math.isclose(sum(op[part] for op in found["ops"]), found[part])
+    assert math.isclose(found["step_s"], sum(found[part] for part in parts))
+
+
+@pytest.mark.parametrize(
+    "words", [["predict", "fc", "--device", "t4"], ["count", "gpt2"], ["list", "devices"]]
+)
+def test_what_needs_no_framework_loads_none(words: list[str]) -> None:
+    code = (
+        "import sys; from steptime.cli.main import run; code = run(sys.argv[1:]); "
+        "print([m for m in ('torch', 'numpy', 'scipy', 'duckdb', 'altair') "
+        "if m in sys.modules], code)"
+    )
+    done = _python("-c", code, *words, "--json")
+    assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
+
+
+def test_the_module_runs_and_a_closed_pipe_is_no_error() -> None:
+    assert _python("-m", "steptime", "--version").stdout.startswith("steptime ")
+    with subprocess.Popen(
+        [sys.executable, "-m", "steptime", "list", "ops", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
