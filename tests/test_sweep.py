@@ -73,7 +73,9 @@ def command(file: Path, out: Path, *more: str) -> list[str]:
 @contextmanager
 def running(file: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
     """Give a sweep in a process of its own, which is gone afterwards."""
-    with subprocess.Popen(command(file, out), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command(file, out), stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             yield process
         finally:
@@ -155,7 +157,7 @@ def test_an_interrupted_sweep_says_so_and_keeps_what_is_finished(
     with running(experiment(nodes="[4, 8, 12, 16]"), out) as process:
         lines = [progress(process) for _ in range(3)]
         workers = children(process.pid)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         assert process.stderr is not None
         lines += process.stderr.readlines()
         assert process.wait() == 1
