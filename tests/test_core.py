@@ -280,3 +280,9 @@ def test_labels() -> None:
     assert WORKLOAD.label == "fc:layers=4,nodes=8,inputs=3,outputs=2"
     assert replace(WORKLOAD, params={}).label == "fc"
     assert replace(WORKLOAD, params={"bias": False, "p": 0.5}).label == "fc:bias=no,p=0.5"
+
+
+def test_a_whole_part_of_a_name_is_nearer_than_like_letters() -> None:
+    assert nearest("K40", ["a40", "tesla-k40", "tesla-k40-twice"]) == "tesla-k40"
+    assert nearest("alexnt", ["alexnet", "vgg16"]) == "alexnet"
+    assert nearest("frobnicate", ["probe", "run"]) is None

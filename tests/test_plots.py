@@ -21,6 +21,8 @@ from steptime.plots import PLOTS, EmptyPlotError, draw
 from steptime.plots.files import FORMATS, save
 from steptime.plots.style import log_ticks, spread
 
+pytestmark = pytest.mark.slow
+
 RECORDS = synthetic.sweep(ops=True, failures=True)
 UNITS = ("(s)", "(FLOP/s)", "(byte)", "(examples)", "(examples/s)", "(FLOP per byte")
 

@@ -18,6 +18,8 @@ from steptime.report import write_report
 from steptime.report.headline import numbers, sentences
 from steptime.report.page import page
 
+pytestmark = pytest.mark.slow
+
 EVIL = "</script><img src=x onerror=alert(1)><b>&amp;"
 
 

@@ -10,6 +10,8 @@ import pytest
 from steptime.analysis.statistics import estimate
 from steptime.analysis.verdict import compare_runs
 
+pytestmark = pytest.mark.slow
+
 TRIALS, RUNS, SAMPLES = 2000, 5, 20
 SHAPE = (TRIALS, RUNS, SAMPLES)
 LEVELS = (0.003, 0.01, 0.05)  # standard deviation of a sample

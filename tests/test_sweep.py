@@ -25,6 +25,8 @@ from steptime.cli.main import run
 from steptime.core.record import Record
 from steptime.launch.local import Worker
 
+pytestmark = pytest.mark.slow
+
 TINY = """
 name = "tiny"
 backend = "numpy"

@@ -24,6 +24,8 @@ from steptime.launch import local
 from steptime.launch.local import Worker, WorkerDiedError
 from steptime.measure.contract import Options
 
+pytestmark = pytest.mark.slow
+
 WORKER = [sys.executable, "-m", "steptime.measure.worker"]
 START = {"do": "start", "backend": "numpy", "options": asdict(Options(threads=1))}
 SMALL = "fc:layers=1,nodes=4,inputs=8,outputs=4"

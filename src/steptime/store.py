@@ -82,7 +82,7 @@ def open_writer(folder: Path) -> Writer:
     Raises `InputError` where the folder cannot be made or written to.
     """
     _make(folder)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     path = folder / f"records-{stamp}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)

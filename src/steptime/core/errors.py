@@ -25,10 +25,15 @@ def shorten(value: object) -> str:
 
 
 def nearest(value: str, known: Iterable[str]) -> str | None:
-    """Give the known name most like `value`, whatever its case, or None."""
+    """Give the known name most like `value`, whatever its case, or None.
+
+    A name that holds `value` as whole parts comes first: `k40` is near to `tesla-k40`, not `a40`.
+    """
     by_lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(value.lower()[:200], by_lower, n=1, cutoff=0.5)
-    return by_lower[found[0]] if found else None
+    wanted = value.lower()[:200]
+    holding = [name for name in by_lower if f"-{wanted}-" in f"-{name}-"]
+    found = holding or difflib.get_close_matches(wanted, by_lower, n=1)
+    return by_lower[min(found, key=len)] if found else None
 
 
 def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> InputError:
