@@ -78,8 +78,7 @@ def pooled(records: Sequence[Record]) -> Summary | None:
 
 
 def _row(name: str, tried: Sequence[Record], predicted: Record | None) -> Row:
-    some = tried[-1] if tried else predicted
-    assert some is not None  # noqa: S101 - the caller leaves out a cell without either
+    some = [*([predicted] if predicted else []), *tried][-1]
     workload = some.workload
     last = (good(tried) or list(tried))[-1] if tried else None
     row = {

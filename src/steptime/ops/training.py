@@ -8,7 +8,7 @@ from steptime.core.errors import unknown
 from steptime.core.graph import Attr, Graph, Op, TensorSpec
 from steptime.ops import OPS, frozen, outputs_of, saved_of
 from steptime.ops.optimizer import STATES
-from steptime.ops.table import Backward
+from steptime.ops.table import Backward, no_flop
 
 
 class _Tape:
@@ -124,7 +124,7 @@ def _differentiate(
 
 
 def _first_users(graph: Graph) -> dict[str, str]:
-    """Give the op that first uses each weight, through its cast if it has one."""
+    """Give the op that first computes with each weight, through ops that only carry it."""
     users: dict[str, str] = {}
     source = {weight: weight for weight in graph.weights}
     for op in graph.ops:
@@ -132,7 +132,7 @@ def _first_users(graph: Graph) -> dict[str, str]:
             weight = source.get(name)
             if weight is None:
                 continue
-            if op.kind == "cast":
+            if OPS[op.kind].flop is no_flop and len(op.inputs) == 1:
                 source[op.outputs[0]] = weight
             else:
                 users.setdefault(weight, op.name)

@@ -46,11 +46,11 @@ def module_of(
             nodes[op.outputs[0]] = nodes[op.inputs[0]]
             continue
         done, tensors = op, op.inputs
-        if op.kind == "bias" and product is not None and product.name in joined:
+        if product is not None and product.name in joined:
             done, tensors = product, (*product.inputs, op.inputs[1])
         run = RUNS[done.kind]
         if compiled and done.kind in RECURRENT:  # the compiler would unroll every time step
-            run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
+            run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]  # torch gives it no types
         arguments = tuple(nodes[name] for name in tensors)
         nodes[op.outputs[0]] = lines.create_node(
             "call_function", run, arguments, dict(done.attrs), _identifier(op.name)

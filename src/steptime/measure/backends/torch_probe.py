@@ -256,7 +256,7 @@ def _dispatch(place: _Place) -> list[roofs.Case]:
         timers["add_until_done"] = partial(_awaited_time, place.device, add)
     most = 1 << 20 if place.device.type == "cpu" else QUEUED
     return [
-        roofs.Case("dispatch", {"op": name}, 1, 1, lambda timer=timer: timer, most)  # type: ignore[misc]
+        roofs.Case("dispatch", {"op": name}, 1, 1, lambda timer=timer: timer, most)  # type: ignore[misc]  # mypy infers no type for a default
         for name, timer in timers.items()
     ]
 
