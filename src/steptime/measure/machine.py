@@ -309,6 +309,11 @@ def environment() -> Mapping[str, Any]:
     return facts
 
 
+def _allocates(variable: str) -> bool:
+    """Say whether an environment variable changes how the C library gives out memory."""
+    return variable.startswith("MALLOC_") or variable in ("LD_PRELOAD", "GLIBC_TUNABLES")
+
+
 _REASONS = {
     "threads": "threads were not bound",
     "memory_limit_bytes": "the control group sets no limit",
