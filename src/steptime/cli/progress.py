@@ -13,6 +13,9 @@ from steptime.cli.output import note
 from steptime.core.record import Record
 from steptime.core.units import duration, seconds
 
+BAR_WIDTH = 20
+OTHER_COLUMNS = BAR_WIDTH + 40  # the bar, how many, the time left
+
 Report = Callable[[Any, Record, int, int], None]
 
 
@@ -22,7 +25,13 @@ def line(record: Record) -> str:
     name = f"{workload.label} batch {workload.batch_per_replica} {workload.phase} {workload.dtype}"
     if record.status != "ok":
         return f"{name}: {record.status} ({record.cause}): {record.note}"
-    return f"{name}: {seconds(median(record.quantities['step_s'].samples))} a step"
+    return f"{name}: {_found(record)} a step"
+
+
+def _found(record: Record) -> str:
+    if record.status != "ok":
+        return record.status
+    return seconds(median(record.quantities["step_s"].samples))
 
 
 @contextmanager
@@ -46,13 +55,15 @@ def reporter() -> Iterator[Report]:
 
     console = Console(stderr=True)
     columns = (
-        BarColumn(),
+        BarColumn(bar_width=BAR_WIDTH),
         TextColumn("{task.completed}/{task.total}"),
         TextColumn("{task.fields[left]} left"),
         TextColumn("{task.description}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    # drawn after each result alone: a bar that moves by itself takes time from what is measured
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("starting", total=None, left="?")
+        bar.refresh()
 
         def show(_: Any, record: Record, done: int, total: int) -> None:
             if record.status != "ok":
@@ -61,8 +72,9 @@ def reporter() -> Iterator[Report]:
                 task,
                 total=total,
                 completed=done,
-                description=line(record)[:80],
+                description=f"{_found(record)}  {line(record)}"[: console.width - OTHER_COLUMNS],
                 left=left(done, total),
             )
+            bar.refresh()
 
         yield show
