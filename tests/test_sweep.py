@@ -284,7 +284,9 @@ def test_a_full_disk_ends_a_sweep_with_earlier_records_intact(
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000)),
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_FSIZE, (5_000, 5_000)
+        ),  # of about 2,000 each
     )
     assert full.returncode == 1
     *reported, last = full.stderr.splitlines()
