@@ -284,9 +284,8 @@ def test_a_full_disk_ends_a_sweep_with_earlier_records_intact(
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(
-            resource.RLIMIT_FSIZE, (5_000, 5_000)
-        ),  # of about 2,000 each
+        # a record takes about 2,000 bytes
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000)),
     )
     assert full.returncode == 1
     *reported, last = full.stderr.splitlines()
