@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime.build import (
-    LARGEST_FILE_BYTES,
     build,
     build_step,
     make_workload,
@@ -21,6 +20,7 @@ from steptime.build import (
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Workload, workload_from_json, workload_to_json
+from steptime.importers import LARGEST_FILE_BYTES
 from steptime.models import FAMILIES, ZOO
 
 
@@ -143,7 +143,7 @@ def test_files(tmp_path: Path) -> None:
         ("a.json", '{"family": "fc", "layers": true}', "layers: must be a whole number, not 'Tru"),
         ("a.json", '{"family": "fc", "layers": [2, 4]}', "a.json: layers: '[2, 4]'"),
         ("a.json", '{"family": "fc", "layers": null}', "a.json: layers: 'None'"),
-        ("a.json", " " * (LARGEST_FILE_BYTES + 1), "larger than 1000000 bytes"),
+        ("a.json", " " * (LARGEST_FILE_BYTES + 1), "larger than 4000000 bytes"),
     ],
 )
 def test_files_that_say_no_network(

@@ -15,9 +15,10 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST
-from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Workload
+from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Value, Workload
+from steptime.importers import content_hash, is_network_file, network, read_content
 from steptime.models import FAMILIES, ZOO, family
-from steptime.models.family import resolve, stored, whole_number
+from steptime.models.family import Family, resolve, stored, whole_number
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
@@ -26,22 +27,27 @@ _PARADNN = re.compile(
     r"layer_(?P<layers>\d+)-node_(?P<nodes>\d+)-input_(?P<inputs>\d+)"
     r"-output_(?P<outputs>\d+)(?:-bs_(?P<batch>\d+))?"
 )
-LARGEST_FILE_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A network that a user named: family, hyperparameters as given, the batch if it was named."""
+    """A network that a user named: family, hyperparameters as given, the batch if it was named.
+
+    A network of a file has its path as `file`, the file's name as `model`, and as hyperparameters
+    the hash of its content and whether unknown layers are allowed.
+    """
 
     model: str
     given: Mapping[str, object]
     batch: object | None = None
     where: str = ""
+    file: str = ""
 
 
-def read_model(text: str) -> Choice:
+def read_model(text: str, allow_unknown: bool = False) -> Choice:
     """Read model text: `resnet50`, `fc:layers=4,nodes=1024`, a ParaDnn label, or a path.
 
+    `allow_unknown` lets the layers of unknown type in a network's file pass their input on.
     Raises `InputError` where it is none of these.
     """
     text = text.strip()
@@ -50,7 +56,7 @@ def read_model(text: str) -> Choice:
         given: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
         return Choice("fc", given, given.pop("batch", None), text)
     if _is_path(text):
-        return choice_of(read_table(text, "model"), text)
+        return _read_file(text, allow_unknown)
     name, colon, settings = text.partition(":")
     name = name.strip()
     if colon and not settings.strip():
@@ -71,7 +77,21 @@ def read_model(text: str) -> Choice:
 
 
 def _is_path(text: str) -> bool:
-    return text.endswith((".toml", ".json")) or "/" in text
+    return text.endswith(".toml") or is_network_file(text) or "/" in text
+
+
+def _read_file(path: str, allow_unknown: bool) -> Choice:
+    """Give the choice that a file says: a table with `family`, or a network of another tool."""
+    if path.endswith((".toml", ".json")):
+        table = read_table(path, "model")
+        if not (path.endswith(".json") and isinstance(table, dict) and "layers" in table):
+            return choice_of(table, path)
+        if "family" in table or "model" in table:
+            raise InputError(f"{path}: has 'layers' and a family; it must be one of them")
+    given: dict[str, object] = {"sha256": content_hash(read_content(path))}
+    if allow_unknown:
+        given["allow_unknown"] = True
+    return Choice(Path(path).name, given, None, path, path)
 
 
 def read_table(text: str, what: str) -> object:
@@ -79,20 +99,11 @@ def read_table(text: str, what: str) -> object:
 
     Raises `InputError` for a file that is absent, too large, or neither.
     """
-    path = Path(text)
-    form = "JSON" if path.suffix == ".json" else "TOML"
+    form = "JSON" if text.endswith(".json") else "TOML"
+    content = read_content(text, what)
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-        if len(content) > LARGEST_FILE_BYTES:
-            raise InputError(f"{what} {shorten(text)}: larger than {LARGEST_FILE_BYTES} bytes")
         decoded = content.decode()
         return _json(decoded) if form == "JSON" else tomllib.loads(decoded)
-    except FileNotFoundError:
-        raise InputError(f"{what} {shorten(text)}: no such file") from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"{what} {shorten(text)}: cannot be read: {reason}") from None
     except (ValueError, RecursionError) as error:
         reason = shorten(str(error).partition("\n")[0] or type(error).__name__).strip("'")
         raise InputError(f"{what} {shorten(text)}: is no {form}: {reason}") from None
@@ -141,8 +152,12 @@ def make_workload(
     optimizer: str = "sgd",
 ) -> Workload:
     """Give the checked workload of a chosen network; raises `InputError` for what does not fit."""
-    chosen = family(choice.model, choice.where if choice.where != choice.model else "")
-    params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
+    if choice.file:
+        params = {str(key): _value(value) for key, value in choice.given.items()}
+        chosen = _of_file(choice.file, params)
+    else:
+        chosen = family(choice.model, choice.where if choice.where != choice.model else "")
+        params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
     sizes = [whole_number(size, "batch") for size in (batch, choice.batch) if size is not None]
     if len(set(sizes)) > 1:
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
@@ -158,14 +173,29 @@ def make_workload(
         dtype,
         phase,
         optimizer if phase == "train" else NO_OPTIMIZER,
+        file=choice.file,
     )
+
+
+def _value(value: object) -> Value:
+    if not isinstance(value, str | int | float):
+        raise InputError(f"{shorten(value)} is not a value")
+    return value
+
+
+def _of_file(path: str, params: Mapping[str, Any]) -> Family:
+    return network(path, str(params["sha256"]), bool(params.get("allow_unknown", False)))
 
 
 @lru_cache(maxsize=64)
 def _built(text: str) -> Graph:
     table = json.loads(text)
-    chosen = family(table["model"])
-    values = resolve(chosen, table["params"])
+    if table["file"]:
+        chosen = _of_file(table["file"], table["params"])
+        values: dict[str, Value] = {}
+    else:
+        chosen = family(table["model"])
+        values = resolve(chosen, table["params"])
     builder = Builder(table["model"], precision(table["dtype"]), training=table["phase"] == "train")
     try:
         output = chosen.build(builder, values, table["batch"])
@@ -188,6 +218,7 @@ def build(workload: Workload) -> Graph:
         "dtype": workload.dtype,
         "phase": workload.phase,
         "batch": workload.batch_per_replica,
+        "file": workload.file,
     }
     return _built(json.dumps(table))
 

@@ -18,8 +18,9 @@ class Device:
     """One device. `None` means unknown, which is never zero.
 
     `peak_flop_per_s` holds dense peaks by dtype (also `tf32`); `launch_s` is the time the host
-    needs to issue one op; `products` are the names under which a driver reports it; `unverified`
-    names the figures that should be checked before they are relied on.
+    needs to issue one op; `clock_hz` the clock of its cores; `products` are the names under which
+    a driver reports it; `unverified` names the figures that should be checked before they are
+    relied on.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Device:
     source: str
     memory_bytes: float | None = None
     launch_s: float | None = None
+    clock_hz: float | None = None
     idle_w: float | None = None
     peak_w: float | None = None
     products: tuple[str, ...] = ()
@@ -67,6 +69,7 @@ _NUMBERS = {  # key of the file: (field, factor to SI)
     "memory_GB": ("memory_bytes", GB),
     "memory_GB_per_s": ("memory_bytes_per_s", GB),
     "launch_us": ("launch_s", 1e-6),
+    "clock_MHz": ("clock_hz", 1e6),
     "idle_W": ("idle_w", 1.0),
     "tdp_W": ("peak_w", 1.0),
 }

@@ -29,7 +29,9 @@ class Plan:
 class Workload:
     """One cell of a sweep. `params` holds the hyperparameters, but for details at their defaults.
 
-    In phase `infer` the optimizer is "none", so that one inference has one key.
+    In phase `infer` the optimizer is "none", so that one inference has one key. A network of a file
+    has the file's name as `model` and the hash of its content among `params`; `file` says where it
+    lies, which is no part of the key.
     """
 
     model: str
@@ -39,16 +41,21 @@ class Workload:
     phase: str = "train"
     optimizer: str = "sgd"
     plan: Plan = field(default_factory=Plan)
+    file: str = ""
 
     @cached_property
     def key(self) -> str:
         """Content hash, the same on every machine and in every version that means the same."""
-        text = json.dumps(workload_to_json(self), sort_keys=True, separators=(",", ":"))
+        table = workload_to_json(self)
+        table.pop("file", None)
+        text = json.dumps(table, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def label(self) -> str:
         """Model text that gives this network again, such as `fc:layers=4,nodes=256`."""
+        if self.file:
+            return self.file
         settings = ",".join(f"{k}={_text(v)}" for k, v in self.params.items())
         return f"{self.model}:{settings}" if settings else self.model
 
@@ -59,7 +66,7 @@ def _text(value: Value) -> str:
 
 def workload_to_json(workload: Workload) -> dict[str, Any]:
     """Give the workload as JSON values."""
-    return {
+    table = {
         "model": workload.model,
         "params": dict(workload.params),
         "batch_per_replica": workload.batch_per_replica,
@@ -68,6 +75,7 @@ def workload_to_json(workload: Workload) -> dict[str, Any]:
         "optimizer": workload.optimizer,
         "plan": asdict(workload.plan),
     }
+    return table | ({"file": workload.file} if workload.file else {})
 
 
 def workload_from_json(table: Mapping[str, Any]) -> Workload:

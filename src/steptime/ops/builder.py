@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from steptime.core.dtypes import Precision
-from steptime.core.graph import Attr, Graph, Op, TensorSpec
+from steptime.core.graph import Attr, Graph, Layer, Op, TensorSpec
 from steptime.ops import frozen, outputs_of
 from steptime.ops.table import ShapeError
 
@@ -25,6 +25,8 @@ class Builder:
         self.inputs: list[str] = []
         self.weights: list[str] = []
         self.buffers: list[str] = []
+        self.layers: list[Layer] = []
+        self.unmodelled: list[str] = []
         self._path: list[str] = []
 
     @contextmanager
@@ -130,4 +132,6 @@ class Builder:
             tuple(self.weights),
             outputs,
             tuple(self.buffers),
+            tuple(self.layers),
+            tuple(self.unmodelled),
         )

@@ -1,0 +1,76 @@
+"""Networks from files of other tools: each reader turns a file's text into a `Family`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.models.family import Family
+
+READERS = {  # end of the file's name: a reader
+    ".json": "steptime.importers.paleo:read",
+    ".prototxt": "steptime.importers.caffe:read",
+}
+LARGEST_FILE_BYTES = 4_000_000
+
+Reader = Callable[[str, str, bool], Family]
+
+
+def is_network_file(name: str) -> bool:
+    """Whether a file of this name may hold a network."""
+    return name.lower().endswith(tuple(READERS))
+
+
+def read_content(path: str, what: str = "model") -> bytes:
+    """Give a file's bytes; raises `InputError` for one that is absent, unreadable or too large."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(f"{what} {shorten(path)}: no such file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(f"{what} {shorten(path)}: cannot be read: {reason}") from None
+    if len(content) > LARGEST_FILE_BYTES:
+        raise InputError(f"{what} {shorten(path)}: larger than {LARGEST_FILE_BYTES} bytes")
+    return content
+
+
+def content_hash(content: bytes) -> str:
+    """Give 16 hexadecimal digits that stand for a file's content."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@lru_cache(maxsize=64)
+def network(path: str, sha256: str, allow_unknown: bool) -> Family:
+    """Give the network of a file whose content has the hash `sha256`.
+
+    With `allow_unknown` a layer of unknown type passes its input on and is named in the result.
+    Raises `InputError` for what is no network, and where the file has changed.
+    """
+    content = read_content(path)
+    if content_hash(content) != sha256:
+        raise InputError(f"model {shorten(path)}: the file has changed since it was read")
+    return _reader(path)(_text(content, path), Path(path).name, allow_unknown)
+
+
+def _text(content: bytes, path: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"model {shorten(path)}: not a text file in UTF-8") from None
+
+
+def _reader(path: str) -> Reader:
+    for ending, target in READERS.items():
+        if path.lower().endswith(ending):
+            module, _, attribute = target.partition(":")
+            found: Any = getattr(importlib.import_module(module), attribute)
+            reader: Reader = found
+            return reader
+    raise unknown("end of a network's file name", Path(path).suffix, READERS)
