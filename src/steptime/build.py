@@ -84,10 +84,9 @@ def _read_file(path: str, allow_unknown: bool) -> Choice:
     """Give the choice that a file says: a table with `family`, or a network of another tool."""
     if path.endswith((".toml", ".json")):
         table = read_table(path, "model")
-        if not (path.endswith(".json") and isinstance(table, dict) and "layers" in table):
+        named = isinstance(table, dict) and ("family" in table or "model" in table)
+        if named or not (isinstance(table, dict) and "layers" in table):
             return choice_of(table, path)
-        if "family" in table or "model" in table:
-            raise InputError(f"{path}: has 'layers' and a family; it must be one of them")
     given: dict[str, object] = {"sha256": content_hash(read_content(path))}
     if allow_unknown:
         given["allow_unknown"] = True
