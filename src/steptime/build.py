@@ -85,7 +85,8 @@ def _read_file(path: str, allow_unknown: bool) -> Choice:
     if path.endswith((".toml", ".json")):
         table = read_table(path, "model")
         named = isinstance(table, dict) and ("family" in table or "model" in table)
-        if named or not (isinstance(table, dict) and "layers" in table):
+        network_of_layers = isinstance(table, dict) and "layers" in table and not named
+        if not (path.endswith(".json") and network_of_layers):
             return choice_of(table, path)
     given: dict[str, object] = {"sha256": content_hash(read_content(path))}
     if allow_unknown:
