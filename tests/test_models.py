@@ -28,6 +28,9 @@ def macs(graph: Graph, kinds: tuple[str, ...] = ("conv2d", "linear")) -> int:
 
 PUBLISHED = {  # parameters, biases and norms included
     "alexnet": 61_100_840,  # torchvision
+    "alexnet_v2": 50_303_912,  # TensorFlow-Slim
+    "overfeat": 145_704_424,  # the paper says 145 million of its fast model
+    "nin": 7_595_176,  # Caffe's file of it has 29 MB: 4 bytes each
     "vgg16": 138_357_544,  # Simonyan, Zisserman 2014, configuration D
     "resnet18": 11_689_512,  # torchvision
     "resnet50": 25_557_032,  # He et al. 2015

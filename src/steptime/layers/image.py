@@ -2,36 +2,85 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
+from steptime.core.graph import Attr
 from steptime.ops.builder import Builder
+
+Kernel = int | tuple[int, int]
+Padding = int | Literal["same"]
+
+
+def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Give what TensorFlow's SAME adds before and after: `size -> ceil(size / stride)`."""
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+def _sides(b: Builder, x: str, kernel: tuple[int, int], stride: int, padding: Padding) -> Attr:
+    """Give (top, bottom, left, right) of `padding` around `x [n, c, h, w]`."""
+    if padding != "same":
+        return (padding,) * 4
+    height, width = b.shape(x)[2:]
+    return (*_same(height, kernel[0], stride), *_same(width, kernel[1], stride))
+
+
+def _pair(kernel: Kernel) -> tuple[int, int]:
+    return (kernel, kernel) if isinstance(kernel, int) else kernel
 
 
 def conv2d(
     b: Builder,
     x: str,
     channels: int,
-    kernel: int,
+    kernel: Kernel,
     name: str,
     *,
     stride: int = 1,
-    padding: int = 0,
+    padding: Padding = 0,
     groups: int = 1,
     bias: bool = False,
 ) -> str:
-    """Give a square convolution, `[n, c, h, w] -> [n, channels, oh, ow]`, with a bias if asked."""
+    """Give a convolution, `[n, c, h, w] -> [n, channels, oh, ow]`, with a bias if asked.
+
+    `kernel` is (height, width) or one number for both; `padding` is of every side, or `same`,
+    TensorFlow's rule, which keeps `ceil(h / stride)` and adds the odd one at the end.
+    """
+    window = _pair(kernel)
     with b.scope(name):
-        w = b.weight("w", (channels, b.shape(x)[1] // groups, kernel, kernel))
+        w = b.weight("w", (channels, b.shape(x)[1] // groups, *window))
         y = b.op(
             "conv2d",
             x,
             w,
             name="conv2d",
             stride=(stride, stride),
-            padding=(padding,) * 4,
+            padding=_sides(b, x, window, stride, padding),
             groups=groups,
         )
         if not bias:
             return y
         return b.op("bias", y, b.weight("b", (channels,)), name="bias", axis=1)
+
+
+def conv_relu(
+    b: Builder,
+    x: str,
+    channels: int,
+    kernel: Kernel,
+    name: str,
+    *,
+    norm: bool = False,
+    **sizes: Any,
+) -> str:
+    """Give convolution, bias (or batch norm in its stead where `norm`), and ReLU.
+
+    `sizes` are those of `conv2d`.
+    """
+    x = conv2d(b, x, channels, kernel, name, bias=not norm, **sizes)
+    if norm:
+        x = batch_norm(b, x, f"{name}/norm")
+    return b.op("relu", x, name=f"{name}/relu")
 
 
 def batch_norm(b: Builder, x: str, name: str) -> str:
@@ -47,13 +96,28 @@ def batch_norm(b: Builder, x: str, name: str) -> str:
         return b.op("batch_norm", x, *inputs, name="batch_norm", training=b.training)
 
 
-def max_pool(b: Builder, x: str, kernel: int, stride: int, name: str, padding: int = 0) -> str:
-    """Give the maxima of square windows."""
-    return b.op(
-        "max_pool2d",
-        x,
-        name=name,
-        kernel=(kernel, kernel),
-        stride=(stride, stride),
-        padding=(padding,) * 4,
-    )
+def max_pool(
+    b: Builder,
+    x: str,
+    kernel: int,
+    stride: int,
+    name: str,
+    padding: Padding = 0,
+    ceil: bool = False,
+) -> str:
+    """Give the maxima of square windows; `ceil` rounds the size up, as Caffe does."""
+    rounding = {"ceil": True} if ceil else {}
+    return b.op("max_pool2d", x, name=name, **_window(b, x, kernel, stride, padding), **rounding)
+
+
+def avg_pool(b: Builder, x: str, kernel: int, stride: int, name: str, padding: Padding = 0) -> str:
+    """Give the means of square windows, padding counted as zeros."""
+    return b.op("avg_pool2d", x, name=name, **_window(b, x, kernel, stride, padding))
+
+
+def _window(b: Builder, x: str, kernel: int, stride: int, padding: Padding) -> dict[str, Any]:
+    return {
+        "kernel": (kernel, kernel),
+        "stride": (stride, stride),
+        "padding": _sides(b, x, (kernel, kernel), stride, padding),
+    }

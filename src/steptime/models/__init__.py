@@ -14,12 +14,15 @@ FAMILIES = {
     "transformer": "steptime.models.transformer:FAMILY",
 }
 ZOO = {
-    "alexnet": "steptime.models.zoo:ALEXNET",
-    "vgg16": "steptime.models.zoo:VGG16",
+    "alexnet": "steptime.models.classic:ALEXNET",
+    "alexnet_v2": "steptime.models.classic:ALEXNET_V2",
+    "overfeat": "steptime.models.classic:OVERFEAT",
+    "nin": "steptime.models.classic:NIN",
+    "vgg16": "steptime.models.classic:VGG16",
     "resnet18": "steptime.models.zoo:RESNET18",
     "resnet50": "steptime.models.zoo:RESNET50",
     "resnet50_v1": "steptime.models.zoo:RESNET50_V1",
-    "deep_mnist": "steptime.models.zoo:DEEP_MNIST",
+    "deep_mnist": "steptime.models.classic:DEEP_MNIST",
     "bert_base": "steptime.models.zoo:BERT_BASE",
     "gpt2": "steptime.models.zoo:GPT2",
     "llama_7b": "steptime.models.zoo:LLAMA_7B",

@@ -1,0 +1,153 @@
+"""Named convolutional networks without branches: AlexNet, OverFeat, Network in Network, VGG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.layers.dense import classify, dropout, linear
+from steptime.layers.image import avg_pool, conv2d, conv_relu, max_pool
+from steptime.models.family import Family
+from steptime.ops.builder import Builder
+
+
+def _dense_relu(b: Builder, x: str, width: int, name: str) -> str:
+    return b.op("relu", linear(b, x, width, name), name=f"{name}/relu")
+
+
+def build_alexnet(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+    """Give the one-column AlexNet of Krizhevsky 2014, as torchvision has it."""
+    x = b.input("image", (batch, 3, 224, 224))
+    x = conv_relu(b, x, 64, 11, "conv1", stride=4, padding=2)
+    x = max_pool(b, x, 3, 2, "pool1")
+    x = conv_relu(b, x, 192, 5, "conv2", padding=2)
+    x = max_pool(b, x, 3, 2, "pool2")
+    for i, channels in enumerate((384, 256, 256)):
+        x = conv_relu(b, x, channels, 3, f"conv{i + 3}", padding=1)
+    x = b.op("flatten", max_pool(b, x, 3, 2, "pool5"), name="flatten")
+    for i in (6, 7):
+        x = _dense_relu(b, dropout(b, x, 0.5, f"dropout{i}"), 4096, f"fc{i}")
+    return classify(b, linear(b, x, 1000, "fc8"))
+
+
+def build_alexnet_v2(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+    """Give the one-column AlexNet as TensorFlow-Slim has it, its last layers convolutions.
+
+    Unlike `alexnet`, the first convolution is not padded and the fourth has 384 filters.
+    """
+    x = b.input("image", (batch, 3, 224, 224))
+    x = conv_relu(b, x, 64, 11, "conv1", stride=4)
+    x = max_pool(b, x, 3, 2, "pool1")
+    x = conv_relu(b, x, 192, 5, "conv2", padding="same")
+    x = max_pool(b, x, 3, 2, "pool2")
+    for i, channels in enumerate((384, 384, 256)):
+        x = conv_relu(b, x, channels, 3, f"conv{i + 3}", padding="same")
+    return _dense_as_convolutions(b, max_pool(b, x, 3, 2, "pool5"), 5, (4096, 4096))
+
+
+def build_overfeat(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+    """Give the fast OverFeat of Sermanet et al. 2013 as TensorFlow-Slim has it."""
+    x = b.input("image", (batch, 3, 231, 231))
+    x = conv_relu(b, x, 64, 11, "conv1", stride=4)
+    x = max_pool(b, x, 2, 2, "pool1")
+    x = conv_relu(b, x, 256, 5, "conv2")
+    x = max_pool(b, x, 2, 2, "pool2")
+    for i, channels in enumerate((512, 1024, 1024)):
+        x = conv_relu(b, x, channels, 3, f"conv{i + 3}", padding="same")
+    return _dense_as_convolutions(b, max_pool(b, x, 2, 2, "pool5"), 6, (3072, 4096))
+
+
+def _dense_as_convolutions(b: Builder, x: str, map_size: int, widths: tuple[int, int]) -> str:
+    """Give fc6 over the whole map, fc7 and the classifier fc8 as convolutions, and what follows."""
+    x = conv_relu(b, x, widths[0], map_size, "fc6")
+    x = conv_relu(b, dropout(b, x, 0.5, "dropout6"), widths[1], 1, "fc7")
+    x = conv2d(b, dropout(b, x, 0.5, "dropout7"), 1000, 1, "fc8", bias=True)
+    return classify(b, b.op("flatten", x, name="flatten"))
+
+
+def build_nin(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+    """Give Network in Network for ImageNet: each convolution has two of 1x1 behind it.
+
+    The maps are those of 224x224 images without padding or rounding up in the pooling, which
+    Caffe's file does differently.
+    """
+    x = b.input("image", (batch, 3, 224, 224))
+    x = _mlp_conv(b, x, 1, 11, (96, 96, 96), stride=4)
+    x = _mlp_conv(b, max_pool(b, x, 3, 2, "pool0"), 2, 5, (256, 256, 256), padding="same")
+    x = _mlp_conv(b, max_pool(b, x, 3, 2, "pool2"), 3, 3, (384, 384, 384), padding="same")
+    x = dropout(b, max_pool(b, x, 3, 2, "pool3"), 0.5, "drop")
+    x = _mlp_conv(b, x, 4, 3, (1024, 1024, 1000), padding="same")
+    x = avg_pool(b, x, b.shape(x)[2], 1, "pool4")
+    return classify(b, b.op("flatten", x, name="flatten"))
+
+
+def _mlp_conv(
+    b: Builder, x: str, i: int, kernel: int, channels: tuple[int, int, int], **sizes: Any
+) -> str:
+    x = conv_relu(b, x, channels[0], kernel, f"conv{i}", **sizes)
+    for k in (1, 2):
+        x = conv_relu(b, x, channels[k], 1, f"cccp{2 * (i - 1) + k}")
+    return x
+
+
+def build_vgg16(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+    """Give configuration D of Simonyan, Zisserman 2014."""
+    x = b.input("image", (batch, 3, 224, 224))
+    for group, (repeats, channels) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))):
+        for i in range(repeats):
+            x = conv_relu(b, x, channels, 3, f"conv{group + 1}_{i + 1}", padding=1)
+        x = max_pool(b, x, 2, 2, f"pool{group + 1}")
+    x = b.op("flatten", x, name="flatten")
+    for i in (6, 7):
+        x = dropout(b, _dense_relu(b, x, 4096, f"fc{i}"), 0.5, f"dropout{i}")
+    return classify(b, linear(b, x, 1000, "fc8"))
+
+
+def build_deep_mnist(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+    """Give the two convolutions and two dense layers of TensorFlow's Deep MNIST tutorial."""
+    x = b.input("image", (batch, 1, 28, 28))
+    for i, channels in enumerate((32, 64)):
+        x = conv_relu(b, x, channels, 5, f"conv{i + 1}", padding=2)
+        x = max_pool(b, x, 2, 2, f"pool{i + 1}")
+    x = _dense_relu(b, b.op("flatten", x, name="flatten"), 1024, "fc1")
+    return classify(b, linear(b, dropout(b, x, 0.5, "dropout"), 10, "fc2"))
+
+
+ALEXNET = Family(
+    "alexnet",
+    build_alexnet,
+    {},
+    "Krizhevsky 2014; torchvision: 61,100,840 parameters",
+    named=True,
+)
+ALEXNET_V2 = Family(
+    "alexnet_v2",
+    build_alexnet_v2,
+    {},
+    "Krizhevsky 2014, as TensorFlow-Slim has it: 50,303,912 parameters",
+    named=True,
+)
+OVERFEAT = Family(
+    "overfeat",
+    build_overfeat,
+    {},
+    "Sermanet et al. 2013, the fast one as TensorFlow-Slim has it: 145,704,424 parameters",
+    named=True,
+)
+NIN = Family(
+    "nin", build_nin, {}, "Lin, Chen, Yan 2013, ImageNet: 7,595,176 parameters", named=True
+)
+VGG16 = Family(
+    "vgg16",
+    build_vgg16,
+    {},
+    "Simonyan, Zisserman 2014: 138,357,544 parameters",
+    named=True,
+)
+DEEP_MNIST = Family(
+    "deep_mnist",
+    build_deep_mnist,
+    {},
+    "TensorFlow tutorial: 3,274,634 parameters",
+    named=True,
+)
