@@ -36,6 +36,7 @@ PUBLISHED = {  # parameters, biases and norms included
     "resnet50": 25_557_032,  # He et al. 2015
     "resnet50_v1": 25_557_032,
     "cnn:block=bottleneck,blocks=3-4-6-3,filters=64,image=224,classes=1000": 25_557_032,
+    "inception_v3": 23_834_568,  # torchvision less its auxiliary classifier
     "deep_mnist": 3_274_634,  # 5*5*32+32 + 5*5*32*64+64 + 3136*1024+1024 + 1024*10+10
     "bert_base": 109_482_240,  # Devlin et al. 2018, with pooler
     "gpt2": 124_439_808,  # Radford et al. 2019, the output tied to the embedding

@@ -22,6 +22,7 @@ ZOO = {
     "resnet18": "steptime.models.zoo:RESNET18",
     "resnet50": "steptime.models.zoo:RESNET50",
     "resnet50_v1": "steptime.models.zoo:RESNET50_V1",
+    "inception_v3": "steptime.models.inception:INCEPTION_V3",
     "deep_mnist": "steptime.models.classic:DEEP_MNIST",
     "bert_base": "steptime.models.zoo:BERT_BASE",
     "gpt2": "steptime.models.zoo:GPT2",

@@ -1,0 +1,132 @@
+"""Inception v3 (Szegedy et al. 2015), its layers named as in TensorFlow-Slim and Paleo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.layers.dense import classify, dropout
+from steptime.layers.image import avg_pool, conv2d, conv_relu, max_pool
+from steptime.models.family import Family, Parameter
+from steptime.ops.builder import Builder
+
+# A branch is a chain of stages; a stage gives the filters of each convolution in it (0 of a
+# pooling), and joins what they make where there are several. A name ends with the window, height x
+# width; one with `_1a_` halves the map.
+Branch = tuple[dict[str, int], ...]
+
+
+def _block_5(pooled: int) -> tuple[Branch, ...]:
+    return (
+        ({"Conv2d_0a_1x1": 64},),
+        ({"Conv2d_0a_1x1": 48}, {"Conv2d_0b_5x5": 64}),
+        ({"Conv2d_0a_1x1": 64}, {"Conv2d_0b_3x3": 96}, {"Conv2d_0c_3x3": 96}),
+        ({"AvgPool_0a_3x3": 0}, {"Conv2d_0b_1x1": pooled}),
+    )
+
+
+def _block_6(inner: int) -> tuple[Branch, ...]:
+    return (
+        ({"Conv2d_0a_1x1": 192},),
+        ({"Conv2d_0a_1x1": inner}, {"Conv2d_0b_1x7": inner}, {"Conv2d_0b_7x1": 192}),
+        (
+            {"Conv2d_0a_1x1": inner},
+            {"Conv2d_0b_7x1": inner},
+            {"Conv2d_0c_1x7": inner},
+            {"Conv2d_0d_7x1": inner},
+            {"Conv2d_0e_1x7": 192},
+        ),
+        ({"AvgPool_0a_3x3": 0}, {"Conv2d_0b_1x1": 192}),
+    )
+
+
+_BLOCK_7: tuple[Branch, ...] = (
+    ({"Conv2d_0a_1x1": 320},),
+    ({"Conv2d_0a_1x1": 384}, {"Conv2d_0b_1x3": 384, "Conv2d_0b_3x1": 384}),
+    (
+        {"Conv2d_0a_1x1": 448},
+        {"Conv2d_0b_3x3": 384},
+        {"Conv2d_0c_1x3": 384, "Conv2d_0d_3x1": 384},
+    ),
+    ({"AvgPool_0a_3x3": 0}, {"Conv2d_0b_1x1": 192}),
+)
+_BLOCKS: dict[str, tuple[Branch, ...]] = {
+    "Mixed_5b": _block_5(32),
+    "Mixed_5c": _block_5(64),
+    "Mixed_5d": _block_5(64),
+    "Mixed_6a": (
+        ({"Conv2d_1a_3x3": 384},),
+        ({"Conv2d_0a_1x1": 64}, {"Conv2d_0b_3x3": 96}, {"Conv2d_1a_3x3": 96}),
+        ({"MaxPool_1a_3x3": 0},),
+    ),
+    "Mixed_6b": _block_6(128),
+    "Mixed_6c": _block_6(160),
+    "Mixed_6d": _block_6(160),
+    "Mixed_6e": _block_6(192),
+    "Mixed_7a": (
+        ({"Conv2d_0a_1x1": 192}, {"Conv2d_1a_3x3": 320}),
+        (
+            {"Conv2d_0a_1x1": 192},
+            {"Conv2d_0b_1x7": 192},
+            {"Conv2d_0b_7x1": 192},
+            {"Conv2d_1a_3x3": 192},
+        ),
+        ({"MaxPool_1a_3x3": 0},),
+    ),
+    "Mixed_7b": _BLOCK_7,
+    "Mixed_7c": _BLOCK_7,
+}
+
+
+def build_inception_v3(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    """Give Inception v3 without its auxiliary classifier.
+
+    As in torchvision, batch norms have a scale, average pooling counts padding, and half is
+    dropped out; Slim and Keras have no scale (17,216 parameters less) and do not count padding.
+    Paleo's file lacks a 3x3 convolution of 96 to 96 in Mixed_6a, which the others have.
+    """
+    x = b.input("image", (batch, 3, p["image"], p["image"]))
+    x = conv_relu(b, x, 32, 3, "Conv2d_1a_3x3", norm=True, stride=2)
+    x = conv_relu(b, x, 32, 3, "Conv2d_2a_3x3", norm=True)
+    x = conv_relu(b, x, 64, 3, "Conv2d_2b_3x3", norm=True, padding="same")
+    x = max_pool(b, x, 3, 2, "MaxPool_3a_3x3")
+    x = conv_relu(b, x, 80, 1, "Conv2d_3b_1x1", norm=True)
+    x = conv_relu(b, x, 192, 3, "Conv2d_4a_3x3", norm=True)
+    x = max_pool(b, x, 3, 2, "MaxPool_5a_3x3")
+    for name, branches in _BLOCKS.items():
+        with b.scope(name):
+            ends = [_branch(b, x, branch, f"Branch_{i}") for i, branch in enumerate(branches)]
+            x = b.op("concat", *ends, name="concat", axis=1)
+    with b.scope("Logits"):
+        x = avg_pool(b, x, b.shape(x)[2], 2, "AvgPool_1a_8x8")
+        x = dropout(b, x, 0.5, "Dropout_1b")
+        x = conv2d(b, x, 1000, 1, "Conv2d_1c_1x1", bias=True)
+        x = b.op("flatten", x, name="flatten")
+    return classify(b, x)
+
+
+def _branch(b: Builder, x: str, branch: Branch, name: str) -> str:
+    with b.scope(name):
+        for stage in branch:
+            ends = [_layer(b, x, layer, channels) for layer, channels in stage.items()]
+            x = ends[0] if len(ends) == 1 else b.op("concat", *ends, name="concat", axis=1)
+    return x
+
+
+def _layer(b: Builder, x: str, name: str, channels: int) -> str:
+    kind, place, window = name.split("_")
+    height, width = (int(size) for size in window.split("x"))
+    sizes: dict[str, Any] = {"stride": 2} if place == "1a" else {"stride": 1, "padding": "same"}
+    if kind == "Conv2d":
+        return conv_relu(b, x, channels, (height, width), name, norm=True, **sizes)
+    pool = max_pool if kind == "MaxPool" else avg_pool
+    return pool(b, x, height, name=name, **sizes)
+
+
+INCEPTION_V3 = Family(
+    "inception_v3",
+    build_inception_v3,
+    {"image": Parameter(299, "height and width of the input")},
+    "Szegedy et al. 2015, no auxiliary head: 23,834,568 parameters, 5.71 GMAC an image",
+    named=True,
+)
