@@ -1,0 +1,171 @@
+"""Reads the network files of Paleo (JSON; Qi, Sparks, Talwalkar, ICLR 2017)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph import Layer
+from steptime.importers.paleo_blocks import Entry, expand, fault
+from steptime.importers.paleo_layers import TYPES, UNKNOWN, LayerType
+from steptime.importers.paleo_lowering import rows
+from steptime.importers.paleo_shapes import Batch, Shape
+from steptime.layers.dense import classify, mean_loss
+from steptime.models.family import Family
+from steptime.ops.builder import Builder
+
+SOURCE = "a network file of Paleo (Qi, Sparks, Talwalkar 2017)"
+
+
+@dataclass(frozen=True)
+class Network:
+    """The layers of a file in topological order, and the batch that it names."""
+
+    file: str
+    entries: tuple[Entry, ...]
+    batch: int
+    unmodelled: tuple[str, ...]
+
+
+def read(text: str, name: str, allow_unknown: bool) -> Family:
+    """Give the network of a Paleo file's `text`.
+
+    With `allow_unknown` a layer of unknown type passes its input on. Raises `InputError`, naming
+    the layer, for what is no network.
+    """
+    try:
+        network = _network(text, name, allow_unknown)
+        layers_of(network, network.batch)
+    except InputError as error:
+        raise InputError(f"{shorten(name).strip(chr(39))}: {error}") from None
+
+    def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+        try:
+            return lower(b, network, batch)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+
+    return Family(name, build, {}, SOURCE, batch=network.batch, named=True)
+
+
+def _network(text: str, file: str, allow_unknown: bool) -> Network:
+    table = _table(text)
+    if not isinstance(table, dict) or not isinstance(table.get("layers"), dict):
+        raise InputError("a network is a table with a table of 'layers'")
+    entries = expand(table["layers"])
+    unmodelled = tuple(entry.name for entry in entries if entry.type not in TYPES)
+    for entry in entries:
+        if entry.type not in TYPES and not allow_unknown:
+            raise unknown("type of layer", entry.type, TYPES, f"layer {shorten(entry.name)}")
+        _check_parents(entry)
+    inputs = [entry for entry in entries if entry.type == "Input"]
+    if len(inputs) != 1:
+        names = ", ".join(shorten(entry.name) for entry in inputs[:2])
+        raise InputError(f"a network has one layer of type Input; found {names or 'none'}")
+    if len(entries) == 1:
+        raise InputError("the network has no layers besides its input")
+    tensor = inputs[0].keys.get("tensor")
+    batch = tensor[0] if isinstance(tensor, list) and tensor else 1
+    return Network(file, entries, batch, unmodelled)
+
+
+def _table(text: str) -> object:
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in table if names.count(name) > 1)
+            raise ValueError(f"key {shorten(twice)} is given twice")
+        return table
+
+    try:
+        found: object = json.loads(text, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(f"is no JSON: {reason[:100]}") from None
+    return found
+
+
+def _check_parents(entry: Entry) -> None:
+    least, most = _type(entry).parents
+    count = len(entry.parents)
+    if not least <= count <= most:
+        wanted = "one parent" if most == 1 else "parents"
+        raise fault(entry.name, f"a layer of type {entry.type} has {wanted}, not {count}")
+
+
+def _type(entry: Entry) -> LayerType:
+    return TYPES.get(entry.type, UNKNOWN)
+
+
+def layers_of(network: Network, batch: int) -> tuple[Layer, ...]:
+    """Give the layers with their shapes for a batch; raises `InputError` where they do not fit."""
+    made: dict[str, Shape] = {}
+    layers = []
+    for entry in network.entries:
+        parents = [made[name] for name in entry.parents]
+        layer = _type(entry).shapes(entry, parents, Batch(network.batch, batch))
+        made[entry.name] = layer.outputs
+        layers.append(layer)
+    return tuple(layers)
+
+
+def lower(b: Builder, network: Network, batch: int) -> str:
+    """Append the network's ops, layers and unmodelled names; give what a step ends with.
+
+    In training that is the sum of the losses of its ends: cross-entropy for a softmax, else the
+    mean. In inference it is the output of the last end.
+    """
+    ends = _ends(network)
+    tensors: dict[str, str] = {}
+    results = []
+    for entry, layer in zip(network.entries, layers_of(network, batch), strict=True):
+        parents = [tensors[name] for name in entry.parents]
+        classified = entry.type == "Softmax" and b.training and entry.name in ends
+        made = parents[0] if classified else _type(entry).lower(b, entry, layer, parents)
+        tensors[entry.name] = made
+        op = entry.name if layer.kind != "input" and entry.name in b.tensors else ""
+        b.layers.append(replace(layer, op=op))
+        if entry.name in ends:
+            results.append(_result(b, entry.name, made, classified))
+    b.unmodelled.extend(network.unmodelled)
+    return _sum(b, results) if b.training else results[-1]
+
+
+def _ends(network: Network) -> set[str]:
+    """Give the layers that no other reads; an accuracy beside other readers is none."""
+    readers: dict[str, list[Entry]] = {entry.name: [] for entry in network.entries}
+    for entry in network.entries:
+        for parent in entry.parents:
+            readers[parent].append(entry)
+    ends = [entry for entry in network.entries if not readers[entry.name]]
+    beside = {
+        end.name
+        for end in ends
+        if end.type == "Accuracy"
+        and any(r.type != "Accuracy" for name in end.parents for r in readers[name])
+    }
+    return {end.name for end in ends} - beside
+
+
+def _result(b: Builder, name: str, tensor: str, classified: bool) -> str:
+    x = rows(b, tensor, name) if classified else tensor
+    with b.scope(name):
+        return classify(b, x) if classified else mean_loss(b, x)
+
+
+def _sum(b: Builder, losses: list[str]) -> str:
+    """Give the sum of scalars, under mixed precision in the type of the weights."""
+    total = losses[0]
+    for loss in losses[1:]:
+        pair = [
+            name
+            if b.tensors[name].dtype == b.precision.weights
+            else b.op("cast", name, name=f"{name}/cast", dtype=b.precision.weights)
+            for name in (total, loss)
+        ]
+        total = b.op("add", *pair, name=f"{loss}_sum")
+    return total
