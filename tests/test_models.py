@@ -37,6 +37,12 @@ PUBLISHED = {  # parameters, biases and norms included
     "resnet50_v1": 25_557_032,
     "cnn:block=bottleneck,blocks=3-4-6-3,filters=64,image=224,classes=1000": 25_557_032,
     "inception_v3": 23_834_568,  # torchvision less its auxiliary classifier
+    "densenet121": 7_978_856,  # torchvision
+    "densenet_cifar": 1_019_722,  # Huang et al. 2016: 1.0 million; by hand in test_zoo
+    "squeezenet1_0": 1_248_424,  # torchvision; Iandola et al. 2016
+    "squeezenet1_1": 1_235_496,  # torchvision
+    "mobilenet_v1": 4_231_976,  # Howard et al. 2017: 4.2 million; Keras, trainable ones
+    "mobilenet_v2": 3_504_872,  # torchvision; Sandler et al. 2018: 3.4 million
     "deep_mnist": 3_274_634,  # 5*5*32+32 + 5*5*32*64+64 + 3136*1024+1024 + 1024*10+10
     "bert_base": 109_482_240,  # Devlin et al. 2018, with pooler
     "gpt2": 124_439_808,  # Radford et al. 2019, the output tied to the embedding
