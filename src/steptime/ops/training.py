@@ -123,6 +123,15 @@ def _differentiate(
             tape.add_grad(name, part, op.name)
 
 
+def parameters_of(graph: Graph) -> dict[str, int]:
+    """Give the number of trained parameters by the forward op that first computes with them."""
+    forward = replace(graph, ops=tuple(op for op in graph.ops if op.part == "forward"))
+    found: dict[str, int] = {}
+    for weight, op in _first_users(forward).items():
+        found[op] = found.get(op, 0) + graph.tensors[weight].size
+    return found
+
+
 def _first_users(graph: Graph) -> dict[str, str]:
     """Give the op that first computes with each weight, through ops that only carry it."""
     users: dict[str, str] = {}

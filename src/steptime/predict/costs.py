@@ -1,0 +1,162 @@
+"""The work of a step, row by row, under the assumptions of a method. No device yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from steptime.core.dtypes import SIZE_BYTES, precision
+from steptime.core.graph import Graph, Layer
+from steptime.count import op_cost
+from steptime.ops import OPS
+from steptime.ops.training import parameters_of
+from steptime.predict import paleo_layers
+from steptime.predict.layers import layers_of
+from steptime.predict.paleo_layers import FLOAT_BYTES, reads_data, true_work
+from steptime.predict.settings import Settings
+from steptime.predict.work import Work
+
+MATRIX = ("conv", "deconv", "inner_product")  # layers whose gradients are matrix work too
+PARTS = ("forward", "backward", "update")
+Works = tuple[Work, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer of a file, or a forward op with its gradients: its kernels by part of the step."""
+
+    name: str
+    kind: str
+    forward: Works
+    backward: Works = ()
+    update: Works = ()
+    parameters: int = 0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The work of one step. `update` is that of the whole network where rows have none."""
+
+    rows: tuple[Row, ...]
+    update: Works = ()
+
+    @property
+    def parameters(self) -> int:
+        """Parameters as the method counts them."""
+        return sum(row.parameters for row in self.rows)
+
+
+def costs(graph: Graph, dtype: str, settings: Settings) -> Costs:
+    """Give the work of the step that `graph` is, forward alone or training.
+
+    Raises `InputError` where Paleo's rules are asked for and do not know a layer.
+    """
+    if settings.ops:
+        return _by_op(graph, dtype, settings)
+    size = SIZE_BYTES[precision(dtype).compute] if settings.dtype else FLOAT_BYTES
+    layers = layers_of(graph)
+    trains = any(op.part == "backward" for op in graph.ops)
+    wanted = _wants_gradient(layers)
+    rows = tuple(
+        Row(
+            layer.name,
+            layer.type,
+            _scaled(_forward(layer, settings), size),
+            _scaled(_backward(layer, settings, wanted), size) if trains else (),
+            parameters=layer.parameters,
+        )
+        for layer in layers
+    )
+    if not trains:
+        return Costs(rows)
+    if settings.update:
+        updates = (op_cost(graph, op) for op in graph.ops if op.part == "update")
+        return Costs(rows, tuple(Work(c.flop, (c.traffic_bytes,)) for c in updates))
+    return Costs(rows, (paleo_layers.update(sum(row.parameters for row in rows)),))
+
+
+def _scaled(works: Works, element_bytes: int) -> Works:
+    """Give works on elements of 4 bytes as works on elements of another size."""
+    if element_bytes == FLOAT_BYTES:
+        return works
+    factor = element_bytes / FLOAT_BYTES
+    return tuple(Work(flop, tuple(term * factor for term in terms)) for flop, terms in works)
+
+
+def _wants_gradient(layers: Iterable[Layer]) -> frozenset[str]:
+    """Give the layers whose input hangs on a weight."""
+    trained: set[str] = set()
+    wanted: set[str] = set()
+    for layer in layers:
+        if trained.intersection(layer.parents):
+            wanted.add(layer.name)
+        if layer.name in wanted or layer.parameters:
+            trained.add(layer.name)
+    return frozenset(wanted)
+
+
+def _forward(layer: Layer, settings: Settings) -> Works:
+    if layer.kind == "deconv" and reads_data(layer) and not settings.first:
+        return ()
+    if layer.kind in MATRIX and settings.padding:
+        return (true_work(layer),)
+    return paleo_layers.forward(layer, settings.conv)
+
+
+def _backward(layer: Layer, settings: Settings, wanted: frozenset[str]) -> Works:
+    """Give the kernels of a layer's gradients: of its input, if that wants one, and its weights."""
+    data = layer.name in wanted
+    if not settings.first:
+        data = layer.kind != "conv" or not reads_data(layer)
+    if layer.kind in MATRIX and settings.backward:
+        return (true_work(layer),) * (2 if data else 1)
+    of_input = paleo_layers.data_gradient(layer, settings.conv)
+    of_weights = paleo_layers.weight_gradient(layer, settings.conv)
+    return (*of_input, *of_weights) if data else of_weights
+
+
+def _by_op(graph: Graph, dtype: str, settings: Settings) -> Costs:
+    """Give the work of every op, each with its gradients and updates in the row of the forward op.
+
+    Where a rule of Paleo's is kept, the matrix work of a layer is that of the rule.
+    """
+    size = SIZE_BYTES[precision(dtype).compute]
+    rows: dict[str, tuple[list[Work], list[Work], list[Work]]] = {
+        op.name: ([], [], []) for op in graph.ops if op.part == "forward"
+    }
+    ruled = {} if settings.padding and settings.backward and settings.first else _ruled(graph)
+    wanted = _wants_gradient(layers_of(graph)) if ruled else frozenset()
+    trains = any(op.part == "backward" for op in graph.ops)
+    for name, layer in ruled.items():
+        rows[name][0].extend(_scaled(_forward(layer, settings), size))
+        if trains:
+            rows[name][1].extend(_scaled(_backward(layer, settings, wanted), size))
+    for op in graph.ops:
+        name = op.of or op.name
+        row = OPS[op.kind]
+        if (row.storage == "view" and not settings.views) or (name in ruled and row.work):
+            continue
+        cost = op_cost(graph, op)
+        rows[name][PARTS.index(op.part)].append(Work(cost.flop, (cost.traffic_bytes,)))
+    kinds = {op.name: op.kind for op in graph.ops}
+    parameters = parameters_of(graph)
+    found = tuple(
+        Row(
+            name,
+            kinds[name],
+            tuple(forward),
+            tuple(backward),
+            tuple(update) if settings.update else (),
+            parameters.get(name, 0),
+        )
+        for name, (forward, backward, update) in rows.items()
+    )
+    if settings.update or not trains:
+        return Costs(found)
+    total = sum(layer.parameters for layer in layers_of(graph))
+    return Costs(found, (paleo_layers.update(total),))
+
+
+def _ruled(graph: Graph) -> dict[str, Layer]:
+    """Give the layers with matrix work by the op that does it."""
+    return {layer.op: layer for layer in layers_of(graph) if layer.op and layer.kind in MATRIX}

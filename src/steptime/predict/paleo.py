@@ -1,0 +1,39 @@
+"""Paleo as published (Qi, Sparks, Talwalkar, ICLR 2017), its faults included.
+
+Convolutions, dense layers, pooling and dropout cost time, everything else nothing; compute and
+memory time of a layer are added. It is the analytic model with every correction switched off.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from steptime.predict.settings import (
+    ALGORITHM,
+    CORRECTIONS,
+    PPP,
+    YES_NO,
+    Method,
+    Settings,
+    choice,
+    switched_off,
+)
+
+SETTINGS = reduce(switched_off, CORRECTIONS, Settings())
+
+METHOD = Method(
+    "paleo",
+    "1",
+    SETTINGS,
+    {
+        **PPP,
+        "pipeline": choice(
+            "a layer's compute and memory time overlap: Paleo's lower bound",
+            "overlap",
+            {text: "layer" if value else "none" for text, value in YES_NO.items()},
+            "false",
+        ),
+        "conv": ALGORITHM,
+    },
+    collective="tree",
+)
