@@ -66,10 +66,9 @@ def _dense_as_convolutions(b: Builder, x: str, map_size: int, widths: tuple[int,
 
 
 def build_nin(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-    """Give Network in Network for ImageNet: each convolution has two of 1x1 behind it.
+    """Give Network in Network for ImageNet: behind each convolution stand two of 1x1.
 
-    The maps are those of 224x224 images without padding or rounding up in the pooling, which
-    Caffe's file does differently.
+    As Paleo has it, on 224x224 images; poolings neither pad nor round their size up.
     """
     x = b.input("image", (batch, 3, 224, 224))
     x = _mlp_conv(b, x, 1, 11, (96, 96, 96), stride=4)

@@ -115,7 +115,7 @@ SQUEEZENET1_0 = Family(
     "squeezenet1_0",
     partial(build_squeezenet, channels=96, kernel=7, pooled=(4, 8)),
     _IMAGE,
-    "Iandola et al. 2016: 1,248,424 parameters, 0.82 GMAC an image",
+    "Iandola et al. 2016, version 1.0: 1,248,424 parameters, 0.82 GMAC an image",
     named=True,
 )
 SQUEEZENET1_1 = Family(
