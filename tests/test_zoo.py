@@ -186,7 +186,7 @@ def test_multiply_adds_are_the_published_ones(name: str, published: float) -> No
     assert macs(network(name)) == pytest.approx(published, rel=0.01)
 
 
-def test_densenet_of_caffes_file_by_hand(shared: Path) -> None:
+def test_densenet_has_the_layers_of_caffes_file(shared: Path) -> None:
     graph = network("densenet_cifar")
     found = shapes(graph)
     text = (shared / "paleo/nets/caffe/densenet.prototxt").read_text()
