@@ -71,6 +71,14 @@ def peak_memory_bytes(graph: Graph) -> int:
     counted: workspace of kernels, fragmentation.
     Three ops a -> b -> c of 1 byte each, no weights: 1, 2, then 2 (a is gone): the peak is 2.
     """
+    return max(live_bytes(graph))
+
+
+def live_bytes(graph: Graph) -> list[int]:
+    """Give the bytes that live before the first op of a step and during each op.
+
+    The peak of `peak_memory_bytes` is the largest of them.
+    """
     storage: dict[str, str] = {}
     for op in graph.ops:
         shared = {"new": 0, "view": 1, "in_place": len(op.inputs)}[OPS[op.kind].storage]
@@ -85,16 +93,17 @@ def peak_memory_bytes(graph: Graph) -> int:
         ending.setdefault(i, []).append(name)
 
     always = {*graph.inputs, *graph.weights, *graph.buffers}
-    live = peak = sum(graph.tensors[name].size_bytes for name in always)
+    live = sum(graph.tensors[name].size_bytes for name in always)
+    found = [live]
     for i, op in enumerate(graph.ops):
         own = [name for name in op.outputs if storage[name] == name]
         live += sum(graph.tensors[name].size_bytes for name in own)
         specs = tuple(graph.tensors[name] for name in op.inputs)
-        peak = max(peak, live + scratch_of(op.kind, specs, frozen(op.attrs)))
+        found.append(live + scratch_of(op.kind, specs, frozen(op.attrs)))
         live -= sum(
             graph.tensors[name].size_bytes for name in ending.get(i, ()) if name not in always
         )
-    return peak
+    return found
 
 
 def _touched(op: Op) -> tuple[str, ...]:

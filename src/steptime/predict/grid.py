@@ -1,0 +1,242 @@
+"""Many predictions at once: a network's work is found at three batches and known for all between.
+
+FLOP and bytes of every op are affine in the batch, or bend one way only. So three batches, the
+least, the largest and one between, tell: if they lie on a line for every kernel, all do. A network
+for which they do not is built for each batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from steptime.core.graph import Graph
+from steptime.core.hardware import Device
+from steptime.count import live_bytes
+from steptime.predict.costs import Costs, costs
+from steptime.predict.estimate import behind_host, host_seconds, rates, update_rates
+from steptime.predict.settings import Settings
+from steptime.predict.work import Rates, Work, timed
+
+Group = tuple[Work, ...]  # kernels of one row: what may overlap under the pipelined rule
+Line = tuple[float, float]  # value at batch 0, growth with the batch
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The work of a step at one batch, equal groups of kernels counted and not repeated.
+
+    `parts` are forward, backward and update; `kernels` how many each part has.
+    """
+
+    parts: tuple[tuple[tuple[Group, int], ...], ...]
+    kernels: tuple[int, int, int]
+    parameters: int
+    peak_memory_bytes: int
+
+
+Bundles = Callable[[int], Bundle]
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """The parts of one step in seconds, in a grid."""
+
+    forward_s: float
+    backward_s: float
+    update_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one step."""
+        return self.forward_s + self.backward_s + self.update_s
+
+
+def bundle(graph: Graph, dtype: str, settings: Settings) -> Bundle:
+    """Give the work of the step that `graph` is."""
+    groups, memory = _groups(graph, dtype, settings), live_bytes(graph)
+    return _bundled(groups.parts, groups.parameters, max(memory))
+
+
+def bundles(
+    build: Callable[[int], Graph], batches: Sequence[int], dtype: str, settings: Settings
+) -> Bundles:
+    """Give a function that gives the work of a step at any of `batches`.
+
+    `build` gives the graph of a step at a batch. It is called three times where the work is affine
+    in the batch and for each batch otherwise.
+    """
+    wanted = sorted(set(batches))
+    each = partial(_built, build, dtype, settings)
+    if len(wanted) <= 3:
+        known = {batch: each(batch) for batch in wanted}
+        return known.__getitem__
+    points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
+    graphs = [build(batch) for batch in points]
+    found = [_groups(graph, dtype, settings) for graph in graphs]
+    memory = _lines(points, [live_bytes(graph) for graph in graphs])
+    parts = [_group_lines(points, [one.parts[i] for one in found]) for i in range(3)]
+    if memory is None or any(part is None for part in parts):
+        return each
+    counted = [Counter(part or ()) for part in parts]
+    hull = _upper(memory, wanted[0], wanted[-1])
+    return partial(_at, counted, hull, found[0].parameters)
+
+
+def step_seconds(found: Bundle, device: Device, dtype: str, settings: Settings) -> StepSeconds:
+    """Give the time of a step on a device: that of `estimate`, for a bundle."""
+    of_device = rates(device, dtype, settings)
+    of_update = update_rates(of_device, settings)
+    parts = [
+        _part_seconds(groups, kernels, at, settings)
+        for groups, kernels, at in zip(
+            found.parts, found.kernels, (of_device, of_device, of_update), strict=True
+        )
+    ]
+    issue_s = host_seconds(device, settings)
+    return StepSeconds(*behind_host(parts, list(found.kernels), issue_s))
+
+
+def _part_seconds(
+    groups: Sequence[tuple[Group, int]], kernels: int, at: Rates, settings: Settings
+) -> float:
+    if settings.overlap == "op" and not at.cycle_s:
+        flop_s, byte_s = 1 / at.flop_per_s, 1 / at.bytes_per_s
+        total = sum(
+            [
+                times * max(flop * flop_s, sum(terms) * byte_s)
+                for group, times in groups
+                for flop, terms in group
+            ]
+        )
+        return total + kernels * at.launch_s
+    return sum([times * timed(group, at, settings.overlap).total_s for group, times in groups])
+
+
+@dataclass(frozen=True)
+class _Groups:
+    parts: tuple[tuple[Group, ...], ...]
+    parameters: int
+
+
+def _groups(graph: Graph, dtype: str, settings: Settings) -> _Groups:
+    found = costs(graph, dtype, settings)
+    whole = settings.overlap == "layer"
+    parts = tuple(tuple(_part(found, name, whole)) for name in ("forward", "backward", "update"))
+    return _Groups(parts, found.parameters)
+
+
+def _part(found: Costs, name: str, whole: bool) -> Iterator[Group]:
+    """Give the kernels of a part, row by row if they may overlap in a row, else one by one."""
+    rows: list[Group] = [getattr(row, name) for row in found.rows]
+    if name == "update":
+        rows.append(found.update)
+    for works in rows:
+        if whole and works:
+            yield works
+        elif works:
+            yield from ((work,) for work in works)
+
+
+def _bundled(parts: Sequence[Sequence[Group]], parameters: int, peak_memory_bytes: int) -> Bundle:
+    counted = tuple(tuple(Counter(groups).items()) for groups in parts)
+    forward, backward, update = (sum(map(len, groups)) for groups in parts)
+    return Bundle(counted, (forward, backward, update), parameters, peak_memory_bytes)
+
+
+def _built(build: Callable[[int], Graph], dtype: str, settings: Settings, batch: int) -> Bundle:
+    return bundle(build(batch), dtype, settings)
+
+
+def _line(points: tuple[int, ...], values: Sequence[float]) -> Line | None:
+    """Give the line through three points, None if they lie on none."""
+    (low, between, high), (first, middle, last) = points, values
+    slope = (last - first) / (high - low)
+    if abs(first + slope * (between - low) - middle) > 1e-12 * abs(middle):
+        return None
+    return first - slope * low, slope
+
+
+def _lines(points: tuple[int, ...], values: Sequence[Sequence[float]]) -> list[Line] | None:
+    """Give a line for each place of equally long rows of values, None if one has none."""
+    if len({len(row) for row in values}) > 1:
+        return None
+    found = [_line(points, column) for column in zip(*values, strict=True)]
+    kept = [line for line in found if line is not None]
+    return kept if len(kept) == len(found) else None
+
+
+GroupLines = tuple[tuple[Line, tuple[Line, ...]], ...]  # of each kernel: FLOP, terms
+
+
+def _group_lines(
+    points: tuple[int, ...], at: Sequence[tuple[Group, ...]]
+) -> list[GroupLines] | None:
+    if len({len(groups) for groups in at}) > 1:
+        return None
+    found = []
+    for same in zip(*at, strict=True):
+        if len({tuple(len(work.terms) for work in group) for group in same}) > 1:
+            return None
+        lines = _lines(
+            points, [[v for work in group for v in (work.flop, *work.terms)] for group in same]
+        )
+        if lines is None:
+            return None
+        rest, kernels = iter(lines), []
+        for work in same[0]:
+            flop = next(rest)
+            kernels.append((flop, tuple(next(rest) for _ in work.terms)))
+        found.append(tuple(kernels))
+    return found
+
+
+def _at(
+    counted: Sequence[Counter[GroupLines]], hull: Sequence[Line], parameters: int, batch: int
+) -> Bundle:
+    parts = tuple(
+        tuple(
+            (
+                tuple(
+                    Work(a + b * batch, tuple([c + d * batch for c, d in terms]))
+                    for (a, b), terms in group
+                ),
+                times,
+            )
+            for group, times in groups.items()
+        )
+        for groups in counted
+    )
+    forward, backward, update = (
+        sum(len(group) * times for group, times in groups.items()) for groups in counted
+    )
+    memory = round(max(a + b * batch for a, b in hull))
+    return Bundle(parts, (forward, backward, update), parameters, memory)
+
+
+def _upper(lines: Sequence[Line], low: int, high: int) -> list[Line]:
+    """Give the lines that are the highest somewhere between two batches."""
+    kept: list[Line] = []
+    for line in sorted(set(lines), key=lambda one: (one[1], one[0])):
+        while kept and _hidden(kept, line):
+            kept.pop()
+        kept.append(line)
+    return [
+        line
+        for line, after in zip(kept, [*kept[1:], None], strict=True)
+        if after is None or _crossing(line, after) >= low
+    ] or kept[-1:]
+
+
+def _crossing(lower: Line, steeper: Line) -> float:
+    return (lower[0] - steeper[0]) / (steeper[1] - lower[1])
+
+
+def _hidden(kept: Sequence[Line], line: Line) -> bool:
+    """Whether the last kept line is nowhere the highest once `line`, which is steeper, is there."""
+    last = kept[-1]
+    if last[1] == line[1]:
+        return True
+    return len(kept) > 1 and _crossing(kept[-2], line) <= _crossing(kept[-2], last)
