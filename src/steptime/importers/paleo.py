@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +25,6 @@ SOURCE = "a network file of Paleo (Qi, Sparks, Talwalkar 2017)"
 class Network:
     """The layers of a file in topological order, and the batch that it names."""
 
-    file: str
     entries: tuple[Entry, ...]
     batch: int
     unmodelled: tuple[str, ...]
@@ -36,22 +36,27 @@ def read(text: str, name: str, allow_unknown: bool) -> Family:
     With `allow_unknown` a layer of unknown type passes its input on. Raises `InputError`, naming
     the layer, for what is no network.
     """
-    try:
-        network = _network(text, name, allow_unknown)
+    with _naming(name):
+        network = _network(text, allow_unknown)
         layers_of(network, network.batch)
-    except InputError as error:
-        raise InputError(f"{shorten(name).strip(chr(39))}: {error}") from None
 
     def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-        try:
+        with _naming(name):
             return lower(b, network, batch)
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from None
 
     return Family(name, build, {}, SOURCE, batch=network.batch, named=True)
 
 
-def _network(text: str, file: str, allow_unknown: bool) -> Network:
+@contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """Put the file's name before an error."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{shorten(file)[1:-1]}: {error}") from None
+
+
+def _network(text: str, allow_unknown: bool) -> Network:
     table = _table(text)
     if not isinstance(table, dict) or not isinstance(table.get("layers"), dict):
         raise InputError("a network is a table with a table of 'layers'")
@@ -69,16 +74,16 @@ def _network(text: str, file: str, allow_unknown: bool) -> Network:
         raise InputError("the network has no layers besides its input")
     tensor = inputs[0].keys.get("tensor")
     batch = tensor[0] if isinstance(tensor, list) and tensor else 1
-    return Network(file, entries, batch, unmodelled)
+    return Network(entries, batch, unmodelled)
 
 
 def _table(text: str) -> object:
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        table = dict(pairs)
-        if len(table) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in table if names.count(name) > 1)
-            raise ValueError(f"key {shorten(twice)} is given twice")
+        table: dict[str, object] = {}
+        for name, value in pairs:
+            if name in table:
+                raise ValueError(f"key {shorten(name)} is given twice")
+            table[name] = value
         return table
 
     try:

@@ -19,7 +19,8 @@ MOST_LAYERS = MOST_REFERENCES = 1_000_000
 MOST_NESTED = 50
 LONGEST_NAME = 300
 _SHOWN_OF_A_CYCLE = 4
-_COMPARED_NAMES = 2_000
+_RESERVED = ("grad", "saved", "update")
+_COMPARED_NAMES = 1_000
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Reference:
-    """A parent as written, the namespace it stands in, and the split of the one who names it."""
+    """A parent as written, the namespaces it stands in, and the split of the one who names it.
+
+    Namespaces are prefixes such as `block/`, the outermost, "", first.
+    """
 
     text: str
-    scope: str
+    scopes: tuple[str, ...]
     split: int | None = None
+
+    @property
+    def scope(self) -> str:
+        """The innermost namespace."""
+        return self.scopes[-1]
 
 
 @dataclass
@@ -54,12 +63,8 @@ class _Names:
     endpoints: dict[str, str] = field(default_factory=dict)
     split_layers: dict[str, int] = field(default_factory=dict)
     parallel_blocks: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
     references: int = 0
-
-    def taken(self, name: str) -> bool:
-        """Whether `name` stands for something already."""
-        tables = (self.entries, self.endpoints, self.split_layers, self.parallel_blocks)
-        return any(name in table for table in tables)
 
 
 def fault(layer: str, message: str) -> InputError:
@@ -81,36 +86,43 @@ def expand(layers: Mapping[str, Any]) -> tuple[Entry, ...]:
     `InputError`, naming the layer, for unknown parents, cycles, and blocks that are none.
     """
     names = _Names()
-    _collect(names, layers, "", (), 0)
+    _collect(names, layers, ("",), ())
     if not names.entries:
         raise InputError("the network has no layers")
+    for block in names.endpoints:
+        _endpoint(names, block)
+    for name in names.entries:
+        _check_reserved(names, name)
     return _ordered(list(_resolved(names)))
 
 
 def _collect(
     names: _Names,
     layers: Mapping[str, Any],
-    scope: str,
+    scopes: tuple[str, ...],
     inherited: tuple[_Reference, ...],
-    depth: int,
 ) -> None:
     """Note the layers of one namespace; those without parents have the `inherited` ones."""
     for short, keys in layers.items():
-        name, kind, parents = _head(names, scope, short, keys)
-        references = tuple(_Reference(text, scope) for text in parents) or inherited
+        name, kind, parents = _head(names, scopes[-1], short, keys)
+        references = tuple(_Reference(text, scopes) for text in parents) or inherited
         if kind == BLOCK:
-            if depth >= MOST_NESTED:
+            if len(scopes) > MOST_NESTED:
                 raise fault(name, f"more than {MOST_NESTED} blocks within each other")
             names.endpoints[name] = _text(name, keys, "endpoint")
-            _collect(names, _inner(name, keys), f"{name}/", references, depth + 1)
+            _collect(names, _inner(name, keys), (*scopes, f"{name}/"), references)
         elif kind == MODEL_PARALLEL:
-            _collect_splits(names, name, keys, references)
+            _collect_splits(names, name, keys, scopes, references)
         else:
             _add(names, Entry(name, kind, keys), references)
 
 
 def _collect_splits(
-    names: _Names, block: str, keys: Mapping[str, Any], inherited: tuple[_Reference, ...]
+    names: _Names,
+    block: str,
+    keys: Mapping[str, Any],
+    outside: tuple[str, ...],
+    inherited: tuple[_Reference, ...],
 ) -> None:
     splits = key(block, keys, "splits")
     if type(splits) is not int or splits < 1:
@@ -119,14 +131,14 @@ def _collect_splits(
     if splits * len(layers) > MOST_LAYERS:
         raise fault(block, f"{shorten(splits)} splits make more than {MOST_LAYERS} layers")
     names.parallel_blocks.add(block)
-    scope = f"{block}/"
+    scopes = (*outside, f"{block}/")
     for short, inner in layers.items():
-        name, kind, parents = _head(names, scope, short, inner)
+        name, kind, parents = _head(names, scopes[-1], short, inner)
         if kind in (BLOCK, MODEL_PARALLEL):
             raise fault(name, f"a {MODEL_PARALLEL} block holds layers, not blocks")
         names.split_layers[name] = splits
         for k in range(splits):
-            own = tuple(_Reference(text, scope, k) for text in parents) or inherited
+            own = tuple(_Reference(text, scopes, k) for text in parents) or inherited
             _add(names, Entry(f"{name}@{k}", kind, inner, (), k, splits), own)
 
 
@@ -140,12 +152,15 @@ def _head(names: _Names, scope: str, short: str, keys: Any) -> tuple[str, str, l
         )
     if not isinstance(keys, dict):
         raise fault(name, f"must be a table, not {shorten(keys)}")
-    if names.taken(name):
+    if name in names.taken:
         raise fault(name, "there are two of this name")
+    names.taken.add(name)
     kind = _text(name, keys, "type")
     parents = keys.get("parents", []) if kind == "Input" else key(name, keys, "parents")
     if not isinstance(parents, list) or not all(isinstance(text, str) for text in parents):
         raise fault(name, f"parents must be a list of names, not {shorten(parents)}")
+    if kind == "Input" and parents:
+        raise fault(name, f"an input has no parents, not {shorten(parents)}")
     return name, kind, parents
 
 
@@ -190,13 +205,9 @@ def _find(names: _Names, reference: _Reference, entry: Entry) -> tuple[str, ...]
     base, mark, which = reference.text.partition("@")
     if mark and not base:
         raise fault(entry.name, f"parent {shorten(reference.text)} names no layer")
-    scope = reference.scope
-    while True:
-        if names.taken(scope + base):
+    for scope in reversed(reference.scopes):
+        if scope + base in names.taken:
             return _meant(names, reference, scope + base, which if mark else None, entry)
-        if not scope:
-            break
-        scope = scope[: scope.rstrip("/").rfind("/") + 1]
     short = (name.removeprefix(reference.scope) for name in (*names.split_layers, *names.endpoints))
     full = (name.removeprefix(reference.scope) for name in names.entries if "@" not in name)
     known = [*islice(full, _COMPARED_NAMES), *islice(short, _COMPARED_NAMES)]
@@ -243,6 +254,15 @@ def _endpoint(names: _Names, name: str) -> str:
             raise unknown("endpoint", names.endpoints[block], inside, f"block {shorten(block)}")
         name = inner
     return name
+
+
+def _check_reserved(names: _Names, name: str) -> None:
+    """Refuse the name of a layer that a gradient or update of another layer will have."""
+    *_, last = parts = name.split("/")
+    if last.startswith(_RESERVED):
+        for i in range(1, len(parts)):
+            if "/".join(parts[:i]) in names.entries:
+                raise fault(name, f"'{last}' inside '{'/'.join(parts[:i])}' is a name of gradients")
 
 
 def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:

@@ -35,7 +35,7 @@ TYPES = {
     "UpSampling2D": LayerType(shapes.upsampling, lowering.upsampling),
     "Dropout": LayerType(shapes.dropout, lowering.dropout),
     "Concatenate": LayerType(shapes.concatenate, lowering.concatenate, MANY),
-    "Elementwise": LayerType(shapes.elementwise, lowering.elementwise, MANY),
+    "Elementwise": LayerType(shapes.passing, lowering.elementwise, MANY),
     "Reshape": LayerType(shapes.reshape, lowering.reshape),
     "Softmax": LayerType(shapes.softmax, lowering.softmax),
     "Sigmoid": LayerType(shapes.sigmoid, lowering.activation("sigmoid")),

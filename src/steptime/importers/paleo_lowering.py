@@ -16,7 +16,6 @@ from steptime.ops.builder import Builder
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu")
 NORMALIZERS = ("batch_norm",)
-LRN = {"size": 5, "alpha": 1.0, "beta": 0.75, "k": 1.0}  # what Caffe takes where a file is silent
 
 Lower = Callable[[Builder, Entry, Layer, Sequence[str]], str]
 Sides = tuple[int, int, int, int]
@@ -25,6 +24,11 @@ Sides = tuple[int, int, int, int]
 def channels_first(shape: Sequence[int]) -> tuple[int, ...]:
     """Give `[n, ..., c]` as `[n, c, ...]`."""
     return (shape[0], shape[-1], *shape[1:-1])
+
+
+def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
+    """Give `[n, c, ...]` as `[n, ..., c]`."""
+    return (shape[0], *shape[2:], shape[1])
 
 
 def sides(layer: Layer, size: tuple[int, ...]) -> Sides:
@@ -55,15 +59,18 @@ def name_of(e: Entry, name: str, known: Sequence[str]) -> str:
     return str(value)
 
 
-def has_bias(e: Entry) -> bool:
-    """Whether a layer adds a bias: unless `bias` is false or batch norm takes its place.
+def has_bias(e: Entry, width: int) -> bool:
+    """Whether a layer adds a bias: unless its `bias` is false or null.
 
-    A list is the bias's shape, as in Paleo's Overfeat.
+    A list is the bias's shape, `[filters]`, as in Paleo's Overfeat.
     """
     value = e.keys.get("bias", True)
-    if not isinstance(value, bool | list) and value is not None:
-        raise fault(e.name, f"bias must be true, false or a shape, not {shorten(value)}")
-    return bool(value) and not name_of(e, "normalizer_fn", NORMALIZERS)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    shape = [n // e.splits for n in value if type(n) is int] if isinstance(value, list) else []
+    if shape != [width]:
+        raise fault(e.name, f"bias must be true, false or [filters], not {shorten(value)}")
+    return True
 
 
 def _batch_norm(b: Builder, x: str, weights: str, name: str) -> str:
@@ -85,7 +92,7 @@ def _after(b: Builder, e: Entry, x: str) -> str:
     """Give what follows a product: batch norm or bias, then the activation."""
     if name_of(e, "normalizer_fn", NORMALIZERS):
         x = _batch_norm(b, x, f"{e.name}/batch_norm", f"{e.name}/batch_norm")
-    elif has_bias(e):
+    elif has_bias(e, b.shape(x)[1]):
         x = _bias(b, x, e.name)
     activation = name_of(e, "activation_fn", ACTIVATIONS)
     return b.op(activation, x, name=f"{e.name}/{activation}") if activation else x
@@ -108,12 +115,12 @@ def rows(b: Builder, x: str, name: str) -> str:
 
 
 def input_layer(b: Builder, e: Entry, layer: Layer, _: Sequence[str]) -> str:
-    """What the user feeds."""
+    """Give what the user feeds."""
     return b.input(e.name, channels_first(layer.outputs))
 
 
 def convolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Convolution, batch norm or bias, activation."""
+    """Give convolution, batch norm or bias, activation."""
     shape = b.shape(x[0])
     w = b.weight(f"{e.name}/w", (layer.outputs[3], shape[1], *layer.kernel))
     pads = sides(layer, shape[2:])
@@ -122,7 +129,7 @@ def convolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
 
 
 def deconvolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Transposed convolution; its padding is that of the convolution it transposes."""
+    """Give a transposed convolution, padded as the convolution that it transposes."""
     _, height, width, channels = layer.outputs
     w = b.weight(f"{e.name}/w", (b.shape(x[0])[1], channels, *layer.kernel))
     y = b.op(
@@ -138,7 +145,7 @@ def deconvolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
 
 
 def inner_product(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Linear layer over the flattened input.
+    """Give a linear layer over the flattened input.
 
     The elements are flattened channels first: other places of the weights, the same work.
     """
@@ -148,7 +155,7 @@ def inner_product(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
 
 
 def pooling(kind: str) -> Lower:
-    """Pooling of a kind.
+    """Give the rule of pooling by an op kind.
 
     Padding of an average counts as zeros, where TensorFlow leaves it out of the mean: other values
     at the rim, the same work.
@@ -164,19 +171,24 @@ def pooling(kind: str) -> Lower:
 
 
 def dropout(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Dropout in training."""
+    """Give dropout in training."""
     return dense.dropout(b, x[0], 1.0 - e.keys["dropout_keep_prob"], e.name)
 
 
 def concatenate(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Concatenation along the file's axis."""
+    """Give the parents joined along the file's axis."""
     rank = len(layer.outputs)
     dim = e.keys["dim"] % rank
     return b.op("concat", *x, name=e.name, axis=channels_first(range(rank)).index(dim))
 
 
 def elementwise(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """A sum, one op for each parent but the first; the last has the layer's name."""
+    """Give a sum, one op for each parent but the first; the last has the layer's name."""
+    first = b.shape(x[0])
+    for name, tensor in zip(e.parents, x, strict=True):
+        if b.shape(tensor) != first:
+            pair = [list(channels_last(shape)) for shape in (b.shape(tensor), first)]
+            raise fault(e.name, f"{pair[0]} of {shorten(name)} is not the shape {pair[1]}")
     y = x[0]
     for i, other in enumerate(x[1:], 1):
         y = b.op("add", y, other, name=e.name if i == len(x) - 1 else f"{e.name}/{i}")
@@ -184,37 +196,36 @@ def elementwise(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
 
 
 def reshape(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """A view; elements come in another order than channels last, which costs the same."""
+    """Give a view; its elements are in another order than channels last, at the same cost."""
     return b.op("reshape", x[0], name=e.name, shape=channels_first(layer.outputs))
 
 
 def upsampling(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Each element repeated."""
+    """Give each element repeated."""
     return b.op("upsample2d", x[0], name=e.name, scale=layer.kernel)
 
 
 def softmax(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Softmax over the channels."""
+    """Give softmax over the channels."""
     return b.op("softmax", rows(b, x[0], e.name), name=e.name)
 
 
 def activation(kind: str) -> Lower:
-    """An activation as a layer of its own."""
+    """Give the rule of an activation that is a layer of its own."""
     return lambda b, e, _, x: b.op(kind, x[0], name=e.name)
 
 
 def batch_norm(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Batch norm with scale and shift."""
+    """Give batch norm with scale and shift."""
     return _batch_norm(b, x[0], e.name, e.name)
 
 
 def scale(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """A factor and a shift a channel: a convolution of each channel by itself.
+    """Give a factor and a shift a channel: a convolution of each channel by itself.
 
     After a batch norm, which has them already, it passes its input on.
     """
-    maker = next((op.kind for op in reversed(b.ops) if op.outputs[0] == x[0]), "")
-    if maker == "batch_norm":
+    if f"{x[0]}/running_mean" in b.tensors:
         return x[0]
     shape = b.shape(x[0])
     if len(shape) != 4:
@@ -224,10 +235,10 @@ def scale(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
 
 
 def local_response_norm(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Local response normalisation with Caffe's defaults, since a file of Paleo names none."""
-    return b.op("local_response_norm", x[0], name=e.name, **LRN)
+    """Give local response normalisation, as Caffe has it where a file names no sizes."""
+    return b.op("local_response_norm", x[0], name=e.name, size=5, alpha=1.0, beta=0.75, k=1.0)
 
 
 def passing(_: Builder, __: Entry, ___: Layer, x: Sequence[str]) -> str:
-    """The first parent's tensor."""
+    """Give the first parent's tensor."""
     return x[0]

@@ -143,9 +143,9 @@ def convolution(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
 
 
 def deconvolution(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
-    """The transpose of a convolution from `output_shape` to the input, `filter [kh, kw, c_O, c_I]`.
+    """Read the transpose of a convolution that leads from `output_shape` to the input.
 
-    It has kh*kw*c_O*c_I + c_I parameters: the bias is that of the convolution.
+    `filter [kh, kw, c_O, c_I]`; kh*kw*c_O*c_I + c_I parameters: the bias is the convolution's.
     """
     shape = _image(e, parents[0])
     n, *size, channels = _sizes(e, "output_shape", (4,))
@@ -222,16 +222,6 @@ def concatenate(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
     return _layer(e, "other", first, (*first[:dim], joined, *first[dim + 1 :]))
 
 
-def elementwise(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
-    """Parents of one shape."""
-    for name, shape in zip(e.parents, parents, strict=True):
-        if shape != parents[0]:
-            raise fault(
-                e.name, f"{list(shape)} of {shorten(name)} is not the shape {list(parents[0])}"
-            )
-    return _layer(e, "other", parents[0], parents[0])
-
-
 def reshape(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
     """`output_shape` of as many elements; one -1 is filled in, and the file's batch replaced."""
     value = key(e.name, e.keys, "output_shape")
@@ -276,5 +266,5 @@ def sigmoid(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
 
 
 def passing(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
-    """The first parent's shape."""
+    """Pass on the first parent's shape."""
     return _layer(e, "other", parents[0], parents[0])
