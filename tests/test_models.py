@@ -36,7 +36,8 @@ PUBLISHED = {  # parameters, biases and norms included
     "resnet50": 25_557_032,  # He et al. 2015
     "resnet50_v1": 25_557_032,
     "cnn:block=bottleneck,blocks=3-4-6-3,filters=64,image=224,classes=1000": 25_557_032,
-    "inception_v3": 23_834_568,  # torchvision less its auxiliary classifier
+    "inception_v3:variant=published": 23_834_568,  # torchvision less its auxiliary classifier
+    "inception_v3": 23_834_568 - (3 * 3 * 96 * 96 + 2 * 96),  # Paleo's file lacks a convolution
     "densenet121": 7_978_856,  # torchvision
     "densenet_cifar": 1_019_722,  # Huang et al. 2016: 1.0 million; by hand in test_zoo
     "squeezenet1_0": 1_248_424,  # torchvision; Iandola et al. 2016

@@ -12,7 +12,7 @@ from steptime.ops.builder import Builder
 
 # A branch is a chain of stages; a stage gives the filters of each convolution in it (0 of a
 # pooling), and joins what they make where there are several. A name ends with the window, height x
-# width; one with `_1a_` halves the map.
+# width; `:2` after it is the stride of a layer without padding.
 Branch = tuple[dict[str, int], ...]
 
 
@@ -55,26 +55,35 @@ _BLOCKS: dict[str, tuple[Branch, ...]] = {
     "Mixed_5c": _block_5(64),
     "Mixed_5d": _block_5(64),
     "Mixed_6a": (
-        ({"Conv2d_1a_3x3": 384},),
-        ({"Conv2d_0a_1x1": 64}, {"Conv2d_0b_3x3": 96}, {"Conv2d_1a_3x3": 96}),
-        ({"MaxPool_1a_3x3": 0},),
+        ({"Conv2d_1a_3x3:2": 384},),
+        ({"Conv2d_0a_1x1": 64}, {"Conv2d_0b_3x3:2": 96}),
+        ({"MaxPool_1a_3x3:2": 0},),
     ),
     "Mixed_6b": _block_6(128),
     "Mixed_6c": _block_6(160),
     "Mixed_6d": _block_6(160),
     "Mixed_6e": _block_6(192),
     "Mixed_7a": (
-        ({"Conv2d_0a_1x1": 192}, {"Conv2d_1a_3x3": 320}),
+        ({"Conv2d_0a_1x1": 192}, {"Conv2d_1a_3x3:2": 320}),
         (
             {"Conv2d_0a_1x1": 192},
             {"Conv2d_0b_1x7": 192},
             {"Conv2d_0b_7x1": 192},
-            {"Conv2d_1a_3x3": 192},
+            {"Conv2d_1a_3x3:2": 192},
         ),
-        ({"MaxPool_1a_3x3": 0},),
+        ({"MaxPool_1a_3x3:2": 0},),
     ),
     "Mixed_7b": _BLOCK_7,
     "Mixed_7c": _BLOCK_7,
+}
+_MIXED_6A_PUBLISHED: tuple[Branch, ...] = (
+    ({"Conv2d_1a_3x3:2": 384},),
+    ({"Conv2d_0a_1x1": 64}, {"Conv2d_0b_3x3": 96}, {"Conv2d_1a_3x3:2": 96}),
+    ({"MaxPool_1a_3x3:2": 0},),
+)
+_VARIANTS: dict[str, dict[str, tuple[Branch, ...]]] = {
+    "paleo": _BLOCKS,
+    "published": {**_BLOCKS, "Mixed_6a": _MIXED_6A_PUBLISHED},
 }
 
 
@@ -83,7 +92,8 @@ def build_inception_v3(b: Builder, p: Mapping[str, Any], batch: int) -> str:
 
     As in torchvision, batch norms have a scale, average pooling counts padding, and half is
     dropped out; Slim and Keras have no scale (17,216 parameters less) and do not count padding.
-    Paleo's file lacks a 3x3 convolution of 96 to 96 in Mixed_6a, which the others have.
+    The variant `paleo` is the network that Paleo's authors predict: it lacks a 3x3 convolution of
+    96 to 96 in Mixed_6a (83,136 parameters), which the published one has.
     """
     x = b.input("image", (batch, 3, p["image"], p["image"]))
     x = conv_relu(b, x, 32, 3, "Conv2d_1a_3x3", norm=True, stride=2)
@@ -93,7 +103,7 @@ def build_inception_v3(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     x = conv_relu(b, x, 80, 1, "Conv2d_3b_1x1", norm=True)
     x = conv_relu(b, x, 192, 3, "Conv2d_4a_3x3", norm=True)
     x = max_pool(b, x, 3, 2, "MaxPool_5a_3x3")
-    for name, branches in _BLOCKS.items():
+    for name, branches in _VARIANTS[p["variant"]].items():
         with b.scope(name):
             ends = [_branch(b, x, branch, f"Branch_{i}") for i, branch in enumerate(branches)]
             x = b.op("concat", *ends, name="concat", axis=1)
@@ -113,10 +123,11 @@ def _branch(b: Builder, x: str, branch: Branch, name: str) -> str:
     return x
 
 
-def _layer(b: Builder, x: str, name: str, channels: int) -> str:
-    kind, place, window = name.split("_")
+def _layer(b: Builder, x: str, text: str, channels: int) -> str:
+    name, _, stride = text.partition(":")
+    kind, _, window = name.split("_")
     height, width = (int(size) for size in window.split("x"))
-    sizes: dict[str, Any] = {"stride": 2} if place == "1a" else {"stride": 1, "padding": "same"}
+    sizes: dict[str, Any] = {"stride": int(stride)} if stride else {"stride": 1, "padding": "same"}
     if kind == "Conv2d":
         return conv_relu(b, x, channels, (height, width), name, norm=True, **sizes)
     pool = max_pool if kind == "MaxPool" else avg_pool
@@ -126,7 +137,15 @@ def _layer(b: Builder, x: str, name: str, channels: int) -> str:
 INCEPTION_V3 = Family(
     "inception_v3",
     build_inception_v3,
-    {"image": Parameter(299, "height and width of the input")},
-    "Szegedy et al. 2015, no auxiliary head: 23,834,568 parameters, 5.71 GMAC an image",
+    {
+        "image": Parameter(299, "height and width of the input"),
+        "variant": Parameter(
+            "paleo",
+            "as Paleo's file has it, or as published, with one more convolution in Mixed_6a",
+            choices=tuple(_VARIANTS),
+        ),
+    },
+    "Szegedy et al. 2015, no auxiliary head: 23,751,432 parameters as Paleo has it; "
+    "variant=published 23,834,568 and 5.71 GMAC an image",
     named=True,
 )
