@@ -16,8 +16,8 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device
 from steptime.core.record import Record, record_from_json, record_to_json
 from steptime.count import count
-from steptime.predict import DEFAULT, METHODS, cost_model
-from steptime.predict.roofline import OPTIONS, peak_flop_per_s
+from steptime.predict import DEFAULT, METHODS, cost_model, method
+from steptime.predict.estimate import peak_flop_per_s
 
 TOY = """
 name = "toy"
@@ -175,7 +175,7 @@ def test_what_is_not_known_is_not_guessed(toy: Device) -> None:
     with pytest.raises(InputError, match="unknown method 'rooflin'; did you mean 'roofline'"):
         cost_model("rooflin")
     assert DEFAULT in METHODS
-    assert OPTIONS.keys() == {"dispatch", "tf32"}
+    assert method("roofline").options.keys() == {"dispatch", "tf32"}
 
 
 def test_what_does_not_fit_is_said(toy: Device) -> None:
@@ -205,8 +205,8 @@ def test_the_record_says_what_it_rests_on(toy: Device) -> None:
         "peak_flop_per_s": 1e9,
         "memory_bytes_per_s": 1e9,
         "launch_s": pytest.approx(LAUNCH_S),
-        "tf32": False,
     }
+    assert predicted(toy, tf32="yes")[0].method.options["tf32"] == "yes"
     assert "peak_memory_bytes" not in first.quantities  # of a step, not of an op
     assert record_from_json(record_to_json(step)) == step
     faster = replace(toy, memory_bytes_per_s=2e9)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime import __version__
-from steptime.cli import look, measure, model, output
+from steptime.cli import look, measure, model, output, predict
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
 from steptime.store import StoreError
 
@@ -50,7 +50,7 @@ def _root(
 COMMANDS: dict[str, Callable[..., Any]] = {
     "list": model.list_,
     "count": model.count,
-    "predict": model.predict,
+    "predict": predict.predict,
     "doctor": measure.doctor,
     "probe": measure.probe,
     "run": measure.run,

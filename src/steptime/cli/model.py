@@ -10,7 +10,6 @@ import typer
 from steptime.cli import options, output
 from steptime.core.errors import unknown
 from steptime.core.units import QUANTITIES, seconds, si, size
-from steptime.predict import DEFAULT
 
 TOPICS = ("models", "devices", "links", "methods", "ops", "quantities")
 
@@ -101,12 +100,19 @@ def _links() -> list[dict[str, Any]]:
 
 
 def _methods() -> list[dict[str, Any]]:
-    from inspect import getdoc, getmodule
+    from importlib import import_module
+    from inspect import getdoc
 
-    from steptime.predict import METHODS, cost_model
+    from steptime.predict import METHODS, method
 
-    about = {name: getdoc(getmodule(cost_model(name))) or "" for name in METHODS}
-    return [{"name": name, "what": text.partition("\n")[0]} for name, text in about.items()]
+    return [
+        {
+            "name": name,
+            "what": (getdoc(import_module(target.partition(":")[0])) or "").partition("\n")[0],
+            "options": {key: option.meaning for key, option in method(name).options.items()},
+        }
+        for name, target in METHODS.items()
+    ]
 
 
 def _ops() -> list[dict[str, Any]]:
@@ -212,104 +218,5 @@ def _show_count(document: dict[str, Any], flop: int) -> None:
             ("intensity", f"{flop / traffic:.4g} FLOP/byte" if traffic else None),
             ("activations", size(document["activation_bytes"])),
             ("peak memory", size(document["peak_memory_bytes"])),
-        ],
-    )
-
-
-def predict(
-    model: options.Model,
-    device: Annotated[
-        str, typer.Option("--device", help="A device (steptime list devices), FILE.toml or local.")
-    ],
-    batch: options.Batch = None,
-    phase: options.Phase = "train",
-    dtype: options.Dtype = "float32",
-    optimizer: options.Optimizer = "sgd",
-    method: Annotated[str, typer.Option("--method", help="The cost model.")] = DEFAULT,
-    option: options.Settings = None,
-    by_op: options.ByOp = False,
-    json: options.Json = False,
-) -> None:
-    """Predict how long one step takes on a device."""
-    from steptime import catalog
-    from steptime.build import build_step
-    from steptime.core.hardware import Cluster
-    from steptime.predict import cost_model
-
-    model_of_cost = cost_model(method)
-    workload = options.workload_of(model, batch, dtype, phase, optimizer)
-    found = catalog.device(device)
-    graph = build_step(workload)
-    whole, *parts = model_of_cost(graph, workload, Cluster(found), options.pairs(option, "option"))
-    kinds = {op.name: op.kind for op in graph.ops}
-
-    def value(record: Any, name: str) -> float:
-        return float(record.quantities[name].value)
-
-    document = {
-        "model": workload.label,
-        "device": found.name,
-        "method": method,
-        "options": dict(whole.method.options),
-        "batch": workload.batch_per_replica,
-        "phase": workload.phase,
-        "dtype": workload.dtype,
-        "optimizer": workload.optimizer,
-        **{name: value(whole, name) for name in ("step_s", "forward_s", "backward_s", "update_s")},
-        "flop": int(value(whole, "flop")),
-        "traffic_bytes": int(value(whole, "traffic_bytes")),
-        "peak_memory_bytes": int(value(whole, "peak_memory_bytes")),
-        "status": whole.status,
-        "note": whole.note,
-    }
-    ops: list[dict[str, Any]] = [
-        {
-            "name": part.scope,
-            "kind": kinds[part.scope],
-            "forward_s": value(part, "forward_s"),
-            "backward_s": value(part, "backward_s"),
-            "update_s": value(part, "update_s"),
-            "flop": int(value(part, "forward_flop")),
-        }
-        for part in parts
-    ]
-    if json:
-        output.emit_json({**document, "ops": ops})
-        return
-    _show_prediction(document, found)
-    if by_op:
-        output.table(
-            "",
-            ("op", "kind", "forward", "backward", "update", "forward FLOP"),
-            [
-                (
-                    op["name"],
-                    op["kind"],
-                    *(seconds(op[f"{p}_s"]) for p in ("forward", "backward", "update")),
-                    si(op["flop"], "FLOP"),
-                )
-                for op in ops
-            ],
-        )
-
-
-def _show_prediction(document: dict[str, Any], device: Any) -> None:
-    step = document["step_s"]
-    memory = size(document["peak_memory_bytes"])
-    if document["status"] != "ok":
-        memory += f" - does not fit: {document['note']}"
-    output.table(
-        f"{document['model']}, batch {document['batch']}, {document['phase']}, "
-        f"{document['dtype']} on {document['device']} ({document['method']})",
-        ("", "one step"),
-        [
-            ("step", seconds(step)),
-            ("  forward", seconds(document["forward_s"])),
-            ("  backward", seconds(document["backward_s"])),
-            ("  update", seconds(document["update_s"])),
-            ("speed", f"{document['batch'] / step:.4g} examples/s"),
-            ("achieved", si(document["flop"] / step, "FLOP/s")),
-            ("peak memory", memory),
-            ("device data", device.source),
         ],
     )

@@ -9,20 +9,48 @@ from typing import Annotated
 import typer
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.ranges import MOST_VALUES, expand_range, is_range
 from steptime.core.workload import Workload
+from steptime.models.family import whole_number
 
 Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
         help="A family with its hyperparameters (fc:layers=4,nodes=1024), a named network "
-        "(resnet50), a ParaDnn label, or a .toml or .json file.",
+        "(resnet50), a ParaDnn label, or a .toml, .json or .prototxt file.",
+    ),
+]
+Models = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A family with its hyperparameters (fc:layers=4,nodes=1024), a named network "
+        "(resnet50), a ParaDnn label, or a .toml, .json or .prototxt file; with --grid several.",
     ),
 ]
 Batch = Annotated[
     str | None,
-    typer.Option("--batch", metavar="N", help="Examples a step. Default: 64, transformers 1."),
+    typer.Option(
+        "--batch", metavar="N", help="Examples a step. Default: 64, transformers 1, a file's own."
+    ),
 ]
+Batches = Annotated[
+    str | None,
+    typer.Option(
+        "--batch",
+        metavar="N",
+        help="Examples a step. Default: 64, transformers 1, a file's own; with --grid several.",
+    ),
+]
+AllowUnknown = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unknown",
+        help="Let layers of unknown type in a network's file pass their input on.",
+    ),
+]
+Method = Annotated[str, typer.Option("--method", help="The cost model (steptime list methods).")]
 Phase = Annotated[str, typer.Option("--phase", help="train or infer.")]
 Dtype = Annotated[
     str,
@@ -42,11 +70,18 @@ Settings = Annotated[
 Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="Folder of records.")]
 
 
-def workload_of(model: str, batch: str | None, dtype: str, phase: str, optimizer: str) -> Workload:
+def workload_of(
+    model: str,
+    batch: str | None,
+    dtype: str,
+    phase: str,
+    optimizer: str,
+    allow_unknown: bool = False,
+) -> Workload:
     """Give the workload that the shared options name; raises `InputError`."""
     from steptime.build import make_workload, read_model
 
-    return make_workload(read_model(model), batch, dtype, phase, optimizer)
+    return make_workload(read_model(model, allow_unknown), batch, dtype, phase, optimizer)
 
 
 def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
@@ -59,4 +94,48 @@ def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
         if name in found:
             raise InputError(f"{what} '{name}' is given twice")
         found[name] = value
+    return found
+
+
+def numbers(text: str, where: str) -> list[int]:
+    """Give whole numbers from 1 on, as lists and ranges say them: `1,2,4`, `1..8`, `1..128 x2`.
+
+    `1,2,4,...,128` goes on as it began, by adding or by multiplying. Raises `InputError`, naming
+    `where`, for what is none and for a number that is given twice.
+    """
+    found: list[int] = []
+    pieces = [piece.strip() for piece in text.split(",")]
+    for i, piece in enumerate(pieces):
+        if piece == "...":
+            last = whole_number(pieces[i + 1] if i + 1 < len(pieces) else "", where)
+            found.extend(_going_on(found, last, where))
+        elif is_range(piece):
+            found.extend(expand_range(piece, where))
+        else:
+            found.append(whole_number(piece, where))
+        if len(found) > MOST_VALUES:
+            raise InputError(f"{where}: more than {MOST_VALUES} values")
+    if min(found) < 1:
+        raise InputError(f"{where}: must be at least 1, not {min(found)}")
+    if len(set(found)) < len(found):
+        twice = next(n for i, n in enumerate(found) if n in found[:i])
+        raise InputError(f"{where}: {twice} is given twice")
+    return found
+
+
+def _going_on(begun: list[int], last: int, where: str) -> list[int]:
+    """Give the numbers between `begun` and `last`: `1, 2, 4` goes on as 8, 16, ..."""
+    if len(begun) < 2 or begun[-1] <= begun[-2]:
+        raise InputError(f"{where}: '...' needs two growing numbers before it and one after")
+    before, latest = begun[-2:]
+    factor = latest // before if len(begun) > 2 or latest != 2 * before else 2
+    multiplies = latest == before * factor and (len(begun) == 2 or begun[-3] * factor == before)
+    step = latest - before
+    found = []
+    while (latest := latest * factor if multiplies else latest + step) < last:
+        found.append(latest)
+        if len(found) > MOST_VALUES:
+            raise InputError(f"{where}: more than {MOST_VALUES} values")
+    if latest != last:
+        raise InputError(f"{where}: '...' does not lead to {last}")
     return found

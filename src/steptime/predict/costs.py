@@ -75,6 +75,16 @@ def costs(graph: Graph, dtype: str, settings: Settings) -> Costs:
     return Costs(rows, (paleo_layers.update(sum(row.parameters for row in rows)),))
 
 
+def gradient_bytes(graph: Graph, found: Costs, settings: Settings) -> int:
+    """Give the bytes of the gradients that replicas exchange: of every weight that is trained.
+
+    Paleo's rule, where it is kept, is 4 bytes for each parameter that it counts.
+    """
+    if not settings.update:
+        return FLOAT_BYTES * found.parameters
+    return sum(graph.tensors[op.inputs[-1]].size_bytes for op in graph.ops if op.part == "update")
+
+
 def _scaled(works: Works, element_bytes: int) -> Works:
     """Give works on elements of 4 bytes as works on elements of another size."""
     if element_bytes == FLOAT_BYTES:

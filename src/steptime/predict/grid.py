@@ -8,14 +8,14 @@ for which they do not is built for each batch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.count import live_bytes
-from steptime.predict.costs import Costs, costs
+from steptime.predict.costs import Costs, costs, gradient_bytes
 from steptime.predict.estimate import behind_host, host_seconds, rates, update_rates
 from steptime.predict.settings import Settings
 from steptime.predict.work import Rates, Work, timed
@@ -34,6 +34,7 @@ class Bundle:
     parts: tuple[tuple[tuple[Group, int], ...], ...]
     kernels: tuple[int, int, int]
     parameters: int
+    gradient_bytes: int
     peak_memory_bytes: int
 
 
@@ -57,7 +58,77 @@ class StepSeconds:
 def bundle(graph: Graph, dtype: str, settings: Settings) -> Bundle:
     """Give the work of the step that `graph` is."""
     groups, memory = _groups(graph, dtype, settings), live_bytes(graph)
-    return _bundled(groups.parts, groups.parameters, max(memory))
+    counted = tuple(tuple(Counter(part).items()) for part in groups.parts)
+    forward, backward, update = (sum(map(len, part)) for part in groups.parts)
+    kernels = (forward, backward, update)
+    return Bundle(counted, kernels, groups.parameters, groups.gradient_bytes, max(memory))
+
+
+Kernel = tuple[Line, tuple[Line, ...]]  # FLOP, and bytes of each term
+
+
+@dataclass(frozen=True)
+class Affine:
+    """The work of a step at any batch from `low` to `high`.
+
+    `parts` are forward, backward and update, each with its groups of kernels and how often each
+    group is there; `memory` are lines whose highest is the peak memory in bytes.
+    """
+
+    low: int
+    high: int
+    parts: tuple[Mapping[tuple[Kernel, ...], int], ...]
+    memory: tuple[Line, ...]
+    parameters: int
+    gradient_bytes: int
+
+    def at(self, batch: int) -> Bundle:
+        """Give the work of a step at a batch."""
+        parts = tuple(
+            tuple(
+                (
+                    tuple(
+                        Work(a + b * batch, tuple([c + d * batch for c, d in terms]))
+                        for (a, b), terms in group
+                    ),
+                    times,
+                )
+                for group, times in groups.items()
+            )
+            for groups in self.parts
+        )
+        forward, backward, update = (
+            sum(len(group) * times for group, times in groups.items()) for groups in self.parts
+        )
+        memory = round(max(a + b * batch for a, b in self.memory))
+        kernels = (forward, backward, update)
+        return Bundle(parts, kernels, self.parameters, self.gradient_bytes, memory)
+
+
+def affine(
+    build: Callable[[int], Graph], batches: Sequence[int], dtype: str, settings: Settings
+) -> Affine | None:
+    """Give the work of a step at any batch between the least and the largest of `batches`.
+
+    `build` gives the graph of a step at a batch; it is called for three of at least three batches.
+    None for a network whose work does not grow along lines.
+    """
+    wanted = sorted(set(batches))
+    points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
+    graphs = [build(batch) for batch in points]
+    found = [_groups(graph, dtype, settings) for graph in graphs]
+    memory = _lines(points, [live_bytes(graph) for graph in graphs])
+    parts = [_group_lines(points, [one.parts[i] for one in found]) for i in range(3)]
+    if memory is None or any(part is None for part in parts):
+        return None
+    return Affine(
+        wanted[0],
+        wanted[-1],
+        tuple(Counter(part or ()) for part in parts),
+        tuple(_upper(memory, wanted[0])),
+        found[0].parameters,
+        found[0].gradient_bytes,
+    )
 
 
 def bundles(
@@ -68,21 +139,12 @@ def bundles(
     `build` gives the graph of a step at a batch. It is called three times where the work is affine
     in the batch and for each batch otherwise.
     """
-    wanted = sorted(set(batches))
-    each = partial(_built, build, dtype, settings)
+    wanted = set(batches)
     if len(wanted) <= 3:
-        known = {batch: each(batch) for batch in wanted}
+        known = {batch: bundle(build(batch), dtype, settings) for batch in wanted}
         return known.__getitem__
-    points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
-    graphs = [build(batch) for batch in points]
-    found = [_groups(graph, dtype, settings) for graph in graphs]
-    memory = _lines(points, [live_bytes(graph) for graph in graphs])
-    parts = [_group_lines(points, [one.parts[i] for one in found]) for i in range(3)]
-    if memory is None or any(part is None for part in parts):
-        return each
-    counted = [Counter(part or ()) for part in parts]
-    hull = _upper(memory, wanted[0], wanted[-1])
-    return partial(_at, counted, hull, found[0].parameters)
+    found = affine(build, batches, dtype, settings)
+    return partial(_built, build, dtype, settings) if found is None else found.at
 
 
 def step_seconds(found: Bundle, device: Device, dtype: str, settings: Settings) -> StepSeconds:
@@ -119,13 +181,14 @@ def _part_seconds(
 class _Groups:
     parts: tuple[tuple[Group, ...], ...]
     parameters: int
+    gradient_bytes: int
 
 
 def _groups(graph: Graph, dtype: str, settings: Settings) -> _Groups:
     found = costs(graph, dtype, settings)
     whole = settings.overlap == "layer"
     parts = tuple(tuple(_part(found, name, whole)) for name in ("forward", "backward", "update"))
-    return _Groups(parts, found.parameters)
+    return _Groups(parts, found.parameters, gradient_bytes(graph, found, settings))
 
 
 def _part(found: Costs, name: str, whole: bool) -> Iterator[Group]:
@@ -138,12 +201,6 @@ def _part(found: Costs, name: str, whole: bool) -> Iterator[Group]:
             yield works
         elif works:
             yield from ((work,) for work in works)
-
-
-def _bundled(parts: Sequence[Sequence[Group]], parameters: int, peak_memory_bytes: int) -> Bundle:
-    counted = tuple(tuple(Counter(groups).items()) for groups in parts)
-    forward, backward, update = (sum(map(len, groups)) for groups in parts)
-    return Bundle(counted, (forward, backward, update), parameters, peak_memory_bytes)
 
 
 def _built(build: Callable[[int], Graph], dtype: str, settings: Settings, batch: int) -> Bundle:
@@ -168,12 +225,9 @@ def _lines(points: tuple[int, ...], values: Sequence[Sequence[float]]) -> list[L
     return kept if len(kept) == len(found) else None
 
 
-GroupLines = tuple[tuple[Line, tuple[Line, ...]], ...]  # of each kernel: FLOP, terms
-
-
 def _group_lines(
     points: tuple[int, ...], at: Sequence[tuple[Group, ...]]
-) -> list[GroupLines] | None:
+) -> list[tuple[Kernel, ...]] | None:
     if len({len(groups) for groups in at}) > 1:
         return None
     found = []
@@ -193,31 +247,8 @@ def _group_lines(
     return found
 
 
-def _at(
-    counted: Sequence[Counter[GroupLines]], hull: Sequence[Line], parameters: int, batch: int
-) -> Bundle:
-    parts = tuple(
-        tuple(
-            (
-                tuple(
-                    Work(a + b * batch, tuple([c + d * batch for c, d in terms]))
-                    for (a, b), terms in group
-                ),
-                times,
-            )
-            for group, times in groups.items()
-        )
-        for groups in counted
-    )
-    forward, backward, update = (
-        sum(len(group) * times for group, times in groups.items()) for groups in counted
-    )
-    memory = round(max(a + b * batch for a, b in hull))
-    return Bundle(parts, (forward, backward, update), parameters, memory)
-
-
-def _upper(lines: Sequence[Line], low: int, high: int) -> list[Line]:
-    """Give the lines that are the highest somewhere between two batches."""
+def _upper(lines: Sequence[Line], low: int) -> list[Line]:
+    """Give the lines that are the highest at some batch from `low` on."""
     kept: list[Line] = []
     for line in sorted(set(lines), key=lambda one: (one[1], one[0])):
         while kept and _hidden(kept, line):

@@ -12,7 +12,6 @@ from steptime.predict.settings import (
     ALGORITHM,
     CORRECTIONS,
     PPP,
-    YES_NO,
     Method,
     Settings,
     choice,
@@ -30,7 +29,7 @@ METHOD = Method(
         "pipeline": choice(
             "a layer's compute and memory time overlap: Paleo's lower bound",
             "overlap",
-            {text: "layer" if value else "none" for text, value in YES_NO.items()},
+            {"true": "layer", "false": "none", "yes": "layer", "no": "none"},
             "false",
         ),
         "conv": ALGORITHM,

@@ -11,13 +11,10 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Cluster, Device
 from steptime.core.record import Method as RecordMethod
 from steptime.core.record import Quantity, Record
-from steptime.core.units import size
 from steptime.core.workload import Workload
-from steptime.count import peak_memory_bytes
-from steptime.predict.costs import costs
-from steptime.predict.estimate import Estimate, RowSeconds, estimate, rates
-from steptime.predict.layers import unknown_work
-from steptime.predict.settings import Method, Settings
+from steptime.predict.estimate import Estimate, RowSeconds, rates
+from steptime.predict.prediction import prediction
+from steptime.predict.settings import Method
 
 
 def predict(
@@ -28,12 +25,8 @@ def predict(
     options: Mapping[str, str],
 ) -> Sequence[Record]:
     """Give the record of the step, then one for each row; `graph` is of the whole step."""
-    settings = method.chosen(options)
     device = cluster.device
-    found = estimate(costs(graph, workload.dtype, settings), device, workload.dtype, settings)
-    memory = peak_memory_bytes(graph)
-    notes = remarks(graph, device, memory, settings)
-    fits = device.memory_bytes is None or memory <= device.memory_bytes
+    made = prediction(method, graph, workload.dtype, device, options)
     named = record_method(method, options, device, workload.dtype)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -44,16 +37,18 @@ def predict(
             workload=workload,
             platform=device.measured.get("platform", device.name),
             quantities={name: Quantity(value) for name, value in values.items()},
-            status="ok" if fits else "oom",
-            cause="" if fits else "predicted-not-to-fit",
-            note="; ".join(notes),
+            status=made.status,
+            cause="" if made.fits else "predicted-not-to-fit",
+            note="; ".join(made.remarks),
             scope=scope,
             env={"steptime": __version__},
             taken_at=taken_at,
         )
 
-    whole = {**_step_quantities(found), "peak_memory_bytes": float(memory)}
-    return [record("", whole), *(record(r.row.name, _row_quantities(r)) for r in found.rows)]
+    memory = float(made.peak_memory_bytes)
+    whole = {**_step_quantities(made.estimate), "peak_memory_bytes": memory}
+    rows = made.estimate.rows
+    return [record("", whole), *(record(r.row.name, _row_quantities(r)) for r in rows)]
 
 
 def record_method(
@@ -71,24 +66,9 @@ def record_method(
             "peak_flop_per_s": at.flop_per_s,
             "memory_bytes_per_s": at.bytes_per_s,
             "launch_s": None if settings.dispatch == "no" else device.launch_s,
-            **method.texts(options),
+            **method.changed(options),
         },
     )
-
-
-def remarks(graph: Graph, device: Device, memory_bytes: int, settings: Settings) -> tuple[str, ...]:
-    """Give what a reader of the prediction must know: what does not fit, what is not counted."""
-    found = []
-    if device.memory_bytes is not None and memory_bytes > device.memory_bytes:
-        found.append(f"needs {size(memory_bytes)}, {device.name} has {size(device.memory_bytes)}")
-    if not settings.ops and (kinds := unknown_work(graph)):
-        found.append(f"Paleo knows no {', '.join(kinds)}: they count nothing")
-    if not settings.cycle and device.clock_hz is None:
-        found.append(f"{device.name}: no clock is known, so no kernel takes at least a cycle")
-    if graph.unmodelled:
-        names = ", ".join(graph.unmodelled)
-        found.append(f"layers of unknown type count nothing: {names}")
-    return tuple(found)
 
 
 def _step_quantities(found: Estimate) -> dict[str, float]:

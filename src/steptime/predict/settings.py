@@ -114,7 +114,7 @@ def correction(name: str) -> Option:
     return Option(CORRECTIONS[name], EXACT, read)
 
 
-YES_NO = {"yes": True, "no": False, "true": True, "false": False}
+YES_NO = {"yes": True, "no": False}
 PPP = {
     "ppp_comp": share("share of the device's peaks that is reached", "ppp_comp"),
     "ppp_comm": share("share of a link's rate that is reached", "ppp_comm"),
@@ -145,6 +145,6 @@ class Method:
                 raise InputError(f"{self.name}: option {name} {error}") from None
         return settings
 
-    def texts(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Give every option of the method as text, `given` ones and the others by default."""
-        return {name: given.get(name, option.default) for name, option in self.options.items()}
+    def changed(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Give the options as texts that depart from their defaults."""
+        return {name: text for name, text in given.items() if text != self.options[name].default}

@@ -1,0 +1,186 @@
+"""`predict --grid`: every model, device, batch and number of workers, as one table of cells."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from steptime.cli import options, output
+from steptime.core.errors import InputError, shorten
+from steptime.core.units import seconds, size
+
+if TYPE_CHECKING:
+    from steptime.core.hardware import Device, Link
+    from steptime.predict.study import Cell
+
+MOST_CELLS = 10_000_000
+SHOWN_ROWS = 40
+
+
+@dataclass(frozen=True)
+class How:
+    """What all cells of a grid share: the options of a single prediction."""
+
+    phase: str
+    dtype: str
+    optimizer: str
+    method: str
+    options: Mapping[str, str]
+    allow_unknown: bool
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a grid, checked; `batches` is None where each model has a batch of its own."""
+
+    models: tuple[str, ...]
+    devices: tuple[Device, ...]
+    batches: tuple[int, ...] | None
+    workers: tuple[int, ...]
+    link: Link | None
+    how: How
+
+
+def axes(
+    models: str,
+    devices: str,
+    batches: str | None,
+    workers: str | None,
+    link: str | None,
+    how: How,
+) -> Axes:
+    """Give the axes that the texts of the command line say; raises `InputError`."""
+    from steptime import catalog
+
+    found = Axes(
+        tuple(split_models(models)),
+        tuple(catalog.device(name) for name in _names(devices, "--device")),
+        None if batches is None else tuple(options.numbers(batches, "--batch")),
+        (1,) if workers is None else tuple(options.numbers(workers, "--workers")),
+        None if link is None else catalog.link(link),
+        how,
+    )
+    if max(found.workers) > 1 and found.link is None:
+        raise InputError("several workers exchange gradients: name a link with --network")
+    cells = len(found.models) * len(found.devices) * len(found.batches or (1,))
+    if cells * len(found.workers) > MOST_CELLS:
+        raise InputError(f"a grid of {cells * len(found.workers)} cells; at most {MOST_CELLS}")
+    return found
+
+
+def split_models(text: str) -> list[str]:
+    """Give the models of a list: `fc:layers=4,nodes=64,resnet50` is two."""
+    found: list[str] = []
+    for piece in text.split(","):
+        if "=" in piece and ":" not in piece and found and ":" in found[-1]:
+            found[-1] += f",{piece}"
+        else:
+            found.append(piece)
+    return _checked([piece.strip() for piece in found], "MODEL")
+
+
+def _names(text: str, where: str) -> list[str]:
+    return _checked([piece.strip() for piece in text.split(",")], where)
+
+
+def _checked(names: list[str], where: str) -> list[str]:
+    if not all(names):
+        raise InputError(f"{where}: {shorten(','.join(names))} has an empty name")
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise InputError(f"{where}: {shorten(twice)} is given twice")
+    return names
+
+
+def show(found: Axes, out: str | None, as_json: bool) -> None:
+    """Predict every cell and write them: to a file, as JSON, or as a table."""
+    from steptime.predict.study import study
+
+    cells = study(
+        [_maker(name, found.how) for name in found.models],
+        found.devices,
+        found.batches,
+        found.workers,
+        found.link,
+        found.how.method,
+        found.how.options,
+    )
+    if out is not None:
+        kept = list(cells)
+        _write(Path(out), kept)
+        output.note(f"{len(kept)} cells in {out}")
+        cells = iter(kept)
+    if as_json:
+        _emit(cells)
+    elif out is None:
+        _table(list(cells), found)
+
+
+def _maker(name: str, how: How) -> Any:
+    """Give the function that makes a model's workload at a batch, or at its own (None)."""
+    from steptime.build import make_workload, read_model
+
+    choice = read_model(name, how.allow_unknown)
+    return lambda batch: make_workload(choice, batch, how.dtype, how.phase, how.optimizer)
+
+
+def _emit(cells: Iterable[Cell]) -> None:
+    """Print one JSON document, a line for each cell."""
+    out = sys.stdout
+    out.write('{"cells": [')
+    between = "\n"
+    for cell in cells:
+        out.write(between + json.dumps(cell._asdict()))
+        between = ",\n"
+    out.write("\n]}\n")
+    out.flush()
+
+
+def _write(path: Path, cells: Sequence[Cell]) -> None:
+    """Write a .csv or .jsonl file; raises `InputError` for another name, or where it cannot."""
+    writers = {".csv": _csv, ".jsonl": _jsonl}
+    if path.suffix not in writers:
+        raise InputError(f"--out {shorten(str(path))}: must end in {' or '.join(writers)}")
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writers[path.suffix](file, cells)
+    except OSError as error:
+        raise InputError(f"--out {shorten(str(path))}: {error.strerror}") from None
+
+
+def _csv(file: IO[str], cells: Sequence[Cell]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(cells[0]._fields)
+    writer.writerows(cells)
+
+
+def _jsonl(file: IO[str], cells: Sequence[Cell]) -> None:
+    file.writelines(json.dumps(cell._asdict()) + "\n" for cell in cells)
+
+
+def _table(cells: Sequence[Cell], found: Axes) -> None:
+    shown = cells[:SHOWN_ROWS]
+    output.table(
+        f"{len(cells)} cells, {found.how.phase}, {found.how.dtype} ({found.how.method})",
+        ("model", "device", "batch", "workers", "step", "exchange", "examples/s", "peak memory"),
+        [
+            (
+                cell.model,
+                cell.device,
+                cell.batch,
+                cell.workers,
+                seconds(cell.step_s),
+                seconds(cell.comm_s),
+                f"{cell.samples_per_s:.4g}" if cell.samples_per_s else None,
+                size(cell.peak_memory_bytes) + ("" if cell.status == "ok" else " - too much"),
+            )
+            for cell in shown
+        ],
+    )
+    if len(cells) > len(shown):
+        output.note(f"{len(cells) - len(shown)} more; --json or --out shows them all")

@@ -1,0 +1,162 @@
+"""The command `predict`: one step on one device, or a grid of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from steptime.cli import grid, options, output
+from steptime.core.errors import InputError
+from steptime.core.units import seconds, si, size
+from steptime.predict import DEFAULT
+
+PARTS = ("forward", "backward", "update")
+
+
+def predict(
+    model: options.Models,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            help="A device (steptime list devices), FILE.toml or local; with --grid several.",
+        ),
+    ],
+    batch: options.Batches = None,
+    phase: options.Phase = "train",
+    dtype: options.Dtype = "float32",
+    optimizer: options.Optimizer = "sgd",
+    method: options.Method = DEFAULT,
+    option: options.Settings = None,
+    allow_unknown: options.AllowUnknown = False,
+    by_op: options.ByOp = False,
+    all_cells: Annotated[
+        bool, typer.Option("--grid", help="Predict every model, device, batch and worker count.")
+    ] = False,
+    workers: Annotated[
+        str | None,
+        typer.Option("--workers", metavar="N,...", help="With --grid: workers, weak scaling."),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option("--network", metavar="LINK", help="With --grid: the link between workers."),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", metavar="FILE", help="With --grid: a .csv or .jsonl file."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Predict how long one step takes on a device."""
+    given = options.pairs(option, "option")
+    if all_cells:
+        how = grid.How(phase, dtype, optimizer, method, given, allow_unknown)
+        if by_op:
+            raise InputError("--by-op shows the ops of one prediction; leave out --grid")
+        axes = grid.axes(model, device, batch, workers, network, how)
+        grid.show(axes, out, json)
+        return
+    for value, name in ((workers, "--workers"), (network, "--network"), (out, "--out")):
+        if value is not None:
+            raise InputError(f"{name} needs --grid (for one network see also steptime scale)")
+    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+    document, ops, source = _predicted(workload, device, method, given)
+    if json:
+        output.emit_json({**document, "ops": ops})
+        return
+    _show(document, source)
+    if by_op:
+        _show_ops(ops)
+
+
+def _predicted(
+    workload: Any, device: str, method: str, given: dict[str, str]
+) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+    from steptime import catalog
+    from steptime.build import build_step
+    from steptime.predict import method as method_of
+    from steptime.predict.prediction import prediction
+    from steptime.predict.records import record_method
+
+    chosen = method_of(method)
+    found = catalog.device(device)
+    made = prediction(chosen, build_step(workload), workload.dtype, found, given)
+    times = made.estimate
+    document = {
+        "model": workload.label,
+        "device": found.name,
+        "method": method,
+        "options": dict(record_method(chosen, given, found, workload.dtype).options),
+        "batch": workload.batch_per_replica,
+        "phase": workload.phase,
+        "dtype": workload.dtype,
+        "optimizer": workload.optimizer,
+        "step_s": times.step_s,
+        **{f"{part}_s": getattr(times, f"{part}_s") for part in PARTS},
+        "host_s": times.host_s,
+        "parameters": made.parameters,
+        "flop": round(times.flop),
+        "traffic_bytes": round(times.traffic_bytes),
+        "peak_memory_bytes": made.peak_memory_bytes,
+        "status": made.status,
+        "note": "; ".join(made.remarks),
+    }
+    ops = [
+        {
+            "name": row.row.name,
+            "kind": row.row.kind,
+            "forward_s": row.forward.total_s,
+            "backward_s": row.backward.total_s,
+            "update_s": row.update_s,
+            "forward_compute_s": row.forward.compute_s,
+            "forward_memory_s": row.forward.memory_s,
+            "backward_compute_s": row.backward.compute_s,
+            "backward_memory_s": row.backward.memory_s,
+            "parameters": row.row.parameters,
+            "flop": round(row.flop),
+        }
+        for row in times.rows
+    ]
+    return document, ops, found.source
+
+
+def _show(document: dict[str, Any], source: str) -> None:
+    step = document["step_s"]
+    waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
+    rows: list[tuple[str, object]] = [
+        ("step", seconds(step) + (", as long as the host takes to issue it" if waits else "")),
+        ("  forward", seconds(document["forward_s"])),
+        ("  backward", seconds(document["backward_s"])),
+        ("  update", seconds(document["update_s"])),
+        ("speed", f"{document['batch'] / step:.4g} examples/s" if step else None),
+        ("achieved", si(document["flop"] / step, "FLOP/s") if step else None),
+        ("peak memory", size(document["peak_memory_bytes"])),
+        ("device data", source),
+    ]
+    title = (
+        f"{document['model']}, batch {document['batch']}, {document['phase']}, "
+        f"{document['dtype']} on {document['device']} ({document['method']})"
+    )
+    if document["status"] != "ok":
+        title += " - DOES NOT FIT"
+    output.table(title, ("", "one step"), rows)
+    if document["note"]:
+        output.note(f"note: {document['note']}")
+
+
+def _show_ops(ops: list[dict[str, Any]]) -> None:
+    output.table(
+        "",
+        ("op", "kind", *PARTS, "parameters", "forward FLOP"),
+        [
+            (
+                op["name"],
+                op["kind"],
+                *(seconds(op[f"{part}_s"]) for part in PARTS),
+                f"{op['parameters']:,}",
+                si(op["flop"], "FLOP"),
+            )
+            for op in ops
+        ],
+    )

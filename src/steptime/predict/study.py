@@ -1,0 +1,91 @@
+"""A study: predictions over models, devices, batches and numbers of workers, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from steptime.build import build_step
+from steptime.core.graph import Graph
+from steptime.core.hardware import Device, Link
+from steptime.core.workload import Workload
+from steptime.predict import method as method_of
+from steptime.predict.collectives import COLLECTIVES, PALEO, Fabric
+from steptime.predict.grid import bundles, step_seconds
+from steptime.predict.prediction import fits_into
+
+
+class Cell(NamedTuple):
+    """One prediction of a study. `batch` is a worker's; `step_s` holds the exchange, `comm_s`."""
+
+    model: str
+    device: str
+    batch: int
+    workers: int
+    step_s: float
+    forward_s: float
+    backward_s: float
+    update_s: float
+    comm_s: float
+    samples_per_s: float | None
+    peak_memory_bytes: int
+    status: str
+
+
+Maker = Callable[[int | None], Workload]
+
+
+def _step(make: Maker, batch: int) -> Graph:
+    return build_step(make(batch))
+
+
+def study(
+    models: Sequence[Maker],
+    devices: Sequence[Device],
+    batches: Sequence[int] | None,
+    workers: Sequence[int],
+    link: Link | None,
+    method: str,
+    options: Mapping[str, str],
+) -> Iterator[Cell]:
+    """Give every cell, workers changing fastest, then batches, devices and models.
+
+    A maker gives a model's workload at a batch, at its own for None, which is taken where no
+    `batches` are given. Every worker keeps the batch (weak scaling); gradients are exchanged by
+    the method's usual collective. Raises `InputError` as a single prediction does.
+    """
+    chosen = method_of(method)
+    settings = chosen.chosen(options)
+    schemes = COLLECTIVES if settings.update else PALEO
+    exchange = schemes[chosen.collective]
+    fabric = None if link is None else Fabric(link, efficiency=settings.ppp_comm)
+    for make in models:
+        first = make(batches[0] if batches else None)
+        wanted = batches or (first.batch_per_replica,)
+        at = bundles(partial(_step, make), wanted, first.dtype, settings)
+        for device in devices:
+            for batch in wanted:
+                found = at(batch)
+                times = step_seconds(found, device, first.dtype, settings)
+                alone_s = times.step_s
+                fits = fits_into(found.peak_memory_bytes, device)
+                for count in workers:
+                    comm_s = 0.0
+                    if fabric is not None and count > 1:
+                        comm_s = exchange(found.gradient_bytes, count, fabric)
+                    step_s = alone_s + comm_s
+                    yield Cell(
+                        first.label,
+                        device.name,
+                        batch,
+                        count,
+                        step_s,
+                        times.forward_s,
+                        times.backward_s,
+                        times.update_s,
+                        comm_s,
+                        count * batch / step_s if step_s else None,
+                        found.peak_memory_bytes,
+                        "ok" if fits else "oom",
+                    )
