@@ -77,6 +77,30 @@ def mul_gradient(b: Backward) -> tuple[str | None, ...]:
     return da, db
 
 
+def maximum_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
+    """Give the larger elements of two tensors of one shape."""
+    require(a.shape == b.shape, f"shapes {show(a, b)} differ")
+    return (a,)
+
+
+def maximum_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dY where an input is the larger one."""
+    return b.emit("maximum_grad", (*b.op.inputs, b.grad), "grad")
+
+
+def prelu_outputs(x: TensorSpec, slope: TensorSpec) -> Specs:
+    """Give `x [n, c, ...], slope [c] or [1] -> [n, c, ...]`."""
+    fits = slope.shape == (1,) or slope.shape == x.shape[1:2]
+    require(fits and len(x.shape) >= 2, f"PReLU of {show(x)} with slopes {show(slope)}")
+    return (x,)
+
+
+def prelu_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dX = dY or dY * slope; dslope sums dY * X where X is below 0."""
+    x, slope = b.op.inputs
+    return b.emit("prelu_grad", (x, slope, b.grad), "grad")
+
+
 def dropout_gradient(b: Backward) -> tuple[str | None, ...]:
     """dX = dY * mask / (1 - p)."""
     return (b.emit("dropout_grad", (b.grad, b.saved[0]), "grad_input", **b.attrs)[0],)
@@ -142,6 +166,32 @@ KINDS = {
         Example((vector(2, 3, 4), vector(4))),
         "definition",
         gradient=mul_gradient,
+    ),
+    "maximum": OpKind(
+        maximum_outputs,
+        per_element(1),
+        Example((_X, _X)),
+        "definition",
+        gradient=maximum_gradient,
+    ),
+    "maximum_grad": OpKind(
+        lambda a, b, grad: (a, b),
+        per_element(3),
+        Example((_X, _X, _X)),
+        "derivative of maximum: one comparison, dy to each input or 0",
+    ),
+    "prelu": OpKind(
+        prelu_outputs,
+        per_element(2),
+        Example((vector(2, 3, 4), vector(3))),
+        "He et al. 2015 (PReLU), eq. 1: max(x, 0) + a min(x, 0), a comparison and a product",
+        gradient=prelu_gradient,
+    ),
+    "prelu_grad": OpKind(
+        lambda x, slope, grad: (x, slope),
+        per_element(4),
+        Example((vector(2, 3, 4), vector(3), vector(2, 3, 4))),
+        "derivative of prelu, eq. 3: dx a comparison and a product, da a product and a sum",
     ),
     "dropout": OpKind(
         same_as_first,

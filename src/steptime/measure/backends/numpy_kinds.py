@@ -122,6 +122,29 @@ def silu_grad(x: Array, grad: Array) -> Array:
     return grad * s * (1 + x * (1 - s))
 
 
+def maximum_grad(a: Array, b: Array, grad: Array) -> tuple[Array, Array]:
+    """Give dy to the larger of two, half of it to each where they are equal."""
+    share = ((a > b) + 0.5 * (a == b)).astype(grad.dtype)
+    return grad * share, grad * (1 - share)
+
+
+def _slopes(slope: Array, x: Array) -> Array:
+    return slope.reshape(-1, *(1,) * (x.ndim - 2))
+
+
+def prelu(x: Array, slope: Array) -> Array:
+    """Give x, times the slope of its channel where it is below 0."""
+    return np.where(x > 0, x, x * _slopes(slope, x))
+
+
+def prelu_grad(x: Array, slope: Array, grad: Array) -> tuple[Array, Array]:
+    """Give the gradients of input and slopes."""
+    dx = np.where(x > 0, grad, grad * _slopes(slope, x))
+    below = np.where(x > 0, 0, grad * x)
+    axes = None if slope.size == 1 else (0, *range(2, x.ndim))
+    return dx, np.asarray(below.sum(axes)).reshape(slope.shape).astype(slope.dtype)
+
+
 def softmax(x: Array) -> Array:
     """Give the softmax over the last axis."""
     e = np.exp(x - x.max(-1, keepdims=True))
@@ -272,6 +295,10 @@ RUNS: dict[str, Run] = {
     "softmax_grad": softmax_grad,
     "add": np.add,
     "mul": np.multiply,
+    "maximum": np.maximum,
+    "maximum_grad": maximum_grad,
+    "prelu": prelu,
+    "prelu_grad": prelu_grad,
     "dropout": dropout,
     "dropout_grad": dropout_grad,
     "cast": cast,

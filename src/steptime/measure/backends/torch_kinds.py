@@ -281,6 +281,8 @@ RUNS: dict[str, Callable[..., Tensor]] = {
     "softmax": softmax,
     "add": torch.add,
     "mul": torch.mul,
+    "maximum": torch.maximum,
+    "prelu": functional.prelu,
     "dropout": dropout,
     "cast": cast,
     "concat": concat,
