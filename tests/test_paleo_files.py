@@ -360,10 +360,10 @@ BAD: dict[str, tuple[Table, str]] = {
         {**DATA, "more": image(2, 8, 8, 3), "s": layer("Elementwise", "data", "more")},
         "one layer of type Input; found 'data', 'more'",
     ),
-    "orphan": ({**DATA, "a": layer("ReLU")}, "layer 'a': a layer of type ReLU has one parent"),
+    "orphan": ({**DATA, "a": layer("ReLU")}, "layer 'a': type 'ReLU' has one parent"),
     "two parents": (
         {**DATA, "a": layer("ReLU", "data", "data")},
-        "layer 'a': a layer of type ReLU has one parent, not 2",
+        "layer 'a': type 'ReLU' has one parent, not 2",
     ),
     "unknown parent": (
         {**DATA, "a": layer("ReLU", "dta")},

@@ -99,7 +99,7 @@ def _check_parents(entry: Entry) -> None:
     count = len(entry.parents)
     if not least <= count <= most:
         wanted = "one parent" if most == 1 else "parents"
-        raise fault(entry.name, f"a layer of type {entry.type} has {wanted}, not {count}")
+        raise fault(entry.name, f"type {shorten(entry.type)} has {wanted}, not {count}")
 
 
 def _type(entry: Entry) -> LayerType:
@@ -142,18 +142,16 @@ def lower(b: Builder, network: Network, batch: int) -> str:
 
 def _ends(network: Network) -> set[str]:
     """Give the layers that no other reads; an accuracy beside other readers is none."""
-    readers: dict[str, list[Entry]] = {entry.name: [] for entry in network.entries}
-    for entry in network.entries:
-        for parent in entry.parents:
-            readers[parent].append(entry)
-    ends = [entry for entry in network.entries if not readers[entry.name]]
-    beside = {
+    read = {parent for entry in network.entries for parent in entry.parents}
+    used = {
+        parent for entry in network.entries if entry.type != "Accuracy" for parent in entry.parents
+    }
+    ends = (entry for entry in network.entries if entry.name not in read)
+    return {
         end.name
         for end in ends
-        if end.type == "Accuracy"
-        and any(r.type != "Accuracy" for name in end.parents for r in readers[name])
+        if end.type != "Accuracy" or not any(parent in used for parent in end.parents)
     }
-    return {end.name for end in ends} - beside
 
 
 def _result(b: Builder, name: str, tensor: str, classified: bool) -> str:
