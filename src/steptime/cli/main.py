@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime import __version__
-from steptime.cli import look, measure, model, output, predict
+from steptime.cli import explain, look, measure, model, output, predict, split
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
 from steptime.store import StoreError
 
@@ -51,6 +51,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "list": model.list_,
     "count": model.count,
     "predict": predict.predict,
+    "explain": explain.explain,
+    "split": split.split,
     "doctor": measure.doctor,
     "probe": measure.probe,
     "run": measure.run,

@@ -50,6 +50,9 @@ AllowUnknown = Annotated[
         help="Let layers of unknown type in a network's file pass their input on.",
     ),
 ]
+Device = Annotated[
+    str, typer.Option("--device", help="A device (steptime list devices), FILE.toml or local.")
+]
 Method = Annotated[str, typer.Option("--method", help="The cost model (steptime list methods).")]
 Phase = Annotated[str, typer.Option("--phase", help="train or infer.")]
 Dtype = Annotated[

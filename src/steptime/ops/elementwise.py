@@ -128,6 +128,7 @@ KINDS = {
             Example((_X,)),
             source,
             gradient=_through(f"{name}_grad", kept),
+            pointwise=True,
         )
         for name, (flop, _, kept, source) in _ACTIVATIONS.items()
     },
@@ -137,6 +138,7 @@ KINDS = {
             per_element(flop),
             Example((_X, _X)),
             f"derivative of {name}",
+            pointwise=True,
         )
         for name, (_, flop, _, _) in _ACTIVATIONS.items()
     },
@@ -159,6 +161,7 @@ KINDS = {
         Example((vector(2, 3, 4), vector(3, 4))),
         "definition",
         gradient=add_gradient,
+        pointwise=True,
     ),
     "mul": OpKind(
         broadcast_outputs,
@@ -166,6 +169,7 @@ KINDS = {
         Example((vector(2, 3, 4), vector(4))),
         "definition",
         gradient=mul_gradient,
+        pointwise=True,
     ),
     "maximum": OpKind(
         maximum_outputs,
@@ -173,12 +177,14 @@ KINDS = {
         Example((_X, _X)),
         "definition",
         gradient=maximum_gradient,
+        pointwise=True,
     ),
     "maximum_grad": OpKind(
         lambda a, b, grad: (a, b),
         per_element(3),
         Example((_X, _X, _X)),
         "derivative of maximum: one comparison, dy to each input or 0",
+        pointwise=True,
     ),
     "prelu": OpKind(
         prelu_outputs,
@@ -186,6 +192,7 @@ KINDS = {
         Example((vector(2, 3, 4), vector(3))),
         "He et al. 2015 (PReLU), eq. 1: max(x, 0) + a min(x, 0), a comparison and a product",
         gradient=prelu_gradient,
+        pointwise=True,
     ),
     "prelu_grad": OpKind(
         lambda x, slope, grad: (x, slope),
@@ -200,12 +207,14 @@ KINDS = {
         "Srivastava et al. 2014: mask and scale; drawing the mask is not counted",
         gradient=dropout_gradient,
         saved=_mask,
+        pointwise=True,
     ),
     "dropout_grad": OpKind(
         same_as_first,
         per_element(2),
         Example((_X, vector(3, 4, dtype="bool")), {"p": 0.5}),
         "mask and scale",
+        pointwise=True,
     ),
     "cast": OpKind(
         cast_outputs,
@@ -213,5 +222,6 @@ KINDS = {
         Example((_X,), {"dtype": "bfloat16"}),
         "definition: copies into another element type",
         gradient=cast_gradient,
+        pointwise=True,
     ),
 }

@@ -158,6 +158,7 @@ KINDS = {
         "definition: one addition an element; in place, as libraries add it in the product",
         gradient=bias_gradient,
         storage="in_place",
+        pointwise=True,
     ),
     "reduce_sum": OpKind(
         reduce_sum_outputs,

@@ -69,7 +69,8 @@ class OpKind:
     view of the first input, or overwrites it (every output overwrites the input of its place).
     `read(*specs, **attrs)` gives the bytes read where an op does not read every input whole.
     `scratch(*specs, **attrs)` gives the bytes of whole tensors that are made and dropped inside the
-    op (not the workspace of kernels).
+    op (not the workspace of kernels). A `pointwise` kind makes each element from the same element
+    of its inputs, so that it can run in the kernel that makes one of them.
     """
 
     outputs: Callable[..., Specs]
@@ -82,6 +83,7 @@ class OpKind:
     storage: Literal["new", "view", "in_place"] = "new"
     read: Callable[..., int] | None = None
     scratch: Callable[..., int] | None = None
+    pointwise: bool = False
 
 
 def require(condition: bool, message: str) -> None:

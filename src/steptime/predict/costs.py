@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from steptime.core.dtypes import SIZE_BYTES, precision
-from steptime.core.graph import Graph, Layer
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph, Layer, Op
 from steptime.count import op_cost
 from steptime.ops import OPS
 from steptime.ops.training import parameters_of
 from steptime.predict import paleo_layers
+from steptime.predict.fusion import fused
 from steptime.predict.layers import layers_of
 from steptime.predict.paleo_layers import FLOAT_BYTES, reads_data, true_work
 from steptime.predict.settings import Settings
@@ -52,6 +54,11 @@ def costs(graph: Graph, dtype: str, settings: Settings) -> Costs:
     Raises `InputError` where Paleo's rules are asked for and do not know a layer.
     """
     if settings.ops:
+        if not settings.dtype and precision(dtype).compute != "float32":
+            raise InputError(
+                f"option dtype=paleo counts elements of 4 bytes, but the ops are of {dtype}; "
+                "add --option ops=paleo, or take --dtype float32"
+            )
         return _by_op(graph, dtype, settings)
     size = SIZE_BYTES[precision(dtype).compute] if settings.dtype else FLOAT_BYTES
     layers = layers_of(graph)
@@ -141,13 +148,12 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Costs:
         rows[name][0].extend(_scaled(_forward(layer, settings), size))
         if trains:
             rows[name][1].extend(_scaled(_backward(layer, settings, wanted), size))
-    for op in graph.ops:
+    for op, work in _kernels(graph, settings):
         name = op.of or op.name
         row = OPS[op.kind]
         if (row.storage == "view" and not settings.views) or (name in ruled and row.work):
             continue
-        cost = op_cost(graph, op)
-        rows[name][PARTS.index(op.part)].append(Work(cost.flop, (cost.traffic_bytes,)))
+        rows[name][PARTS.index(op.part)].append(work)
     kinds = {op.name: op.kind for op in graph.ops}
     parameters = parameters_of(graph)
     found = tuple(
@@ -165,6 +171,14 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Costs:
         return Costs(found)
     total = sum(layer.parameters for layer in layers_of(graph))
     return Costs(found, (paleo_layers.update(total),))
+
+
+def _kernels(graph: Graph, settings: Settings) -> Iterable[tuple[Op, Work]]:
+    """Give the kernels of a step, each with the op whose row it belongs to."""
+    if settings.fuse:
+        return fused(graph)
+    costed = ((op, op_cost(graph, op)) for op in graph.ops)
+    return ((op, Work(cost.flop, (cost.traffic_bytes,))) for op, cost in costed)
 
 
 def _ruled(graph: Graph) -> dict[str, Layer]:

@@ -1,0 +1,96 @@
+"""The command `explain`: from Paleo's number to the analytic one, correction by correction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steptime.cli import options, output
+from steptime.core.units import seconds
+
+PARTS = ("forward_s", "backward_s", "update_s")
+
+
+def explain(
+    model: options.Model,
+    device: options.Device,
+    batch: options.Batch = None,
+    phase: options.Phase = "train",
+    dtype: options.Dtype = "float32",
+    optimizer: options.Optimizer = "sgd",
+    option: options.Settings = None,
+    allow_unknown: options.AllowUnknown = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Draw it: .png, .svg, .pdf or .html."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Show the step from Paleo's number to the analytic one, correction by correction."""
+    from steptime import catalog
+    from steptime.build import build_step
+    from steptime.plots.files import check_path, save
+    from steptime.predict.explain import explain as stages
+
+    if out is not None:
+        check_path(out)
+    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+    found = catalog.device(device)
+    given = options.pairs(option, "option")
+    steps = stages(build_step(workload), workload.dtype, found, given)
+    document: dict[str, Any] = {
+        "model": workload.label,
+        "device": found.name,
+        "batch": workload.batch_per_replica,
+        "phase": workload.phase,
+        "dtype": workload.dtype,
+        "optimizer": workload.optimizer,
+        "options": given,
+        "paleo_s": steps[0].step_s,
+        "analytic_s": steps[-1].step_s,
+        "steps": [
+            {
+                "correction": step.correction,
+                "meaning": step.meaning,
+                "step_s": step.step_s,
+                "change_s": step.change_s,
+                **{part: getattr(step, part) for part in PARTS},
+            }
+            for step in steps
+        ],
+    }
+    title = (
+        f"{workload.label}, batch {workload.batch_per_replica}, {phase}, {dtype} on {found.name}"
+    )
+    if out is not None:
+        from steptime.plots.waterfall import chart
+
+        caption = [
+            "From Paleo as published to the analytic model; each correction on top of those above.",
+            f"Device data: {found.source}"[:110],
+        ]
+        changes = [(step.correction, step.step_s) for step in steps]
+        save(chart(changes, "analytic", title, caption), out)
+        output.note(f"waterfall: {out}")
+    if json:
+        output.emit_json(document)
+        return
+    output.table(
+        f"{title}: from paleo to analytic",
+        ("correction", "step", "change", "what is right"),
+        [
+            (
+                step.correction,
+                seconds(step.step_s),
+                None if i == 0 else _signed(step.change_s),
+                step.meaning,
+            )
+            for i, step in enumerate(steps)
+        ],
+    )
+
+
+def _signed(change_s: float) -> str:
+    return ("+" if change_s >= 0 else "-") + seconds(abs(change_s))
