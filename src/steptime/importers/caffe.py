@@ -14,7 +14,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.importers.caffe_inputs import SOURCES
 from steptime.importers.caffe_layers import (
     TYPES,
     UNMODELLED,
@@ -41,10 +42,17 @@ def read(text: str, name: str, allow_unknown: bool) -> Family:
     the layer.
     """
     message, strange = parse(text, name)
+    if len(message.layer) and len(message.layers):
+        raise InputError(f"{name}: has both 'layer' and the older 'layers'")
+    if not allow_unknown:
+        _check_types(message, name)
+        if strange:
+            raise strange[0].error(name)
+    odd = frozenset(field.layer for field in strange)
 
     @lru_cache(maxsize=2)
     def net(phase: Phase) -> Net:
-        return net_in_phase(message, phase, KNOWN, allow_unknown, name)
+        return net_in_phase(message, phase, KNOWN, odd, name)
 
     try:
         batch = net("TRAIN").batch
@@ -53,13 +61,19 @@ def read(text: str, name: str, allow_unknown: bool) -> Family:
             batch = net("TEST").batch  # a file for one phase alone
         except InputError:
             raise reason from None
-    if strange is not None and not allow_unknown:
-        raise strange
 
     def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:
         return _build(b, net("TRAIN" if b.training else "TEST"), batch, name, allow_unknown)
 
     return Family(name, build, {}, f"read from Caffe's {name}", batch, named=True)
+
+
+def _check_types(message: Any, where: str) -> None:
+    known = [*KNOWN, *SOURCES]
+    for i, layer in enumerate(message.layer):
+        if layer.type not in known:
+            place = f"{where}: layer {shorten(layer.name or f'number {i}')}"
+            raise unknown("type of layer", layer.type, known, place)
 
 
 def _build(b: Builder, net: Net, batch: int, where: str, allow_unknown: bool) -> str:
@@ -106,16 +120,21 @@ def _tops(n: Lowering, layer: Layer, is_end: bool, allow_unknown: bool) -> tuple
     try:
         _check_gradients(n, layer)
         if layer.type in LOSSES:
-            return (_loss(n, layer, x) if n.b.training else _without_loss(n, layer, x),)
-        if layer.type == "Softmax" and is_end and n.b.training:
-            return (_cross_entropy(n, layer, x),)
-        require_modelled(layer)
-        return lowered(n, layer, (x, *(n.tensor(number) for number in layer.bottoms[1:])))
+            tops: tuple[str, ...] = (_loss(n, layer, x),)
+        elif layer.type == "Softmax" and is_end and n.b.training:
+            tops = (_cross_entropy(n, layer, x),)
+        else:
+            require_modelled(layer)
+            others = (n.tensor(number) for number in layer.bottoms[1:])
+            tops = lowered(n, layer, (x, *others))
     except UnmodelledError:
         if not allow_unknown:
             raise
         n.b.unmodelled.append(layer.name)
         return (x,) * max(1, len(layer.tops))
+    if layer.odd:
+        n.b.unmodelled.append(layer.name)
+    return tops
 
 
 def _check_gradients(n: Lowering, layer: Layer) -> None:
@@ -130,7 +149,9 @@ def _check_gradients(n: Lowering, layer: Layer) -> None:
 
 
 def _loss(n: Lowering, layer: Layer, x: str) -> str:
-    """Give a loss layer's number."""
+    """Give a loss layer's number, in inference what the network ends with in its place."""
+    if not n.b.training:
+        return _without_loss(n, layer, x)
     if layer.type == "SoftmaxWithLoss":
         return _cross_entropy(n, layer, x)
     if layer.type == "EuclideanLoss":

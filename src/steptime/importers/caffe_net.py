@@ -44,7 +44,8 @@ _SHOWN_NAMES = 1000  # the nearest name is looked for among as many blobs
 class Layer:
     """A layer of the file: its message, and the numbers of the blobs that it reads and makes.
 
-    `training` is false where the file sets the layer itself to TEST.
+    `training` is false where the file sets the layer itself to TEST. A layer is `strange` if it is
+    of unknown type, `odd` if it has an unknown field.
     """
 
     name: str
@@ -53,7 +54,8 @@ class Layer:
     bottoms: tuple[int, ...]
     tops: tuple[int, ...]
     training: bool
-    strange: bool = False
+    strange: bool
+    odd: bool
 
     @property
     def loss_weight(self) -> float:
@@ -76,23 +78,23 @@ class Net:
     """The layers of one phase that lead to its `ends`, in order; `batch` is the file's own."""
 
     layers: tuple[Layer, ...]
-    ends: tuple[Layer, ...]
+    ends: frozenset[Layer]
     sources: Mapping[int, Source]
     batch: int
 
 
 def net_in_phase(
-    net: Any, phase: Phase, known: Collection[str], allow_unknown: bool, where: str
+    net: Any, phase: Phase, known: Collection[str], odd: Collection[int], where: str
 ) -> Net:
-    """Give the network of a message in a phase.
+    """Give the network of a message in a phase, of types `known`; layers number `odd` are odd.
 
     In training its ends are the layers with a loss weight, or all outputs if there is none; in
     inference the outputs, of several losses the one of largest weight (the others are auxiliary).
     A layer that leads to no end is left out, as one that only measures (`UNUSED`).
     Raises `InputError`, naming the layer, for what cannot be read.
     """
-    layers, sources = _connected(net, phase, known, allow_unknown, where)
-    ends = set(_ends(layers, phase))
+    layers, sources = _connected(net, phase, known, odd, where)
+    ends = frozenset(_ends(layers, phase))
     if not ends:
         raise InputError(f"{where}: no layers in phase {phase}")
     shapes = [source.shape for source in sources.values() if source.shape]
@@ -105,7 +107,7 @@ def net_in_phase(
             kept.append(layer)
             wanted.update(layer.bottoms)
     kept.reverse()
-    return Net(tuple(kept), tuple(layer for layer in kept if layer in ends), sources, shapes[0][0])
+    return Net(tuple(kept), ends, sources, shapes[0][0])
 
 
 class _Blobs:
@@ -132,11 +134,9 @@ class _Blobs:
 
 
 def _connected(
-    net: Any, phase: Phase, known: Collection[str], allow_unknown: bool, where: str
+    net: Any, phase: Phase, known: Collection[str], odd: Collection[int], where: str
 ) -> tuple[list[Layer], dict[int, Source]]:
     """Give the layers of a phase with their blobs numbered, and the blobs that are fed."""
-    if len(net.layer) and len(net.layers):
-        raise InputError(f"{where}: has both 'layer' and the older 'layers'")
     blobs = _Blobs()
     sources: dict[int, Source] = {}
     for name, shape in net_inputs(net, where):
@@ -153,15 +153,14 @@ def _connected(
             for top, fed in source_shapes(message, kind, place):
                 sources[blobs.make(top, (), place)] = Source(top, fed)
             continue
-        if kind not in known and not allow_unknown:
-            raise unknown("type of layer", kind, known, place)
         if name in taken:
             name = f"{name}#{i}"  # Caffe runs two layers of one name, too
         taken.add(name)
         bottoms = tuple(blobs.read(bottom, place) for bottom in message.bottom)
         tops = tuple(blobs.make(top, message.bottom, place) for top in message.top)
+        strange = kind not in known
         layers.append(
-            Layer(name, kind, message, bottoms, tops, _trains(message), kind not in known)
+            Layer(name, kind, message, bottoms, tops, _trains(message), strange, i in odd)
         )
     return layers, sources
 
@@ -174,7 +173,7 @@ def _ends(layers: list[Layer], phase: Phase) -> list[Layer]:
         layer for layer in layers if layer.type not in UNUSED and used.isdisjoint(layer.tops)
     ]
     if phase == "TRAIN" and losses:
-        return [*losses, *(layer for layer in outputs if layer.strange and layer not in losses)]
+        return [*losses, *(layer for layer in outputs if layer.strange)]
     main = max((abs(layer.loss_weight) for layer in losses), default=0.0)
     return [
         layer
