@@ -210,7 +210,7 @@ OTHERS = [
         "predict fc --device T4 --option dispach=no",
         "unknown option 'dispach'; did you mean 'dispatch'?",
     ),
-    ("predict fc --device T4 --option dispatch=maybe", "option dispatch is yes or no, not 'maybe'"),
+    ("predict fc --device T4 --option dispatch=maybe", "option dispatch is exact or paleo, not 'maybe'"),
     ("predict fc --device T4 --option dispatch", "option 'dispatch' is not of the form name=value"),
     (f"predict fc --device T4 --option dispatch={LONG}", f"not '{LONG[:60]}...'"),
     (

@@ -33,8 +33,8 @@ _PARADNN = re.compile(
 class Choice:
     """A network that a user named: family, hyperparameters as given, the batch if it was named.
 
-    A network of a file has its path as `file`, the file's name as `model`, and as hyperparameters
-    the hash of its content and whether unknown layers are allowed.
+    A network of a file has its path as `file`, and the file's name as `model`; `allow_unknown` lets
+    its layers of unknown type pass their input on.
     """
 
     model: str
@@ -42,6 +42,7 @@ class Choice:
     batch: object | None = None
     where: str = ""
     file: str = ""
+    allow_unknown: bool = False
 
 
 def read_model(text: str, allow_unknown: bool = False) -> Choice:
@@ -82,16 +83,23 @@ def _is_path(text: str) -> bool:
 
 def _read_file(path: str, allow_unknown: bool) -> Choice:
     """Give the choice that a file says: a table with `family`, or a network of another tool."""
-    if path.endswith((".toml", ".json")):
+    if not is_network_file(path) or path.endswith(".json"):
         table = read_table(path, "model")
         named = isinstance(table, dict) and ("family" in table or "model" in table)
         network_of_layers = isinstance(table, dict) and "layers" in table and not named
         if not (path.endswith(".json") and network_of_layers):
             return choice_of(table, path)
-    given: dict[str, object] = {"sha256": content_hash(read_content(path))}
-    if allow_unknown:
-        given["allow_unknown"] = True
-    return Choice(Path(path).name, given, None, path, path)
+    return Choice(Path(path).name, {}, None, path, path, allow_unknown)
+
+
+def family_of(choice: Choice) -> Family:
+    """Give the family, the named network or the network of a file that a user named.
+
+    Raises `InputError` for an unknown name and for a file that holds no network.
+    """
+    if choice.file:
+        return network(choice.file, content_hash(read_content(choice.file)), choice.allow_unknown)
+    return family(choice.model, choice.where if choice.where != choice.model else "")
 
 
 def read_table(text: str, what: str) -> object:
@@ -134,14 +142,16 @@ def choice_of(table: object, where: str) -> Choice:
         raise InputError(f"{where}: give one of 'family' and 'model'")
     if not isinstance(names[0], str):
         raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")
-    if _is_path(names[0]):
+    if _is_path(names[0]) and not is_network_file(names[0]):
         raise InputError(f"{where}: {shorten(names[0])} is a file, not the name of a family")
     named = read_model(names[0])
+    if _is_path(names[0]) and not named.file:
+        raise InputError(f"{where}: {shorten(names[0])} holds a family; write it here")
     for key in (*named.given, *(["batch"] if named.batch is not None else [])):
         if key in given:
             raise InputError(f"{where}: '{key}' is given twice")
     batch = given.pop("batch", named.batch)
-    return Choice(named.model, {**named.given, **given}, batch, where)
+    return Choice(named.model, {**named.given, **given}, batch, where, named.file)
 
 
 def make_workload(
@@ -152,12 +162,12 @@ def make_workload(
     optimizer: str = "sgd",
 ) -> Workload:
     """Give the checked workload of a chosen network; raises `InputError` for what does not fit."""
+    chosen = family_of(choice)
+    params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
     if choice.file:
-        params = {str(key): _value(value) for key, value in choice.given.items()}
-        chosen = _of_file(choice.file, params)
-    else:
-        chosen = family(choice.model, choice.where if choice.where != choice.model else "")
-        params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
+        params["sha256"] = content_hash(read_content(choice.file))
+        if choice.allow_unknown:
+            params["allow_unknown"] = True
     sizes = [whole_number(size, "batch") for size in (batch, choice.batch) if size is not None]
     if len(set(sizes)) > 1:
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
@@ -177,21 +187,12 @@ def make_workload(
     )
 
 
-def _value(value: object) -> Value:
-    if not isinstance(value, str | int | float):
-        raise InputError(f"{shorten(value)} is not a value")
-    return value
-
-
-def _of_file(path: str, params: Mapping[str, Any]) -> Family:
-    return network(path, str(params["sha256"]), bool(params.get("allow_unknown", False)))
-
-
 @lru_cache(maxsize=64)
 def _built(text: str) -> Graph:
     table = json.loads(text)
     if table["file"]:
-        chosen = _of_file(table["file"], table["params"])
+        given = table["params"]
+        chosen = network(table["file"], given["sha256"], given.get("allow_unknown", False))
         values: dict[str, Value] = {}
     else:
         chosen = family(table["model"])

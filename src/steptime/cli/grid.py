@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options, output
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.units import seconds, size
 
 if TYPE_CHECKING:
@@ -99,8 +100,13 @@ def _checked(names: list[str], where: str) -> list[str]:
 
 def show(found: Axes, out: str | None, as_json: bool) -> None:
     """Predict every cell and write them: to a file, as JSON, or as a table."""
+    from steptime.plots.files import check_folder, write_whole
     from steptime.predict.study import study
 
+    if out is not None:
+        if Path(out).suffix not in FORMATS:
+            raise unknown("table format", Path(out).suffix or out, FORMATS, shorten(out))
+        check_folder(Path(out))
     cells = study(
         [_maker(name, found.how) for name in found.models],
         found.devices,
@@ -112,7 +118,7 @@ def show(found: Axes, out: str | None, as_json: bool) -> None:
     )
     if out is not None:
         kept = list(cells)
-        _write(Path(out), kept)
+        write_whole(Path(out), FORMATS[Path(out).suffix](kept).encode())
         output.note(f"{len(kept)} cells in {out}")
         cells = iter(kept)
     if as_json:
@@ -141,26 +147,19 @@ def _emit(cells: Iterable[Cell]) -> None:
     out.flush()
 
 
-def _write(path: Path, cells: Sequence[Cell]) -> None:
-    """Write a .csv or .jsonl file; raises `InputError` for another name, or where it cannot."""
-    writers = {".csv": _csv, ".jsonl": _jsonl}
-    if path.suffix not in writers:
-        raise InputError(f"--out {shorten(str(path))}: must end in {' or '.join(writers)}")
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writers[path.suffix](file, cells)
-    except OSError as error:
-        raise InputError(f"--out {shorten(str(path))}: {error.strerror}") from None
-
-
-def _csv(file: IO[str], cells: Sequence[Cell]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
+def _csv(cells: Sequence[Cell]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(cells[0]._fields)
     writer.writerows(cells)
+    return text.getvalue()
 
 
-def _jsonl(file: IO[str], cells: Sequence[Cell]) -> None:
-    file.writelines(json.dumps(cell._asdict()) + "\n" for cell in cells)
+def _jsonl(cells: Sequence[Cell]) -> str:
+    return "".join(json.dumps(cell._asdict()) + "\n" for cell in cells)
+
+
+FORMATS: dict[str, Callable[[Sequence[Cell]], str]] = {".csv": _csv, ".jsonl": _jsonl}
 
 
 def _table(cells: Sequence[Cell], found: Axes) -> None:

@@ -147,6 +147,7 @@ def count(
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
+    allow_unknown: options.AllowUnknown = False,
     by_op: options.ByOp = False,
     json: options.Json = False,
 ) -> None:
@@ -158,8 +159,9 @@ def count(
     from steptime.count import count as count_graph
     from steptime.ops import OPS
 
-    workload = options.workload_of(model, batch, dtype, phase, optimizer)
-    found = count_graph(build_step(workload))
+    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+    graph = build_step(workload)
+    found = count_graph(graph)
     document: dict[str, Any] = {
         "model": workload.label,
         "batch": workload.batch_per_replica,
@@ -171,6 +173,7 @@ def count(
         "traffic_bytes": found.traffic_bytes,
         "activation_bytes": found.activation_bytes,
         "peak_memory_bytes": found.peak_memory_bytes,
+        "unmodelled": list(graph.unmodelled),
     }
     ops: list[dict[str, Any]] = [
         {
@@ -220,3 +223,6 @@ def _show_count(document: dict[str, Any], flop: int) -> None:
             ("peak memory", size(document["peak_memory_bytes"])),
         ],
     )
+    if document["unmodelled"]:
+        names = ", ".join(document["unmodelled"])
+        output.note(f"note: layers of unknown type are not counted: {names}")

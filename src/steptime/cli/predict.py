@@ -81,7 +81,8 @@ def _predicted(
 
     chosen = method_of(method)
     found = catalog.device(device)
-    made = prediction(chosen, build_step(workload), workload.dtype, found, given)
+    graph = build_step(workload)
+    made = prediction(chosen, graph, workload.dtype, found, given)
     times = made.estimate
     document = {
         "model": workload.label,
@@ -101,6 +102,7 @@ def _predicted(
         "peak_memory_bytes": made.peak_memory_bytes,
         "status": made.status,
         "note": "; ".join(made.remarks),
+        "unmodelled": list(graph.unmodelled),
     }
     ops = [
         {

@@ -6,15 +6,14 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from steptime.build import Choice, build_step, make_workload
+from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.workload import Workload
 from steptime.count import Count, count
 from steptime.measure.contract import Options
-from steptime.models import family
 from steptime.models.family import resolve
 from steptime.sweep.experiment import PLACE_AXES, STEP_AXES, Axes, Experiment, Sample, axes_of
 
@@ -80,7 +79,7 @@ def read_filters(
     experiment: Experiment, axes: Sequence[Axes], where: str
 ) -> tuple[list[Filter], bool]:
     """Give the conditions of `where`, and whether cells must fit in memory."""
-    parameters = (name for one in axes for name in family(one.model).parameters)
+    parameters = (name for one in axes for name in family_of(one.choice).parameters)
     names = {*_COUNTED, "batch", *parameters}
     filters, fits = [], False
     for text in experiment.where:
@@ -124,7 +123,7 @@ def cells_of(experiment: Experiment, where: str) -> tuple[Cells, bool]:
         seen.add(mark)
         if filters:
             counted = count(build_step(cell.workload)) if counting else None
-            values = {**resolve(family(one.model), _settings(chosen)), **chosen}
+            values = {**resolve(family_of(one.choice), _settings(chosen)), **chosen}
             if not all(condition.holds(values, counted) for condition in filters):
                 continue
         kept.append(index)
@@ -156,7 +155,7 @@ def _settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cell(one: Axes, chosen: Mapping[str, Any]) -> Cell:
-    choice = Choice(one.model, _settings(chosen), where=one.place)
+    choice = replace(one.choice, given=_settings(chosen), batch=None, where=one.place)
     workload = make_workload(choice, **{name: chosen[name] for name in STEP_AXES})
     place = {name: chosen[name] for name in PLACE_AXES if name != "backend"}
     return Cell(workload, chosen["backend"], Options(**place))

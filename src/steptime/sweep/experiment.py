@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from steptime.build import choice_of, read_table
+from steptime.build import Choice, choice_of, family_of, read_table
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import MOST_VISITS, expand_range, is_range
 from steptime.core.workload import OPTIMIZERS, PHASES
 from steptime.measure.contract import BACKENDS
-from steptime.models import family
 from steptime.models.family import whole_number
 
 
@@ -78,9 +77,9 @@ class Experiment(BaseModel):
 
 @dataclass(frozen=True)
 class Axes:
-    """One network of an experiment: its name, its place there, the values of every axis."""
+    """One network of an experiment: what was chosen, its place there, the values of every axis."""
 
-    model: str
+    choice: Choice
     place: str
     values: Mapping[str, Sequence[Any]]
 
@@ -162,7 +161,7 @@ def axes_of(experiment: Experiment, where: str) -> list[Axes]:
     for i, entry in enumerate(experiment.networks):
         place = f"{where}: networks[{i}]"
         choice = choice_of(entry, place)
-        chosen = family(choice.model, place)
+        chosen = family_of(choice)
         values: dict[str, Sequence[Any]] = {
             axis: getattr(experiment, axis) for axis in (*PLACE_AXES, *STEP_AXES[:-1])
         }
@@ -178,7 +177,7 @@ def axes_of(experiment: Experiment, where: str) -> list[Axes]:
                 values[name] = _values(choice.given[name], f"{place}: {name}")
             elif parameter.sweep and not chosen.named:
                 values[name] = _values(parameter.sweep, f"{place}: {name}")
-        found.append(Axes(choice.model, place, values))
+        found.append(Axes(choice, place, values))
     return found
 
 
