@@ -8,7 +8,7 @@ Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from steptime.core.errors import InputError, unknown
@@ -37,7 +37,8 @@ class ScalingRow:
     """The step of `workers` workers; seconds. Parts are of one worker, who has the largest batch.
 
     `comm_s` holds every collective; the step is compute + the chosen one - `overlap_s`, the part
-    that hides behind the backward pass. `speedup` is the throughput over that of one worker.
+    that hides behind the backward pass. `speedup` is the throughput over that of one worker;
+    `parts` are the further ones of model and hybrid parallelism.
     """
 
     workers: int
@@ -55,6 +56,7 @@ class ScalingRow:
     efficiency: float
     samples_per_s: float
     note: str = ""
+    parts: Mapping[str, object] = field(default_factory=dict)
 
 
 def data_parallel(
@@ -71,18 +73,13 @@ def data_parallel(
     for more workers than examples in strong scaling (Paleo computes one example on each), and
     where several workers have no link.
     """
-    if scaling not in SCALINGS:
-        raise unknown("scaling", scaling, SCALINGS)
     how = exchange or Exchange()
     if how.overlap:
         _check_overlap(model)
     alone = _row(model, 1, batch, batch, how)
     rows = []
     for n in workers:
-        share = batch if scaling == "weak" else -(-batch // n)
-        note = ""
-        if scaling == "strong":
-            note = _uneven(model, n, batch, share)
+        share, note = batch_share(model, n, batch, scaling)
         found = _row(model, n, share * n if scaling == "weak" else batch, share, how)
         speedup = found.samples_per_s / alone.samples_per_s
         rows.append(replace(found, speedup=speedup, efficiency=speedup / n, note=note))
@@ -103,15 +100,24 @@ def stops_paying(rows: Sequence[ScalingRow]) -> int | None:
     return None
 
 
-def _uneven(model: StepModel, workers: int, batch: int, share: int) -> str:
-    """Give what to say of a batch that the workers do not divide."""
+def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tuple[int, str]:
+    """Give the largest share that a worker has of a batch, and what to say of it ("" for nothing).
+
+    Raises `InputError` for an unknown scaling, and for more workers than there are examples; Paleo
+    then computes one example on each worker.
+    """
+    if scaling not in SCALINGS:
+        raise unknown("scaling", scaling, SCALINGS)
+    if scaling == "weak":
+        return batch, ""
+    share = -(-batch // workers)
     if batch < workers:
         if not model.as_paleo:
             raise InputError(f"{workers} workers cannot share a batch of {batch} examples")
-        return f"{workers} workers compute one example each, {workers} and not {batch}"
+        return share, f"{workers} workers compute one example each, {workers} and not {batch}"
     if batch % workers:
-        return f"{batch} examples are no multiple of {workers}: the largest share is {share}"
-    return ""
+        return share, f"{batch} examples are no multiple of {workers}: the largest share is {share}"
+    return share, ""
 
 
 def _row(model: StepModel, workers: int, whole: int, share: int, how: Exchange) -> ScalingRow:

@@ -1,0 +1,133 @@
+"""A network as a list of layers and of groups of parallel chains, and how long that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from steptime.core.errors import InputError
+from steptime.core.graph import Layer
+
+MOST_FORKS = 200  # one inside the other
+
+
+@dataclass(frozen=True)
+class Group:
+    """Chains that may run at the same time; each is a list like the whole network."""
+
+    chains: tuple[tuple[str | Group, ...], ...]
+
+
+Item = str | Group
+Nested = tuple[Item, ...]
+
+
+def nested(layers: Sequence[Layer]) -> Nested:
+    """Give the nested list of a network's layers, by name.
+
+    Where layers fork, each branch is a chain up to a layer with several parents; a branch without
+    a layer of its own is none. Of the layers that are ready then, one goes on the list itself,
+    several start the chains of the next group. Paleo stops at a fork inside a chain; here the chain
+    is a list with groups of its own. Layers a -> b, c; b -> d; b, c, d -> e are the list
+    a, {b d | c}, e. Raises `InputError` for forks nested more than `MOST_FORKS` deep.
+    """
+    names = {layer.name for layer in layers}
+    parents = {layer.name: names.intersection(layer.parents) for layer in layers}
+    children: dict[str, dict[str, None]] = {layer.name: {} for layer in layers}
+    for layer in layers:
+        for parent in parents[layer.name]:
+            children[parent][layer.name] = None
+    walk = _Walk({name: len(found) for name, found in parents.items()}, children)
+    roots = [name for name, found in parents.items() if not found]
+    return walk.chain(roots, len(roots) > 1, 0).items
+
+
+@dataclass
+class _Chain:
+    """A chain so far, and how many parents it has seen of each layer with several."""
+
+    items: Nested = ()
+    met: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """What a network is to walk over: numbers of parents, and children."""
+
+    parents: dict[str, int]
+    children: dict[str, dict[str, None]]
+
+    def chain(self, heads: list[str], forks: bool, depth: int) -> _Chain:
+        """Give the chain that begins with `heads`, several where it `forks` at once.
+
+        It runs on until layers remain that wait for parents outside it.
+        """
+        if depth > MOST_FORKS:
+            raise InputError(f"layer '{heads[0]}': more than {MOST_FORKS} forks within each other")
+        items: list[Item] = []
+        met: dict[str, int] = {}
+        ready: list[str] = []
+        while heads:
+            if forks:
+                chains = [self.chain([head], False, depth + 1) for head in heads]
+                items.append(Group(tuple(chain.items for chain in chains)))
+                for chain in chains:
+                    for name, count in chain.met.items():
+                        self._meet(met, name, count, ready)
+                heads, forks, ready = ready, len(ready) > 1, []
+                continue
+            (head,) = heads
+            items.append(head)
+            below = self.children[head]
+            for name in below:
+                if self.parents[name] > 1:
+                    self._meet(met, name, 1, ready)
+            own = [name for name in below if self.parents[name] == 1]
+            if own:
+                heads, forks = own, len(below) > 1
+            else:
+                heads, forks, ready = ready, len(ready) > 1, []
+        return _Chain(tuple(items), met)
+
+    def _meet(self, met: dict[str, int], name: str, count: int, ready: list[str]) -> None:
+        """Note parents of a layer that a chain has passed; it is ready when all are."""
+        met[name] = met.get(name, 0) + count
+        if met[name] == self.parents[name]:
+            del met[name]
+            ready.append(name)
+
+
+def lower_bound(
+    items: Nested,
+    seconds: Callable[[str], float],
+    device: Callable[[str], int] | None = None,
+) -> float:
+    """Give the seconds of a nested list whose groups take as long as their slowest chain.
+
+    With `device`, of a layer, the chains of a group that begin on one device follow one another.
+    """
+    total = 0.0
+    for item in items:
+        if isinstance(item, str):
+            total += seconds(item)
+            continue
+        busy: dict[int, float] = {}
+        for place, chain in enumerate(item.chains):
+            on = place if device is None else device(_first(chain))
+            busy[on] = busy.get(on, 0.0) + lower_bound(chain, seconds, device)
+        total += max(busy.values())
+    return total
+
+
+def _first(items: Nested) -> str:
+    first = items[0]
+    return first if isinstance(first, str) else _first(first.chains[0])
+
+
+def has_nested_forks(items: Nested, inside: bool = False) -> bool:
+    """Whether a chain of a group holds a group itself, where Paleo stops."""
+    return any(
+        inside or any(has_nested_forks(chain, True) for chain in item.chains)
+        for item in items
+        if isinstance(item, Group)
+    )
