@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime import __version__
-from steptime.cli import explain, look, measure, model, output, predict, split
+from steptime.cli import explain, explore, look, measure, model, output, predict, scale, split
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
 from steptime.store import StoreError
 
@@ -51,8 +51,10 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "list": model.list_,
     "count": model.count,
     "predict": predict.predict,
+    "scale": scale.scale,
     "explain": explain.explain,
     "split": split.split,
+    "explore": explore.explore,
     "doctor": measure.doctor,
     "probe": measure.probe,
     "run": measure.run,

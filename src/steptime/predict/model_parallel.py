@@ -26,7 +26,7 @@ from steptime.predict.estimate import GIB, behind_host, host_seconds, rates, upd
 from steptime.predict.nesting import Nested, has_nested_forks, lower_bound, nested
 from steptime.predict.paleo_layers import FLOAT_BYTES
 from steptime.predict.placement import Node, Part, crosses_groups, device_of, layer_name, nodes
-from steptime.predict.scaling import Exchange, ScalingRow, batch_share
+from steptime.predict.scaling import Exchange, ScalingRow, batch_share, throughput
 from steptime.predict.step_model import StepModel, no_link
 from steptime.predict.work import Overlap, timed
 
@@ -71,7 +71,8 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
         "backward_upper_s": max(parts[1], upper[1]),
     }
     alone = _issued(model, found, (upper[0] - fetched, upper[1] - fetched, of_all), 1)
-    return _row(count, batch, batch, batch / sum(alone), parts, {}, 0.0, shown, notes)
+    alone_per_s = throughput(model, batch, sum(alone))
+    return _row(count, batch, batch, alone_per_s, parts, {}, 0.0, shown, notes)
 
 
 def hybrid(
@@ -124,7 +125,7 @@ def hybrid(
         "model": dict(zip(PARTS, of_split, strict=True)),
     }
     total = share * count if scaling == "weak" else batch
-    alone = batch / model.estimate(batch).step_s
+    alone = throughput(model, batch, model.estimate(batch).step_s)
     return _row(count, total, share, alone, parts, comm_s, sync, shown, notes)
 
 
@@ -208,7 +209,7 @@ def _gradient_bytes(model: StepModel, found: Sequence[Node]) -> float:
         return float(FLOAT_BYTES * parameters)
     names = {node.layer.name: node for node in found}
     last = found[-1].layer.name
-    gradients = model.gradients().items()
+    gradients = model.gradients.items()
     return float(sum(size for op, size in gradients if layer_name(op, names, last) in unsplit))
 
 

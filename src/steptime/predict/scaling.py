@@ -120,6 +120,14 @@ def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tup
     return share, ""
 
 
+def throughput(model: StepModel, examples: int, step_s: float) -> float:
+    """Give examples a second; raises `InputError` where a method counts no time at all."""
+    if not step_s:
+        name = model.method.name
+        raise InputError(f"{model.workload.label}: {name} counts no time for this network")
+    return examples / step_s
+
+
 def _row(model: StepModel, workers: int, whole: int, share: int, how: Exchange) -> ScalingRow:
     """Give the row of some workers, its speed-up still that of one."""
     found = model.estimate(share)
@@ -145,7 +153,7 @@ def _row(model: StepModel, workers: int, whole: int, share: int, how: Exchange) 
         step,
         1.0,
         1.0,
-        whole / step,
+        throughput(model, whole, step),
     )
 
 
@@ -167,7 +175,7 @@ def _waits(model: StepModel, workers: int, share: int, chosen: str, how: Exchang
     found = model.estimate(share)
     rows = sum(row.backward.total_s for row in found.rows)
     slower = found.backward_s / rows if rows else 1.0
-    sizes = model.gradients()
+    sizes = model.gradients
     ready, at = [], 0.0
     for row in reversed(found.rows):
         at += row.backward.total_s * slower

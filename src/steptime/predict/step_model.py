@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from steptime import catalog
@@ -18,10 +19,8 @@ from steptime.core.workload import Workload
 from steptime.models.family import whole_number
 from steptime.predict import DEFAULT, method
 from steptime.predict.collectives import COLLECTIVES, PALEO, Collective, Fabric
-from steptime.predict.costs import Costs, costs
+from steptime.predict.costs import Costs, costs, gradient_bytes
 from steptime.predict.estimate import Estimate, estimate
-from steptime.predict.layers import layers_of
-from steptime.predict.paleo_layers import FLOAT_BYTES
 
 
 class StepModel:
@@ -61,6 +60,7 @@ class StepModel:
         self.collectives: Mapping[str, Collective] = (
             {**COLLECTIVES, **PALEO} if self.as_paleo else COLLECTIVES
         )
+        self._latest: tuple[int, Graph] | None = None
         self._costs: dict[int, Costs] = {}
         self._estimates: dict[int, Estimate] = {}
 
@@ -74,21 +74,18 @@ class StepModel:
 
     @property
     def parameters(self) -> int:
-        """Trained parameters; under Paleo's own rules those that it counts, every bias included."""
-        graph = self.graph(self.workload.batch_per_replica)
-        if self.settings.update:
-            return graph.parameters
-        return sum(layer.parameters for layer in layers_of(graph))
+        """Trained parameters as the method counts them (Paleo: a bias for every filter)."""
+        return self.costs(self.workload.batch_per_replica).parameters
 
-    @property
+    @cached_property
     def gradient_bytes(self) -> int:
         """Bytes of all gradients, which the workers exchange in a step."""
-        if self.settings.update:
-            return sum(self.gradients().values())
-        return FLOAT_BYTES * self.parameters
+        batch = self.workload.batch_per_replica
+        return gradient_bytes(self.graph(batch), self.costs(batch), self.settings)
 
-    def gradients(self) -> dict[str, int]:
-        """Give the bytes of the gradients by the forward op that first computes with a weight."""
+    @cached_property
+    def gradients(self) -> Mapping[str, int]:
+        """Bytes of the gradients by the forward op that first computes with a weight."""
         graph = self.graph(self.workload.batch_per_replica)
         found: dict[str, int] = {}
         for op in graph.ops:
@@ -97,8 +94,11 @@ class StepModel:
         return found
 
     def graph(self, batch: int) -> Graph:
-        """Give the graph of a training step on `batch` examples."""
-        return build_step(replace(self.workload, batch_per_replica=whole_number(batch, "batch")))
+        """Give the graph of a training step on `batch` examples; the latest one is kept."""
+        if self._latest is None or self._latest[0] != batch:
+            size = whole_number(batch, "batch")
+            self._latest = (batch, build_step(replace(self.workload, batch_per_replica=size)))
+        return self._latest[1]
 
     def costs(self, batch: int) -> Costs:
         """Give the work of a step on `batch` examples."""
