@@ -66,6 +66,7 @@ def axes(
         None if link is None else catalog.link(link),
         how,
     )
+    _checked([device.name for device in found.devices], "--device")
     if max(found.workers) > 1 and found.link is None:
         raise InputError("several workers exchange gradients: name a link with --network")
     cells = len(found.models) * len(found.devices) * len(found.batches or (1,))

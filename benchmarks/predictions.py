@@ -1,0 +1,106 @@
+"""How long predictions take: one from a name, one of a network that is known, grids of them.
+
+Prints one JSON document. A grid is networks x devices x batches x workers; its cells are made and
+counted, not printed.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+from steptime import catalog
+from steptime.build import build_step, make_workload, read_model
+from steptime.core.workload import Workload
+from steptime.predict import method
+from steptime.predict.costs import costs
+from steptime.predict.estimate import estimate
+from steptime.predict.grid import bundle, step_seconds
+from steptime.predict.prediction import prediction
+from steptime.predict.study import study
+
+NETWORKS = ("resnet50", "vgg16", "nin", "alexnet_v2", "inception_v3")
+DEVICES = ("K40", "K80", "A100", "T4")
+WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
+REPEATS = 15
+
+
+def seconds(run: Callable[[int], object]) -> list[float]:
+    """Time `run` on numbers that it has not seen, after one run to load what it needs."""
+    run(0)
+    found = []
+    for i in range(1, REPEATS + 1):
+        begin = time.perf_counter()
+        run(i)
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+def workload(name: str, batch: int | None) -> Workload:
+    return make_workload(read_model(name), batch)
+
+
+def grid(cells: int, name: str) -> dict[str, object]:
+    """Time a grid of about `cells` cells, all axes growing with it."""
+    batches = max(1, round(cells / (len(NETWORKS) * len(DEVICES) * len(WORKERS))))
+    begin = time.perf_counter()
+    made = sum(
+        1
+        for _ in study(
+            [partial(workload, network) for network in NETWORKS],
+            [catalog.device(device) for device in DEVICES],
+            range(1, batches + 1),
+            WORKERS,
+            catalog.link("ethernet20"),
+            name,
+            {},
+        )
+    )
+    spent = time.perf_counter() - begin
+    return {"method": name, "cells": made, "s": spent, "us_a_cell": 1e6 * spent / made}
+
+
+def main() -> None:
+    """Measure and print."""
+    device = catalog.device("A100")
+    analytic = method("analytic")
+    graph = build_step(workload("resnet50", 32))
+    counted = costs(graph, "float32", analytic.settings)
+    known = bundle(graph, "float32", analytic.settings)
+
+    def from_name(i: int) -> object:
+        step = build_step(workload("resnet50", 100 + i))  # a batch that no cache knows
+        return prediction(analytic, step, "float32", device, {})
+
+    def all_rows(_: int) -> object:
+        return estimate(counted, device, "float32", analytic.settings)
+
+    def step_alone(_: int) -> object:
+        return step_seconds(known, device, "float32", analytic.settings)
+
+    runs = {
+        "resnet50_from_its_name": from_name,
+        "resnet50_known_every_row": all_rows,
+        "resnet50_known_step": step_alone,
+    }
+    samples = {name: seconds(run) for name, run in runs.items()}
+    most = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    sizes = [size for size in (1_000, 10_000, 100_000, 1_000_000) if size <= most]
+    print(
+        json.dumps(
+            {
+                "median_ms": {name: 1e3 * statistics.median(s) for name, s in samples.items()},
+                "samples_s": samples,
+                "grids": [grid(size, name) for size in sizes for name in ("analytic", "paleo")],
+            },
+            indent=2,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

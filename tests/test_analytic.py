@@ -1,0 +1,246 @@
+"""The analytic model: what it adds to Paleo, each correction alone, fusion, the host, by hand."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime import catalog
+from steptime.build import build_step, make_workload, read_model
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph
+from steptime.core.hardware import Device
+from steptime.count import count
+from steptime.ops import OPS
+from steptime.predict import method
+from steptime.predict.costs import costs
+from steptime.predict.estimate import Estimate, behind_host, estimate
+from steptime.predict.explain import explain
+from steptime.predict.fusion import fused
+from steptime.predict.settings import CORRECTIONS, Settings, switched_off
+from steptime.predict.work import Rates, Seconds, Work, timed
+
+ANALYTIC = method("analytic")
+TOY = Device(
+    "toy", "gpu", {"float32": 1e9, "bfloat16": 4e9}, 1e9, "made up for this test", clock_hz=1e8
+)
+FC = "fc:layers=1,nodes=4,inputs=3,outputs=2"
+
+
+def network(text: str, batch: int | None = 5, phase: str = "train", **how: str) -> Graph:
+    return build_step(make_workload(read_model(text), batch, phase=phase, **how))
+
+
+def times(
+    graph: Graph,
+    device: Device = TOY,
+    options: str = "",
+    name: str = "analytic",
+    dtype: str = "float32",
+) -> Estimate:
+    settings = method(name).chosen(dict(text.split("=") for text in options.split()))
+    return estimate(costs(graph, dtype, settings), device, dtype, settings)
+
+
+def test_kernels_take_the_longer_of_computing_and_moving() -> None:
+    works = [Work(2e9, (1e9,)), Work(1e9, (1e9, 2e9))]
+    rates = Rates(1e9, 1e9)
+    assert timed(works, rates, "op") == Seconds(3.0, 4.0, 2.0 + 3.0)
+    assert timed(works, rates, "layer") == Seconds(3.0, 4.0, 4.0)
+    assert timed(works, rates, "none") == Seconds(3.0, 4.0, 7.0)
+    assert timed(works, replace(rates, launch_s=0.5), "op").total_s == 6.0
+    assert timed([Work(0, (1.0, 0.0))], Rates(1e9, 1e9, cycle_s=1e-3), "none").memory_s == 2e-3
+    assert timed([Work(0, ())], Rates(1e9, 1e9, cycle_s=1e-3), "none").compute_s == 0.0
+
+
+def test_a_training_step_by_hand() -> None:
+    """3 -> 4 -> 2 with batch 5 at 1 GFLOP/s and 1 GB/s: bytes bound every op."""
+    found = times(network(FC))
+    forward = [(15 + 12 + 20), (20 + 4 + 20), (20 + 20), (20 + 8 + 10), (10 + 2 + 10)]
+    rows = {row.row.name: row for row in found.rows}
+    names = ["fc1/linear", "fc1/bias", "fc1/relu", "output/linear", "output/bias"]
+    for name, elements in zip(names, forward, strict=True):
+        assert rows[name].forward.total_s == pytest.approx(4e-9 * elements)
+    assert rows["fc1/linear"].backward.total_s == pytest.approx(4e-9 * (20 + 15 + 12))  # no dX
+    data, weights = (10 + 8 + 20), (10 + 20 + 8)
+    assert rows["output/linear"].backward.total_s == pytest.approx(4e-9 * (data + weights))
+    assert found.update_s == pytest.approx(4e-9 * 3 * (12 + 4 + 8 + 2))
+    assert rows["fc1/linear"].row.parameters == 12
+    assert rows["fc1/bias"].row.parameters == 4
+
+
+@pytest.mark.parametrize("text", ["fc:layers=2,nodes=8", "cnn:blocks=1,filters=4,image=40"])
+@pytest.mark.parametrize("phase", ["train", "infer"])
+def test_every_op_is_counted_once(text: str, phase: str) -> None:
+    graph = network(text, 3, phase)
+    views = {op.name for op in graph.ops if OPS[op.kind].storage == "view"}
+    ops = [op for op in count(graph).ops if op.name not in views]
+    found = times(graph)
+    assert found.flop == sum(op.flop for op in ops)
+    assert found.traffic_bytes == sum(op.traffic_bytes for op in ops)
+    assert found.forward_flop == sum(op.flop for op in ops if op.part == "forward")
+    assert [r.row.name for r in found.rows] == [o.name for o in graph.ops if o.part == "forward"]
+    assert sum(row.step_s for row in found.rows) == pytest.approx(found.step_s, rel=1e-12)
+    assert sum(row.row.parameters for row in found.rows) == graph.parameters
+
+
+def test_each_correction_is_an_option_and_all_of_them_off_is_paleo() -> None:
+    assert set(CORRECTIONS) <= set(ANALYTIC.options)
+    off = " ".join(f"{name}=paleo" for name in CORRECTIONS)
+    chosen = ANALYTIC.chosen(dict.fromkeys(CORRECTIONS, "paleo"))
+    assert chosen == method("paleo").settings
+    for text, phase in itertools.product(("nin", "densenet_cifar", "fc"), ("train", "infer")):
+        graph = network(text, 4, phase)
+        assert times(graph, TOY, off).step_s == times(graph, name="paleo").step_s
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_one_correction_switched_off_changes_its_own_settings_alone(name: str) -> None:
+    changed = ANALYTIC.chosen({name: "paleo"})
+    assert changed == switched_off(Settings(), name) != Settings()
+    assert replace(changed, **{name: getattr(Settings(), name)}) == Settings()
+    with pytest.raises(InputError, match=f"analytic: option {name} is exact or paleo, not 'no'"):
+        ANALYTIC.chosen({name: "no"})
+
+
+def test_backward_as_in_paleo_costs_more() -> None:
+    graph = network("alexnet_v2", 8)
+    exact, inflated = times(graph), times(graph, TOY, "backward=paleo")
+    rows = {row.row.name: row for row in exact.rows}
+    for row in inflated.rows:
+        assert row.forward == rows[row.row.name].forward
+    fc6 = next(row for row in inflated.rows if row.row.name == "fc6/conv2d")
+    flop = sum(work.flop for work in fc6.row.backward)
+    assert flop / sum(work.flop for work in rows["fc6/conv2d"].row.backward) == pytest.approx(13)
+
+
+def test_exact_work_of_a_layer_is_that_of_its_ops() -> None:
+    """The two ways to the true work of a convolution or product agree: its layer, its ops."""
+    by_layer = replace(Settings(), ops=False)
+    for text in ("nin", "resnet50", "mobilenet_v1", "fc", "densenet_cifar"):
+        graph = network(text, 2)
+        layers = {row.name: row for row in costs(graph, "float32", by_layer).rows}
+        matrix = {op.name for op in graph.ops if OPS[op.kind].work and op.part == "forward"}
+        for row in costs(graph, "float32", Settings()).rows:
+            if row.name not in matrix:
+                continue
+            ours = layers[row.name]
+            for mine, theirs in ((row.forward, ours.forward), (row.backward, ours.backward)):
+                kernels = list(mine)[: len(theirs)]  # after them, gradients may be added up
+                assert [work.flop for work in kernels] == [work.flop for work in theirs], row.name
+                moved = [sum(work.terms) for work in kernels]
+                assert moved == [sum(work.terms) for work in theirs], row.name
+
+
+def test_the_dtype_has_its_size_and_its_peak() -> None:
+    narrow, wide = (network(FC, phase="infer", dtype=name) for name in ("bfloat16", "float32"))
+    half = times(wide).step_s / 2  # bytes bound every op
+    assert times(narrow, dtype="bfloat16").step_s == pytest.approx(half)
+    like_paleo = times(narrow, name="paleo", dtype="bfloat16")
+    assert like_paleo.step_s == times(wide, name="paleo").step_s
+    with pytest.raises(InputError, match="option dtype=paleo counts elements of 4 bytes"):
+        costs(narrow, "bfloat16", ANALYTIC.chosen({"dtype": "paleo"}))
+
+
+def test_the_optimizer_is_the_workloads() -> None:
+    sgd, adam = times(network(FC)), times(network(FC, optimizer="adam"))
+    assert adam.update_s > 2 * sgd.update_s
+    paleo = times(network(FC, optimizer="adam"), TOY, "update=paleo")
+    # 4 bytes of 26 parameters, three times, with no cycle's floor as `cycle` is exact
+    assert paleo.update_s == pytest.approx(3 * 4 * 26 * 1e-9)
+
+
+def test_a_device_waits_for_its_host() -> None:
+    assert behind_host([1.0, 4.0, 1.0], [2, 2, 2], None) == (1.0, 4.0, 1.0)
+    # issuing takes 2 s a part: the first waits, the second hides the host, the third runs freely
+    assert behind_host([1.0, 4.0, 1.0], [2, 2, 2], 1.0) == (2.0, 4.0, 1.0)
+    assert behind_host([0.1, 0.1, 0.1], [2, 3, 1], 1.0) == pytest.approx((2.0, 3.0, 1.0))
+    assert behind_host([3.0, 0.0, 0.0], [1, 0, 0], 1.0) == (3.0, 0.0, 0.0)
+
+
+def test_dispatch_hides_behind_a_gpu_and_not_on_a_cpu() -> None:
+    graph = network(FC)
+    kernels = len(graph.ops)
+    free = times(graph).step_s
+    slow_host = replace(TOY, launch_s=1.0)
+    found = times(graph, slow_host)
+    assert found.step_s == pytest.approx(kernels)
+    assert found.host_s == kernels
+    assert times(graph, slow_host, "dispatch=paleo").step_s == free
+    quick_host = replace(TOY, launch_s=1e-12)
+    assert times(graph, quick_host).step_s == free
+    cpu = times(graph, replace(slow_host, kind="cpu"))
+    assert cpu.step_s == pytest.approx(kernels + free)
+    assert cpu.host_s is None
+    assert times(graph, slow_host, "fuse=yes").host_s < kernels
+
+
+def test_fusing_saves_what_is_between_by_hand() -> None:
+    """3 -> 4 -> 2, batch 5: a bias and a ReLU join the product before them."""
+    graph = network(FC, phase="infer")
+    found = [(op.name, work) for op, work in fused(graph)]
+    assert [name for name, _ in found] == ["fc1/linear", "output/linear"]
+    (_, first), (_, second) = found
+    assert first.flop == 2 * 5 * 3 * 4 + 20 + 20
+    assert first.terms == (4 * (15 + 12 + 4 + 20),)  # x, w, b, and the output of the ReLU
+    assert second.terms == (4 * (20 + 8 + 2 + 10),)
+
+
+@pytest.mark.parametrize("text", ["fc", "densenet_cifar", "gpt2:length=8", "rnn", "mobilenet_v2"])
+@pytest.mark.parametrize("phase", ["train", "infer"])
+def test_fusing_changes_no_flop_and_adds_no_bytes(text: str, phase: str) -> None:
+    graph = network(text, 2, phase)
+    plain, joined = times(graph), times(graph, TOY, "fuse=yes")
+    assert joined.flop == plain.flop
+    assert joined.traffic_bytes < plain.traffic_bytes
+    assert joined.step_s < plain.step_s
+    made = [op.name for op, _ in fused(graph)]
+    assert len(made) == len(set(made)) < len(graph.ops)
+
+
+def test_explaining_leads_from_one_method_to_the_other() -> None:
+    for text, dtype, options in (
+        ("nin", "float32", ""),
+        ("densenet_cifar", "bfloat16", "fuse=yes"),
+        ("resnet50", "float32", "backward=paleo ppp_comp=0.5"),
+        ("gpt2:length=8", "float32", ""),
+    ):
+        graph = network(text, 4, dtype=dtype)
+        device = catalog.device("A100")
+        steps = explain(graph, dtype, device, dict(one.split("=") for one in options.split()))
+        ppp = " ".join(one for one in options.split() if one.startswith("ppp"))
+        first = times(graph, device, ppp, "paleo", dtype)
+        last = times(graph, device, options, "analytic", dtype)
+        assert steps[0].step_s == first.step_s
+        assert steps[-1].step_s == last.step_s
+        assert (steps[-1].forward_s, steps[-1].update_s) == (last.forward_s, last.update_s)
+        total = steps[0].step_s + sum(step.change_s for step in steps)
+        assert total == pytest.approx(last.step_s, rel=1e-12)
+        names = [step.correction for step in steps]
+        assert names[0] == "paleo"
+        assert ("backward" in names) == ("backward" not in options)
+        assert ("fuse" in names) == ("fuse" in options)
+
+
+@given(
+    st.sampled_from(["fc:layers=2,nodes=30", "cnn:blocks=1,filters=4,image=40", "rnn:length=3"]),
+    st.floats(1e6, 1e15),
+    st.floats(1e6, 1e13),
+    st.floats(1, 100),
+)
+def test_a_better_device_is_never_slower(
+    text: str, peak: float, bandwidth: float, factor: float
+) -> None:
+    graph = network(text, 2)
+    base = Device("d", "gpu", {"float32": peak}, bandwidth, "made up", launch_s=1e-6)
+    step_s = times(graph, base).step_s
+    for better in (
+        replace(base, memory_bytes_per_s=bandwidth * factor),
+        replace(base, peak_flop_per_s={"float32": peak * factor}),
+        replace(base, launch_s=1e-6 / factor),
+    ):
+        assert times(graph, better).step_s <= step_s * (1 + 1e-12)
