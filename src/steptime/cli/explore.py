@@ -1,0 +1,80 @@
+"""The command `explore`: one offline page to choose network, device and workers in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from steptime.cli import grid, options, output
+from steptime.core.errors import InputError, shorten
+
+if TYPE_CHECKING:
+    from steptime.core.hardware import Device
+
+
+def explore(
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FILE", help="The page, an .html file.")
+    ] = Path("explore.html"),
+    models: Annotated[
+        str | None,
+        typer.Option(
+            "--models",
+            metavar="MODEL,...",
+            help="Networks to choose from: names, families with hyperparameters, files. "
+            "Default: every named network, and each family at its defaults.",
+        ),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            "--devices",
+            metavar="NAME,...",
+            help="Devices to choose from (steptime list devices). Default: all.",
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Write one offline HTML page in which to explore training time, scaling and cost.
+
+    The model runs in the page: any batch, number of workers, software and price can be asked.
+    """
+    from steptime import catalog
+    from steptime.models import FAMILIES, ZOO
+    from steptime.plots.files import check_folder
+    from steptime.predict.export import exported
+    from steptime.report.explore import write_explore
+
+    if out.suffix.lower() != ".html":
+        raise InputError(f"{out}: the page is one .html file, not {shorten(out.suffix)}")
+    check_folder(out)
+    document = write_explore(
+        exported(
+            [*ZOO, *FAMILIES] if models is None else grid.split_models(models),
+            catalog.devices() if devices is None else _devices(devices),
+            [catalog.link(name) for name in catalog.link_names()],
+            catalog.aliases(),
+        ),
+        out,
+    )
+    if json:
+        output.emit_json(document)
+        return
+    for one in document["left_out"]:
+        output.note(f"left out: {one['model']} with {one['method']}: {one['reason']}")
+    counts = [f"{len(document[kind])} {kind}" for kind in ("models", "devices", "links")]
+    output.note(f"{', '.join(counts)}, {document['path']}")
+
+
+def _devices(text: str) -> list[Device]:
+    """Give the devices of a list of names; raises `InputError`, for one that is named twice too."""
+    from steptime import catalog
+
+    found = [catalog.device(name.strip()) for name in text.split(",")]
+    names = [device.name for device in found]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise InputError(f"--devices: {shorten(name)} is given twice")
+    return found

@@ -1,0 +1,205 @@
+"""The model as data for a program that is not this one: work, rates and links as JSON values.
+
+Whoever evaluates them does what `work.timed`, `estimate.behind_host` and `collectives` do; a share
+of the peaks that software reaches multiplies the rates. Bytes and FLOP are lines in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from steptime.build import Choice, build_step, make_workload, read_model
+from steptime.core.dtypes import SIZE_BYTES, precision
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph
+from steptime.core.hardware import Device, Link
+from steptime.core.workload import Workload
+from steptime.predict import method as method_of
+from steptime.predict.collectives import COLLECTIVES, GROUP
+from steptime.predict.estimate import host_seconds, rates
+from steptime.predict.grid import Affine, Line, affine
+from steptime.predict.prediction import remarks
+from steptime.predict.settings import Method
+
+BATCHES = (1, 4093, 65536)  # the least, one between that is no power of two, the largest
+METHODS = ("analytic", "paleo")
+DTYPES = ("float32", "bfloat16", "float16")
+OPTIMIZER = "sgd"
+SOFTWARE = {  # shares of the peaks of computing and communicating: Paleo's authors, 2017
+    "none": (1.0, 1.0),
+    "caffe": (0.21, 0.56),
+    "mxnet": (0.49, 0.72),
+    "tensorflow": (0.62, 0.72),
+}
+Table = dict[str, Any]
+
+
+def exported(
+    models: Sequence[str],
+    devices: Sequence[Device],
+    links: Sequence[Link],
+    aliases: Mapping[str, str],
+) -> Table:
+    """Give everything that predictions of these networks on these devices need, as JSON values.
+
+    `models` are model texts; what a method cannot predict at any batch is in `left_out`, with the
+    reason. Raises `InputError` for a text that is no network, and where no method can predict it.
+    """
+    methods = {name: method_of(name) for name in METHODS}
+    left_out: list[Table] = []
+    names = {device.name for device in devices}
+    return {
+        "batches": [BATCHES[0], BATCHES[-1]],
+        "group": GROUP,
+        "optimizer": OPTIMIZER,
+        "software": {name: list(shares) for name, shares in SOFTWARE.items()},
+        "dtypes": {dtype: _stored(dtype) for dtype in DTYPES},
+        "methods": {name: _method(one) for name, one in methods.items()},
+        "collectives": list(COLLECTIVES),
+        "models": [_model(text, methods, devices[0], left_out) for text in models],
+        "left_out": left_out,
+        "devices": [_device(device, methods) for device in devices],
+        "aliases": {alias: name for alias, name in aliases.items() if name in names},
+        "links": [_link(link) for link in links],
+    }
+
+
+def _stored(dtype: str) -> str:
+    """Give the first dtype with elements of the same size: their work is the same."""
+    size = SIZE_BYTES[precision(dtype).weights]
+    return next(one for one in DTYPES if SIZE_BYTES[precision(one).weights] == size)
+
+
+def _method(method: Method) -> Table:
+    """Give the rules that are not yet in the work and the rates."""
+    as_paleo = method.name == "paleo"
+    return {
+        "version": method.version,
+        "collective": method.collective,
+        "overlap": method.settings.overlap,
+        "update_at_peak": not method.settings.update,
+        "cycle": not method.settings.cycle,
+        "latency": not as_paleo,
+        "strict": not as_paleo,
+    }
+
+
+def _device(device: Device, methods: Mapping[str, Method]) -> Table:
+    found: dict[str, dict[str, list[float | None]]] = {name: {} for name in methods}
+    for name, method in methods.items():
+        for dtype in DTYPES:
+            try:
+                at = rates(device, dtype, method.settings)
+            except InputError:
+                continue  # no peak is known for the dtype: the page says so when it is asked for
+            issue_s = host_seconds(device, method.settings)
+            found[name][dtype] = [
+                *map(_short, (at.flop_per_s, at.bytes_per_s, at.cycle_s, at.launch_s)),
+                issue_s,
+            ]
+    return {
+        "name": device.name,
+        "kind": device.kind,
+        "memory_bytes": device.memory_bytes,
+        "launch_s": device.launch_s,
+        "peaks": list(device.peak_flop_per_s),
+        "source": device.source,
+        "note": device.note,
+        "unverified": list(device.unverified),
+        "rates": found,
+    }
+
+
+def _link(link: Link) -> Table:
+    return {
+        "name": link.name,
+        "latency_s": link.latency_s,
+        "bytes_per_s": _short(link.bytes_per_s),
+        "source": link.source,
+        "note": link.note,
+        "unverified": list(link.unverified),
+    }
+
+
+def _model(
+    text: str, methods: Mapping[str, Method], device: Device, left_out: list[Table]
+) -> Table:
+    choice = read_model(text)
+    if choice.batch is not None:
+        raise InputError(f"model '{text}': the batch is chosen in the page, leave it out")
+    work: dict[str, dict[str, Table]] = {}
+    why: dict[str, str] = {}
+    stored = dict.fromkeys(_stored(dtype) for dtype in DTYPES)
+    for dtype in stored:
+        workload = make_workload(choice, None, dtype, "train", OPTIMIZER)
+        build = _builder(workload)
+        for name, method in methods.items():
+            try:
+                found = affine(build, BATCHES, dtype, method.settings)
+            except InputError as error:
+                why.setdefault(name, str(error))
+                continue
+            if found is None:
+                why.setdefault(name, "its work does not grow in proportion to the batch")
+                continue
+            work.setdefault(name, {})[dtype] = _work(found)
+    if not work:
+        raise InputError(f"model '{text}': {next(iter(why.values()))}")
+    left_out.extend({"model": text, "method": name, "reason": one} for name, one in why.items())
+    return {
+        "name": text,
+        "work": work,
+        "notes": {name: _notes(choice, device, methods[name]) for name in work},
+        "left_out": why,
+    }
+
+
+def _builder(workload: Workload) -> Any:
+    """Give the function from a batch to the graph of a step, which remembers its answers."""
+
+    @cache
+    def build(batch: int) -> Graph:
+        return build_step(replace(workload, batch_per_replica=batch))
+
+    return build
+
+
+def _notes(choice: Choice, device: Device, method: Method) -> list[str]:
+    """Give the remarks on a network; with a clock, the device has none of its own."""
+    graph = build_step(make_workload(choice, BATCHES[0], "float32", "train", OPTIMIZER))
+    return list(remarks(graph, replace(device, clock_hz=1.0), method.settings))
+
+
+def _work(found: Affine) -> Table:
+    """Give work as lists: a part is groups, a group how often it is there and its kernels.
+
+    A kernel is FLOP at batch 0 and its growth, then the same of the bytes of each term.
+    """
+    return {
+        "parts": [
+            [
+                [times, *([*_pair(flop), *_flat(terms)] for flop, terms in group)]
+                for group, times in part.items()
+            ]
+            for part in found.parts
+        ],
+        "memory": [_pair(line) for line in found.memory],
+        "parameters": found.parameters,
+        "gradient_bytes": found.gradient_bytes,
+    }
+
+
+def _flat(lines: Iterable[Line]) -> list[float]:
+    return [value for line in lines for value in _pair(line)]
+
+
+def _pair(line: Line) -> list[float]:
+    return [_short(line[0]), _short(line[1])]
+
+
+def _short(value: float) -> float:
+    """Give a whole number as an int, which is shorter in JSON and the same number."""
+    return int(value) if value == int(value) else value

@@ -1,0 +1,104 @@
+"use strict";
+// The model of `steptime scale`, evaluated on the data of `predict/export.py`; seconds and bytes.
+// Each function names the Python function whose numbers it must give (tests compare them).
+
+// work.timed: a kernel is [FLOP at batch 0, growth, bytes at batch 0, growth, ... of each term].
+function timed(kernels, batch, rates, overlap) {
+  let compute = 0, memory = 0, longer = 0;
+  for (const kernel of kernels) {
+    const flop = kernel[0] + kernel[1] * batch;
+    const arithmetic = flop ? Math.max(rates.cycle, flop / rates.flop) : 0;
+    let traffic = 0;
+    for (let i = 2; i < kernel.length; i += 2) {
+      const bytes = kernel[i] + kernel[i + 1] * batch;
+      traffic += Math.max(rates.cycle, bytes / rates.bytes);
+    }
+    compute += arithmetic;
+    memory += traffic;
+    longer += Math.max(arithmetic, traffic);
+  }
+  const totals = { none: compute + memory, op: longer, layer: Math.max(compute, memory) };
+  return totals[overlap] + kernels.length * rates.launch;
+}
+
+// grid.step_seconds with estimate.rates, update_rates and behind_host: [forward, backward, update].
+function stepSeconds(work, batch, base, method, share) {
+  const [flop, bytes, cycle, launch, issue] = base;
+  const reached = { flop: flop * share, bytes: bytes * share, cycle, launch };
+  const peak = { flop, bytes, cycle, launch };
+  let end = 0, issued = 0;
+  return work.parts.map((groups, part) => {
+    const rates = part === 2 && method.update_at_peak ? peak : reached;
+    let seconds = 0, kernels = 0;
+    for (const [times, ...group] of groups) {
+      seconds += times * timed(group, batch, rates, method.overlap);
+      kernels += times * group.length;
+    }
+    if (issue === null) return seconds;
+    issued += kernels;
+    const finished = kernels ? Math.max(end + seconds, issued * issue) : end;
+    const found = finished - end;
+    end = finished;
+    return found;
+  });
+}
+
+// collectives.COLLECTIVES and PALEO, whose mixing costs one worker a transfer too.
+function exchanges(size, n, link, method, share, group) {
+  const latency = method.latency ? link.latency_s ?? 0 : 0;
+  const message = (bytes) => latency + bytes / link.bytes_per_s / share;
+  const rounds = n > 1 ? 32 - Math.clz32(n - 1) : 0;
+  const halvings = 31 - Math.clz32(n);
+  let halves = n > 2 ** halvings ? 2 * message(size) : 0;
+  for (let step = 1; step <= halvings; step += 1) halves += 2 * message(size / 2 ** step);
+  const inside = Math.min(n, group), nodes = Math.ceil(n / group);
+  return {
+    "one-to-all": 2 * (n - 1) * message(size),
+    tree: 2 * rounds * message(size),
+    butterfly: rounds * message(size),
+    "butterfly-mixing": n > 1 || !method.latency ? message(size) : 0,
+    ring: 2 * (n - 1) * message(size / n),
+    "halving-doubling": halves,
+    hierarchical: 2 * (inside - 1) * message(size / inside)
+      + 2 * (nodes - 1) * message(size / inside / nodes * Math.max(1, inside)),
+    "parameter-server": n > 1 ? 2 * n * message(size) : 0,
+  };
+}
+
+// scaling.data_parallel with training_cost.bill; rows without enough examples are left out.
+function scalingRows(data, choice) {
+  const { network, device, link, method, share } = choice;
+  const row = (n, examples) => {
+    const [forward_s, backward_s, update_s] =
+      stepSeconds(choice.work, examples, choice.rates, method, share[0]);
+    const compute_s = forward_s + backward_s + update_s;
+    const comm_s =
+      exchanges(choice.work.gradient_bytes, n, link, method, share[1], data.group);
+    const step_s = compute_s + comm_s[choice.collective];
+    const global_batch = choice.scaling === "weak" ? n * examples : choice.batch;
+    const peak_memory_bytes =
+      Math.round(Math.max(...choice.work.memory.map(([a, b]) => a + b * examples)));
+    return {
+      workers: n, global_batch, batch_per_worker: examples, forward_s, backward_s, update_s,
+      compute_s, comm_s, step_s, samples_per_s: global_batch / step_s, peak_memory_bytes,
+      fits: device.memory_bytes === null || peak_memory_bytes <= device.memory_bytes,
+    };
+  };
+  const alone = row(1, choice.batch);
+  const possible = choice.workers.filter(
+    (n) => choice.scaling === "weak" || n <= choice.batch || !method.strict,
+  );
+  const rows = possible.map((n) => {
+    const found = row(n, choice.scaling === "weak" ? choice.batch : Math.ceil(choice.batch / n));
+    const speedup = found.samples_per_s / alone.samples_per_s;
+    const epoch_s = choice.samples / found.global_batch * found.step_s;
+    const train_s = choice.epochs * epoch_s;
+    const hours = train_s / 3600;
+    const started = Math.ceil(Number(hours.toFixed(9)));
+    return {
+      ...found, speedup, efficiency: speedup / n, epoch_s, train_s, hours,
+      device_hours: hours * n, cost: choice.price * started * n,
+    };
+  });
+  return { rows, refused: choice.workers.filter((n) => !possible.includes(n)) };
+}
