@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from steptime.core.graph import Graph, Op, Part
-from steptime.ops import OPS, cost_of, frozen, scratch_of
+from steptime.ops import OPS, cost_of, scratch_of
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,19 @@ class Count:
     ops: tuple[OpCost, ...]
 
 
+def op_work(graph: Graph, op: Op) -> tuple[int, int]:
+    """Give the FLOP and the bytes of one op of `graph`."""
+    tensors = graph.tensors
+    specs = tuple([tensors[name] for name in op.inputs])
+    written = tuple([tensors[name] for name in op.outputs])
+    return cost_of(op.kind, specs, op.settings, written)
+
+
 def op_cost(graph: Graph, op: Op) -> OpCost:
     """Give the cost of one op of `graph`."""
-    specs = tuple(graph.tensors[name] for name in op.inputs)
-    written = tuple(graph.tensors[name] for name in op.outputs)
-    flop, traffic = cost_of(op.kind, specs, frozen(op.attrs), written)
-    return OpCost(op.name, op.kind, op.part, op.of or op.name, flop, traffic, written[0].shape)
+    flop, traffic = op_work(graph, op)
+    shape = graph.tensors[op.outputs[0]].shape
+    return OpCost(op.name, op.kind, op.part, op.of or op.name, flop, traffic, shape)
 
 
 def count(graph: Graph) -> Count:
@@ -98,12 +105,17 @@ def live_bytes(graph: Graph) -> list[int]:
     for i, op in enumerate(graph.ops):
         own = [name for name in op.outputs if storage[name] == name]
         live += sum(graph.tensors[name].size_bytes for name in own)
-        specs = tuple(graph.tensors[name] for name in op.inputs)
-        found.append(live + scratch_of(op.kind, specs, frozen(op.attrs)))
+        found.append(live + _scratch_bytes(graph, op))
         live -= sum(
             graph.tensors[name].size_bytes for name in ending.get(i, ()) if name not in always
         )
     return found
+
+
+def _scratch_bytes(graph: Graph, op: Op) -> int:
+    if OPS[op.kind].scratch is None:
+        return 0
+    return scratch_of(op.kind, tuple(graph.tensors[name] for name in op.inputs), op.settings)
 
 
 def _touched(op: Op) -> tuple[str, ...]:

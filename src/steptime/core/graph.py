@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
 
@@ -13,8 +14,7 @@ Attr = int | float | str | bool | tuple[int, ...]
 Part = Literal["forward", "backward", "update"]
 
 
-@dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """Shape and element type of a tensor; `()` is a scalar."""
 
     shape: tuple[int, ...]
@@ -46,6 +46,11 @@ class Op:
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     part: Part = "forward"
     of: str = ""
+
+    @cached_property
+    def settings(self) -> tuple[tuple[str, Attr], ...]:
+        """The attributes in a form that can be a key: identical ops are evaluated once."""
+        return tuple(sorted(self.attrs.items()))
 
 
 @dataclass(frozen=True)

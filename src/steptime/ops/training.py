@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from steptime.core.errors import unknown
 from steptime.core.graph import Attr, Graph, Op, TensorSpec
-from steptime.ops import OPS, frozen, outputs_of, saved_of
+from steptime.ops import OPS, outputs_of, saved_of
 from steptime.ops.optimizer import STATES
 from steptime.ops.table import Backward, no_flop
 
@@ -21,10 +21,10 @@ class _Tape:
 
     def append(self, op: Op) -> tuple[str, ...]:
         specs = tuple(self.tensors[name] for name in op.inputs)
-        made = outputs_of(op.kind, specs, frozen(op.attrs))
+        made = outputs_of(op.kind, specs, op.settings)
         outputs = tuple(op.name if i == 0 else f"{op.name}:{i}" for i in range(len(made)))
         self.tensors.update(zip(outputs, made, strict=True))
-        self.ops.append(replace(op, outputs=outputs))
+        self.ops.append(_with_outputs(op, outputs))
         return outputs
 
     def add_grad(self, tensor: str, grad: str, of: str) -> None:
@@ -38,12 +38,17 @@ class _Tape:
         self.grads[tensor] = grad
 
 
+def _with_outputs(op: Op, outputs: tuple[str, ...]) -> Op:
+    """Give an op that makes other tensors (`dataclasses.replace` takes ten times as long)."""
+    return Op(op.name, op.kind, op.inputs, outputs, op.attrs, op.part, op.of)
+
+
 def _with_saved(op: Op, tape: _Tape) -> tuple[Op, tuple[str, ...]]:
     specs = tuple(tape.tensors[name] for name in op.inputs)
-    saved = saved_of(op.kind, specs, frozen(op.attrs))
+    saved = saved_of(op.kind, specs, op.settings)
     names = tuple(f"{op.name}/saved{i}" for i in range(len(saved)))
     tape.tensors.update(zip(names, saved, strict=True))
-    return replace(op, outputs=(*op.outputs, *names)), names
+    return (_with_outputs(op, (*op.outputs, *names)) if names else op), names
 
 
 def training_graph(graph: Graph, optimizer: str) -> Graph:

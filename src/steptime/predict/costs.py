@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Layer, Op
-from steptime.count import op_cost
+from steptime.count import op_work
 from steptime.ops import OPS
 from steptime.ops.training import parameters_of
 from steptime.predict import paleo_layers
@@ -77,8 +77,7 @@ def costs(graph: Graph, dtype: str, settings: Settings) -> Costs:
     if not trains:
         return Costs(rows)
     if settings.update:
-        updates = (op_cost(graph, op) for op in graph.ops if op.part == "update")
-        return Costs(rows, tuple(Work(c.flop, (c.traffic_bytes,)) for c in updates))
+        return Costs(rows, tuple(_work(graph, op) for op in graph.ops if op.part == "update"))
     return Costs(rows, (paleo_layers.update(sum(row.parameters for row in rows)),))
 
 
@@ -177,8 +176,12 @@ def _kernels(graph: Graph, settings: Settings) -> Iterable[tuple[Op, Work]]:
     """Give the kernels of a step, each with the op whose row it belongs to."""
     if settings.fuse:
         return fused(graph)
-    costed = ((op, op_cost(graph, op)) for op in graph.ops)
-    return ((op, Work(cost.flop, (cost.traffic_bytes,))) for op, cost in costed)
+    return ((op, _work(graph, op)) for op in graph.ops)
+
+
+def _work(graph: Graph, op: Op) -> Work:
+    flop, moved = op_work(graph, op)
+    return Work(flop, (moved,))
 
 
 def _ruled(graph: Graph) -> dict[str, Layer]:

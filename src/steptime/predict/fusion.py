@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from steptime.core.graph import Graph, Op
-from steptime.count import op_cost
+from steptime.count import op_work
 from steptime.ops import OPS
 from steptime.predict.work import Work
 
@@ -52,13 +52,13 @@ def _kernel_to_join(
 
 
 def _work(graph: Graph, ops: Sequence[Op], readers: dict[str, list[str]]) -> Work:
+    works = [op_work(graph, op) for op in ops]
+    flop, moved = (sum(values) for values in zip(*works, strict=True))
     if len(ops) == 1:
-        cost = op_cost(graph, ops[0])
-        return Work(cost.flop, (cost.traffic_bytes,))
+        return Work(flop, (moved,))
     inside = {op.name for op in ops}
     made = {name for op in ops for name in op.outputs}
-    costs = [op_cost(graph, op) for op in ops]
-    kept = 0.0
+    kept = 0
     counted: set[str] = set()
     for op in ops:
         for name in op.inputs:
@@ -69,6 +69,4 @@ def _work(graph: Graph, ops: Sequence[Op], readers: dict[str, list[str]]) -> Wor
             wanted = name in graph.outputs or any(r not in inside for r in readers.get(name, ()))
             if not wanted and readers.get(name):
                 kept += graph.tensors[name].size_bytes
-    return Work(
-        sum(cost.flop for cost in costs), (sum(cost.traffic_bytes for cost in costs) - kept,)
-    )
+    return Work(flop, (moved - kept,))
