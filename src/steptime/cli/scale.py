@@ -158,7 +158,7 @@ def scale(
     document: dict[str, Any] = {
         "model": workload.label,
         "device": found.device.name,
-        "network": None if found.fabric is None else found.fabric.between.name,
+        **_of_fabric(found),
         "method": method,
         "options": found.options,
         "batch": workload.batch_per_replica,
@@ -257,6 +257,20 @@ def _fabric(
         GROUP if per_node is None else whole_number(per_node, "--per-node"),
         servers=1 if servers is None else whole_number(servers, "--servers"),
     )
+
+
+def _of_fabric(model: StepModel) -> dict[str, Any]:
+    """Give what joins the workers, as in the document."""
+    fabric = model.fabric
+    if fabric is None:
+        return {"network": None}
+    return {
+        "network": fabric.between.name,
+        "latency_s": fabric.between.latency_s,
+        "inside": None if fabric.inside is None else fabric.inside.name,
+        "per_node": fabric.per_node,
+        "servers": fabric.servers,
+    }
 
 
 def _training(samples: str | None, epochs: str | None, price: str | None) -> Training | None:

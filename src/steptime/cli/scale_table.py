@@ -15,7 +15,11 @@ def show(document: Mapping[str, Any]) -> None:
     """Print the rows of the JSON document as a table, and what to know of them under it."""
     rows = document["rows"]
     over = f" over {document['network']}" if document["network"] else ""
-    how = {"data": f"{document['scaling']} scaling", "model": "model parallel", "hybrid": "hybrid"}
+    weak = document["scaling"] == "weak"
+    batch = f"batch {document['batch']}"
+    if document["parallel"] != "model":
+        batch += " a worker" if weak else " in all"
+    kind = {"data": f"{document['scaling']} scaling", "model": "model parallel", "hybrid": "hybrid"}
     exchange = "" if document["parallel"] == "model" else f", {document['collective']}"
     columns = {
         name: read
@@ -23,8 +27,8 @@ def show(document: Mapping[str, Any]) -> None:
         if any(read(row) is not None for row in rows)
     }
     output.table(
-        f"{document['model']} on {document['device']}{over}, batch {document['batch']}, "
-        f"{how[document['parallel']]} ({document['method']}{exchange})",
+        f"{document['model']} on {document['device']}{over}, {batch}, "
+        f"{kind[document['parallel']]} ({document['method']}{exchange})",
         tuple(columns),
         [[read(row) for read in columns.values()] for row in rows],
     )
@@ -42,8 +46,9 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
             "grows less than half as much as the number of workers",
         )
     if document["training"] is not None:
-        epochs = f"{document['training']['epochs']:g}"
-        line = f"training: {epochs} epochs of {document['training']['samples']:,} examples"
+        number = document["training"]["epochs"]
+        epochs = f"{number:g} epoch" + ("" if number == 1 else "s")
+        line = f"training: {epochs} of {document['training']['samples']:,} examples"
         price = document["training"]["price"]
         costs = "" if price is None else f"; a device costs {price:g} for each started hour"
         lines.append(line + costs)

@@ -1,0 +1,197 @@
+"""The command `scale`: its document, its table, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import split_alexnet
+from steptime.cli.main import run
+
+NET = ["scale", "fc:layers=1,nodes=64,inputs=32,outputs=8", "--device", "V100"]
+LINKED = [*NET, "--network", "ethernet-25"]
+ROW = [
+    "workers",
+    "global_batch",
+    "batch_per_worker",
+    "forward_s",
+    "backward_s",
+    "update_s",
+    "compute_s",
+    "comm_s",
+    "overlap_s",
+    "exposed_comm_s",
+    "step_s",
+    "speedup",
+    "efficiency",
+    "samples_per_s",
+    "note",
+]
+COLLECTIVES = [
+    "one-to-all",
+    "tree",
+    "butterfly",
+    "butterfly-mixing",
+    "ring",
+    "halving-doubling",
+    "hierarchical",
+    "parameter-server",
+]
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert run([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert run(words) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_document(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, *LINKED, "--workers", "1,2,4,...,16", "--batch", "8")
+    assert (found["network"], found["batch"], found["scaling"]) == ("ethernet-25", 8, "weak")
+    assert (found["parallel"], found["collective"], found["method"]) == ("data", "ring", "analytic")
+    assert found["parameters"] == 32 * 64 + 64 + 64 * 8 + 8
+    assert found["gradient_bytes"] == 4 * found["parameters"]
+    assert [row["workers"] for row in found["rows"]] == [1, 2, 4, 8, 16]
+    for row in found["rows"]:
+        assert list(row) == ROW
+        assert list(row["comm_s"]) == COLLECTIVES
+        assert row["global_batch"] == 8 * row["workers"]
+        assert row["step_s"] == pytest.approx(row["compute_s"] + row["comm_s"]["ring"])
+    assert found["training"] is None
+    assert any("no latency is known" in note for note in found["notes"])
+
+
+def test_workers_default_and_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [r["workers"] for r in answer(capsys, *LINKED)["rows"]] == [1, 2, 4, 8, 16, 32, 64, 128]
+    found = answer(capsys, *LINKED, "--workers", "9,1..4")
+    assert [row["workers"] for row in found["rows"]] == [1, 2, 3, 4, 9]
+    alone = answer(capsys, *NET, "--workers", "1")
+    assert alone["network"] is None
+    assert alone["rows"][0]["speedup"] == 1
+
+
+def test_training_time_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    money = ["--samples", "1000000", "--epochs", "90", "--price", "0.90"]
+    found = answer(capsys, *LINKED, "--batch", "10", "--workers", "4", *money)
+    (row,) = found["rows"]
+    assert row["epoch_s"] == pytest.approx(1_000_000 / 40 * row["step_s"])
+    assert row["train_s"] == pytest.approx(90 * row["epoch_s"])
+    assert row["device_hours"] == pytest.approx(row["train_s"] * 4 / 3600)
+    started = -(-row["train_s"] // 3600)
+    assert row["cost"] == pytest.approx(started * 4 * 0.90)
+    assert found["training"] == {"samples": 1_000_000, "epochs": 90, "price": 0.9}
+    (row,) = answer(capsys, *LINKED, "--workers", "4", "--samples", "1000")["rows"]
+    assert row["train_s"] == row["epoch_s"]
+    assert row["cost"] is None
+
+
+def test_options_of_the_exchange(capsys: pytest.CaptureFixture[str]) -> None:
+    def comm(*words: str) -> dict[str, float]:
+        (row,) = answer(capsys, *LINKED, "--workers", "16", *words)["rows"]
+        found: dict[str, float] = row["comm_s"]
+        return found
+
+    plain = comm()
+    assert comm("--compression", "4")["tree"] == pytest.approx(plain["tree"] / 4)
+    late = comm("--latency-us", "100")
+    assert late["tree"] == pytest.approx(plain["tree"] + 2 * 4 * 100e-6)
+    quick = comm("--inside", "nvlink-2", "--per-node", "4")
+    assert quick["hierarchical"] < plain["hierarchical"]
+    assert quick["ring"] == plain["ring"]
+    shared = comm("--servers", "4")["parameter-server"]
+    assert shared == pytest.approx(plain["parameter-server"] / 4)
+    deep = ["scale", "resnet50", "--device", "V100", "--network", "ethernet-25", "--workers", "8"]
+    (plainly,) = answer(capsys, *deep)["rows"]
+    (hidden,) = answer(capsys, *deep, "--overlap")["rows"]
+    assert plainly["overlap_s"] == 0 < hidden["overlap_s"]
+    assert hidden["step_s"] == pytest.approx(plainly["step_s"] - hidden["overlap_s"])
+
+
+def test_hybrid_and_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    net = str(split_alexnet.write(tmp_path, 2))
+    words = ["scale", net, "--device", "K20", "--network", "pcie2", "--method", "paleo"]
+    (row,) = answer(capsys, *words, "--parallel", "hybrid", "--workers", "2")["rows"]
+    assert list(row["data"]) == ["forward_s", "backward_s", "update_s", "sync_s"]
+    assert list(row["model"]) == ["forward_s", "backward_s", "update_s"]
+    parts = [*row["data"].values(), *row["model"].values()]
+    assert row["step_s"] == pytest.approx(sum(parts))
+    assert (row["workers"], row["global_batch"]) == (2, 256)
+    (row,) = answer(capsys, *words, "--parallel", "model")["rows"]
+    for part in ("forward", "backward"):
+        assert row[f"{part}_lower_s"] <= row[f"{part}_upper_s"]
+    table = "\n".join(shown(capsys, *words, "--parallel", "hybrid"))
+    assert "model parallel" in table
+    assert "hybrid (paleo, tree)" in table
+    assert " - " in "\n".join(shown(capsys, *words, "--parallel", "model"))
+
+
+def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["scale", "vgg16", "--device", "K80", "--network", "aws", "--workers", "1,2,4"]
+    title, head, *rows = shown(capsys, *words, "--samples", "100000", "--price", "0.9")
+    assert title.startswith("vgg16 on K80 over aws, batch 64 a worker, weak scaling (analytic")
+    for column in ("workers", "global batch", "communication", "speed-up", "samples/s", "cost"):
+        assert column in head
+    assert "hidden" not in head  # nothing is
+    assert len(rows) == 3 + 3
+    assert rows[3].startswith("stops paying at 2 workers")
+    assert (
+        rows[5] == "training: 1 epoch of 100,000 examples; a device costs 0.9 for each started hour"
+    )
+
+
+def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["scale", "vgg16", "--device", "V100", "--workers", "1", "--batch", "1000"]
+    assert any(note.startswith("batch 1000 needs") for note in answer(capsys, *words)["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (NET, "2 workers need a network: --network LINK"),
+        ([*NET, "--network", "pcie-9"], "unknown link 'pcie-9'"),
+        ([*LINKED, "--workers", "0"], "--workers: must be at least 1, not 0"),
+        ([*LINKED, "--workers", "1,1"], "--workers: 1 is given twice"),
+        ([*LINKED, "--workers", "1,x"], "--workers: must be a whole number, not 'x'"),
+        ([*LINKED, "--workers", "8..1"], "--workers: range '8..1' runs backwards"),
+        ([*LINKED, "--workers", "1..200000"], "--workers: 200000 numbers of workers"),
+        ([*LINKED, "--batch", "0"], "batch: must be at least 1, not 0"),
+        ([*LINKED, "--scaling", "week"], "unknown --scaling 'week'; did you mean 'weak'?"),
+        ([*LINKED, "--parallel", "modle"], "unknown --parallel 'modle'; did you mean 'model'?"),
+        ([*LINKED, "--collective", "tre"], "unknown collective 'tre'; did you mean 'tree'?"),
+        ([*LINKED, "--compression", "0.5"], "--compression: must be a number from 1 on"),
+        ([*LINKED, "--compression", "inf"], "--compression: must be a number from 1 on"),
+        ([*LINKED, "--per-node", "0"], "--per-node: must be at least 1, not 0"),
+        ([*LINKED, "--servers", "0"], "--servers: must be at least 1, not 0"),
+        ([*LINKED, "--inside", "nvlink"], "unknown link 'nvlink'"),
+        ([*LINKED, "--latency-us", "-1"], "--latency-us: must be a number above 0, not '-1'"),
+        ([*NET, "--workers", "1", "--servers", "2"], "--servers needs --network LINK"),
+        ([*LINKED, "--samples", "0"], "--samples: must be at least 1, not 0"),
+        ([*LINKED, "--epochs", "3"], "--epochs needs --samples N"),
+        ([*LINKED, "--price", "3"], "--price needs --samples N"),
+        ([*LINKED, "--samples", "9", "--epochs", "nan"], "--epochs: must be a number above 0"),
+        ([*LINKED, "--samples", "9", "--price", "free"], "--price: must be a number above 0"),
+        ([*LINKED, "--dtype", "float8"], "unknown dtype 'float8'"),
+        ([*LINKED, "--optimizer", "sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'?"),
+        ([*LINKED, "--method", "paleos"], "unknown method 'paleos'; did you mean 'paleo'?"),
+        ([*LINKED, "--option", "ppp_comp=2"], "option ppp_comp is a number above 0"),
+        ([*LINKED, "--batch", "4", "--scaling", "strong"], "8 workers cannot share a batch of 4"),
+        ([*LINKED, "--method", "paleo", "--overlap"], "no overlap of communication"),
+        ([*LINKED, "--method", "paleo", "--latency-us", "1"], "method paleo knows no latency"),
+        ([*LINKED, "--parallel", "hybrid", "--workers", "2"], "has no split layers: workers must"),
+        ([*LINKED, "--parallel", "hybrid", "--workers", "1,2"], "has one number"),
+        ([*LINKED, "--parallel", "model", "--overlap"], "exchanges no gradients"),
+        ([*LINKED[:2], "--device", "V101"], "unknown device 'V101'"),
+    ],
+)
+def test_wrong_input(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    assert run(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
