@@ -2,8 +2,8 @@
 
 Rules for examples in README.md and docs/*.md
     ```console   `$ steptime ...` is run in a folder that holds `results` (records of four networks,
-                 made here), the folder `examples`, and the ```toml block that has the name of the
-                 command's file. QUICK commands are run; where output is shown, it must
+                 made here), the folder `examples`, and the ```toml, ```json or ```prototxt block
+                 that has the name of the command's file. QUICK commands are run; where output is shown, it must
                  be what is printed if the command is in EXACT (a line `...` stands for any lines),
                  else its lines must begin with the same words. SLOW ones are only parsed by the
                  command line, and run with tiny budgets in the group `framework`, but for
@@ -11,6 +11,7 @@ Rules for examples in README.md and docs/*.md
                  must be a target.
     ```python    is run; a comment behind a `print` is what it prints.
     ```toml      must be a valid experiment, device, link or network.
+    ```json, ```prototxt    must be a network that can be built and trained.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from steptime.sweep.experiment import Experiment, Sample, check_experiment, read
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXACT = ("count", "predict", "list")
-QUICK = (*EXACT, "compare", "query", "export", "report", "plot", "doctor")
+EXACT = ("count", "predict", "explain", "split", "scale", "list")
+QUICK = (*EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor")
 SLOW = ("run", "sweep", "probe", "quickstart")
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands
 
@@ -134,14 +135,22 @@ def place(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return prepared
 
 
+NAME = {  # language of a block: how its name is read
+    "toml": lambda block: tomllib.loads(block).get("name"),
+    "json": lambda block: json.loads(block).get("name"),
+    "prototxt": lambda block: re.findall(r'^name: "(.*)"', block)[0],
+}
+
+
 def _write_files(page: str, line: str, folder: Path) -> None:
-    """Write the TOML block of the documents that has the name of the command's .toml file."""
-    blocks = [block for found in PAGES for block in _blocks(found, "toml")]
+    """Write the block of the documents that has the name of the command's file."""
     for word in shlex.split(line):
         path = folder / word
-        if word.endswith(".toml") and not path.exists():
-            fits = [b for b in blocks if tomllib.loads(b).get("name") == path.stem]
-            assert fits, f"{page} names {word}, and no TOML block has that name"
+        language = path.suffix.removeprefix(".")
+        if language in NAME and not path.exists():
+            blocks = [block for found in PAGES for block in _blocks(found, language)]
+            fits = [b for b in blocks if NAME[language](b) == path.stem]
+            assert fits, f"{page} names {word}, and no {language} block has that name"
             path.write_text(fits[0], encoding="utf-8")
 
 
@@ -284,6 +293,18 @@ def test_toml_examples(page: str, block: str) -> None:
         assert build(make_workload(choice_of(table, page)))
 
 
+@pytest.mark.parametrize(
+    ("language", "block"),
+    [(language, b) for page in PAGES for language in NAME for b in _blocks(page, language)
+     if language != "toml"],
+)  # fmt: skip
+def test_networks_of_files(language: str, block: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{NAME[language](block)}.{language}"
+    path.write_text(block, encoding="utf-8")
+    for phase in ("train", "infer"):
+        assert build_step(make_workload(read_model(str(path)), phase=phase)).ops
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.stem)
 def test_experiments_to_start_from(path: Path) -> None:
     experiment = read_experiment(path)
@@ -345,6 +366,10 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "list": "list models",
     "count": "count fc --json",
     "predict": "predict fc --device t4",
+    "explain": "explain fc --device t4",
+    "split": "split fc --device t4 --server v100 --network aws",
+    "scale": "scale fc --device t4 --network aws --samples 1000 --price 1",
+    "explore": "explore --models fc,nin -o keys.html",
     "doctor": "doctor",
     "compare": "compare results",
     "query": "query 'FROM records' --in results",
@@ -363,7 +388,7 @@ def test_keys_of_json(command: str, place: Path, capsys: pytest.CaptureFixture[s
     inner = [
         value[0]
         for key, value in tops[0].items()
-        if key in ("ops", "pairs") and isinstance(value, list)
+        if key in ("ops", "pairs", "steps", "cuts", "rows") and isinstance(value, list)
     ]
     quantities = set(re.findall(r"`(\w+)`", _section("docs/counting.md", "The numbers")))
     known = named | quantities | set(QUANTITIES) | set(family("fc").parameters)
@@ -571,7 +596,7 @@ def test_the_changelog_has_this_version() -> None:
 
 
 def test_pictures_are_small_and_shown() -> None:
-    readme = _text("README.md")
+    text = "".join(page.read_text("utf-8") for page in PAGES)
     for path in (ROOT / "docs/pictures").iterdir():
         assert path.stat().st_size < 200_000, path.name
-        assert path.name in readme
+        assert f"pictures/{path.name})" in text

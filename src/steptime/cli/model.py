@@ -42,6 +42,8 @@ _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {  # key: (title, how a 
 
 
 def _cell(value: Any, name: str) -> object:
+    if name == "options":
+        return ", ".join(value)
     if isinstance(value, dict):
         return ", ".join(f"{k}={_cell(v, name)}" for k, v in value.items())
     if isinstance(value, list):
