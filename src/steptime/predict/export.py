@@ -75,15 +75,13 @@ def _stored(dtype: str) -> str:
 
 def _method(method: Method) -> Table:
     """Give the rules that are not yet in the work and the rates."""
-    as_paleo = method.name == "paleo"
     return {
         "version": method.version,
         "collective": method.collective,
         "overlap": method.settings.overlap,
         "update_at_peak": not method.settings.update,
         "cycle": not method.settings.cycle,
-        "latency": not as_paleo,
-        "strict": not as_paleo,
+        "as_paleo": method.name == "paleo",
     }
 
 

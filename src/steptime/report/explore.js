@@ -2,28 +2,12 @@
 // The page: the choice lives in the form and in the URL fragment; results follow every change.
 const data = JSON.parse(document.getElementById("data").textContent);
 const form = document.getElementById("choice");
-const byId = (id) => document.getElementById(id);
 const field = (name) => form.elements.namedItem(name);
 const USUAL = "usual", OWN = "own";
 const MOST_ROWS = 200, MOST_WORKERS = 1e6, LARGEST = 2 ** 53;
-const FIELDS = ["network", "device", "link", "dtype", "method", "software", "ppp_comp", "ppp_comm",
-  "batch", "scaling", "workers", "collective", "samples", "epochs", "price"];
-
-// Words for numbers, as units.py writes them.
-const digits = (value, count = 4) => String(Number(value.toPrecision(count)));
-function prefixed(value, unit, steps) {
-  const [factor, prefix] = steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
-  return `${digits(value / factor)} ${prefix}${unit}`;
-}
-const seconds = (value) => (value ? prefixed(value, "s",
-  [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]]) : "0 s");
-const size = (value) => prefixed(Number(value.toPrecision(4)), "B",
-  [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]]);
-const grouped = (value, most = 0) => value.toLocaleString("en", { maximumFractionDigits: most });
-const money = (value) => `$${value < 1e6 ? value.toLocaleString("en",
-  { minimumFractionDigits: value < 1000 ? 2 : 0, maximumFractionDigits: value < 1000 ? 2 : 0 })
-  : prefixed(value, "", [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"]]).replace(" ", "")}`;
-const hoursText = (value) => (value >= 1000 ? grouped(value) : digits(value, 3));
+const FIELDS = ["network", "device", "link", "latency", "dtype", "method", "software", "ppp_comp",
+  "ppp_comm", "batch", "scaling", "workers", "collective", "inside", "per_node", "servers",
+  "samples", "epochs", "price"];
 
 function options(name, pairs) {
   field(name).replaceChildren(...pairs.map(([value, text]) => new Option(text, value)));
@@ -32,8 +16,10 @@ function options(name, pairs) {
 function fill() {
   options("network", data.models.map((model) => [model.name, model.name]));
   options("device", data.devices.map((device) => [device.name, device.name]));
-  options("link", data.links.map((link) =>
-    [link.name, `${link.name} (${digits(link.bytes_per_s / 1e9)} GB/s)`]));
+  const links = data.links.map((link) =>
+    [link.name, `${link.name} (${digits(link.bytes_per_s / 1e9)} GB/s)`]);
+  options("link", links);
+  options("inside", [["", "as between nodes"], ...links]);
   options("dtype", Object.keys(data.dtypes).map((name) => [name, name]));
   options("method", Object.keys(data.methods).map((name) => [name, name]));
   const shares = Object.entries(data.software).map(([name, [comp, comm]]) =>
@@ -49,6 +35,7 @@ function put(values) {
     if (control.tagName === "SELECT" && control.value !== values[name]) control.selectedIndex = -1;
   }
   showShares();
+  showOnly();
 }
 
 function showShares() {
@@ -56,8 +43,20 @@ function showShares() {
   if (preset) [field("ppp_comp").value, field("ppp_comm").value] = preset;
 }
 
+// Fields that the method or the collective does not use are away, and away from the address.
+function showOnly() {
+  const collective = field("collective").value;
+  document.querySelectorAll("[data-only]").forEach((label) => {
+    label.hidden = label.dataset.only !== collective;
+  });
+  byId("latency").hidden = data.methods[field("method").value]?.as_paleo ?? false;
+}
+
+const used = (name) => !field(name).closest("[hidden]");
+
 function texts() {
-  return Object.fromEntries(FIELDS.map((name) => [name, field(name).value.trim()]));
+  return Object.fromEntries(FIELDS.map((name) =>
+    [name, used(name) ? field(name).value.trim() : data.start[name]]));
 }
 
 // The fragment, `#network=resnet50&device=K80&...`; a name may be short or in other letters.
@@ -95,7 +94,8 @@ function spelled(name, text) {
 const cut = (text) => (text.length > 60 ? `${text.slice(0, 60)}...` : text);
 
 function toFragment(values) {
-  const kept = FIELDS.filter((name) => !name.startsWith("ppp_") || values.software === OWN);
+  const kept = FIELDS.filter((name) =>
+    used(name) && values[name] !== "" && (!name.startsWith("ppp_") || values.software === OWN));
   return `#${new URLSearchParams(kept.map((name) => [name, values[name]]))}`;
 }
 
@@ -170,11 +170,21 @@ function chosen(values, faults) {
     samples: take("samples", () => whole(values.samples, "examples", LARGEST)),
     epochs: take("epochs", () => positive(values.epochs, "epochs", LARGEST)),
     price: take("price", () => positive(values.price, "price", LARGEST)),
+    latency_us: values.latency === "" ? null
+      : take("latency", () => positive(values.latency, "latency", LARGEST)),
+    per_node: take("per_node", () => whole(values.per_node, "devices a node", MOST_WORKERS)),
+    servers: take("servers", () => whole(values.servers, "servers", MOST_WORKERS)),
     share: ["ppp_comp", "ppp_comm"].map((name) =>
       take(name, () => positive(values[name], name, 1))),
   };
   if (!network || !device || !link || !method || faults.length) return choice;
   choice.collective = values.collective === USUAL ? method.collective : values.collective;
+  const latency_s = choice.latency_us === null ? link.latency_s : choice.latency_us * 1e-6;
+  choice.fabric = {
+    between: { ...link, latency_s }, inside: named(data.links, "inside") ?? null,
+    per_node: choice.per_node, servers: choice.servers,
+    share: choice.share[1], as_paleo: method.as_paleo,
+  };
   choice.work = network.work[values.method]?.[data.dtypes[values.dtype]];
   choice.rates = device.rates[values.method][values.dtype];
   if (!choice.work) faults.push(["network", network.left_out[values.method]]);
@@ -191,7 +201,7 @@ function update(faults = []) {
   const values = texts();
   const choice = chosen(values, faults);
   if (!faults.length) {
-    const { rows, refused } = scalingRows(data, choice);
+    const { rows, refused } = scalingRows(choice);
     if (rows.length) {
       last = { choice, values, rows, refused };
       history.replaceState(null, "", toFragment(values));
@@ -217,166 +227,11 @@ function showFaults(faults) {
   byId("errors").hidden = !faults.length;
   byId("errors").replaceChildren(...lines.map((line) => element("p", line)));
   byId("shown").classList.toggle("old", faults.length > 0 && last !== null);
+  byId("headline").classList.toggle("old", faults.length > 0);
   byId("shown").hidden = last === null;
   const answer = last ? { texts: last.values, collective: last.choice.collective, rows: last.rows } : {};
   byId("result").textContent =
     JSON.stringify({ ...answer, old: faults.length > 0, faults: faults.map(([, text]) => text) });
-}
-
-function element(name, text, className) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
-
-function draw(found) {
-  const { choice, values, rows } = found;
-  const most = rows.at(-1);
-  const on = `${grouped(most.workers)} × ${choice.device.name}`;
-  const epochs = `${digits(choice.epochs, 6)} epoch${choice.epochs === 1 ? "" : "s"}`;
-  const faster = most.workers > 1 ? `${digits(most.speedup, 3)} times as fast as one; ` : "";
-  byId("headline").textContent = `${choice.network.name} on ${on}: ${faster}`
-    + `${epochs} take ${hoursText(most.hours)} hours and cost ${money(most.cost)}.`;
-  byId("tiles").replaceChildren(...[
-    ["step", seconds(most.step_s)], ["speed-up", `${digits(most.speedup, 4)}×`],
-    ["examples/s", grouped(Number(most.samples_per_s.toPrecision(4)), 2)],
-    ["hours", hoursText(most.hours)], ["cost", money(most.cost)],
-  ].map(([name, value]) => {
-    const tile = document.createElement("div");
-    tile.append(element("dt", `${name}, ${grouped(most.workers)} worker${most.workers > 1 ? "s" : ""}`),
-      element("dd", value));
-    return tile;
-  }));
-  byId("notes").replaceChildren(...notes(found).map(([text, bad]) =>
-    element("li", text, bad ? "bad" : "")));
-  charts(rows, choice);
-  table(rows, choice);
-  byId("command").textContent = command(choice, values, rows);
-  sources(choice, values);
-  byId("batch-label").textContent =
-    choice.scaling === "weak" ? "Batch of a worker" : "Batch of all workers";
-}
-
-function charts(rows, choice) {
-  lineChart(byId("chart-speedup"), "Speed-up by workers", rows, (row) => row.speedup,
-    (value) => `${digits(value, 3)}×`, (row) => row.workers);
-  barChart(byId("chart-parts"), "Step time by part and workers", rows, (row) => [
-    ["forward", row.forward_s], ["backward", row.backward_s], ["update", row.update_s],
-    ["exchange", row.comm_s[choice.collective]],
-  ], seconds);
-  lineChart(byId("chart-hours"), "Hours of training by workers", rows, (row) => row.hours,
-    (value) => `${hoursText(value)} h`);
-  barChart(byId("chart-cost"), "Cost of training by workers", rows,
-    (row) => [["cost", row.cost]], money);
-}
-
-function notes({ choice, values, rows, refused }) {
-  const { device, link, method, network } = choice;
-  const found = [];
-  const most = rows.reduce((one, row) => (row.peak_memory_bytes > one.peak_memory_bytes ? row : one));
-  const needs = `a worker needs ${size(most.peak_memory_bytes)} for ${grouped(most.batch_per_worker)} `
-    + `example${most.batch_per_worker > 1 ? "s" : ""}`;
-  if (device.memory_bytes === null) found.push([`${needs}; the memory of ${device.name} is not known`]);
-  else {
-    found.push([`${needs}, ${device.name} has ${size(device.memory_bytes)}`
-      + `${most.fits ? "" : ": it does not fit, the times are those it would take"}`, !most.fits]);
-  }
-  if (refused.length) {
-    found.push([`${refused.map((n) => grouped(n)).join(", ")} workers cannot share a batch of `
-      + `${grouped(choice.batch)} examples: left out`, true]);
-  }
-  const idle = rows.filter((row) => row.global_batch < row.workers * row.batch_per_worker);
-  if (idle.length) {
-    found.push([`${idle.map((row) => grouped(row.workers)).join(", ")} workers do not divide the `
-      + "batch evenly: the step is that of the largest share"]);
-  }
-  if (method.latency && link.latency_s === null) {
-    found.push([`${link.name}: no latency is known, so none is counted`]);
-  }
-  if (!method.latency) found.push(["Paleo's rules know no latency and no type but float32"]);
-  if (method.cycle && !choice.rates[2]) {
-    found.push([`${device.name}: no clock is known, so no kernel takes at least a cycle`]);
-  }
-  if (!method.cycle && device.launch_s === null) {
-    found.push([`${device.name}: the host's time to issue an op is not known and left out`]);
-  }
-  found.push(...network.notes[values.method].map((note) => [note]));
-  for (const one of [device, link]) {
-    if (one.unverified.length) found.push([`${one.name}: to be verified: ${one.unverified.join(", ")}`]);
-  }
-  return found;
-}
-
-function table(rows, choice) {
-  const columns = [
-    ["workers", (row) => grouped(row.workers)], ["batch of all", (row) => grouped(row.global_batch)],
-    ["forward", (row) => seconds(row.forward_s)], ["backward", (row) => seconds(row.backward_s)],
-    ["update", (row) => seconds(row.update_s)],
-    ["exchange", (row) => seconds(row.comm_s[choice.collective])],
-    ["step", (row) => seconds(row.step_s)], ["speed-up", (row) => digits(row.speedup)],
-    ["efficiency", (row) => `${digits(100 * row.efficiency, 3)} %`],
-    ["hours", (row) => hoursText(row.hours)], ["cost", (row) => money(row.cost)],
-    ["memory of a worker", (row) => size(row.peak_memory_bytes) + (row.fits ? "" : " does not fit")],
-  ];
-  const line = (cells, kind) => {
-    const made = document.createElement("tr");
-    made.append(...cells.map((text) => element(kind, text, "number")));
-    return made;
-  };
-  byId("rows").tHead.replaceChildren(line(columns.map(([name]) => name), "th"));
-  byId("rows").tBodies[0].replaceChildren(...rows.map((row) => {
-    const made = line(columns.map(([, write]) => write(row)), "td");
-    made.classList.toggle("bad", !row.fits);
-    return made;
-  }));
-}
-
-function command(choice, values, rows) {
-  const words = ["steptime", "scale", choice.network.name, "--device", choice.device.name,
-    "--network", choice.link.name, "--batch", choice.batch,
-    "--workers", rows.map((row) => row.workers).join(","), "--scaling", choice.scaling,
-    "--collective", choice.collective, "--method", values.method];
-  if (values.dtype !== "float32") words.push("--dtype", values.dtype);
-  ["ppp_comp", "ppp_comm"].forEach((name, place) => {
-    if (choice.share[place] !== 1) words.push("--option", `${name}=${values[name]}`);
-  });
-  words.push("--samples", choice.samples, "--epochs", values.epochs, "--price", values.price, "--json");
-  return words.map((word) => quoted(String(word))).join(" ");
-}
-
-const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-
-function sources(choice, values) {
-  const { device, link, method } = choice;
-  const [flop, bytes] = choice.rates;
-  const left = data.left_out.map((one) => `${one.model} with ${one.method}: ${one.reason}`);
-  const lines = [
-    ["made by", `steptime ${data.version}`],
-    ["method", `${values.method} ${method.version}; ppp_comp = ${values.ppp_comp}, `
-      + `ppp_comm = ${values.ppp_comm}, collective = ${choice.collective}`],
-    ["step", `training with ${data.optimizer}, ${values.dtype}, data parallel; `
-      + `${grouped(choice.work.parameters)} parameters, ${size(choice.work.gradient_bytes)} of `
-      + "gradients exchanged after the backward pass"],
-    ["device", `${device.name}: ${digits(flop / 1e12)} TFLOP/s, ${digits(bytes / 1e9)} GB/s at ppp 1. `
-      + `${device.source}${device.note ? `. ${device.note}` : ""}`],
-    ["link", `${link.name}: ${digits(link.bytes_per_s / 1e9)} GB/s at ppp 1. ${link.source}`
-      + `${link.note ? `. ${link.note}` : ""}`],
-    ["software", "shares of compute peak / link's rate: " + Object.entries(data.software)
-      .filter(([name]) => name !== "none").map(([name, pair]) => `${name} ${pair.join(" / ")}`).join(", ")
-      + " (Qi, Sparks, Talwalkar, ICLR 2017)"],
-    ["cost", "every device is paid for each started hour of the training"],
-    ["limits", `batches ${data.batches.map((n) => grouped(n)).join(" to ")} of a worker; `
-      + `groups of ${data.group} devices in hierarchical, one server in parameter-server`],
-    ["left out", left.length ? left.join("; ") : "nothing"],
-  ];
-  byId("sources").replaceChildren(...lines.map(([name, text]) => {
-    const made = document.createElement("tr");
-    const head = element("th", name);
-    head.scope = "row";
-    made.append(head, element("td", text));
-    return made;
-  }));
 }
 
 function copy() {
@@ -396,6 +251,7 @@ update(fromFragment());
 form.addEventListener("input", (event) => {
   if (event.target.name === "software") showShares();
   if (event.target.name.startsWith("ppp_")) field("software").value = OWN;
+  showOnly();
   update();
 });
 form.addEventListener("submit", (event) => event.preventDefault());

@@ -1,4 +1,4 @@
-"""The page to explore: networks, devices and links to choose from, and the model to ask, offline."""
+"""The page to explore: networks, devices, links and the model of their scaling, offline."""
 
 from __future__ import annotations
 
@@ -26,10 +26,14 @@ START = {  # what the page opens with, where it has it; the training is that of 
     "software": "none",
     "ppp_comp": "1",
     "ppp_comm": "1",
+    "latency": "",
     "batch": "64",
     "scaling": "weak",
     "workers": "1,2,4,...,128",
     "collective": "usual",
+    "inside": "",
+    "per_node": "8",
+    "servers": "1",
     "samples": "1281167",  # images of ImageNet's training set (ILSVRC 2012)
     "epochs": "90",
     "price": "0.90",
@@ -39,7 +43,7 @@ START = {  # what the page opens with, where it has it; the training is that of 
 def explore_page(model: Mapping[str, Any]) -> str:
     """Give the HTML of the page on what `predict.export.exported` gives."""
     data = {**model, "version": __version__, "start": _start(model)}
-    scripts = ("explore_model.js", "explore_charts.js", "explore.js")
+    scripts = ("explore_model.js", "explore_charts.js", "explore_shown.js", "explore.js")
     return f"""<!doctype html>
 <html lang="en">
 <head>

@@ -73,7 +73,6 @@ function lineChart(place, label, rows, value, written, ideal) {
   if (ideal) {
     shape(svg, "polyline", { points: path(ideal), fill: "none", stroke: "#8a8a8a",
       "stroke-width": 1.5, "stroke-dasharray": "5 4" });
-    shape(svg, "text", { x: LEFT + 14, y: TOP + 12 }, "dashed: n workers, n times as fast");
   }
   shape(svg, "polyline",
     { points: path(value), fill: "none", stroke: COLOURS.forward, "stroke-width": 2.5 });

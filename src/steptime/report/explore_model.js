@@ -43,37 +43,39 @@ function stepSeconds(work, batch, base, method, share) {
   });
 }
 
-// collectives.COLLECTIVES and PALEO, whose mixing costs one worker a transfer too.
-function exchanges(size, n, link, method, share, group) {
-  const latency = method.latency ? link.latency_s ?? 0 : 0;
-  const message = (bytes) => latency + bytes / link.bytes_per_s / share;
+// collectives.COLLECTIVES and PALEO, which has no latency and whose mixing costs one worker too.
+// `between` and `inside` have a latency_s (null: not known) and bytes_per_s.
+function exchanges(size, n, fabric) {
+  const { between, inside, per_node, servers, share, as_paleo } = fabric;
+  const over = (link, bytes) =>
+    (as_paleo ? 0 : link.latency_s ?? 0) + bytes / link.bytes_per_s / share;
+  const message = (bytes) => over(between, bytes);
   const rounds = n > 1 ? 32 - Math.clz32(n - 1) : 0;
   const halvings = 31 - Math.clz32(n);
   let halves = n > 2 ** halvings ? 2 * message(size) : 0;
   for (let step = 1; step <= halvings; step += 1) halves += 2 * message(size / 2 ** step);
-  const inside = Math.min(n, group), nodes = Math.ceil(n / group);
+  const near = Math.min(n, per_node), nodes = Math.ceil(n / per_node);
   return {
     "one-to-all": 2 * (n - 1) * message(size),
     tree: 2 * rounds * message(size),
     butterfly: rounds * message(size),
-    "butterfly-mixing": n > 1 || !method.latency ? message(size) : 0,
+    "butterfly-mixing": n > 1 || as_paleo ? message(size) : 0,
     ring: 2 * (n - 1) * message(size / n),
     "halving-doubling": halves,
-    hierarchical: 2 * (inside - 1) * message(size / inside)
-      + 2 * (nodes - 1) * message(size / inside / nodes * Math.max(1, inside)),
-    "parameter-server": n > 1 ? 2 * n * message(size) : 0,
+    hierarchical: 2 * (near - 1) * over(inside ?? between, size / near)
+      + 2 * (nodes - 1) * message(size / near / nodes * near),
+    "parameter-server": n > 1 ? 2 * Math.max(n, servers) * message(size / servers) : 0,
   };
 }
 
 // scaling.data_parallel with training_cost.bill; rows without enough examples are left out.
-function scalingRows(data, choice) {
-  const { network, device, link, method, share } = choice;
+function scalingRows(choice) {
+  const { device, method } = choice;
   const row = (n, examples) => {
     const [forward_s, backward_s, update_s] =
-      stepSeconds(choice.work, examples, choice.rates, method, share[0]);
+      stepSeconds(choice.work, examples, choice.rates, method, choice.share[0]);
     const compute_s = forward_s + backward_s + update_s;
-    const comm_s =
-      exchanges(choice.work.gradient_bytes, n, link, method, share[1], data.group);
+    const comm_s = exchanges(choice.work.gradient_bytes, n, choice.fabric);
     const step_s = compute_s + comm_s[choice.collective];
     const global_batch = choice.scaling === "weak" ? n * examples : choice.batch;
     const peak_memory_bytes =
@@ -86,7 +88,7 @@ function scalingRows(data, choice) {
   };
   const alone = row(1, choice.batch);
   const possible = choice.workers.filter(
-    (n) => choice.scaling === "weak" || n <= choice.batch || !method.strict,
+    (n) => choice.scaling === "weak" || n <= choice.batch || method.as_paleo,
   );
   const rows = possible.map((n) => {
     const found = row(n, choice.scaling === "weak" ? choice.batch : Math.ceil(choice.batch / n));
