@@ -10,6 +10,7 @@ import pytest
 
 import split_alexnet
 from steptime.cli.main import run
+from steptime.predict.collectives import COLLECTIVES
 
 NET = ["scale", "fc:layers=1,nodes=64,inputs=32,outputs=8", "--device", "V100"]
 LINKED = [*NET, "--network", "ethernet-25"]
@@ -29,16 +30,6 @@ ROW = [
     "efficiency",
     "samples_per_s",
     "note",
-]
-COLLECTIVES = [
-    "one-to-all",
-    "tree",
-    "butterfly",
-    "butterfly-mixing",
-    "ring",
-    "halving-doubling",
-    "hierarchical",
-    "parameter-server",
 ]
 
 
@@ -61,7 +52,7 @@ def test_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["workers"] for row in found["rows"]] == [1, 2, 4, 8, 16]
     for row in found["rows"]:
         assert list(row) == ROW
-        assert list(row["comm_s"]) == COLLECTIVES
+        assert list(row["comm_s"]) == list(COLLECTIVES)
         assert row["global_batch"] == 8 * row["workers"]
         assert row["step_s"] == pytest.approx(row["compute_s"] + row["comm_s"]["ring"])
     assert found["training"] is None
@@ -126,6 +117,15 @@ def test_hybrid_and_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     (row,) = answer(capsys, *words, "--parallel", "model")["rows"]
     for part in ("forward", "backward"):
         assert row[f"{part}_lower_s"] <= row[f"{part}_upper_s"]
+    found = answer(capsys, *words, "--parallel", "hybrid")
+    ops = {op["name"]: op for op in found["ops"]}
+    fed = ops["dense/fc6@1"]
+    assert fed["device"] == 1
+    assert fed["fetch_s"] == pytest.approx(128 * 5 * 5 * 256 * 4 / 2**30 / 8)  # pcie2: 8 GB/s
+    assert fed["forward_s"] == fed["forward_compute_s"] + fed["forward_memory_s"]
+    assert fed["forward_memory_s"] > fed["fetch_s"] > ops["conv1"]["fetch_s"] == 0
+    whole = sum(op["forward_s"] for op in found["ops"] if "@" not in op["name"])
+    assert found["rows"][0]["data"]["forward_s"] == pytest.approx(whole)
     table = "\n".join(shown(capsys, *words, "--parallel", "hybrid"))
     assert "model parallel" in table
     assert "hybrid (paleo, tree)" in table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from steptime.core.units import size
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
+    from steptime.predict.placement import Mode
     from steptime.predict.scaling import Exchange, ScalingRow
     from steptime.predict.step_model import StepModel
     from steptime.predict.training_cost import Training
@@ -177,7 +178,8 @@ def scale(
         "notes": _notes(found, parallel, rows),
     }
     if json:
-        output.emit_json(document)
+        ops = {} if parallel == "data" else {"ops": _ops(found, cast("Mode", parallel), rows[0])}
+        output.emit_json({**document, **ops})
         return
     scale_table.show(document)
 
@@ -301,6 +303,33 @@ def _row(row: ScalingRow, bill: Mapping[str, float | None]) -> dict[str, Any]:
     table = asdict(row)
     parts = table.pop("parts")
     return {**table, **parts, **bill}
+
+
+def _ops(model: StepModel, parallel: Mode, row: ScalingRow) -> list[Any]:
+    """Give the layers of a file, each on its device, as far as the row counts them."""
+    from steptime.predict.placement import Node, device_of, nodes
+
+    def one(node: Node) -> dict[str, Any]:
+        in_turn = parallel == "model" or node.layer.split is not None
+        found: dict[str, Any] = {
+            "name": node.layer.name,
+            "kind": node.layer.type,
+            "device": device_of(node.layer),
+        }
+        for name, part in (("forward", node.forward), ("backward", node.backward)):
+            found |= {
+                f"{name}_s": part.total_s if in_turn else part.bound_s,
+                f"{name}_compute_s": part.compute_s,
+                f"{name}_memory_s": part.memory_s,
+            }
+        return found | {
+            "update_s": node.update_s,
+            "fetch_s": node.fetch_s,
+            "parameters": node.layer.parameters,
+            "flop": round(node.flop),
+        }
+
+    return [one(node) for node in nodes(model, row.batch_per_worker, parallel)]
 
 
 def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[str]:

@@ -38,13 +38,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Node:
-    """A layer with its times; `memory_s` of its parts includes `fetch_s`. `kernels` by part."""
+    """A layer with its times; `memory_s` of its parts includes `fetch_s`.
+
+    `flop` is of its forward pass, `kernels` are numbers by part of the step.
+    """
 
     layer: Layer
     fetch_s: float
     forward: Part
     backward: Part
     update_s: float
+    flop: float
     kernels: tuple[int, int, int]
 
 
@@ -100,6 +104,7 @@ def _node(layer: Layer, rows: Sequence[RowSeconds], fetch_s: float, overlap: Ove
         _part([row.forward for row in rows], fetch_s, overlap),
         _part([row.backward for row in rows], fetch_s, overlap),
         sum(row.update_s for row in rows),
+        sum(row.flop for row in rows),
         (
             sum(len(row.row.forward) for row in rows),
             sum(len(row.row.backward) for row in rows),
