@@ -154,6 +154,21 @@ def test_nested_lists_by_hand(parents: dict[str, str], expected: str) -> None:
     assert shown(nested(made(parents))) == expected
 
 
+@needs_reference
+def test_nested_lists_of_the_original() -> None:
+    """Of networks without forks, and of any that the data has with them."""
+    for net, expected in json.loads((REFERENCE / "graph.json").read_text()).items():
+        model = StepModel(REFERENCE / "nets" / f"{net}.json", "K40")
+        assert as_json(nested(model.graph(1).layers)) == expected["nested"]
+
+
+def as_json(items: Nested) -> list[Any]:
+    return [
+        item if isinstance(item, str) else {"parallel": [as_json(chain) for chain in item.chains]}
+        for item in items
+    ]
+
+
 def names(items: Nested) -> Iterator[str]:
     for item in items:
         if isinstance(item, Group):
