@@ -78,7 +78,8 @@ def _check_types(message: Any, where: str) -> None:
 
 def _build(b: Builder, net: Net, batch: int, where: str, allow_unknown: bool) -> str:
     """Lower every layer and give the sum of the losses, in inference the last output."""
-    n = Lowering(b, batch, net.batch, net.sources, scaled=_scaled(net))
+    names = frozenset(layer.name for layer in net.layers)
+    n = Lowering(b, batch, net.batch, net.sources, names, scaled=_scaled(net))
     ends: list[str] = []
     for layer in net.layers:
         place = f"{where}: layer {shorten(layer.name)}"

@@ -19,7 +19,7 @@ from steptime.layers.dense import dropout as drop
 from steptime.ops.table import ShapeError, require
 
 Pair = tuple[int, int]
-MANY = 1 << 30
+MANY = 1000  # bottoms; no network joins so many
 
 
 @dataclass(frozen=True)
@@ -367,6 +367,6 @@ def lowered(n: Lowering, layer: Layer, x: Tops) -> Tops:
     """
     row = TYPES[layer.type]
     if not row.least <= len(x) <= row.most:
-        several = "" if row.least == row.most else " or more" if row.most == MANY else " or 2"
+        several = "" if row.least == row.most else f" to {row.most}"
         raise ShapeError(f"{len(x)} bottoms, not {row.least}{several}")
     return row.lower(n, layer, x)

@@ -22,13 +22,15 @@ class UnmodelledError(Exception):
 class Lowering:
     """A network being lowered: `tensors` names the tensor of each blob by the blob's number.
 
-    `file_batch` is the batch that the file names, `batch` the one that takes its place.
+    `file_batch` is the batch that the file names, `batch` the one that takes its place; `names`
+    are those of the layers, which go before those of what is fed.
     """
 
     b: Builder
     batch: int
     file_batch: int
     sources: Mapping[int, Source]
+    names: frozenset[str]
     tensors: dict[int, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
     scaled: dict[int, Layer] = field(default_factory=dict)  # by a batch norm's blob: its Scale
@@ -45,9 +47,13 @@ class Lowering:
         """Give a new input for a fed blob, with the asked batch in place of the file's."""
         size = self.batch if shape[0] == self.file_batch else shape[0]
         name = self.sources[number].name
-        while name in self.b.tensors:  # labels of the same name
+        while not self.free(name):
             name += "_"
         return self.b.input(name, (size, *shape[1:]))
+
+    def free(self, name: str) -> bool:
+        """Whether an input may bear a name."""
+        return name not in self.b.tensors and name not in self.names
 
     def labels(self, layer: Layer, shape: tuple[int, ...]) -> str:
         """Give the labels that a loss reads: an int64 input of `shape`, whatever the file feeds.
@@ -59,8 +65,8 @@ class Lowering:
         made = f"{number}:{shape}"
         if made not in self.shared:
             source = self.sources.get(number)
-            free = source is not None and source.name not in self.b.tensors
-            name = source.name if source and free else f"{layer.name}/labels"
+            named = source is not None and self.free(source.name)
+            name = source.name if source and named else f"{layer.name}/labels"
             self.shared[made] = self.b.input(name, shape, "int64")
         return self.shared[made]
 

@@ -126,6 +126,7 @@ MESSAGES = {  # a message: its fields, `name:type`, with `*` if repeated, with `
     " variance_norm:VarianceNorm",
     **{f"{key}_param": fields for key, fields in _PARAMETERS.items()},
 }
+LONGEST_LINE = 10_000  # protobuf copies the line at every unknown field that it passes over
 _FIELD = re.compile(r"(?P<name>\w+):(?P<type>\w+)(?P<many>\*?)(?:=(?P<default>\S+))?")
 _PACKAGE = "steptime.caffe"
 
@@ -205,6 +206,8 @@ def parse(text: str, where: str) -> tuple[Any, list[Strange]]:
         except text_format.ParseError as error:
             if "has no field named" not in str(error):
                 raise
+        if max(map(len, text.split("\n"))) > LONGEST_LINE:
+            raise InputError(f"{where}: unknown fields in lines of over {LONGEST_LINE} characters")
         message = text_format.Parse(text, _net_class()(), allow_unknown_field=True)
         return message, list(_strange_fields(text))
     except unread as error:
@@ -223,8 +226,9 @@ def _strange_fields(text: str) -> Iterator[Strange]:
     inside: list[Any] = [_net_class().DESCRIPTOR]
     opened: Any = None
     layer = -1
+    line = 0  # of the first one alone: protobuf tells it with a copy of the line
     while not tokens.AtEnd():
-        token, line = tokens.token, tokens.ParseError("").GetLine()
+        token = tokens.token
         tokens.NextToken()
         if token in ("}", ">"):
             inside.pop()
@@ -235,14 +239,18 @@ def _strange_fields(text: str) -> Iterator[Strange]:
             opened = field.message_type if field else None
             layer += len(inside) == 1 and token in ("layer", "layers")
             if inside[-1] and not field:
+                line = line or tokens.ParseErrorPreviousToken("").GetLine()
                 yield Strange(token, inside[-1].name, layer if len(inside) > 1 else -1, line)
+
+
+_PLACE = re.compile(r"(?:(\d+):\d+ : )?(?:'.*': )?(.*)")  # line, the line itself, what is wrong
 
 
 def _no_text(error: Exception, where: str) -> InputError:
     if isinstance(error, RecursionError):
         return InputError(f"{where}: nested too deeply for a network")
-    place, _, reason = str(error).partition("\n")[0].rpartition("': ")  # between: the line itself
-    line = place.partition(":")[0]
+    found = _PLACE.match(str(error).partition("\n")[0])
+    line, reason = found.groups() if found else (None, "")
     told = shorten(re.sub(rf"{_PACKAGE}\.(Enums\.\w+\.)?", "", reason)).strip("'")
-    at = f"line {line}: " if line.isdigit() else ""
+    at = f"line {line}: " if line else ""
     return InputError(f"{where}: {at}is no network in Caffe's text form: {told}")
