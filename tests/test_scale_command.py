@@ -96,6 +96,8 @@ def test_options_of_the_exchange(capsys: pytest.CaptureFixture[str]) -> None:
     quick = comm("--inside", "nvlink-2", "--per-node", "4")
     assert quick["hierarchical"] < plain["hierarchical"]
     assert quick["ring"] == plain["ring"]
+    wide = comm("--inside", "nvlink-2", "--per-node", "4", "--links-per-node", "4")
+    assert wide["hierarchical"] < quick["hierarchical"]
     shared = comm("--servers", "4")["parameter-server"]
     assert shared == pytest.approx(plain["parameter-server"] / 4)
     deep = ["scale", "resnet50", "--device", "V100", "--network", "ethernet-25", "--workers", "8"]
@@ -168,6 +170,7 @@ def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ([*LINKED, "--compression", "0.5"], "--compression: must be a number from 1 on"),
         ([*LINKED, "--compression", "inf"], "--compression: must be a number from 1 on"),
         ([*LINKED, "--per-node", "0"], "--per-node: must be at least 1, not 0"),
+        ([*LINKED, "--links-per-node", "x"], "--links-per-node: must be a whole number"),
         ([*LINKED, "--servers", "0"], "--servers: must be at least 1, not 0"),
         ([*LINKED, "--inside", "nvlink"], "unknown link 'nvlink'"),
         ([*LINKED, "--latency-us", "-1"], "--latency-us: must be a number above 0, not '-1'"),

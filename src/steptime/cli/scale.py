@@ -103,6 +103,14 @@ def scale(
             help="What joins the devices of a node, for hierarchical. Default: the network.",
         ),
     ] = None,
+    links_per_node: Annotated[
+        str | None,
+        typer.Option(
+            "--links-per-node",
+            metavar="N",
+            help="Links of a node to the network, for hierarchical. Default 1.",
+        ),
+    ] = None,
     servers: Annotated[
         str | None,
         typer.Option("--servers", metavar="K", help="Parameter servers. Default 1."),
@@ -148,7 +156,7 @@ def scale(
         raise unknown("--scaling", scaling, SCALINGS)
     training = _training(samples, epochs, price)
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
-    link = _fabric(network, inside, per_node, servers, latency)
+    link = _fabric(network, inside, per_node, links_per_node, servers, latency)
     found = StepModel(workload, device, link, method, options.pairs(option, "option"))
     if found.as_paleo and latency is not None:
         raise InputError("--latency-us: method paleo knows no latency")
@@ -233,6 +241,7 @@ def _fabric(
     network: str | None,
     inside: str | None,
     per_node: str | None,
+    links_per_node: str | None,
     servers: str | None,
     latency: str | None,
 ) -> Any:
@@ -243,8 +252,13 @@ def _fabric(
     from steptime.models.family import whole_number
     from steptime.predict.collectives import GROUP, Fabric
 
-    given = {"--inside": inside, "--per-node": per_node, "--servers": servers}
-    given["--latency-us"] = latency
+    given = {
+        "--inside": inside,
+        "--per-node": per_node,
+        "--links-per-node": links_per_node,
+        "--servers": servers,
+        "--latency-us": latency,
+    }
     if network is None:
         for name, value in given.items():
             if value is not None:
@@ -257,7 +271,8 @@ def _fabric(
         between,
         None if inside is None else catalog.link(inside),
         GROUP if per_node is None else whole_number(per_node, "--per-node"),
-        servers=1 if servers is None else whole_number(servers, "--servers"),
+        1 if links_per_node is None else whole_number(links_per_node, "--links-per-node"),
+        1 if servers is None else whole_number(servers, "--servers"),
     )
 
 
@@ -271,6 +286,7 @@ def _of_fabric(model: StepModel) -> dict[str, Any]:
         "latency_s": fabric.between.latency_s,
         "inside": None if fabric.inside is None else fabric.inside.name,
         "per_node": fabric.per_node,
+        "links_per_node": fabric.links_per_node,
         "servers": fabric.servers,
     }
 
