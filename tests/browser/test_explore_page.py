@@ -67,7 +67,7 @@ CHOICES = (
         "network=mobilenet_v2&device=GEFORCE_750_M&link=pcie3&method=paleo&ppp_comp=0.4&ppp_comm=1"
         "&batch=33&workers=1,2,3,4,5,6,7,8,9,10&collective=one-to-all"
     ),
-    "network=fc&device=own&link=pcie-4-x16&batch=65536&scaling=strong&workers=1,2,1000,65536",
+    "network=fc&device=own&link=pcie-4-x16&batch=65536&scaling=strong&workers=1..4096 x4,9,65536",
     (
         "network=squeezenet1_1&device=a100&link=efa-1-p4d&software=mxnet&scaling=strong&batch=500"
         "&workers=1,2,4,...,512&collective=butterfly"
@@ -171,6 +171,7 @@ def test_ten_choices_have_the_numbers_of_the_command_line(
         assert run(words[1:]) == 0
         document = json.loads(capsys.readouterr().out)
         assert document["collective"] == found["collective"]
+        assert document["stops_paying"] == found["stops_paying"]
         assert len(document["rows"]) == len(found["rows"]) > 1
         for ours, wanted in zip(found["rows"], document["rows"], strict=True):
             for name in NUMBERS:
@@ -214,6 +215,8 @@ def test_wrong_text_is_told_and_the_last_result_is_marked_as_old(
         "workers=1,2,2": "workers: 2 is given twice",
         "workers=1,2,...,8": "needs three numbers",
         "workers=1,2,4,...,9": "does not meet 9",
+        "workers=4..2": "workers: '4..2 +1' is no range",
+        "workers=1..1000000": "workers: at most 200 numbers",
         "workers=": "workers: must be a whole number, not ''",
         "ppp_comp=1.5&ppp_comm=1": "above 0 and at most 1, not '1.5'",
         "price=free": "price: must be a number above 0, not 'free'",
@@ -244,7 +247,7 @@ def test_what_does_not_fit_and_what_is_not_known_is_said(chromium: str, explored
     _, large, own, shared, paleo = asked(chromium, explored, fragments)
     assert not large["rows"][0]["fits"]
     assert "v100-sxm2-16gb has 16 GB: it does not fit" in large["notes"]
-    assert "too small" in large["headline"]
+    assert "if the memory were large enough" in large["headline"]
     assert "the memory of own is not known" in own["notes"]
     assert "infiniband-edr: no latency is known, so none is counted" in own["notes"]
     assert [row["workers"] for row in shared["rows"]] == [1, 3]

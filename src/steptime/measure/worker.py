@@ -130,7 +130,10 @@ def _measured(
     session: Session, workload: Workload, request: Mapping[str, Any], record: Record
 ) -> Record:
     read_resident = machine.resident_memory_meter()
-    prepared: Prepared = session.backend.prepare(build(workload), workload, session.options)
+    graph = build(workload)
+    if workload.phase == "train" and not graph.weights:
+        raise UnsupportedError("the network has no weights to train; --phase infer runs it")
+    prepared: Prepared = session.backend.prepare(graph, workload, session.options)
     prepared.reset_memory()
     watch = Watch()
     samples = take_samples(

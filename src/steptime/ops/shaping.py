@@ -17,12 +17,12 @@ def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
     first = specs[0].shape
     require(-len(first) <= axis < len(first), f"concat axis {axis} of {show(specs[0])}")
     axis %= len(first)
-    for spec in specs:
-        rest = (*spec.shape[:axis], *spec.shape[axis + 1 :])
-        require(
-            len(spec.shape) == len(first) and rest == (*first[:axis], *first[axis + 1 :]),
-            f"concat of {show(*specs)} along axis {axis}",
-        )
+    rest = (*first[:axis], *first[axis + 1 :])
+    fits = all(
+        len(spec.shape) == len(first) and (*spec.shape[:axis], *spec.shape[axis + 1 :]) == rest
+        for spec in specs
+    )
+    require(fits, f"concat of {show(*specs[:8])} along axis {axis}")
     joined = sum(spec.shape[axis] for spec in specs)
     return (TensorSpec((*first[:axis], joined, *first[axis + 1 :]), specs[0].dtype),)
 

@@ -11,7 +11,7 @@ and one worker exchanges nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from steptime.core.errors import InputError, shorten
@@ -202,3 +202,20 @@ def overlapped(
             done_s = max(done_s, ready_s) + one(filled)
             filled = 0.0
     return max(0.0, done_s - backward_s)
+
+
+def schemes(as_published: bool) -> Mapping[str, Collective]:
+    """Give the collectives by name, Paleo's own four in their published form if asked."""
+    return {**COLLECTIVES, **PALEO} if as_published else COLLECTIVES
+
+
+def fabric_of(link: Link | Fabric, efficiency: float, as_published: bool) -> Fabric:
+    """Give what joins the workers, at the share `efficiency` of its rates.
+
+    As published, messages have no latency.
+    """
+    found = link if isinstance(link, Fabric) else Fabric(link)
+    if as_published:
+        inside = None if found.inside is None else replace(found.inside, latency_s=None)
+        found = replace(found, between=replace(found.between, latency_s=None), inside=inside)
+    return replace(found, efficiency=efficiency)

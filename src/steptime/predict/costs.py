@@ -62,7 +62,7 @@ def costs(graph: Graph, dtype: str, settings: Settings) -> Costs:
         return _by_op(graph, dtype, settings)
     size = SIZE_BYTES[precision(dtype).compute] if settings.dtype else FLOAT_BYTES
     layers = layers_of(graph)
-    trains = any(op.part == "backward" for op in graph.ops)
+    trains = _trains(graph)
     wanted = _wants_gradient(layers)
     rows = tuple(
         Row(
@@ -89,6 +89,11 @@ def gradient_bytes(graph: Graph, found: Costs, settings: Settings) -> int:
     if not settings.update:
         return FLOAT_BYTES * found.parameters
     return sum(graph.tensors[op.inputs[-1]].size_bytes for op in graph.ops if op.part == "update")
+
+
+def _trains(graph: Graph) -> bool:
+    """Whether the step trains: then it ends with the loss, a scalar."""
+    return graph.tensors[graph.outputs[0]].shape == ()
 
 
 def _scaled(works: Works, element_bytes: int) -> Works:
@@ -142,7 +147,7 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Costs:
     }
     ruled = {} if settings.padding and settings.backward and settings.first else _ruled(graph)
     wanted = _wants_gradient(layers_of(graph)) if ruled else frozenset()
-    trains = any(op.part == "backward" for op in graph.ops)
+    trains = _trains(graph)
     for name, layer in ruled.items():
         rows[name][0].extend(_scaled(_forward(layer, settings), size))
         if trains:

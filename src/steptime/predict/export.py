@@ -22,6 +22,7 @@ from steptime.predict.collectives import COLLECTIVES, GROUP
 from steptime.predict.estimate import host_seconds, rates
 from steptime.predict.grid import Affine, Line, affine
 from steptime.predict.prediction import remarks
+from steptime.predict.scaling import PAYS
 from steptime.predict.settings import Method
 
 BATCHES = (1, 4093, 65536)  # the least, one between that is no power of two, the largest
@@ -54,6 +55,7 @@ def exported(
     return {
         "batches": [BATCHES[0], BATCHES[-1]],
         "group": GROUP,
+        "pays": PAYS,
         "optimizer": OPTIMIZER,
         "software": {name: list(shares) for name, shares in SOFTWARE.items()},
         "dtypes": {dtype: _stored(dtype) for dtype in DTYPES},

@@ -35,4 +35,5 @@ METHOD = Method(
         "conv": ALGORITHM,
     },
     collective="tree",
+    as_published=True,
 )

@@ -125,13 +125,17 @@ TF32 = choice("use the TF32 peak for float32", "tf32", YES_NO, "no")
 
 @dataclass(frozen=True)
 class Method:
-    """A cost model: its settings, which of them a user may change, and its usual collective."""
+    """A cost model: its settings, which of them a user may change, and its usual collective.
+
+    `as_published` keeps Paleo's rules for workers too: messages without latency, faults and all.
+    """
 
     name: str
     version: str
     settings: Settings
     options: Mapping[str, Option]
     collective: str = "ring"
+    as_published: bool = False
 
     def chosen(self, given: Mapping[str, str]) -> Settings:
         """Give the settings under options as texts; raises `InputError`, naming the option."""

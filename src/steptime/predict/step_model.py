@@ -18,7 +18,7 @@ from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.models.family import whole_number
 from steptime.predict import DEFAULT, method
-from steptime.predict.collectives import COLLECTIVES, PALEO, Collective, Fabric
+from steptime.predict.collectives import Fabric, fabric_of, schemes
 from steptime.predict.costs import Costs, costs, gradient_bytes
 from steptime.predict.estimate import Estimate, estimate
 
@@ -55,22 +55,18 @@ class StepModel:
             else make_workload(read_model(str(network)), None, dtype, "train", optimizer)
         )
         self.device = device if isinstance(device, Device) else catalog.device(device)
-        self.as_paleo = chosen.name == "paleo"
-        self.fabric = None if link is None else self._fabric(link)
-        self.collectives: Mapping[str, Collective] = (
-            {**COLLECTIVES, **PALEO} if self.as_paleo else COLLECTIVES
-        )
+        self.as_paleo = chosen.as_published
+        self.fabric = self._fabric(link)
+        self.collectives = schemes(self.as_paleo)
         self._latest: tuple[int, Graph] | None = None
         self._costs: dict[int, Costs] = {}
         self._estimates: dict[int, Estimate] = {}
 
-    def _fabric(self, link: str | Path | Link | Fabric) -> Fabric:
-        if not isinstance(link, Fabric):
-            link = Fabric(link if isinstance(link, Link) else catalog.link(link))
-        if self.as_paleo:
-            inside = None if link.inside is None else replace(link.inside, latency_s=None)
-            link = replace(link, between=replace(link.between, latency_s=None), inside=inside)
-        return replace(link, efficiency=self.settings.ppp_comm)
+    def _fabric(self, link: str | Path | Link | Fabric | None) -> Fabric | None:
+        if link is None:
+            return None
+        found = catalog.link(link) if isinstance(link, str | Path) else link
+        return fabric_of(found, self.settings.ppp_comm, self.as_paleo)
 
     @property
     def parameters(self) -> int:

@@ -11,7 +11,7 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.predict import method as method_of
-from steptime.predict.collectives import COLLECTIVES, PALEO, Fabric
+from steptime.predict.collectives import fabric_of, schemes
 from steptime.predict.grid import bundles, step_seconds
 from steptime.predict.prediction import fits_into
 
@@ -57,9 +57,10 @@ def study(
     """
     chosen = method_of(method)
     settings = chosen.chosen(options)
-    schemes = COLLECTIVES if settings.update else PALEO
-    exchange = schemes[chosen.collective]
-    fabric = None if link is None else Fabric(link, efficiency=settings.ppp_comm)
+    exchange = schemes(chosen.as_published)[chosen.collective]
+    fabric = None
+    if link is not None:
+        fabric = fabric_of(link, settings.ppp_comm, chosen.as_published)
     for make in models:
         first = make(batches[0] if batches else None)
         wanted = batches or (first.batch_per_replica,)

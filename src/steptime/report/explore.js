@@ -25,7 +25,8 @@ function fill() {
   const shares = Object.entries(data.software).map(([name, [comp, comm]]) =>
     [name, name === "none" ? "none: the peaks are reached" : `${name} ${comp} / ${comm}`]);
   options("software", [...shares, [OWN, "own numbers"]]);
-  options("collective", [[USUAL, "the method's own"], ...data.collectives.map((name) => [name, name])]);
+  const collectives = data.collectives.map((name) => [name, name]);
+  options("collective", [[USUAL, "the method's own"], ...collectives]);
 }
 
 function put(values) {
@@ -117,18 +118,33 @@ function positive(text, what, most) {
   return value;
 }
 
-// `1,2,4` or `1,2,4,...,128`, which goes on by adding or multiplying; as the command line has it.
+// `1,2,4`, `1..8`, `1..128 x2` or `1,2,4,...,128`, which goes on by adding or multiplying; sorted.
 function workerList(text) {
   const found = [];
   const parts = text.split(",").map((part) => part.trim());
   parts.forEach((part, place) => {
-    if (part !== "...") found.push(whole(part, "workers", MOST_WORKERS));
+    const range = /^(\d+)\.\.(\d+)(?:\s*([+x])(\d+))?$/.exec(part);
+    if (range) found.push(...ranged(...range.slice(1)));
+    else if (part !== "...") found.push(whole(part, "workers", MOST_WORKERS));
     else found.push(...between(found, whole(parts[place + 1] ?? "", "workers", MOST_WORKERS)));
   });
   if (found.length > MOST_ROWS) throw Error(`workers: at most ${MOST_ROWS} numbers`);
   found.sort((a, b) => a - b);
   const twice = found.find((n, place) => n === found[place - 1]);
   if (twice !== undefined) throw Error(`workers: ${twice} is given twice`);
+  return found;
+}
+
+function ranged(from, to, how = "+", by = "1") {
+  const [low, high, step] = [from, to, by].map((text) => whole(text, "workers", MOST_WORKERS));
+  if (high < low || (how === "x" && step < 2)) {
+    throw Error(`workers: '${cut(`${from}..${to} ${how}${by}`)}' is no range`);
+  }
+  const found = [];
+  for (let n = low; n <= high; n = how === "x" ? n * step : n + step) {
+    found.push(n);
+    if (found.length > MOST_ROWS) throw Error(`workers: at most ${MOST_ROWS} numbers`);
+  }
   return found;
 }
 
@@ -204,7 +220,7 @@ function update(faults = []) {
     const { rows, refused } = scalingRows(choice);
     if (rows.length) {
       last = { choice, values, rows, refused };
-      history.replaceState(null, "", toFragment(values));
+      if (location.hash !== toFragment(values)) history.replaceState(null, "", toFragment(values));
       draw(last);
     } else {
       faults.push(["workers",
@@ -222,14 +238,18 @@ function showFaults(faults) {
   }
   const lines = faults.map(([, text]) => text);
   if (faults.length) {
-    lines.push(last ? "Below is still the result of the choice before." : "There is no result yet.");
+    lines.push(last ? "What is shown is still the result of the choice before."
+      : "There is no result yet.");
   }
   byId("errors").hidden = !faults.length;
   byId("errors").replaceChildren(...lines.map((line) => element("p", line)));
   byId("shown").classList.toggle("old", faults.length > 0 && last !== null);
   byId("headline").classList.toggle("old", faults.length > 0);
   byId("shown").hidden = last === null;
-  const answer = last ? { texts: last.values, collective: last.choice.collective, rows: last.rows } : {};
+  const answer = last && {
+    texts: last.values, collective: last.choice.collective, rows: last.rows,
+    stops_paying: stopsPaying(last.rows, data.pays),
+  };
   byId("result").textContent =
     JSON.stringify({ ...answer, old: faults.length > 0, faults: faults.map(([, text]) => text) });
 }
@@ -241,7 +261,8 @@ function copy() {
     button.textContent = "Selected";
   };
   const done = () => { button.textContent = "Copied"; };
-  if (navigator.clipboard) navigator.clipboard.writeText(byId("command").textContent).then(done, select);
+  const text = byId("command").textContent;
+  if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, select);
   else select();
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 }

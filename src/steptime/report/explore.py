@@ -32,7 +32,6 @@ START = {  # what the page opens with, where it has it; the training is that of 
     "workers": "1,2,4,...,128",
     "collective": "usual",
     "inside": "",
-    "per_node": "8",
     "servers": "1",
     "samples": "1281167",  # images of ImageNet's training set (ILSVRC 2012)
     "epochs": "90",
@@ -80,7 +79,7 @@ def write_explore(model: Mapping[str, Any], path: Path) -> Table:
 
 def _start(model: Mapping[str, Any]) -> dict[str, str]:
     """Give the first choice, the first name where the usual one is not there."""
-    start = dict(START)
+    start = {**START, "per_node": str(model["group"])}
     for field, kind in (("network", "models"), ("device", "devices"), ("link", "links")):
         names = [one["name"] for one in model[kind]]
         if start[field] not in names:

@@ -36,7 +36,8 @@ function frame(place, label, width, ticks, y, written) {
     { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   place.replaceChildren(svg);
   for (const tick of ticks) {
-    shape(svg, "line", { x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick), stroke: "#e4e4e4" });
+    const at = { x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick) };
+    shape(svg, "line", { ...at, stroke: "#e4e4e4" });
     shape(svg, "text", { x: LEFT - 7, y: y(tick) + 4, "text-anchor": "end" }, written(tick));
   }
   shape(svg, "text", { x: (LEFT + width - RIGHT) / 2, y: height - 6, "text-anchor": "middle" },
@@ -44,15 +45,15 @@ function frame(place, label, width, ticks, y, written) {
   return svg;
 }
 
-// Numbers of workers under the axis, those that would touch the one before left out.
+// Numbers of workers under the axis from the last on, those that would touch left out.
 function names(svg, rows, x) {
-  let free = -Infinity;
-  for (const row of rows) {
+  let free = Infinity;
+  for (const row of [...rows].reverse()) {
     const text = row.workers.toLocaleString("en");
     const half = text.length * 3.7;
-    if (x(row) - half < free) continue;
+    if (x(row) + half > free) continue;
     shape(svg, "text", { x: x(row), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle" }, text);
-    free = x(row) + half + 6;
+    free = x(row) - half - 6;
   }
 }
 

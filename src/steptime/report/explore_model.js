@@ -68,6 +68,13 @@ function exchanges(size, n, fabric) {
   };
 }
 
+// scaling.stops_paying: the first number of workers that is not worth its devices, null for none.
+function stopsPaying(rows, pays) {
+  const worth = (few, many) => many.samples_per_s / few.samples_per_s - 1
+    >= pays * (many.workers / few.workers - 1);
+  return rows.find((row, place) => place > 0 && !worth(rows[place - 1], row))?.workers ?? null;
+}
+
 // scaling.data_parallel with training_cost.bill; rows without enough examples are left out.
 function scalingRows(choice) {
   const { device, method } = choice;

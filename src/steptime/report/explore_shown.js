@@ -36,10 +36,11 @@ function draw(found) {
   const fits = rows.every((row) => row.fits);
   byId("headline").textContent = `${choice.network.name} on ${on}: ${faster}`
     + `${epochs} take ${hoursText(most.hours)} hours and cost ${money(most.cost)}`
-    + `${fits ? "." : ", were the memory not too small."}`;
+    + `${fits ? "." : ", if the memory were large enough."}`;
   byId("headline").classList.toggle("bad", !fits);
   byId("tiles").replaceChildren(...[
-    ["workers", grouped(most.workers)], ["step", seconds(most.step_s)], ["speed-up", `${digits(most.speedup, 4)}×`],
+    ["workers", grouped(most.workers)], ["step", seconds(most.step_s)],
+    ["speed-up", `${digits(most.speedup, 4)}×`],
     ["examples/s", grouped(Number(most.samples_per_s.toPrecision(4)), 2)],
     ["hours", hoursText(most.hours)], ["cost", money(most.cost)],
   ].map(([name, value]) => {
@@ -70,28 +71,41 @@ function charts(rows, choice) {
     (row) => [["cost", row.cost]], shortMoney);
 }
 
+function listed(numbers) {
+  const shown = numbers.slice(0, 8).map((n) => grouped(n)).join(", ");
+  return numbers.length > 8 ? `${shown}, ... (${numbers.length} in all)` : shown;
+}
+
 function notes({ choice, values, rows, refused }) {
   const { device, link, method, network } = choice;
   const found = [];
-  const most = rows.reduce((one, row) => (row.peak_memory_bytes > one.peak_memory_bytes ? row : one));
-  const needs = `a worker needs ${size(most.peak_memory_bytes)} for ${grouped(most.batch_per_worker)} `
-    + `example${most.batch_per_worker > 1 ? "s" : ""}`;
-  if (device.memory_bytes === null) found.push([`${needs}; the memory of ${device.name} is not known`]);
-  else {
+  const most = rows.reduce((one, row) =>
+    (row.peak_memory_bytes > one.peak_memory_bytes ? row : one));
+  const examples = `${grouped(most.batch_per_worker)} example${most.batch_per_worker > 1 ? "s" : ""}`;
+  const needs = `a worker needs ${size(most.peak_memory_bytes)} for ${examples}`;
+  if (device.memory_bytes === null) {
+    found.push([`${needs}; the memory of ${device.name} is not known`]);
+  } else {
     found.push([`${needs}, ${device.name} has ${size(device.memory_bytes)}`
       + `${most.fits ? "" : ": it does not fit, the times are those it would take"}`, !most.fits]);
   }
   if (refused.length) {
-    found.push([`${refused.map((n) => grouped(n)).join(", ")} workers cannot share a batch of `
+    found.push([`${listed(refused)} workers cannot share a batch of `
       + `${grouped(choice.batch)} examples: left out`, true]);
+  }
+  const pays = stopsPaying(rows, data.pays);
+  if (pays !== null) {
+    found.push([`stops paying at ${grouped(pays)} workers: from the row before, throughput grows `
+      + `less than ${digits(data.pays)} times as much as the number of workers`]);
   }
   const idle = rows.filter((row) => row.global_batch < row.workers * row.batch_per_worker);
   if (idle.length) {
-    found.push([`${idle.map((row) => grouped(row.workers)).join(", ")} workers do not divide the `
+    found.push([`${listed(idle.map((row) => row.workers))} workers do not divide the `
       + "batch evenly: the step is that of the largest share"]);
   }
   const { between, inside } = choice.fabric;
-  for (const one of choice.collective === "hierarchical" && inside ? [between, inside] : [between]) {
+  const links = choice.collective === "hierarchical" && inside ? [between, inside] : [between];
+  for (const one of links) {
     if (!method.as_paleo && one.latency_s === null) {
       found.push([`${one.name}: no latency is known, so none is counted`]);
     }
@@ -113,14 +127,15 @@ function notes({ choice, values, rows, refused }) {
 
 function table(rows, choice) {
   const columns = [
-    ["workers", (row) => grouped(row.workers)], ["batch of all", (row) => grouped(row.global_batch)],
+    ["workers", (row) => grouped(row.workers)],
+    ["batch of all", (row) => grouped(row.global_batch)],
     ["forward", (row) => seconds(row.forward_s)], ["backward", (row) => seconds(row.backward_s)],
     ["update", (row) => seconds(row.update_s)],
     ["exchange", (row) => seconds(row.comm_s[choice.collective])],
     ["step", (row) => seconds(row.step_s)], ["speed-up", (row) => digits(row.speedup)],
     ["efficiency", (row) => `${digits(100 * row.efficiency, 3)} %`],
     ["hours", (row) => hoursText(row.hours)], ["cost", (row) => money(row.cost)],
-    ["memory of a worker", (row) => size(row.peak_memory_bytes) + (row.fits ? "" : " does not fit")],
+    ["memory", (row) => (row.fits ? "" : "\u2715 ") + size(row.peak_memory_bytes)],
   ];
   const line = (cells, kind) => {
     const made = document.createElement("tr");
@@ -148,16 +163,20 @@ function command(choice, values, rows) {
   ["ppp_comp", "ppp_comm"].forEach((name, place) => {
     if (choice.share[place] !== 1) words.push("--option", `${name}=${values[name]}`);
   });
-  words.push("--samples", choice.samples, "--epochs", values.epochs, "--price", values.price, "--json");
+  words.push("--samples", choice.samples, "--epochs", values.epochs, "--price", values.price);
+  words.push("--json");
   return words.map((word) => quoted(String(word))).join(" ");
 }
 
-const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+const quoted = (word) =>
+  (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 function sources(choice, values) {
   const { device, link, method } = choice;
   const [flop, bytes] = choice.rates;
   const left = data.left_out.map((one) => `${one.model} with ${one.method}: ${one.reason}`);
+  const shares = Object.entries(data.software).filter(([name]) => name !== "none")
+    .map(([name, pair]) => `${name} ${pair.join(" / ")}`);
   const lines = [
     ["made by", `steptime ${data.version}`],
     ["method", `${values.method} ${method.version}; ppp_comp = ${values.ppp_comp}, `
@@ -165,13 +184,12 @@ function sources(choice, values) {
     ["step", `training with ${data.optimizer}, ${values.dtype}, data parallel; `
       + `${grouped(choice.work.parameters)} parameters, ${size(choice.work.gradient_bytes)} of `
       + "gradients exchanged after the backward pass"],
-    ["device", `${device.name}: ${digits(flop / 1e12)} TFLOP/s, ${digits(bytes / 1e9)} GB/s at ppp 1. `
-      + `${device.source}${device.note ? `. ${device.note}` : ""}`],
+    ["device", `${device.name}: ${digits(flop / 1e12)} TFLOP/s, ${digits(bytes / 1e9)} GB/s `
+      + `at ppp 1. ${device.source}${device.note ? `. ${device.note}` : ""}`],
     ["link", `${link.name}: ${digits(link.bytes_per_s / 1e9)} GB/s at ppp 1. ${link.source}`
       + `${link.note ? `. ${link.note}` : ""}`],
-    ["software", "shares of compute peak / link's rate: " + Object.entries(data.software)
-      .filter(([name]) => name !== "none").map(([name, pair]) => `${name} ${pair.join(" / ")}`).join(", ")
-      + " (Qi, Sparks, Talwalkar, ICLR 2017)"],
+    ["software", `shares of compute peak / link's rate: ${shares.join(", ")} `
+      + "(Qi, Sparks, Talwalkar, ICLR 2017)"],
     ["cost", "every device is paid for each started hour of the training"],
     ["limits", `batches ${data.batches.map((n) => grouped(n)).join(" to ")} of a worker`],
     ["left out", left.length ? left.join("; ") : "nothing"],
