@@ -112,6 +112,27 @@ async function ask(fragment) {
 </script>
 """
 
+USE = """
+<script>
+const found = [];
+const state = () => ({ values: texts(), address: location.hash,
+  latency: !document.getElementById("latency").hidden,
+  step: JSON.parse(document.getElementById("result").textContent).rows[0].step_s });
+function type(name, text) {
+  field(name).value = text;
+  field(name).dispatchEvent(new Event("input", { bubbles: true }));
+  found.push(state());
+}
+found.push(state());
+type("software", "caffe");
+type("ppp_comp", "0.42");
+type("method", "paleo");
+type("batch", "128");
+document.getElementById("copy").click();
+parent.postMessage(JSON.stringify(found), "*");
+</script>
+"""
+
 FRAME = """<!doctype html>
 <link rel="icon" href="data:,">
 <iframe src="asked.html#FIRST" width="WIDTH" height="900" style="border: 0"></iframe>
@@ -138,9 +159,16 @@ def asked(
     chromium: str, folder: Path, fragments: tuple[str, ...], first: str = "", width: int = 1280
 ) -> list[dict[str, Any]]:
     """Give what the page says with `first` in its address, then after each of the fragments."""
+    script = ASK.replace("FRAGMENTS", json.dumps(fragments))
+    return answers(chromium, folder, script, first, width)
+
+
+def answers(
+    chromium: str, folder: Path, script: str, first: str = "", width: int = 1280
+) -> list[dict[str, Any]]:
+    """Give what a script finds in the page, which it posts to the page around."""
     text = (folder / "explore.html").read_text()
-    ask = ASK.replace("FRAGMENTS", json.dumps(fragments))
-    (folder / "asked.html").write_text(text + ask)
+    (folder / "asked.html").write_text(text + script)
     path = folder / "frame.html"
     path.write_text(FRAME.replace("FIRST", first).replace("WIDTH", str(width)))
     profile = f"--user-data-dir={folder / 'profile'}"
@@ -254,3 +282,19 @@ def test_what_does_not_fit_and_what_is_not_known_is_said(chromium: str, explored
     assert "8 workers cannot share a batch of 4 examples: left out" in shared["notes"]
     assert "3 workers do not divide the batch evenly" in shared["notes"]
     assert "Paleo knows no attention" in paleo["notes"]
+
+
+def test_a_change_in_the_form_changes_the_result_and_the_address(
+    chromium: str, explored: Path
+) -> None:
+    before, caffe, own, paleo, twice = answers(chromium, explored, USE, "network=nin&batch=64")
+    assert (caffe["values"]["ppp_comp"], caffe["values"]["ppp_comm"]) == ("0.21", "0.56")
+    assert caffe["step"] == pytest.approx(before["step"] / 0.21)  # nothing waits for the host
+    assert "software=caffe&batch=64" in caffe["address"]
+    assert own["values"]["software"] == "own"
+    assert own["step"] == pytest.approx(before["step"] / 0.42)
+    assert "software=own&ppp_comp=0.42&ppp_comm=0.56&" in own["address"]
+    assert own["latency"]
+    assert not paleo["latency"]  # Paleo's rules have none
+    assert "method=paleo" in paleo["address"]
+    assert twice["step"] > paleo["step"]

@@ -81,7 +81,8 @@ function notes({ choice, values, rows, refused }) {
   const found = [];
   const most = rows.reduce((one, row) =>
     (row.peak_memory_bytes > one.peak_memory_bytes ? row : one));
-  const examples = `${grouped(most.batch_per_worker)} example${most.batch_per_worker > 1 ? "s" : ""}`;
+  const count = most.batch_per_worker;
+  const examples = `${grouped(count)} example${count > 1 ? "s" : ""}`;
   const needs = `a worker needs ${size(most.peak_memory_bytes)} for ${examples}`;
   if (device.memory_bytes === null) {
     found.push([`${needs}; the memory of ${device.name} is not known`]);
