@@ -9,7 +9,7 @@ Rules for examples in README.md and docs/*.md
                  command line, and run with tiny budgets in the group `framework`, but for
                  `quickstart` (it probes for 20 s) and sweeps of `examples`. What follows `$ make`
                  must be a target.
-    ```python    is run; a comment behind a `print` is what it prints.
+    ```python    is run; a comment behind a `print` is what it prints, or a ```text block after it.
     ```toml      must be a valid experiment, device, link or network.
     ```json, ```prototxt    must be a network that can be built and trained.
 """
@@ -252,7 +252,7 @@ def test_python_examples(page: str, block: str, place: Path) -> None:
     names: dict[str, Any] = {"__name__": page}
     with contextlib.redirect_stdout(stdout):
         exec(compile(block, page, "exec"), names)  # noqa: S102  # our own pages
-    expected = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
+    expected = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE) + _printed(page, block)
     assert stdout.getvalue().splitlines() == expected
     if "FAMILY" in names:
         values = {name: p.default for name, p in names["FAMILY"].parameters.items()}
@@ -261,6 +261,13 @@ def test_python_examples(page: str, block: str, place: Path) -> None:
         example = row.example
         assert row.outputs(*example.specs, **example.attrs), kind
         assert row.flop(*example.specs, **example.attrs) > 0, kind
+
+
+def _printed(page: str, block: str) -> list[str]:
+    """Give the lines of the ```text block that follows a ```python block."""
+    text = next(found for found in PAGES if found.name == page).read_text("utf-8")
+    after = text.partition(f"{block}```\n")[2].lstrip("\n")
+    return after.split("```")[1].splitlines()[1:] if after.startswith("```text\n") else []
 
 
 def _family_works(made: Any, values: dict[str, Any]) -> None:
@@ -576,7 +583,7 @@ def test_the_cookbook_names_tables_that_exist() -> None:
         files = re.findall(r"`(src/[^`]+\.py)`", " ".join(row))
         for table in re.findall(r"`([A-Z]{4,})`", " ".join(row)):
             defined = any(re.search(rf"^{table}\b", _text(file), re.MULTILINE) for file in files)
-            assert defined or table in ("FAMILY", "KINDS", "RUNS"), table
+            assert defined or table in ("FAMILY", "METHOD", "KINDS", "RUNS"), table
     contract = _text("src/steptime/measure/contract.py")
     for name in ("prepare", "RUNS", "version", "device_product", "device_memory_bytes"):
         assert f"`{name}" in contract
