@@ -271,8 +271,9 @@ def test_what_does_not_fit_and_what_is_not_known_is_said(chromium: str, explored
         "network=vgg16&device=own&batch=16&workers=1",
         "network=nin&scaling=strong&batch=4&workers=1,3,8",
         "network=bert_base&method=paleo&batch=1&workers=1",
+        "network=vgg16&scaling=strong&batch=512&workers=1,2,4,8",
     )
-    _, large, own, shared, paleo = asked(chromium, explored, fragments)
+    _, large, own, shared, paleo, first = asked(chromium, explored, fragments)
     assert not large["rows"][0]["fits"]
     assert "v100-sxm2-16gb has 16 GB: it does not fit" in large["notes"]
     assert "if the memory were large enough" in large["headline"]
@@ -282,6 +283,9 @@ def test_what_does_not_fit_and_what_is_not_known_is_said(chromium: str, explored
     assert "8 workers cannot share a batch of 4 examples: left out" in shared["notes"]
     assert "3 workers do not divide the batch evenly" in shared["notes"]
     assert "Paleo knows no attention" in paleo["notes"]
+    assert [row["fits"] for row in first["rows"]] == [False, False, True, True]
+    assert "does not fit with 1, 2 workers" in first["notes"]
+    assert "if the memory" not in first["headline"]
 
 
 def test_a_change_in_the_form_changes_the_result_and_the_address(

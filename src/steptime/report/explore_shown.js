@@ -33,11 +33,10 @@ function draw(found) {
   const on = `${grouped(most.workers)} × ${choice.device.name}`;
   const epochs = `${digits(choice.epochs, 6)} epoch${choice.epochs === 1 ? "" : "s"}`;
   const faster = most.workers > 1 ? `${digits(most.speedup, 3)} times as fast as one; ` : "";
-  const fits = rows.every((row) => row.fits);
   byId("headline").textContent = `${choice.network.name} on ${on}: ${faster}`
     + `${epochs} take ${hoursText(most.hours)} hours and cost ${money(most.cost)}`
-    + `${fits ? "." : ", if the memory were large enough."}`;
-  byId("headline").classList.toggle("bad", !fits);
+    + `${most.fits ? "." : ", if the memory were large enough."}`;
+  byId("headline").classList.toggle("bad", !most.fits);
   byId("tiles").replaceChildren(...[
     ["workers", grouped(most.workers)], ["step", seconds(most.step_s)],
     ["speed-up", `${digits(most.speedup, 4)}×`],
@@ -59,6 +58,9 @@ function draw(found) {
 }
 
 function charts(rows, choice) {
+  for (const name of ["speedup", "hours"]) { // one point is no line
+    byId(`chart-${name}`).parentElement.hidden = rows.length < 2;
+  }
   lineChart(byId("chart-speedup"), "Speed-up by workers", rows, (row) => row.speedup,
     (value) => `${digits(value, 3)}×`, (row) => row.workers);
   barChart(byId("chart-parts"), "Step time by part and workers", rows, (row) => [
@@ -79,16 +81,17 @@ function listed(numbers) {
 function notes({ choice, values, rows, refused }) {
   const { device, link, method, network } = choice;
   const found = [];
-  const most = rows.reduce((one, row) =>
-    (row.peak_memory_bytes > one.peak_memory_bytes ? row : one));
-  const count = most.batch_per_worker;
-  const examples = `${grouped(count)} example${count > 1 ? "s" : ""}`;
-  const needs = `a worker needs ${size(most.peak_memory_bytes)} for ${examples}`;
-  if (device.memory_bytes === null) {
-    found.push([`${needs}; the memory of ${device.name} is not known`]);
-  } else {
-    found.push([`${needs}, ${device.name} has ${size(device.memory_bytes)}`
-      + `${most.fits ? "" : ": it does not fit, the times are those it would take"}`, !most.fits]);
+  const most = rows.at(-1), count = most.batch_per_worker;
+  const needs = `a worker needs ${size(most.peak_memory_bytes)} for ${grouped(count)} `
+    + `example${count > 1 ? "s" : ""}`;
+  const has = device.memory_bytes === null ? `; the memory of ${device.name} is not known`
+    : `, ${device.name} has ${size(device.memory_bytes)}`;
+  found.push([needs + has + (most.fits ? "" : ": it does not fit"), !most.fits]);
+  const large = rows.filter((row) => !row.fits);
+  if (large.length) {
+    found.push([`does not fit with ${listed(large.map((row) => row.workers))} `
+      + `worker${large.length > 1 || large[0].workers > 1 ? "s" : ""}: `
+      + "the times are those that it would take", true]);
   }
   if (refused.length) {
     found.push([`${listed(refused)} workers cannot share a batch of `
@@ -119,8 +122,10 @@ function notes({ choice, values, rows, refused }) {
     found.push([`${device.name}: the host's time to issue an op is not known and left out`]);
   }
   found.push(...network.notes[values.method].map((note) => [note]));
+  const used = new Set(["memory_GB", "memory_GB_per_s", "clock_MHz", "launch_us", "GB_per_s",
+    "latency_us", method.as_paleo ? "float32" : values.dtype]);
   for (const one of [device, link]) {
-    const open = one.unverified.filter((figure) => !figure.endsWith("_W"));
+    const open = one.unverified.filter((figure) => used.has(figure));
     if (open.length) found.push([`${one.name}: to be verified: ${open.join(", ")}`]);
   }
   return found;
