@@ -121,7 +121,7 @@ def test_only_what_is_asked_for_is_there_and_the_first_choice_is_of_it(tmp_path:
 
 def test_work_is_lines_in_the_batch(tmp_path: Path) -> None:
     own = network_file(tmp_path / "small.json", LAYERS)
-    found = exported([own], [catalog.device("K80")], [catalog.link("pcie3")], {})
+    found = exported([own], {"K80": catalog.device("K80")}, [catalog.link("pcie3")], {})
     work = found["models"][0]["work"]["paleo"]["float32"]
     forward, backward, update = work["parts"]
     inputs, outputs = 4 * 4 * 3, 10
@@ -144,7 +144,7 @@ def test_work_is_lines_in_the_batch(tmp_path: Path) -> None:
 
 def test_half_the_bytes_are_of_a_half_the_size(tmp_path: Path) -> None:
     own = network_file(tmp_path / "small.json", LAYERS)
-    found = exported([own], [catalog.device("V100")], [], {})
+    found = exported([own], {"V100": catalog.device("V100")}, [], {})
     assert found["dtypes"] == {
         "float32": "float32",
         "bfloat16": "bfloat16",
@@ -167,7 +167,7 @@ def test_what_only_one_method_can_predict_is_left_out_of_the_other(
 def test_a_network_whose_work_is_no_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("steptime.predict.export.affine", lambda *_: None)
     with pytest.raises(InputError, match="'nin': its work does not grow in proportion to the"):
-        exported(["nin"], [catalog.device("K80")], [], {})
+        exported(["nin"], {"K80": catalog.device("K80")}, [], {})
 
 
 @pytest.mark.parametrize(

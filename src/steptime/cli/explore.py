@@ -53,7 +53,7 @@ def explore(
     document = write_explore(
         exported(
             [*ZOO, *FAMILIES] if models is None else grid.split_models(models),
-            catalog.devices() if devices is None else _devices(devices),
+            {one.name: one for one in catalog.devices()} if devices is None else _devices(devices),
             [catalog.link(name) for name in catalog.link_names()],
             catalog.aliases(),
         ),
@@ -68,13 +68,17 @@ def explore(
     output.note(f"{', '.join(counts)}, {document['path']}")
 
 
-def _devices(text: str) -> list[Device]:
-    """Give the devices of a list of names; raises `InputError`, for one that is named twice too."""
+def _devices(text: str) -> dict[str, Device]:
+    """Give the devices of a list by name, or by path where they have one.
+
+    Raises `InputError` for what is no device, and for one that is named twice.
+    """
     from steptime import catalog
 
-    found = [catalog.device(name.strip()) for name in text.split(",")]
-    names = [device.name for device in found]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise InputError(f"--devices: {shorten(name)} is given twice")
+    found: dict[str, Device] = {}
+    for name in (piece.strip() for piece in text.split(",")):
+        device = catalog.device(name)
+        if any(device.name == one.name for one in found.values()):
+            raise InputError(f"--devices: {shorten(device.name)} is given twice")
+        found[name if name.lower().endswith(".toml") else device.name] = device
     return found

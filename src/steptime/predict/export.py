@@ -40,18 +40,20 @@ Table = dict[str, Any]
 
 def exported(
     models: Sequence[str],
-    devices: Sequence[Device],
+    devices: Mapping[str, Device],
     links: Sequence[Link],
     aliases: Mapping[str, str],
 ) -> Table:
     """Give everything that predictions of these networks on these devices need, as JSON values.
 
-    `models` are model texts; what a method cannot predict at any batch is in `left_out`, with the
-    reason. Raises `InputError` for a text that is no network, and where no method can predict it.
+    `models` are model texts, `devices` are found under what the command line calls them; what a
+    method cannot predict at any batch is in `left_out`, with the reason. Raises `InputError` for a
+    text that is no network, and for a network that no method can predict.
     """
     methods = {name: method_of(name) for name in METHODS}
     left_out: list[Table] = []
-    names = {device.name for device in devices}
+    names = {device.name for device in devices.values()}
+    first = next(iter(devices.values()))
     return {
         "batches": [BATCHES[0], BATCHES[-1]],
         "group": GROUP,
@@ -61,9 +63,9 @@ def exported(
         "dtypes": {dtype: _stored(dtype) for dtype in DTYPES},
         "methods": {name: _method(one) for name, one in methods.items()},
         "collectives": list(COLLECTIVES),
-        "models": [_model(text, methods, devices[0], left_out) for text in models],
+        "models": [_model(text, methods, first, left_out) for text in models],
         "left_out": left_out,
-        "devices": [_device(device, methods) for device in devices],
+        "devices": [_device(text, device, methods) for text, device in devices.items()],
         "aliases": {alias: name for alias, name in aliases.items() if name in names},
         "links": [_link(link) for link in links],
     }
@@ -87,7 +89,7 @@ def _method(method: Method) -> Table:
     }
 
 
-def _device(device: Device, methods: Mapping[str, Method]) -> Table:
+def _device(text: str, device: Device, methods: Mapping[str, Method]) -> Table:
     found: dict[str, dict[str, list[float | None]]] = {name: {} for name in methods}
     for name, method in methods.items():
         for dtype in DTYPES:
@@ -102,6 +104,7 @@ def _device(device: Device, methods: Mapping[str, Method]) -> Table:
             ]
     return {
         "name": device.name,
+        "text": text,
         "kind": device.kind,
         "memory_bytes": device.memory_bytes,
         "launch_s": device.launch_s,

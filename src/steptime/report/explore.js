@@ -205,7 +205,8 @@ function chosen(values, faults) {
   choice.rates = device.rates[values.method][values.dtype];
   if (!choice.work) faults.push(["network", network.left_out[values.method]]);
   if (!choice.rates) {
-    faults.push(["device", `${device.name}: no peak is known for ${values.dtype}; `
+    const wanted = method.as_paleo ? "float32" : values.dtype;
+    faults.push(["device", `${device.name}: no peak is known for ${wanted}; `
       + `known: ${device.peaks.join(", ")}`]);
   }
   return choice;

@@ -157,7 +157,7 @@ function table(rows, choice) {
 }
 
 function command(choice, values, rows) {
-  const words = ["steptime", "scale", choice.network.name, "--device", choice.device.name,
+  const words = ["steptime", "scale", choice.network.name, "--device", choice.device.text,
     "--network", choice.link.name, "--batch", choice.batch,
     "--workers", rows.map((row) => row.workers).join(","), "--scaling", choice.scaling,
     "--collective", choice.collective, "--method", values.method];
