@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+import mistakes
 import synthetic
+from mistakes import LONG
 from steptime import store
 from steptime.cli.main import COMMANDS, run
 from steptime.launch.local import Worker
 
-LONG = "x" * 500
 EXPERIMENT = 'name = "e"\nbackend = "numpy"\n[[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\n'
 
 FILES: dict[str, str | bytes] = {
@@ -192,31 +193,6 @@ OTHERS = [
     ("doctor --jsn", "did you mean '--json'?"),
     ("doctor now", "now"),
     ("count fc --batch", "--batch"),
-    ("predict fc", "Missing option '--device'"),
-    ("predict fc --device V10", "unknown device 'V10'; did you mean 'V100'?"),
-    ("predict fc --device ''", "unknown device ''"),
-    ("predict fc --device local", "device 'local' is not known yet: run 'steptime probe' first"),
-    ("predict fc --device absent.toml", "absent.toml: No such file"),
-    ("predict fc --device folder.toml", "folder.toml: Is a directory"),
-    ("predict fc --device junk.toml", "junk.toml: not"),
-    ("predict fc --device deep.toml", "deep.toml: not TOML"),
-    ("predict fc --device empty.toml", "empty.toml: 'name' is missing"),
-    ("predict fc --device device.toml", "device.toml: "),
-    (f"predict fc --device {LONG}", f"unknown device '{LONG[:60]}...'"),
-    (f"predict fc --device {LONG}.toml", "File name too long"),
-    ("predict fc --device tesla-k40 --dtype bfloat16", "no peak is known for bfloat16"),
-    ("predict fc --device T4 --method rooflin", "unknown method 'rooflin'; did you mean 'roofline"),
-    (
-        "predict fc --device T4 --option dispach=no",
-        "unknown option 'dispach'; did you mean 'dispatch'?",
-    ),
-    ("predict fc --device T4 --option dispatch=maybe", "option dispatch is exact or paleo, not 'maybe'"),
-    ("predict fc --device T4 --option dispatch", "option 'dispatch' is not of the form name=value"),
-    (f"predict fc --device T4 --option dispatch={LONG}", f"not '{LONG[:60]}...'"),
-    (
-        "predict fc --device T4 --option dispatch=no --option dispatch=no",
-        "'dispatch' is given twice",
-    ),
     ("probe --backend nunpy", "unknown backend 'nunpy'; did you mean 'numpy'?"),
     ("probe --backend numpy --device cuda", "'cuda' is not available to numpy; there is: cpu"),
     ("probe --threads 0", "--threads: must be at least 1, not 0"),
@@ -303,7 +279,7 @@ OTHERS = [
 
 
 def _lines() -> list[tuple[str, str]]:
-    lines = list(OTHERS)
+    lines = [*OTHERS, *mistakes.LINES]
     for command, more in (("count", ""), ("predict", " --device t4"), ("run", " --backend numpy")):
         lines += [(f"{command} {model}{more}", message) for model, message in MODEL]
     for command, (before, after) in READERS.items():
@@ -330,7 +306,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"e-{name}.toml": _experiment(before, after)
         for name, (before, after, _) in EXPERIMENTS.items()
     } | {f"e-{name}.toml": text for name, (text, _) in NOT_EXPERIMENTS.items()}
-    for name, content in {**FILES, **experiments, "good.toml": EXPERIMENT}.items():
+    networks = {name: content for name, (content, _) in mistakes.NETWORKS.items()}
+    for name, content in {**FILES, **networks, **experiments, "good.toml": EXPERIMENT}.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
     for name in ("folder.toml", "folder.csv"):

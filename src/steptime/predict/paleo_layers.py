@@ -238,7 +238,7 @@ def _checked(found: Convolution, wanted: Pair, what: str, layer: Layer) -> Convo
     if found.output != tuple(wanted):
         raise InputError(
             f"paleo: layer '{layer.name}': its {what} gradient comes out {list(found.output)}, "
-            f"not {list(wanted)}; the original stops here too (try --option backward=exact)"
+            f"not {list(wanted)}; the original stops here too, method analytic does not"
         )
     return found
 

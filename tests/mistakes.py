@@ -1,0 +1,174 @@
+"""Wrong command lines of the commands that predict, and wrong files of networks."""
+
+from __future__ import annotations
+
+import json
+
+LONG = "x" * 500
+
+
+def _net(**changes: object) -> str:
+    """Give Paleo's file of one convolution, with keys of its layer changed; None leaves one out."""
+    layer = {
+        "type": "Convolution", "parents": ["data"], "filter": [3, 3, 3, 4],
+        "strides": [1, 1, 1, 1], "padding": "SAME",
+    } | changes  # fmt: skip
+    data = {"type": "Input", "parents": [], "tensor": [2, 8, 8, 3]}
+    kept = {key: value for key, value in layer.items() if value is not None}
+    return json.dumps({"name": "net", "layers": {"data": data, "conv1": kept}})
+
+
+def _caffe(layer: str) -> str:
+    return f'input: "data" input_dim: 1 input_dim: 3 input_dim: 8 input_dim: 8\nlayer {{ {layer} }}'
+
+
+NETWORKS: dict[str, tuple[str | bytes, str]] = {  # file: what it holds, what the line says
+    "parent.json": (
+        _net(parents=["dta"]),
+        "layer 'conv1': unknown parent 'dta'; did you mean 'data'?",
+    ),
+    "cycle.json": (_net(parents=["conv1"]), "layer 'conv1'"),
+    "missing.json": (_net(filter=None), "layer 'conv1': "),
+    "rank.json": (_net(filter=[3, 3, 4]), "layer 'conv1': "),
+    "channels.json": (_net(filter=[3, 3, 5, 4]), "layer 'conv1': "),
+    "size.json": (_net(filter=[3, 3, 3, 10**30]), "layer 'conv1': "),
+    "window.json": (_net(filter=[9, 9, 3, 4], padding="VALID"), "layer 'conv1': "),
+    "type.json": (
+        _net(type="Convolutoin"),
+        "layer 'conv1': unknown type of layer 'Convolutoin'; did you mean 'Convolution'?",
+    ),
+    "activation.json": (_net(activation_fn="rleu"), "layer 'conv1': "),
+    "nothing.json": ('{"name": "n", "layers": {}}', "nothing.json"),
+    "layers.json": ('{"name": "n", "layers": 3}', "layers.json"),
+    "deeper.json": ('{"layers": ' + '{"a": {"type": "Block", "layers": ' * 400, "deeper.json"),
+    "junk.prototxt": (bytes(range(256)) * 4, "'junk.prototxt': not a text file in UTF-8"),
+    "text.prototxt": ("}{ this is none", "text.prototxt"),
+    "empty.prototxt": ("", "empty.prototxt"),
+    "type.prototxt": (
+        _caffe('name: "c" type: "Convolutoin" bottom: "data" top: "c"'),
+        "Convolutoin",
+    ),
+    "bottom.prototxt": (_caffe('name: "r" type: "ReLU" bottom: "dta" top: "r"'), "'dta'"),
+    "output.prototxt": (
+        _caffe('name: "c" type: "Convolution" bottom: "data" top: "c" '
+               "convolution_param { kernel_size: 3 }"),
+        "num_output",
+    ),
+    "kernel.prototxt": (
+        _caffe('name: "c" type: "Convolution" bottom: "data" top: "c" '
+               "convolution_param { num_output: 4 kernel_size: 99 }"),
+        "layer 'c': a filter [4, 3, 99, 99] does not fit into [1, 3, 8, 8]",
+    ),
+}  # fmt: skip
+
+_DEVICE = [
+    ("", "Missing option '--device'"),
+    ("--device V10", "unknown device 'V10'; did you mean 'V100'?"),
+    ("--device ''", "unknown device ''"),
+    ("--device local", "device 'local' is not known yet: run 'steptime probe' first"),
+    ("--device absent.toml", "absent.toml: No such file"),
+    ("--device folder.toml", "folder.toml: Is a directory"),
+    ("--device junk.toml", "junk.toml: not"),
+    ("--device deep.toml", "deep.toml: not TOML"),
+    ("--device empty.toml", "empty.toml: 'name' is missing"),
+    ("--device device.toml", "device.toml: "),
+    (f"--device {LONG}", f"unknown device '{LONG[:60]}...'"),
+    (f"--device {LONG}.toml", "File name too long"),
+    ("--device tesla-k40 --dtype bfloat16", "no peak is known for bfloat16"),
+]
+_STEP = [  # what predict, explain and scale share
+    ("--batch 0", "batch: must be at least 1, not 0"),
+    ("--batch many", "batch: must be a whole number, not 'many'"),
+    ("--dtype float31", "unknown dtype 'float31'; did you mean 'float32'?"),
+    ("--optimizer adm", "unknown optimizer 'adm'; did you mean 'adam'?"),
+    ("--option dispach=no", "unknown option 'dispach'; did you mean 'dispatch'?"),
+    ("--option dispatch=maybe", "option dispatch is exact or paleo, not 'maybe'"),
+    ("--option dispatch", "option 'dispatch' is not of the form name=value"),
+    (f"--option dispatch={LONG}", f"not '{LONG[:60]}...'"),
+    ("--option dispatch=paleo --option dispatch=paleo", "'dispatch' is given twice"),
+    ("--option fuse=1", "option fuse is yes or no, not '1'"),
+    ("--option ppp_comp=0", "option ppp_comp is a number above 0 and at most 1, not '0'"),
+    ("--option ppp_comp=nan", "option ppp_comp is a number above 0 and at most 1, not 'nan'"),
+    ("--option ppp_comm=2", "option ppp_comm is a number above 0 and at most 1, not '2'"),
+]
+_GRID = [
+    ("fc --batch 1,,2", "--batch: must be a whole number, not ''"),
+    ("fc --batch 1,1", "--batch: 1 is given twice"),
+    ("fc --batch 8..1", "--batch: range '8..1' runs backwards"),
+    ("fc --batch 1..99999999", "has more than 10000000 values"),
+    ("fc --batch 1..9000000 --workers 1,2 --network aws", "a grid of 18000000 cells; at most"),
+    ("fc --workers 0", "--workers: must be at least 1, not 0"),
+    ("fc --workers 1,2", "several workers exchange gradients: name a link with --network"),
+    ("fc --workers 1,2 --network asw", "unknown link 'asw'; did you mean 'aws'?"),
+    ("fc,fc", "MODEL: 'fc' is given twice"),
+    ("fc,,nin", "MODEL: 'fc,,nin' has an empty name"),
+    ("fc,resnet5", "unknown model 'resnet5'"),
+    ("fc --by-op", "--by-op shows the ops of one prediction; leave out --grid"),
+    ("fc --out cells.txt", "unknown table format '.txt'"),
+    ("fc --out folder.csv", "folder.csv: is a folder"),
+    ("fc --out absent/cells.csv", "absent/cells.csv: is a folder, or is in a folder that"),
+]
+_SCALE = [
+    ("--network asw", "unknown link 'asw'; did you mean 'aws'?"),
+    ("--workers 2", "2 workers need a network: --network LINK"),
+    ("--network aws --workers 0", "--workers: must be at least 1, not 0"),
+    ("--network aws --workers 1,2,...,7", "--workers: '...' does not lead to 7"),
+    ("--network aws --scaling week", "unknown --scaling 'week'; did you mean 'weak'?"),
+    ("--network aws --scaling strong --batch 2 --workers 4", "4 workers cannot share a batch of 2"),
+    ("--network aws --parallel date", "unknown"),
+    ("--network aws --parallel hybrid --workers 2", "split"),
+    ("--network aws --collective rign", "unknown collective 'rign'; did you mean 'ring'?"),
+    ("--network aws --method peleo", "unknown method 'peleo'; did you mean 'paleo'?"),
+    ("--network aws --compression 0", "compression"),
+    ("--network aws --per-node 0", "per-node"),
+    ("--network aws --links-per-node 0", "links-per-node"),
+    ("--network aws --inside asw", "unknown link 'asw'; did you mean 'aws'?"),
+    ("--network aws --servers 0", "servers"),
+    ("--network aws --latency-us=-1", "latency"),
+    ("--network aws --samples 0", "samples"),
+    ("--network aws --samples 10 --epochs 0", "epochs"),
+    ("--network aws --samples 10 --price=-1", "price"),
+    ("--network aws --method paleo --overlap", "overlap"),
+]
+
+LINES = [
+    *((f"predict {file} --device T4", message) for file, (_, message) in NETWORKS.items()),
+    *((f"count {file}", message) for file, (_, message) in NETWORKS.items()),
+    *((f"predict fc {words}", message) for words, message in _DEVICE),
+    *((f"predict fc --device T4 {words}", message) for words, message in _STEP),
+    ("predict fc --device T4 --method rooflin", "unknown method 'rooflin'; did you mean 'roofline"),
+    ("predict fc --device T4 --method paleo --option fuse=yes", "paleo: unknown option 'fuse'"),
+    ("predict fc --device T4 --method paleo --option pipeline=1", "pipeline is true or false or"),
+    ("predict nin --device T4 --method paleo --option conv=wino", "conv is gemm or fft or fft-til"),
+    ("predict fc --device T4 --phase trian", "unknown phase 'trian'; did you mean 'train'?"),
+    ("predict fc --device T4 --workers 2", "--workers needs --grid"),
+    ("predict fc --device T4 --network aws", "--network needs --grid"),
+    ("predict fc --device T4 --out a.csv", "--out needs --grid"),
+    ("predict fc,nin --device T4", "fc,nin"),
+    ("predict alexnet --device K40 --method paleo", "its filter gradient comes out [23, 23]"),
+    *((f"predict --grid --device T4 {words}", message) for words, message in _GRID),
+    ("predict fc --grid --device T4,t4", "--device: 't4' is given twice"),
+    ("predict fc --grid --device T4,,V100", "--device: 'T4,,V100' has an empty name"),
+    *((f"explain fc {words}", message) for words, message in _DEVICE),
+    *((f"explain fc --device T4 {words}", message) for words, message in _STEP),
+    ("explain fc --device T4 --phase trian", "unknown phase 'trian'; did you mean 'train'?"),
+    ("explain fc --device T4 --out w.gif", "unknown picture format '.gif'"),
+    ("explain alexnet --device K40", "its filter gradient comes out [23, 23]"),
+    *((f"scale fc {words}", message) for words, message in _DEVICE),
+    *((f"scale fc --device T4 --workers 1 {words}", message) for words, message in _STEP),
+    *((f"scale fc --device T4 {words}", message) for words, message in _SCALE),
+    ("split fc --server T4 --network aws", "Missing option '--device'"),
+    ("split fc --device T4 --network aws", "Missing option '--server'"),
+    ("split fc --device T4 --server V100", "Missing option '--network'"),
+    ("split fc --device T5 --server V100 --network aws", "unknown device 'T5'"),
+    ("split fc --device T4 --server V101 --network aws", "unknown device 'V101'"),
+    ("split fc --device T4 --server V100 --network asw", "unknown link 'asw'"),
+    ("split fc --device T4 --server V100 --network aws --batch 0", "must be at least 1, not 0"),
+    ("split fc --device T4 --server V100 --network aws --dtype float31", "unknown dtype 'float31'"),
+    ("split fc --device T4 --server V100 --network aws --method m", "unknown method 'm'"),
+    ("split fc --device T4 --server V100 --network aws --option a=b", "unknown option 'a'"),
+    ("explore --models fc,resnet5", "unknown model 'resnet5'"),
+    ("explore --models fc --devices V101", "unknown device 'V101'; did you mean 'V100'?"),
+    ("explore --models fc -o page.txt", "page.txt"),
+    ("explore --models fc -o absent/page.html", "absent/page.html"),
+]
