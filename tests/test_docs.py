@@ -3,8 +3,9 @@
 Rules for examples in README.md and docs/*.md
     ```console   `$ steptime ...` is run in a folder that holds `results` (records of four networks,
                  made here), the folder `examples`, and the ```toml, ```json or ```prototxt block
-                 that has the name of the command's file. QUICK commands are run; where output is shown, it must
-                 be what is printed if the command is in EXACT (a line `...` stands for any lines),
+                 that has the name of the command's file. QUICK commands are run; where output is
+                 shown, it must be what is printed if the command is in EXACT (a line `...` stands
+                 for any lines),
                  else its lines must begin with the same words. SLOW ones are only parsed by the
                  command line, and run with tiny budgets in the group `framework`, but for
                  `quickstart` (it probes for 20 s) and sweeps of `examples`. What follows `$ make`
