@@ -24,6 +24,21 @@ def layer(kind: str, more: str = "", bottom: str = "data", top: str = "y", name:
     return f'layer {{ name: "{name}" type: "{kind}" {bottoms} {tops} {more} }}\n'
 
 
+PRODUCT = "inner_product_param { num_output: 4 }"
+HEAD = layer("InnerProduct", PRODUCT, top="h", name="h")
+
+
+def phased(phase: str, batch: int) -> str:
+    return layer(
+        "Data",
+        f"include {{ phase: {phase} }} data_param {{ batch_size: {batch} }}"
+        " transform_param { crop_size: 6 }",
+        "",
+        "data label",
+        "images",
+    )
+
+
 def network(text: str, phase: str = "infer", batch: int | None = None, **how: Any) -> Graph:
     """The checked graph of a text, in training with its gradients."""
     family = read(text, "net.prototxt", how.get("allow_unknown", False))

@@ -1,4 +1,4 @@
-"""Caffe networks as a whole: inputs, phases, losses, faults, and the reference's two files."""
+"""Caffe networks as a whole: their inputs, phases and losses, and that they run."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from prototxt import DATA, fault, kinds, layer, network, one, shape
+from prototxt import DATA, HEAD, PRODUCT, fault, kinds, layer, network, one, phased, shape
 from steptime.build import build, build_step, make_workload, read_model
-from steptime.cli.main import run
-from steptime.core.errors import InputError
-from steptime.core.graph import Graph, check
-from steptime.count import count
+from steptime.core.graph import check
 from steptime.importers.caffe import read
 from steptime.measure.backends.numpy_backend import execute, initial_values
+from steptime.measure.contract import Options
 
-PRODUCT = "inner_product_param { num_output: 4 }"
-HEAD = layer("InnerProduct", PRODUCT, top="h", name="h")
 IMAGES = layer("Data", "data_param { batch_size: 5 }", "", "data label", "images")
 
 
@@ -86,17 +82,6 @@ def test_only_inputs_that_name_the_batch_follow_it() -> None:
 
 
 # phases
-
-
-def phased(phase: str, batch: int) -> str:
-    return layer(
-        "Data",
-        f"include {{ phase: {phase} }} data_param {{ batch_size: {batch} }}"
-        " transform_param { crop_size: 6 }",
-        "",
-        "data label",
-        "images",
-    )
 
 
 def test_each_phase_has_its_layers() -> None:
@@ -294,231 +279,11 @@ def test_the_same_network_runs_on_numpy() -> None:
     assert made.sum(-1) == pytest.approx([1, 1])
 
 
-# faults
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "no layers in phase TRAIN"),
-        (DATA, "no layers in phase TRAIN"),
-        (
-            'input: "data"' + HEAD,
-            "1 'input' with 0 'input_shape' and 0 'input_dim' (four an input)",
-        ),
-        ('input: "data" input_shape { dim: 0 }', "input 'data': size 0 is not from 1 to 2^53"),
-        (HEAD, "layer 'h': unknown bottom 'data'; known: "),
-        (
-            DATA + layer("ReLU", bottom="dta"),
-            "layer 'y': unknown bottom 'dta'; did you mean 'data'?",
-        ),
-        (DATA + layer("ReLU", bottom=""), "layer 'y': has no bottom"),
-        (DATA + layer("Eltwise"), "layer 'y': 1 bottoms, not 2 to 1000"),
-        (DATA + layer("ReLU", bottom="data data"), "layer 'y': 2 bottoms, not 1"),
-        (
-            DATA + layer("Convolutoin"),
-            "layer 'y': unknown type of layer 'Convolutoin'; did you mean 'Convolution'?",
-        ),
-        (
-            DATA + layer("Convolution", "convolution_param { num_outputs: 4 }"),
-            "line 2, in convolution_param: unknown field 'num_outputs'; did you mean 'num_output'?",
-        ),
-        (
-            DATA + layer("Convolution", "convolution_param { kernel_size: 3 }"),
-            "layer 'y': num_output is missing or below 1",
-        ),
-        (
-            DATA + layer("Convolution", "convolution_param { num_output: 3 }"),
-            "layer 'y': kernel [0, 0]: kernel_size is missing or below 1",
-        ),
-        (
-            DATA + layer("Convolution", "convolution_param { num_output: 3 kernel_size: 9 }"),
-            "layer 'y': a filter [3, 3, 9, 9] does not fit into [2, 3, 8, 10]",
-        ),
-        (
-            DATA + layer("Convolution", "convolution_param { num_output: -3 kernel_size: 9 }"),
-            "line 2: is no network in Caffe's text form: Value out of range: -3",
-        ),
-        (
-            DATA
-            + layer("Convolution", "convolution_param { num_output: 3 kernel_size: [1, 1, 1] }"),
-            "layer 'y': 3 sizes of 'kernel_size', not height and width alone is not modelled",
-        ),
-        (DATA + layer("InnerProduct"), "layer 'y': num_output is missing or below 1"),
-        (
-            DATA + HEAD + layer("Eltwise", bottom="h data"),
-            "layer 'y': shapes [2, 4] and [2, 3, 8, 10] differ",
-        ),
-        (
-            DATA + HEAD + layer("Concat", bottom="h data"),
-            "layer 'y': concat of [2, 4] and [2, 3, 8, 10] along axis 1",
-        ),
-        (DATA + HEAD + layer("ReLU", top="h"), "layer 'y': blob 'h' is made a second time"),
-        (
-            DATA + layer("Softmax", "softmax_param { axis: 4 }"),
-            "layer 'y': axis 4 of a blob with 4 axes",
-        ),
-        (DATA + layer("ELU"), "layer 'y': a layer of type 'ELU' is not modelled"),
-        (
-            DATA + layer("ReLU", top="a b") + layer("ReLU", bottom="b", name="z"),
-            "layer 'z': reads a blob that its layer does not make",
-        ),
-        (
-            DATA + layer("ReLU", "include { } exclude { }"),
-            "layer 'y': has both 'include' and 'exclude'",
-        ),
-        (DATA + "layers { } layer { }", "has both 'layer' and the older 'layers'"),
-        (
-            DATA + layer("Dropout", "dropout_param { dropout_ratio: nan }"),
-            "layer 'y': dropout_ratio nan is not",
-        ),
-        (
-            DATA + layer("Reshape", "reshape_param { shape { dim: 0 dim: 7 } }"),
-            "layer 'y': reshape [2, 3, 8, 10] to [2, 7]",
-        ),
-        ("layer {\n" * 5000, "nested too deeply for a network"),
-        ("foo {\n" * 50_000 + "}\n" * 50_000, "nested too deeply for a network"),
-        ("\0\1\2", "line 1: is no network in Caffe's text form: "),
-        ("{}", "line 1: is no network in Caffe's text form: "),
-    ],
-)
-def test_faults_are_one_line(text: str, message: str) -> None:
-    assert fault(text).startswith(f"net.prototxt: {message}")
-
-
-def test_what_has_nothing_to_train_is_told() -> None:
-    assert fault(DATA + layer("ReLU"), "train") == "net.prototxt: has no weights to train"
-
-
-def test_sizes_beyond_bounds_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "large.prototxt"
-    path.write_text(
-        DATA
-        + layer(
-            "Convolution",
-            "convolution_param { num_output: 4000000000 kernel_size: 1 pad: 4000000000 }",
-        )
-    )
-    with pytest.raises(InputError, match=r"tensor 'y.*' has more than 2\^53 bytes"):
-        build(make_workload(read_model(str(path))))
-
-
-def test_unknown_layers_pass_their_input_on_if_allowed() -> None:
-    text = (
-        DATA
-        + HEAD
-        + layer("Mystery", "mystery_param { deep { er: 1 } list: [1, 2] }", "h data", "m", "odd")
-        + layer("ReLU", "relu_param { smooth: true }", "m")
-        + layer("ELU", bottom="y", top="e", name="e")
-    )
-    assert "layer 'odd': unknown type of layer 'Mystery'; known: " in fault(text)
-    graph = network(text, "train", allow_unknown=True)
-    assert graph.unmodelled == ("odd", "y", "e")
-    assert kinds(graph) == ["reshape", "linear", "bias", "relu", "mean"]
-
-
-def test_a_gradient_stopped_inside_a_network_is_told() -> None:
-    text = DATA + HEAD + layer("InnerProduct", PRODUCT + "propagate_down: false", "h")
-    assert "propagate_down: false is not modelled" in fault(text, "train")
-    assert network(text).unmodelled == ()
-    first = layer("InnerProduct", PRODUCT + "propagate_down: false")
-    assert network(DATA + first, "train").parameters == 4 * 240 + 4  # no gradient there anyway
-
-
-def test_the_command_line_tells_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "net.prototxt"
-    path.write_text(DATA + layer("Convolutoin"))
-    assert run(["count", str(path)]) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert err.count("\n") == 1
-    assert "did you mean 'Convolution'?" in err
-    passed = make_workload(read_model(str(path), allow_unknown=True), phase="infer")
-    assert build(passed).unmodelled == ("y",)
-
-
-# the reference's files
-
-
-def of_file(shared: Path, name: str, phase: str, batch: int = 1) -> Graph:
-    path = shared / "paleo/nets/caffe" / name
-    return build_step(make_workload(read_model(str(path)), batch, phase=phase))
-
-
-def products(graph: Graph) -> list[tuple[int, tuple[int, ...]]]:
-    """FLOP and output shape of every forward convolution and product, in order of size."""
-    ops = count(graph).ops
-    forward = [op for op in ops if op.part == "forward" and op.kind in ("conv2d", "linear")]
-    return sorted((op.flop, op.output_shape) for op in forward)
-
-
-@pytest.mark.parametrize("phase", ["train", "infer"])
-def test_resnet50_of_the_file_is_resnet50_v1(shared: Path, phase: str) -> None:
-    graph = of_file(shared, "resnet50.prototxt", phase, 2)
-    ours = build_step(make_workload(read_model("resnet50_v1"), 2, phase=phase))
-    check(graph)
-    # the file leaves conv1 its bias, which the batch norm after it would take away again
-    assert graph.parameters == ours.parameters + 64 == 25_557_032 + 64
-    assert products(graph) == products(ours)
-    assert sum(flop for flop, _ in products(graph)) == 2 * 2 * 3_857_973_248
-    for kind in ("conv2d_grad_weight", "conv_transpose2d", "matmul"):
-        mine, other = (
-            sorted(op.flop for op in count(g).ops if op.kind == kind) for g in (graph, ours)
-        )
-        assert mine == other
-    assert shape(graph, "conv1") == (2, 64, 112, 112)
-    assert shape(graph, "pool1") == (2, 64, 56, 56)  # rounded up; the original Paleo has 55
-    assert shape(graph, "res3a_branch1") == (2, 512, 28, 28)
-    assert shape(graph, "pool5") == (2, 2048, 1, 1)
-    assert shape(graph, "fc1000") == (2, 1000)
-    assert "scale_conv1/w" in graph.weights
-
-
-def test_densenet_of_the_file(shared: Path) -> None:
-    graph = of_file(shared, "densenet.prototxt", "train")
-    check(graph)
-    # three blocks of 12 convolutions that add 12 channels each, 16 at first
-    widths = [16 + 12 * i for i in range(36 + 1)]
-    parameters = 3 * 3 * 3 * 16
-    for i, width in enumerate(widths[:-1]):
-        parameters += 2 * width + 9 * width * 12  # norm, 3x3
-        if i in (11, 23):
-            last = width + 12
-            parameters += 2 * last + last * last  # transition: norm, 1x1
-    parameters += 2 * widths[-1] + widths[-1] * 10 + 10
-    assert graph.parameters == parameters == 1_019_722
-    assert shape(graph, "InnerProduct1/w") == (10, 448)  # global pooling; Paleo has 16128
-    assert shape(graph, "Pooling1") == (1, 160, 16, 16)
-    assert shape(graph, "Pooling2") == (1, 304, 8, 8)
-    assert shape(graph, "Pooling3") == (1, 448, 1, 1)
-    drops = [op for op in graph.ops if op.kind == "dropout"]
-    assert len(drops) == 38
-    assert {op.attrs["p"] for op in drops} == {0.2}
-    assert graph.tensors["SoftmaxWithLoss1/labels"].dtype == "int64"
-
-
-@pytest.mark.slow
-@pytest.mark.framework
-@pytest.mark.parametrize("name", ["resnet50.prototxt", "densenet.prototxt"])
-@pytest.mark.parametrize("phase", ["train", "infer"])
-def test_the_files_run_on_torch(shared: Path, name: str, phase: str) -> None:
-    from steptime.measure.backends import torch_backend
-    from steptime.measure.contract import Options
-
-    path = shared / "paleo/nets/caffe" / name
-    work = make_workload(read_model(str(path)), 1, phase=phase)
-    prepared = torch_backend.prepare(build(work), work, Options())
-    prepared.step()
-    prepared.sync()
-    assert next(iter(prepared.parts)) == "forward"
-
-
 @pytest.mark.framework
 def test_everything_that_can_be_read_runs_on_torch(tmp_path: Path) -> None:
     import torch
 
     from steptime.measure.backends import torch_backend
-    from steptime.measure.contract import Options
 
     convolution = "convolution_param { num_output: 4 kernel_size: 3 pad: 1 bias_term: false }"
     up = "convolution_param { num_output: 4 kernel_size: 4 stride: 2 pad: 1 group: 2 }"
