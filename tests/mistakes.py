@@ -96,7 +96,7 @@ _GRID = [
     ("fc --batch 1,1", "--batch: 1 is given twice"),
     ("fc --batch 8..1", "--batch: range '8..1' runs backwards"),
     ("fc --batch 1..99999999", "has more than 10000000 values"),
-    ("fc --batch 1..9000000 --workers 1,2 --network aws", "a grid of 18000000 cells; at most"),
+    ("fc --batch 1..2000000 --workers 1..6 --network aws", "a grid of 12000000 cells; at most"),
     ("fc --workers 0", "--workers: must be at least 1, not 0"),
     ("fc --workers 1,2", "several workers exchange gradients: name a link with --network"),
     ("fc --workers 1,2 --network asw", "unknown link 'asw'; did you mean 'aws'?"),

@@ -6,6 +6,7 @@ Exit codes: 0 done; 2 wrong input; 3 some experiments did not succeed; 1 anythin
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import sys
@@ -70,11 +71,17 @@ for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
 
 
+@functools.cache
+def _tree() -> Any:
+    """Give the commands that `app` describes; making them takes longer than most of them run."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code; errors print one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        code = app(words, prog_name="steptime", standalone_mode=False)
+        code = _tree()(words, prog_name="steptime", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
         return _fail(str(error), 2)
