@@ -16,7 +16,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Value, Workload
-from steptime.importers import content_hash, is_network_file, network, read_content
+from steptime.importers import content_hash, is_network_file, json_of, network, read_content
 from steptime.models import FAMILIES, ZOO, family
 from steptime.models.family import Family, resolve, stored, whole_number
 from steptime.ops.builder import Builder
@@ -111,25 +111,10 @@ def read_table(text: str, what: str) -> object:
     content = read_content(text, what)
     try:
         decoded = content.decode()
-        return _json(decoded) if form == "JSON" else tomllib.loads(decoded)
+        return json_of(decoded) if form == "JSON" else tomllib.loads(decoded)
     except (ValueError, RecursionError) as error:
         reason = shorten(str(error).partition("\n")[0] or type(error).__name__).strip("'")
         raise InputError(f"{what} {shorten(text)}: is no {form}: {reason}") from None
-
-
-def _json(content: str) -> object:
-    """Give JSON values; raises `ValueError` for a key given twice, as TOML does."""
-
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        table: dict[str, object] = {}
-        for key, value in pairs:
-            if key in table:
-                raise ValueError(f"key {shorten(key)} is given twice")
-            table[key] = value
-        return table
-
-    found: object = json.loads(content, object_pairs_hook=once)
-    return found
 
 
 def choice_of(table: object, where: str) -> Choice:

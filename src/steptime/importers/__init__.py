@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -39,6 +40,21 @@ def read_content(path: str, what: str = "model") -> bytes:
     if len(content) > LARGEST_FILE_BYTES:
         raise InputError(f"{what} {shorten(path)}: larger than {LARGEST_FILE_BYTES} bytes")
     return content
+
+
+def json_of(text: str) -> object:
+    """Give the values of a JSON text; raises `ValueError` for none and for a key given twice."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        table: dict[str, object] = {}
+        for key, value in pairs:
+            if key in table:
+                raise ValueError(f"key {shorten(key)} is given twice")
+            table[key] = value
+        return table
+
+    found: object = json.loads(text, object_pairs_hook=once)
+    return found
 
 
 def content_hash(content: bytes) -> str:

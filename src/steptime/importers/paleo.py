@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Layer
+from steptime.importers import json_of
 from steptime.importers.paleo_blocks import Entry, expand, fault
 from steptime.importers.paleo_layers import TYPES, UNKNOWN, LayerType
 from steptime.importers.paleo_lowering import rows
@@ -78,20 +78,11 @@ def _network(text: str, allow_unknown: bool) -> Network:
 
 
 def _table(text: str) -> object:
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        table: dict[str, object] = {}
-        for name, value in pairs:
-            if name in table:
-                raise ValueError(f"key {shorten(name)} is given twice")
-            table[name] = value
-        return table
-
     try:
-        found: object = json.loads(text, object_pairs_hook=once)
+        return json_of(text)
     except (ValueError, RecursionError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(f"is no JSON: {reason[:100]}") from None
-    return found
 
 
 def _check_parents(entry: Entry) -> None:
