@@ -57,7 +57,7 @@ def forward(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, ...]:
     if layer.kind == "conv":
         return _kernels(_convolution(layer), _size(layer.outputs), layer, algorithm)
     if layer.kind == "deconv":
-        transposed = _transposed(layer)
+        transposed = _convolution(layer)
         spread = _data_gradient(transposed, _size(layer.inputs), layer)
         return _kernels(spread, transposed.size, layer, algorithm)
     if layer.kind == "inner_product":
@@ -76,7 +76,7 @@ def data_gradient(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, ..
         spread = _data_gradient(shown, _size(layer.outputs), layer)
         return _kernels(spread, shown.size, layer, algorithm)
     if layer.kind == "deconv":
-        return _kernels(_transposed(layer), _size(layer.inputs), layer, algorithm)
+        return _kernels(_convolution(layer), _size(layer.inputs), layer, algorithm)
     return forward(layer, algorithm)
 
 
@@ -90,7 +90,7 @@ def weight_gradient(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, 
         weights = _filter_gradient(shown, _size(layer.outputs), layer)
         return _kernels(weights, shown.kernel, layer, algorithm)
     if layer.kind == "deconv":
-        shown = _transposed(layer)
+        shown = _convolution(layer)
         spread = _data_gradient(shown, _size(layer.inputs), layer)
         weights = _filter_gradient(spread, shown.size, layer, spread.holes_in)
         return _kernels(weights, shown.kernel, layer, algorithm)
@@ -110,10 +110,8 @@ def true_work(layer: Layer) -> Work:
     """
     if layer.kind == "inner_product":
         return _product(layer)
-    shown, at = _convolution(layer), _size(layer.outputs)
-    if layer.kind == "deconv":
-        shown, at = _transposed(layer), _size(layer.inputs)
-    return _gemm(replace(shown, padding=(0, 0)), at)
+    at = _size(layer.inputs if layer.kind == "deconv" else layer.outputs)
+    return _gemm(replace(_convolution(layer), padding=(0, 0)), at)
 
 
 def reads_data(layer: Layer) -> bool:
@@ -138,31 +136,20 @@ def _product(layer: Layer) -> Work:
 
 
 def _convolution(layer: Layer) -> Convolution:
-    images, height, width, channels = layer.inputs
+    """Give the convolution that a layer is; of a deconvolution the one whose transpose it is."""
+    wide, narrow = layer.inputs, layer.outputs
+    if layer.kind == "deconv":
+        wide, narrow = narrow, wide
+    images, height, width, channels = wide
     return Convolution(
         images,
         (height, width),
         channels,
         layer.kernel,
         channels // layer.groups,
-        layer.outputs[3],
+        narrow[3],
         layer.strides,
-        _padding(layer.padding, (height, width), layer.outputs[1:3], layer),
-    )
-
-
-def _transposed(layer: Layer) -> Convolution:
-    """Give the convolution O -> I whose transpose a deconvolution is."""
-    images, height, width, channels = layer.outputs
-    return Convolution(
-        images,
-        (height, width),
-        channels,
-        layer.kernel,
-        channels // layer.groups,
-        layer.inputs[3],
-        layer.strides,
-        _padding(layer.padding, (height, width), layer.inputs[1:3], layer),
+        _padding(layer.padding, (height, width), narrow[1:3], layer),
     )
 
 
