@@ -6,7 +6,7 @@ of the peaks that software reaches multiplies the rates. Bytes and FLOP are line
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -85,7 +85,7 @@ def _method(method: Method) -> Table:
         "overlap": method.settings.overlap,
         "update_at_peak": not method.settings.update,
         "cycle": not method.settings.cycle,
-        "as_paleo": method.name == "paleo",
+        "as_paleo": method.as_published,
     }
 
 
@@ -160,7 +160,7 @@ def _model(
     }
 
 
-def _builder(workload: Workload) -> Any:
+def _builder(workload: Workload) -> Callable[[int], Graph]:
     """Give the function from a batch to the graph of a step, which remembers its answers."""
 
     @cache
