@@ -16,6 +16,7 @@ from steptime.core.units import size
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
+    from steptime.predict.collectives import Fabric
     from steptime.predict.placement import Mode
     from steptime.predict.scaling import Exchange, ScalingRow
     from steptime.predict.step_model import StepModel
@@ -244,7 +245,7 @@ def _fabric(
     links_per_node: str | None,
     servers: str | None,
     latency: str | None,
-) -> Any:
+) -> Fabric | None:
     """Give what joins the workers, None where nothing does."""
     from dataclasses import replace
 

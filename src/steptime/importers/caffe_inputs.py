@@ -83,7 +83,10 @@ def _memory(message: Any, tops: int, place: str) -> Shapes:
 
 
 def _images(parameter: str) -> Callable[[Any, int, str], Shapes]:
-    """Give the rule of the layers that read images: their size is that of the crop."""
+    """Give the rule of the layers that read images: their size is that of the crop.
+
+    The images lie outside the file: they count as colour, 3 channels, unless it says gray.
+    """
 
     def shapes(message: Any, tops: int, place: str) -> Shapes:
         p = getattr(message, parameter)

@@ -254,7 +254,7 @@ def local_response_norm(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def relu(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give ReLU; with a slope below 0 it is PReLU with a slope that is not trained."""
+    """Give ReLU; with a slope for inputs below 0 it is PReLU whose slope is not trained."""
     if layer.message.relu_param.negative_slope == 0:
         return (n.b.op("relu", x[0], name=layer.name),)
     slope = n.b.cast(n.b.buffer(f"{layer.name}/slope", (1,)))

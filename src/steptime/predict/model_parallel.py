@@ -62,8 +62,8 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     if not model.as_paleo:
         update = max(_update_s(model, own) for own in _by_device(found, count))
         of_all = _update_s(model, found)
-    bounds = (*(_lower(model, items, found, part) for part in (_forward, _backward)), update)
-    parts = _slowest(model, _by_device(found, count), (bounds[0], bounds[1], update), 1)
+    forward, backward = (_lower(model, items, found, part) for part in (_forward, _backward))
+    parts = _slowest(model, _by_device(found, count), (forward, backward, update), 1)
     shown = {
         "forward_lower_s": parts[0],
         "forward_upper_s": max(parts[0], upper[0]),

@@ -129,13 +129,15 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
     groups of `FETCH_GROUP` devices the rate is half; Paleo halves it once more for each such parent
     and not at all for a single one.
     """
-    settings, fabric = model.settings, model.fabric
+    settings = model.settings
     element = SIZE_BYTES[precision(model.workload.dtype).compute] if settings.dtype else FLOAT_BYTES
     cycle = rates(model.device, model.workload.dtype, settings).cycle_s
     full, latency = model.device.memory_bytes_per_s, 0.0
-    over_link = fabric is not None and not (model.as_paleo and mode == "model")
-    if fabric is not None and over_link:
-        full, latency = fabric.between.bytes_per_s, fabric.between.latency_s or 0.0
+    link = None if model.fabric is None else model.fabric.between
+    if model.as_paleo and mode == "model":
+        link = None
+    if link is not None:
+        full, latency = link.bytes_per_s, link.latency_s or 0.0
     full *= settings.ppp_comm * (1.0 if settings.gigabyte else GIB / GB)
 
     def remote(layer: Layer, parent: Layer) -> bool:
@@ -148,7 +150,7 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
         for parent in parents:
             if not remote(layer, parent):
                 continue
-            halves = over_link and _apart(layer, parent) and (several or not model.as_paleo)
+            halves = link is not None and _apart(layer, parent) and (several or not model.as_paleo)
             rate = (rate if model.as_paleo else full) / (2 if halves else 1)
             shape = parent.outputs if several else layer.inputs
             total += max(cycle, latency + element * prod(shape) / rate)

@@ -17,7 +17,8 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.models.family import whole_number
-from steptime.predict import DEFAULT, method
+from steptime.predict import DEFAULT
+from steptime.predict import method as method_of
 from steptime.predict.collectives import Fabric, fabric_of, schemes
 from steptime.predict.costs import Costs, costs, gradient_bytes
 from steptime.predict.estimate import Estimate, estimate
@@ -45,7 +46,7 @@ class StepModel:
         dtype: str = "float32",
         optimizer: str = "sgd",
     ) -> None:
-        chosen = _method(method)
+        chosen = method_of(method)
         self.method = chosen
         self.options = {name: _text(value) for name, value in (options or {}).items()}
         self.settings = chosen.chosen(self.options)
@@ -155,9 +156,6 @@ class StepModel:
 def no_link(workers: int) -> InputError:
     """Give the error of workers that nothing joins."""
     return InputError(f"{workers} workers need a network: --network LINK (steptime list links)")
-
-
-_method = method  # the class has an argument of this name
 
 
 def _text(value: object) -> str:
