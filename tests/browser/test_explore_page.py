@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shlex
-import subprocess
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -14,25 +13,13 @@ from typing import Any
 
 import pytest
 
+from browsing import browse, complaints
 from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.count import peak_memory_bytes
 
 pytestmark = pytest.mark.browser
 
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--enable-logging=stderr",
-    "--v=0",
-    "--virtual-time-budget=20000",
-)
 RTOL = 1e-9
 NUMBERS = (
     *("workers", "global_batch", "batch_per_worker", "step_s", "speedup", "efficiency"),
@@ -171,10 +158,8 @@ def answers(
     (folder / "asked.html").write_text(text + script)
     path = folder / "frame.html"
     path.write_text(FRAME.replace("FIRST", first).replace("WIDTH", str(width)))
-    profile = f"--user-data-dir={folder / 'profile'}"
-    command = [chromium, *FLAGS, profile, "--window-size=1400,1000", "--dump-dom", path.as_uri()]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert [line for line in answer.stderr.splitlines() if ":CONSOLE" in line] == []
+    answer = browse(chromium, path, "--dump-dom", size="1400,1000", budget_ms=20_000)
+    assert complaints(answer) == []
     match = re.search(r'<pre id="found">(.+?)</pre>', answer.stdout, re.DOTALL)
     assert match, answer.stdout[-500:]
     found: list[dict[str, Any]] = json.loads(unescape(match[1]))

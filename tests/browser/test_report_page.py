@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from html import unescape
 from pathlib import Path
 
 import pytest
 
 import synthetic
+from browsing import browse, complaints
 from steptime.report.page import page
 
 pytestmark = pytest.mark.browser
-
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--enable-logging=stderr",
-    "--v=0",
-    "--virtual-time-budget=15000",
-    "--window-size=1280,1000",
-)
 
 LOOK = """
 <script>
@@ -76,16 +61,6 @@ const wait = setInterval(() => {
 }, 50);
 </script>
 """
-
-
-def browse(chromium: str, path: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    profile = f"--user-data-dir={path.parent / 'profile'}"
-    command = [chromium, *FLAGS, profile, *more, path.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-
-
-def complaints(answer: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line for line in answer.stderr.splitlines() if ":CONSOLE" in line]
 
 
 def test_all_plots_are_drawn_without_overlap_or_complaint(chromium: str, tmp_path: Path) -> None:
