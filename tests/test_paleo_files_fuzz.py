@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from paleo_net import image, layer
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import check
@@ -17,21 +18,16 @@ from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
 
-
-def _layer(kind: str, *parents: str, **keys: Any) -> dict[str, Any]:
-    return {"type": kind, "parents": list(parents), **keys}
-
-
 _ONE = [1, 1, 1, 1]
 _SEEDS: list[dict[str, Any]] = [
     {
-        "data": {"type": "Input", "parents": [], "tensor": [2, 6, 6, 3]},
-        "mixed": _layer(
+        "data": image(2, 6, 6, 3),
+        "mixed": layer(
             "Block",
             "data",
             endpoint="join",
             layers={
-                "a": _layer(
+                "a": layer(
                     "Convolution",
                     filter=[3, 3, 3, 4],
                     strides=[1, 2, 2, 1],
@@ -39,11 +35,11 @@ _SEEDS: list[dict[str, Any]] = [
                     activation_fn="relu",
                     normalizer_fn="batch_norm",
                 ),
-                "b": _layer("AvgPool", ksize=_ONE, strides=[1, 2, 2, 1], padding=[0, 0]),
-                "join": _layer("Concatenate", "a", "b", dim=3),
+                "b": layer("AvgPool", ksize=_ONE, strides=[1, 2, 2, 1], padding=[0, 0]),
+                "join": layer("Concatenate", "a", "b", dim=3),
             },
         ),
-        "up": _layer(
+        "up": layer(
             "Deconvolution",
             "mixed",
             filter=[2, 2, 5, 7],
@@ -51,29 +47,29 @@ _SEEDS: list[dict[str, Any]] = [
             padding="VALID",
             output_shape=[2, 6, 6, 5],
         ),
-        "wide": _layer("UpSampling2D", "up", ksize=[2, 2]),
-        "fc": _layer("InnerProduct", "wide", num_outputs=3, bias=[3]),
-        "prob": _layer("Softmax", "fc", num_classes=3),
-        "top": _layer("Accuracy", "fc"),
+        "wide": layer("UpSampling2D", "up", ksize=[2, 2]),
+        "fc": layer("InnerProduct", "wide", num_outputs=3, bias=[3]),
+        "prob": layer("Softmax", "fc", num_classes=3),
+        "top": layer("Accuracy", "fc"),
     },
     {
-        "data": {"type": "Input", "parents": [], "tensor": [2, 4, 4, 4]},
-        "both": _layer(
+        "data": image(2, 4, 4, 4),
+        "both": layer(
             "ModelParallel",
             "data",
             splits=2,
             layers={
-                "a": _layer("Convolution", filter=[1, 1, -1, 4], strides=_ONE, padding="VALID"),
-                "d": _layer("Dropout", "a@self", dropout_keep_prob=0.5),
-                "j": _layer("Concatenate", "d@all", dim=-1),
+                "a": layer("Convolution", filter=[1, 1, -1, 4], strides=_ONE, padding="VALID"),
+                "d": layer("Dropout", "a@self", dropout_keep_prob=0.5),
+                "j": layer("Concatenate", "d@all", dim=-1),
             },
         ),
-        "sum": _layer("Elementwise", "both/j@all"),
-        "seen": _layer("Reshape", "sum", output_shape=[2, 4, -1, 2]),
-        "norm": _layer("BatchNorm", "seen"),
-        "scale": _layer("Scale", "norm"),
-        "lrn": _layer("LRN", "scale"),
-        "gate": _layer("Sigmoid", "lrn"),
+        "sum": layer("Elementwise", "both/j@all"),
+        "seen": layer("Reshape", "sum", output_shape=[2, 4, -1, 2]),
+        "norm": layer("BatchNorm", "seen"),
+        "scale": layer("Scale", "norm"),
+        "lrn": layer("LRN", "scale"),
+        "gate": layer("Sigmoid", "lrn"),
     },
 ]
 
