@@ -29,8 +29,6 @@ from steptime.predict.placement import Node, nodes
 from steptime.predict.scaling import Exchange, data_parallel
 from steptime.predict.step_model import StepModel
 
-REFERENCE = Path(__file__).parents[1].parent / "shared" / "reference" / "paleo"
-needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="no ../shared/reference/paleo")
 MS = 1e3
 PASSES = ("forward_s", "backward_s", "update_s")
 BOUNDS = ("forward_lower_s", "forward_upper_s", "backward_lower_s", "backward_upper_s")
@@ -38,18 +36,17 @@ TOY = Device("toy", "gpu", {"float32": 1e12}, 1e11, "made up for this test")
 WIRE = Link("wire", 1e-5, 1e9, "made up for this test")
 
 
-def reference() -> Any:
-    return json.loads(gzip.decompress((REFERENCE / "model_hybrid.json.gz").read_bytes()))
+def reference(shared: Path) -> Any:
+    return json.loads(gzip.decompress((shared / "paleo/model_hybrid.json.gz").read_bytes()))
 
 
-@needs_reference
 @pytest.mark.slow
-def test_every_case_of_the_original() -> None:
-    cases = reference()["cases"]
+def test_every_case_of_the_original(shared: Path) -> None:
+    cases = reference(shared)["cases"]
     assert len(cases) == 144
     for name, case in cases.items():
         model = StepModel(
-            REFERENCE / "nets" / f"{name.partition('__')[0]}.json",
+            shared / "paleo/nets" / f"{name.partition('__')[0]}.json",
             case["device"],
             case["network"],
             "paleo",
@@ -72,13 +69,12 @@ def test_every_case_of_the_original() -> None:
             assert [MS * bounds[key] for key in BOUNDS] == pytest.approx(expected, rel=1e-9), name
 
 
-@needs_reference
-def test_every_layer_of_the_original() -> None:
-    for name, case in reference()["layer_detail_hybrid_mode"].items():
+def test_every_layer_of_the_original(shared: Path) -> None:
+    for name, case in reference(shared)["layer_detail_hybrid_mode"].items():
         net, device, link, batch, ppp = name.split("__")
         comp, comm = ppp.removeprefix("ppp").split("-")
         given = {"ppp_comp": comp, "ppp_comm": comm}
-        model = StepModel(REFERENCE / "nets" / f"{net}.json", device, link, "paleo", given)
+        model = StepModel(shared / "paleo/nets" / f"{net}.json", device, link, "paleo", given)
         found = {node.layer.name: node for node in nodes(model, int(batch[1:]), "hybrid")}
         for direction, layers in case.items():
             assert set(layers) == set(found)
@@ -154,11 +150,10 @@ def test_nested_lists_by_hand(parents: dict[str, str], expected: str) -> None:
     assert shown(nested(made(parents))) == expected
 
 
-@needs_reference
-def test_nested_lists_of_the_original() -> None:
+def test_nested_lists_of_the_original(shared: Path) -> None:
     """Of networks without forks, and of any that the data has with them."""
-    for net, expected in json.loads((REFERENCE / "graph.json").read_text()).items():
-        model = StepModel(REFERENCE / "nets" / f"{net}.json", "K40")
+    for net, expected in json.loads((shared / "paleo/graph.json").read_text()).items():
+        model = StepModel(shared / "paleo/nets" / f"{net}.json", "K40")
         assert as_json(nested(model.graph(1).layers)) == expected["nested"]
 
 

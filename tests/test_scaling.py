@@ -27,8 +27,6 @@ from steptime.predict.scaling import (
 from steptime.predict.step_model import StepModel
 from steptime.predict.training_cost import Training, bill
 
-REFERENCE = Path(__file__).parents[1].parent / "shared" / "reference" / "paleo"
-needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="no ../shared/reference/paleo")
 MS = 1e3
 EXCHANGES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")
 TOY = Device("toy", "gpu", {"float32": 1e9, "bfloat16": 4e9}, 1e9, "made up for this test")
@@ -44,14 +42,13 @@ def paleo(
     return StepModel(network, device, link, "paleo", given)
 
 
-@needs_reference
 @pytest.mark.slow
-def test_every_table_of_the_original() -> None:
+def test_every_table_of_the_original(shared: Path) -> None:
     """54 cases, weak and strong, pipelined and not: 8 rows of compute and four exchanges each."""
-    cases = json.loads(gzip.decompress((REFERENCE / "cases.json.gz").read_bytes()))
+    cases = json.loads(gzip.decompress((shared / "paleo/cases.json.gz").read_bytes()))
     assert len(cases) == 54
     for case in cases.values():
-        net = REFERENCE / "nets" / f"{case['net']}.json"
+        net = shared / "paleo/nets" / f"{case['net']}.json"
         shares = (case["ppp_comp"], case["ppp_comm"])
         for name, table in case["scaling"].items():
             scaling, pipeline = name.split("__")
@@ -67,19 +64,18 @@ def test_every_table_of_the_original() -> None:
                 assert found == pytest.approx(expected[3:], rel=1e-9), (case["case"], name)
 
 
-@needs_reference
 @pytest.mark.slow
-def test_the_live_demo_within_a_percent() -> None:
+def test_the_live_demo_within_a_percent(shared: Path) -> None:
     """40 configurations of the authors' demo, made by an older version of theirs: 0.7 %.
 
     Times and speed-ups are rounded to 3 decimals.
     """
     software = {"caffe": (0.21, 0.56), "mxnet": (0.49, 0.72), "tensorflow": (0.62, 0.72)}
-    sample = json.loads((REFERENCE / "demo_sample.json").read_text())
+    sample = json.loads((shared / "paleo/demo_sample.json").read_text())
     assert len(sample) == 40
     for key, shown in sample.items():
         net, device, link, name, batch, scaling, _ = key.split(",")
-        model = paleo(REFERENCE / "nets" / f"{net}.json", device, link, *software[name])
+        model = paleo(shared / "paleo/nets" / f"{net}.json", device, link, *software[name])
         for i, collective in enumerate(EXCHANGES[:3]):
             counts = [int(label) for label in shown["labels"]]
             how = Exchange(collective)
