@@ -243,6 +243,7 @@ def check_real(answer: Mapping[str, Any], dtypes: Sequence[str], took_s: float) 
         assert all(0 < least <= median < math.inf for least, median in pairs)
 
 
+@pytest.mark.slow
 def test_a_real_probe_by_numpy() -> None:
     pytest.importorskip("numpy")
     from steptime.measure.backends import numpy_probe

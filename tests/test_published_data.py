@@ -74,6 +74,7 @@ def slowdowns(path: Path, device: str) -> list[tuple[float, float]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "device", "large_steps"),
     [("fc_T4_dev.csv.gz", "t4", 1.65), ("fc_A100_dev.csv.gz", "a100-pcie-80gb", 1.18)],
