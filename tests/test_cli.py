@@ -62,6 +62,7 @@ COUNTED = (
     "model batch phase dtype parameters flop traffic_bytes activation_bytes peak_memory_bytes ops"
 )
 ROW = "origin method status model batch dtype phase optimizer platform scope workload_key step_s"
+DRAWING = ("report ", "plot ")  # commands that take long for their pictures
 KEYS = [  # command, and the keys that others rely on
     *((f"list {topic}", "name source") for topic in ("models", "devices", "links")),
     ("list methods", "name"),
@@ -78,7 +79,15 @@ KEYS = [  # command, and the keys that others rely on
 ]
 
 
-@pytest.mark.parametrize(("line", "keys"), KEYS, ids=[line for line, _ in KEYS])
+@pytest.mark.parametrize(
+    ("line", "keys"),
+    [
+        pytest.param(
+            *case, id=case[0], marks=[pytest.mark.slow] if case[0].startswith(DRAWING) else []
+        )
+        for case in KEYS
+    ],
+)
 def test_json_is_one_document_with_its_keys(
     line: str,
     keys: str,
@@ -92,6 +101,7 @@ def test_json_is_one_document_with_its_keys(
     assert set(keys.split()) <= set(table)
 
 
+@pytest.mark.slow
 def test_a_run_and_a_sweep_with_numpy(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
