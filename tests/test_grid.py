@@ -20,9 +20,10 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.count import peak_memory_bytes
 from steptime.predict import method
+from steptime.predict.bends import Bends, highest, straight, total
 from steptime.predict.costs import costs
 from steptime.predict.estimate import estimate
-from steptime.predict.grid import _upper, affine, bundle, bundles, step_seconds
+from steptime.predict.grid import _upper, affine, bundle, step_seconds, steps
 from steptime.predict.prediction import prediction
 
 NETWORKS = (
@@ -50,17 +51,18 @@ def maker(text: str, phase: str = "train") -> Any:
 def test_a_cell_is_the_single_prediction(text: str, name: str, given: dict[str, str]) -> None:
     settings = method(name).chosen(given)
     batches = range(1, 101)
-    at = bundles(maker(text), batches, "float32", settings)
-    assert getattr(at, "__self__", None) is not None  # affine: three batches told all
+    assert affine(maker(text), batches, "float32", settings) is not None  # three batches told all
+    found = steps(maker(text), batches, "float32", settings)
     device = catalog.device("K80")
+    seconds_at = found.seconds_on(device)
     for batch in (1, 2, 37, 100):
         graph = maker(text)(batch)
         single = estimate(costs(graph, "float32", settings), device, "float32", settings)
-        found = at(batch)
-        cell = step_seconds(found, device, "float32", settings)
-        for part in ("forward_s", "backward_s", "update_s", "step_s"):
-            assert getattr(cell, part) == pytest.approx(getattr(single, part), rel=1e-12)
-        assert found.peak_memory_bytes == peak_memory_bytes(graph)
+        one = step_seconds(bundle(graph, "float32", settings), device, "float32", settings)
+        for cell in (seconds_at(batch), one):
+            for part in ("forward_s", "backward_s", "update_s", "step_s"):
+                assert getattr(cell, part) == pytest.approx(getattr(single, part), rel=1e-12)
+        assert found.peak_memory_at(batch) == peak_memory_bytes(graph)
 
 
 def test_work_that_is_not_affine_is_found_batch_by_batch() -> None:
@@ -72,14 +74,43 @@ def test_work_that_is_not_affine_is_found_batch_by_batch() -> None:
 
     settings = method("analytic").settings
     assert affine(make, range(1, 6), "float32", settings) is None
-    at = bundles(make, range(1, 6), "float32", settings)
-    assert at(4) == bundle(maker("fc:layers=1,nodes=8")(16), "float32", settings)
+    device = catalog.device("K80")
+    seconds_at = steps(make, range(1, 6), "float32", settings).seconds_on(device)
+    square = bundle(maker("fc:layers=1,nodes=8")(16), "float32", settings)
+    assert seconds_at(4) == step_seconds(square, device, "float32", settings)
 
 
 def test_few_batches_are_built_as_they_are() -> None:
     settings = method("analytic").settings
-    at = bundles(maker("fc"), [3, 5], "float32", settings)
-    assert at(5) == bundle(maker("fc")(5), "float32", settings)
+    device = catalog.device("K80")
+    found = steps(maker("fc"), [3, 5], "float32", settings)
+    five = bundle(maker("fc")(5), "float32", settings)
+    assert found.seconds_on(device)(5) == step_seconds(five, device, "float32", settings)
+    assert found.peak_memory_at(5) == five.peak_memory_bytes
+
+
+def test_lines_with_bends_by_hand() -> None:
+    longer = highest(straight((2.0, 0.0), 1.0), straight((0.0, 1.0), 1.0))  # 2 or n
+    assert longer == Bends((1.0, 2.0), ((2.0, 0.0), (0.0, 1.0)))
+    twice = total([(longer, 2), (straight((1.0, 1.0), 1.0), 1)], 1.0)  # 2 max(2, n) + 1 + n
+    assert [twice(n) for n in (1, 2, 3)] == [6.0, 7.0, 10.0]
+
+
+LINES = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9)), min_size=1, max_size=6)
+
+
+@given(st.lists(LINES, min_size=1, max_size=5), st.integers(1, 9))
+def test_sums_of_the_highest_of_lines(groups: list[list[tuple[int, int]]], low: int) -> None:
+    made = []
+    for lines in groups:
+        top, *rest = [straight((float(a), float(b)), low) for a, b in lines]
+        for line in rest:
+            top = highest(top, line)
+        made.append(top)
+    both = total([(one, 3) for one in made], low)
+    for n in range(low, low + 30):
+        plain = sum(3 * max(a + b * n for a, b in lines) for lines in groups)
+        assert both(n) == pytest.approx(plain, rel=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), min_size=1), st.integers(1, 20))

@@ -18,9 +18,10 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.predict import method as method_of
+from steptime.predict.bends import Line
 from steptime.predict.collectives import COLLECTIVES, GROUP
 from steptime.predict.estimate import host_seconds, rates
-from steptime.predict.grid import Affine, Line, affine
+from steptime.predict.grid import Affine, affine
 from steptime.predict.prediction import remarks
 from steptime.predict.scaling import PAYS
 from steptime.predict.settings import Method

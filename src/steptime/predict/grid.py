@@ -2,7 +2,8 @@
 
 FLOP and bytes of every op are affine in the batch, or bend one way only. So three batches, the
 least, the largest and one between, tell: if they lie on a line for every kernel, all do. A network
-for which they do not is built for each batch.
+for which they do not is built for each batch. On a device the time of a step is then a sum of
+lines with bends, found once, and a cell is a look-up.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.count import live_bytes
+from steptime.predict.bends import Bends, Line, highest, straight, total
 from steptime.predict.costs import Costs, costs, gradient_bytes
 from steptime.predict.estimate import behind_host, host_seconds, rates, update_rates
 from steptime.predict.settings import Settings
-from steptime.predict.work import Rates, Work, timed
+from steptime.predict.work import Overlap, Rates, Work, timed
 
 Group = tuple[Work, ...]  # kernels of one row: what may overlap under the pipelined rule
-Line = tuple[float, float]  # value at batch 0, growth with the batch
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,6 @@ class Bundle:
     parameters: int
     gradient_bytes: int
     peak_memory_bytes: int
-
-
-Bundles = Callable[[int], Bundle]
 
 
 @dataclass(frozen=True)
@@ -82,27 +80,9 @@ class Affine:
     parameters: int
     gradient_bytes: int
 
-    def at(self, batch: int) -> Bundle:
-        """Give the work of a step at a batch."""
-        parts = tuple(
-            tuple(
-                (
-                    tuple(
-                        Work(a + b * batch, tuple([c + d * batch for c, d in terms]))
-                        for (a, b), terms in group
-                    ),
-                    times,
-                )
-                for group, times in groups.items()
-            )
-            for groups in self.parts
-        )
-        forward, backward, update = (
-            sum(len(group) * times for group, times in groups.items()) for groups in self.parts
-        )
-        memory = round(max(a + b * batch for a, b in self.memory))
-        kernels = (forward, backward, update)
-        return Bundle(parts, kernels, self.parameters, self.gradient_bytes, memory)
+    def peak_memory_at(self, batch: int) -> int:
+        """Give the bytes that live at the worst moment of a step at a batch."""
+        return round(max([at + grows * batch for at, grows in self.memory]))
 
 
 def affine(
@@ -131,20 +111,76 @@ def affine(
     )
 
 
-def bundles(
-    build: Callable[[int], Graph], batches: Sequence[int], dtype: str, settings: Settings
-) -> Bundles:
-    """Give a function that gives the work of a step at any of `batches`.
+@dataclass(frozen=True)
+class Steps:
+    """A network's step at many batches: its memory, and its time on any device."""
 
-    `build` gives the graph of a step at a batch. It is called three times where the work is affine
-    in the batch and for each batch otherwise.
+    gradient_bytes: int
+    peak_memory_at: Callable[[int], int]
+    seconds_on: Callable[[Device], Callable[[int], StepSeconds]]
+
+
+def steps(
+    build: Callable[[int], Graph], batches: Sequence[int], dtype: str, settings: Settings
+) -> Steps:
+    """Give the steps of a network at any of `batches`; `build` gives the graph of one.
+
+    It is called three times where the work is affine in the batch, and for each batch otherwise.
     """
-    wanted = set(batches)
-    if len(wanted) <= 3:
-        known = {batch: bundle(build(batch), dtype, settings) for batch in wanted}
-        return known.__getitem__
-    found = affine(build, batches, dtype, settings)
-    return partial(_built, build, dtype, settings) if found is None else found.at
+    found = affine(build, batches, dtype, settings) if len(set(batches)) > 3 else None
+    if found is not None:
+        on = partial(_along_lines, found, dtype=dtype, settings=settings)
+        return Steps(found.gradient_bytes, found.peak_memory_at, on)
+    at = lru_cache(maxsize=1024)(partial(_built, build, dtype, settings))
+    return Steps(
+        at(batches[0]).gradient_bytes,
+        lambda batch: at(batch).peak_memory_bytes,
+        lambda device: lambda batch: step_seconds(at(batch), device, dtype, settings),
+    )
+
+
+def _along_lines(
+    found: Affine, device: Device, dtype: str, settings: Settings
+) -> Callable[[int], StepSeconds]:
+    """Give the time of a step on a device as a function of the batch."""
+    of_device = rates(device, dtype, settings)
+    of_update = update_rates(of_device, settings)
+    low = float(found.low)
+    kernels = [sum(len(g) * times for g, times in groups.items()) for groups in found.parts]
+    parts = [
+        total(((_bends(g, at, settings.overlap, low), times) for g, times in groups.items()), low)
+        for groups, at in zip(found.parts, (of_device, of_device, of_update), strict=True)
+    ]
+    issue_s = host_seconds(device, settings)
+    added_s = [count * of_device.launch_s for count in kernels]
+
+    def seconds(batch: int) -> StepSeconds:
+        found_s = [part(batch) + added for part, added in zip(parts, added_s, strict=True)]
+        return StepSeconds(*behind_host(found_s, kernels, issue_s))
+
+    return seconds
+
+
+def _bends(group: Sequence[Kernel], at: Rates, overlap: Overlap, low: float) -> Bends:
+    """Give the time of kernels as `work.timed` does, as a function of the batch."""
+    compute = [_part_of(flop, at.flop_per_s, at.cycle_s, low) for flop, _ in group]
+    memory = [
+        total(((_part_of(term, at.bytes_per_s, at.cycle_s, low, 1), 1) for term in terms), low)
+        for _, terms in group
+    ]
+    if overlap == "op":
+        both = (highest(one, other) for one, other in zip(compute, memory, strict=True))
+        return total(((one, 1) for one in both), low)
+    sums = [total(((one, 1) for one in ones), low) for ones in (compute, memory)]
+    return highest(*sums) if overlap == "layer" else total(((one, 1) for one in sums), low)
+
+
+def _part_of(line: Line, per_s: float, cycle_s: float, low: float, least: int = 0) -> Bends:
+    """Give FLOP or bytes over a rate, at least a cycle; no FLOP at all take no time."""
+    seconds = straight((line[0] / per_s, line[1] / per_s), low)
+    if not cycle_s or (not least and line == (0.0, 0.0)):
+        return seconds
+    return highest(seconds, straight((cycle_s, 0.0), low))
 
 
 def step_seconds(found: Bundle, device: Device, dtype: str, settings: Settings) -> StepSeconds:
@@ -152,29 +188,11 @@ def step_seconds(found: Bundle, device: Device, dtype: str, settings: Settings) 
     of_device = rates(device, dtype, settings)
     of_update = update_rates(of_device, settings)
     parts = [
-        _part_seconds(groups, kernels, at, settings)
-        for groups, kernels, at in zip(
-            found.parts, found.kernels, (of_device, of_device, of_update), strict=True
-        )
+        sum([times * timed(group, at, settings.overlap).total_s for group, times in groups])
+        for groups, at in zip(found.parts, (of_device, of_device, of_update), strict=True)
     ]
     issue_s = host_seconds(device, settings)
     return StepSeconds(*behind_host(parts, list(found.kernels), issue_s))
-
-
-def _part_seconds(
-    groups: Sequence[tuple[Group, int]], kernels: int, at: Rates, settings: Settings
-) -> float:
-    if settings.overlap == "op" and not at.cycle_s:
-        flop_s, byte_s = 1 / at.flop_per_s, 1 / at.bytes_per_s
-        total = sum(
-            [
-                times * max(flop * flop_s, sum(terms) * byte_s)
-                for group, times in groups
-                for flop, terms in group
-            ]
-        )
-        return total + kernels * at.launch_s
-    return sum([times * timed(group, at, settings.overlap).total_s for group, times in groups])
 
 
 @dataclass(frozen=True)

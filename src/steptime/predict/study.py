@@ -12,7 +12,7 @@ from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.predict import method as method_of
 from steptime.predict.collectives import fabric_of, schemes
-from steptime.predict.grid import bundles, step_seconds
+from steptime.predict.grid import steps
 from steptime.predict.prediction import fits_into
 
 
@@ -64,18 +64,20 @@ def study(
     for make in models:
         first = make(batches[0] if batches else None)
         wanted = batches or (first.batch_per_replica,)
-        at = bundles(partial(_step, make), wanted, first.dtype, settings)
+        found = steps(partial(_step, make), wanted, first.dtype, settings)
+        comm_s = {
+            count: exchange(found.gradient_bytes, count, fabric) if fabric and count > 1 else 0.0
+            for count in workers
+        }
+        memory = {batch: found.peak_memory_at(batch) for batch in wanted}
         for device in devices:
+            seconds_at = found.seconds_on(device)
             for batch in wanted:
-                found = at(batch)
-                times = step_seconds(found, device, first.dtype, settings)
+                times = seconds_at(batch)
                 alone_s = times.step_s
-                fits = fits_into(found.peak_memory_bytes, device)
+                status = "ok" if fits_into(memory[batch], device) else "oom"
                 for count in workers:
-                    comm_s = 0.0
-                    if fabric is not None and count > 1:
-                        comm_s = exchange(found.gradient_bytes, count, fabric)
-                    step_s = alone_s + comm_s
+                    step_s = alone_s + comm_s[count]
                     yield Cell(
                         first.label,
                         device.name,
@@ -85,8 +87,8 @@ def study(
                         times.forward_s,
                         times.backward_s,
                         times.update_s,
-                        comm_s,
+                        comm_s[count],
                         count * batch / step_s if step_s else None,
-                        found.peak_memory_bytes,
-                        "ok" if fits else "oom",
+                        memory[batch],
+                        status,
                     )
