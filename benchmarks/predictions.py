@@ -10,7 +10,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from steptime import catalog
@@ -23,7 +23,7 @@ from steptime.predict.grid import bundle, step_seconds
 from steptime.predict.prediction import prediction
 from steptime.predict.study import study
 
-NETWORKS = ("resnet50", "vgg16", "nin", "alexnet_v2", "inception_v3")
+NETWORKS = ("resnet50", "vgg16", "nin", "densenet121", "inception_v3")
 DEVICES = ("K40", "K80", "A100", "T4")
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
 REPEATS = 15
@@ -45,9 +45,9 @@ def workload(name: str, batch: int | None) -> Workload:
     return make_workload(read_model(name), batch)
 
 
-def grid(cells: int, name: str) -> dict[str, object]:
-    """Time a grid of about `cells` cells, all axes growing with it."""
-    batches = max(1, round(cells / (len(NETWORKS) * len(DEVICES) * len(WORKERS))))
+def grid(cells: int, name: str, workers: Sequence[int]) -> dict[str, object]:
+    """Time a grid of about `cells` cells: five networks, four devices, the rest batches."""
+    batches = max(1, round(cells / (len(NETWORKS) * len(DEVICES) * len(workers))))
     begin = time.perf_counter()
     made = sum(
         1
@@ -55,14 +55,21 @@ def grid(cells: int, name: str) -> dict[str, object]:
             [partial(workload, network) for network in NETWORKS],
             [catalog.device(device) for device in DEVICES],
             range(1, batches + 1),
-            WORKERS,
+            workers,
             catalog.link("ethernet20"),
             name,
             {},
         )
     )
     spent = time.perf_counter() - begin
-    return {"method": name, "cells": made, "s": spent, "us_a_cell": 1e6 * spent / made}
+    return {
+        "method": name,
+        "batches": batches,
+        "workers": len(workers),
+        "cells": made,
+        "s": spent,
+        "us_a_cell": 1e6 * spent / made,
+    }
 
 
 def main() -> None:
@@ -96,7 +103,12 @@ def main() -> None:
             {
                 "median_ms": {name: 1e3 * statistics.median(s) for name, s in samples.items()},
                 "samples_s": samples,
-                "grids": [grid(size, name) for size in sizes for name in ("analytic", "paleo")],
+                "grids": [
+                    grid(size, name, workers)
+                    for size in sizes
+                    for name in ("analytic", "paleo")
+                    for workers in (WORKERS, (1,))
+                ],
             },
             indent=2,
         )

@@ -117,6 +117,7 @@ _SCALE = [
     ("--network aws --scaling strong --batch 2 --workers 4", "4 workers cannot share a batch of 2"),
     ("--network aws --parallel date", "unknown"),
     ("--network aws --parallel hybrid --workers 2", "split"),
+    ("--network aws --parallel model --per-node 4", "exchanges no gradients: leave out --per-node"),
     ("--network aws --collective rign", "unknown collective 'rign'; did you mean 'ring'?"),
     ("--network aws --method peleo", "unknown method 'peleo'; did you mean 'paleo'?"),
     ("--network aws --compression 0", "compression"),

@@ -22,7 +22,7 @@ from steptime.core.errors import InputError
             "1 'input' with 0 'input_shape' and 0 'input_dim' (four an input)",
         ),
         ('input: "data" input_shape { dim: 0 }', "input 'data': size 0 is not from 1 to 2^53"),
-        (HEAD, "layer 'h': unknown bottom 'data'; known: "),
+        (HEAD, "layer 'h': unknown bottom 'data'; there is none"),
         (
             DATA + layer("ReLU", bottom="dta"),
             "layer 'y': unknown bottom 'dta'; did you mean 'data'?",

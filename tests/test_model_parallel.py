@@ -18,6 +18,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Layer
 from steptime.core.hardware import Device, Link
 from steptime.predict.model_parallel import (
+    FORK_NOTE,
     MEMORY_NOTE,
     NESTED_NOTE,
     hybrid,
@@ -239,7 +240,7 @@ def test_eight_splits_in_model_mode(tmp_path: Path) -> None:
 def test_inception_in_model_mode() -> None:
     """Its branches fork again; one device holds them all, so only Paleo has them at once."""
     paleo = model_parallel(StepModel("inception_v3", "K40", method="paleo"), 8)
-    assert (paleo.workers, paleo.note) == (1, NESTED_NOTE)
+    assert (paleo.workers, paleo.note) == (1, f"{NESTED_NOTE}; {FORK_NOTE}")
     bounds: Any = paleo.parts
     assert bounds["forward_lower_s"] < bounds["forward_upper_s"]
     model = StepModel("inception_v3", "K40")
@@ -247,6 +248,13 @@ def test_inception_in_model_mode() -> None:
     assert not row.note
     assert row.step_s == pytest.approx(model.estimate(8).step_s)
     assert row.speedup == pytest.approx(1)
+
+
+def test_a_link_that_paleo_halves_to_nothing_is_refused(tmp_path: Path) -> None:
+    path = split_alexnet.write(tmp_path, 128)
+    with pytest.raises(InputError, match=r"layer 'dense/join6@0' fetches from over 60 devices"):
+        hybrid(StepModel(path, "K20", "pcie2", "paleo"), 1)
+    assert hybrid(StepModel(path, "K20", "pcie2"), 1).step_s < 1
 
 
 @pytest.mark.parametrize("method", ["analytic", "roofline", "paleo"])

@@ -161,7 +161,7 @@ BAD: dict[str, tuple[Table, str]] = {
     "nesting": ({**DATA, **nested(51)}, "more than 50 blocks within each other"),
     "splits": (
         {**DATA, "b": split("data", 0, a=layer("ReLU"))},
-        "layer 'b': splits must be a whole number from 1 on, not '0'",
+        "layer 'b': splits must be from 1 to 4096, not '0'",
     ),
     "more splits than filters": (
         {**DATA, "b": split("data", 4, a=conv("", 1, 1, 3, 3))},
@@ -169,7 +169,7 @@ BAD: dict[str, tuple[Table, str]] = {
     ),
     "a million layers": (
         {**DATA, "b": split("data", 10**6, a=layer("ReLU"), c=layer("ReLU"))},
-        "layer 'b': '1000000' splits make more than 1000000 layers",
+        "layer 'b': splits must be from 1 to 4096, not '1000000'",
     ),
     "a million parents": (
         {

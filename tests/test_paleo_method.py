@@ -230,6 +230,11 @@ def test_what_paleo_does_not_know_is_said() -> None:
     graph = network("bert_base:length=8", 1)
     made = prediction(PALEO, graph, "float32", K40, {})
     assert made.remarks == ("Paleo knows no attention: they count nothing",)
+    narrow = build_step(make_workload(read_model("nin"), 1, "float16", optimizer="adam"))
+    assert prediction(PALEO, narrow, "float16", K40, {}).remarks == (
+        "Paleo counts elements of 4 bytes at the float32 peak, not float16",
+        "Paleo updates by plain SGD, whatever the optimizer",
+    )
     unclocked = replace(K40, clock_hz=None)
     made = prediction(PALEO, network("nin", 1), "float32", unclocked, {})
     assert made.remarks == ("K40: no clock is known, so no kernel takes at least a cycle",)

@@ -83,11 +83,12 @@ def _is_path(text: str) -> bool:
 
 def _read_file(path: str, allow_unknown: bool) -> Choice:
     """Give the choice that a file says: a table with `family`, or a network of another tool."""
-    if not is_network_file(path) or path.endswith(".json"):
+    is_json = path.lower().endswith(".json")
+    if not is_network_file(path) or is_json:
         table = read_table(path, "model")
         named = isinstance(table, dict) and ("family" in table or "model" in table)
         network_of_layers = isinstance(table, dict) and "layers" in table and not named
-        if not (path.endswith(".json") and network_of_layers):
+        if not (is_json and network_of_layers):
             return choice_of(table, path)
     return Choice(Path(path).name, {}, None, path, path, allow_unknown)
 
@@ -107,13 +108,13 @@ def read_table(text: str, what: str) -> object:
 
     Raises `InputError` for a file that is absent, too large, or neither.
     """
-    form = "JSON" if text.endswith(".json") else "TOML"
+    form = "JSON" if text.lower().endswith(".json") else "TOML"
     content = read_content(text, what)
     try:
         decoded = content.decode()
         return json_of(decoded) if form == "JSON" else tomllib.loads(decoded)
     except (ValueError, RecursionError) as error:
-        reason = shorten(str(error).partition("\n")[0] or type(error).__name__).strip("'")
+        reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
         raise InputError(f"{what} {shorten(text)}: is no {form}: {reason}") from None
 
 
@@ -124,7 +125,11 @@ def choice_of(table: object, where: str) -> Choice:
     given: dict[str, Any] = dict(table)
     names = [given.pop(key) for key in ("family", "model") if key in given]
     if len(names) != 1:
-        raise InputError(f"{where}: give one of 'family' and 'model'")
+        raise InputError(
+            f"{where}: give one of 'family' and 'model' (or 'layers', a network of Paleo's)"
+            if where.lower().endswith(".json")
+            else f"{where}: give one of 'family' and 'model'"
+        )
     if not isinstance(names[0], str):
         raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")
     if _is_path(names[0]) and not is_network_file(names[0]):

@@ -39,7 +39,8 @@ def explain(
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     found = catalog.device(device)
     given = options.pairs(option, "option")
-    steps = stages(build_step(workload), workload.dtype, found, given)
+    graph = build_step(workload)
+    steps = stages(graph, workload.dtype, found, given)
     document: dict[str, Any] = {
         "model": workload.label,
         "device": found.name,
@@ -60,6 +61,7 @@ def explain(
             }
             for step in steps
         ],
+        "unmodelled": list(graph.unmodelled),
     }
     title = (
         f"{workload.label}, batch {workload.batch_per_replica}, {phase}, {dtype} on {found.name}"
@@ -90,6 +92,7 @@ def explain(
             for i, step in enumerate(steps)
         ],
     )
+    output.unmodelled(graph.unmodelled)
 
 
 def _signed(change_s: float) -> str:

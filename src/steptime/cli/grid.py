@@ -122,10 +122,13 @@ def show(found: Axes, out: str | None, as_json: bool) -> None:
         write_whole(Path(out), FORMATS[Path(out).suffix](kept).encode())
         output.note(f"{len(kept)} cells in {out}")
         cells = iter(kept)
+    names = _unmodelled(found)
     if as_json:
-        _emit(cells)
-    elif out is None:
-        _table(list(cells), found)
+        _emit(cells, names)
+    else:
+        if out is None:
+            _table(list(cells), found)
+        output.unmodelled(names)
 
 
 def _maker(name: str, how: How) -> Any:
@@ -136,7 +139,19 @@ def _maker(name: str, how: How) -> Any:
     return lambda batch: make_workload(choice, batch, how.dtype, how.phase, how.optimizer)
 
 
-def _emit(cells: Iterable[Cell]) -> None:
+def _unmodelled(found: Axes) -> list[str]:
+    """Give the layers of unknown type in all models, with the model where there are several."""
+    from steptime.build import build
+
+    batch = found.batches[0] if found.batches else None
+    return [
+        layer if len(found.models) == 1 else f"{model}: {layer}"
+        for model in (found.models if found.how.allow_unknown else ())
+        for layer in build(_maker(model, found.how)(batch)).unmodelled
+    ]
+
+
+def _emit(cells: Iterable[Cell], unmodelled: Sequence[str]) -> None:
     """Print one JSON document, a line for each cell."""
     out = sys.stdout
     out.write('{"cells": [')
@@ -144,7 +159,7 @@ def _emit(cells: Iterable[Cell]) -> None:
     for cell in cells:
         out.write(between + json.dumps(cell._asdict()))
         between = ",\n"
-    out.write("\n]}\n")
+    out.write(f'\n], "unmodelled": {json.dumps(list(unmodelled))}}}\n')
     out.flush()
 
 

@@ -225,6 +225,4 @@ def _show_count(document: dict[str, Any], flop: int) -> None:
             ("peak memory", size(document["peak_memory_bytes"])),
         ],
     )
-    if document["unmodelled"]:
-        names = ", ".join(document["unmodelled"])
-        output.note(f"note: layers of unknown type are not counted: {names}")
+    output.unmodelled(document["unmodelled"])

@@ -32,6 +32,12 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def unmodelled(names: Sequence[str]) -> None:
+    """Say which layers of unknown type are not counted, where there are any."""
+    if names:
+        note(f"note: layers of unknown type count nothing: {', '.join(names)}")
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table on stdout; None shows as a dash, a column of numbers stands to the right.
 

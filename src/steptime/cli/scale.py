@@ -157,6 +157,8 @@ def scale(
         raise unknown("--scaling", scaling, SCALINGS)
     training = _training(samples, epochs, price)
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
+    if parallel == "model":
+        _refuse_exchange(inside, per_node, links_per_node, servers)
     link = _fabric(network, inside, per_node, links_per_node, servers, latency)
     found = StepModel(workload, device, link, method, options.pairs(option, "option"))
     if found.as_paleo and latency is not None:
@@ -185,6 +187,7 @@ def scale(
         "rows": [_row(row, bill) for row, bill in zip(rows, bills, strict=True)],
         "stops_paying": stops_paying(rows),
         "notes": _notes(found, parallel, rows),
+        "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
     }
     if json:
         ops = {} if parallel == "data" else {"ops": _ops(found, cast("Mode", parallel), rows[0])}
@@ -277,6 +280,14 @@ def _fabric(
     )
 
 
+def _refuse_exchange(*given: str | None) -> None:
+    """Raise `InputError` for what shapes an exchange of gradients, where there is none."""
+    names = ("--inside", "--per-node", "--links-per-node", "--servers")
+    for name, value in zip(names, given, strict=True):
+        if value is not None:
+            raise InputError(f"--parallel model exchanges no gradients: leave out {name}")
+
+
 def _of_fabric(model: StepModel) -> dict[str, Any]:
     """Give what joins the workers, as in the document."""
     fabric = model.fabric
@@ -356,7 +367,7 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[
 
     largest = max(row.batch_per_worker for row in rows)
     graph = model.graph(largest)
-    notes = list(remarks(graph, model.device, model.settings))
+    notes = list(remarks(graph, model.workload.dtype, model.device, model.settings))
     memory = peak_memory_bytes(graph) if parallel == "data" else 0  # no device holds all splits
     if not fits_into(memory, model.device):
         has = size(model.device.memory_bytes or 0)

@@ -39,6 +39,11 @@ def show(document: Mapping[str, Any]) -> None:
 def _remarks(document: Mapping[str, Any]) -> list[str]:
     """Give the lines under the table."""
     lines = list(document["notes"])
+    lines += [
+        f"{row['workers']} worker{'' if row['workers'] == 1 else 's'}: {row['note']}"
+        for row in document["rows"]
+        if row["note"]
+    ]
     if document["stops_paying"] is not None:
         lines.insert(
             0,
@@ -109,7 +114,6 @@ _AFTER: dict[str, Cell] = {
     "an epoch": lambda row: seconds(row["epoch_s"]) if "epoch_s" in row else None,
     "training": _hours,
     "cost": _cost,
-    "note": lambda row: row["note"] or None,
 }
 
 

@@ -40,7 +40,8 @@ def split(
     devices = (catalog.device(device), catalog.device(server))
     link = catalog.link(network)
     given = options.pairs(option, "option")
-    found = cuts(build_step(workload), dtype, devices, link, method_of(method), given)
+    graph = build_step(workload)
+    found = cuts(graph, dtype, devices, link, method_of(method), given)
     best = min(range(len(found)), key=lambda i: found[i].total_s)
     rows: list[dict[str, Any]] = [{**asdict(cut), "total_s": cut.total_s} for cut in found]
     note = "" if link.latency_s is not None else f"{link.name}: its latency is unknown, left out"
@@ -59,6 +60,7 @@ def split(
                 "all_on_device": rows[-1],
                 "cuts": rows,
                 "note": note,
+                "unmodelled": list(graph.unmodelled),
             }
         )
         return
@@ -82,6 +84,7 @@ def split(
     )
     if note:
         output.note(f"note: {note}")
+    output.unmodelled(graph.unmodelled)
 
 
 def _named(i: int, rows: list[dict[str, Any]]) -> str:

@@ -42,6 +42,8 @@ def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> 
     close = nearest(str(value), names)
     if close:
         hint = f"did you mean '{close}'?"
+    elif not names:
+        hint = "there is none"
     elif len(names) <= 12:
         hint = "known: " + ", ".join(names)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import stat
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +31,8 @@ def is_network_file(name: str) -> bool:
 def read_content(path: str, what: str = "model") -> bytes:
     """Give a file's bytes; raises `InputError` for one that is absent, unreadable or too large."""
     try:
+        if stat.S_ISFIFO(Path(path).stat().st_mode):  # reading one waits for a writer
+            raise InputError(f"{what} {shorten(path)}: is a pipe, not a file")
         with Path(path).open("rb") as file:
             content = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:

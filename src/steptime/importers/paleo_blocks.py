@@ -16,6 +16,7 @@ from steptime.core.errors import InputError, shorten, unknown
 
 BLOCK, MODEL_PARALLEL = "Block", "ModelParallel"
 MOST_LAYERS = MOST_REFERENCES = 1_000_000
+MOST_SPLITS = 4096
 MOST_NESTED = 50
 LONGEST_NAME = 300
 _SHOWN_OF_A_CYCLE = 4
@@ -125,8 +126,8 @@ def _collect_splits(
     inherited: tuple[_Reference, ...],
 ) -> None:
     splits = key(block, keys, "splits")
-    if type(splits) is not int or splits < 1:
-        raise fault(block, f"splits must be a whole number from 1 on, not {shorten(splits)}")
+    if type(splits) is not int or not 1 <= splits <= MOST_SPLITS:
+        raise fault(block, f"splits must be from 1 to {MOST_SPLITS}, not {shorten(splits)}")
     layers = _inner(block, keys)
     if splits * len(layers) > MOST_LAYERS:
         raise fault(block, f"{shorten(splits)} splits make more than {MOST_LAYERS} layers")

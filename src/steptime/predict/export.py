@@ -174,7 +174,7 @@ def _builder(workload: Workload) -> Callable[[int], Graph]:
 def _notes(choice: Choice, device: Device, method: Method) -> list[str]:
     """Give the remarks on a network; with a clock, the device has none of its own."""
     graph = build_step(make_workload(choice, BATCHES[0], "float32", "train", OPTIMIZER))
-    return list(remarks(graph, replace(device, clock_hz=1.0), method.settings))
+    return list(remarks(graph, "float32", replace(device, clock_hz=1.0), method.settings))
 
 
 def _work(found: Affine) -> Table:

@@ -23,7 +23,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import GB
 from steptime.predict import paleo_layers
 from steptime.predict.estimate import GIB, behind_host, host_seconds, rates, update_rates
-from steptime.predict.nesting import Nested, has_nested_forks, lower_bound, nested
+from steptime.predict.nesting import Group, Nested, has_nested_forks, lower_bound, nested
 from steptime.predict.paleo_layers import FLOAT_BYTES
 from steptime.predict.placement import Node, Part, crosses_groups, device_of, layer_name, nodes
 from steptime.predict.scaling import Exchange, ScalingRow, batch_share, throughput
@@ -31,6 +31,10 @@ from steptime.predict.step_model import StepModel, no_link
 from steptime.predict.work import Overlap, timed
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
+FORK_NOTE = (
+    "the lower bound runs the branches of a fork side by side, as if each had a device: with one "
+    "device it is no speed-up"
+)
 MEMORY_NOTE = "fetches between groups run at memory bandwidth too; the original stops here"
 PARTS = ("forward_s", "backward_s", "update_s")
 Seconds3 = tuple[float, float, float]  # forward, backward, update
@@ -54,6 +58,8 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     found = nodes(model, batch, "model")
     items = nested([node.layer for node in found])
     notes = [NESTED_NOTE] if model.as_paleo and has_nested_forks(items) else []
+    if model.as_paleo and count == 1 and any(isinstance(item, Group) for item in items):
+        notes.append(FORK_NOTE)
     if model.as_paleo and crosses_groups([node.layer for node in found]):
         notes.append(MEMORY_NOTE)
     upper = [sum(part(node).total_s for node in found) for part in (_forward, _backward)]

@@ -11,6 +11,7 @@ from math import prod
 from typing import Literal
 
 from steptime.core.dtypes import SIZE_BYTES, precision
+from steptime.core.errors import InputError
 from steptime.core.graph import Layer
 from steptime.core.hardware import GB
 from steptime.predict.estimate import GIB, RowSeconds, rates
@@ -20,6 +21,7 @@ from steptime.predict.step_model import StepModel
 from steptime.predict.work import Overlap, Seconds
 
 FETCH_GROUP = 4  # devices that reach each other at the full rate
+MOST_HALVINGS = 60  # of a link's rate by Paleo, device after device
 Mode = Literal["model", "hybrid"]
 
 
@@ -146,11 +148,17 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
         return device_of(layer) != device_of(parent)
 
     def fetch(layer: Layer, parents: Sequence[Layer]) -> float:
-        total, rate, several = 0.0, full, len(parents) > 1
+        total, rate, several, halvings = 0.0, full, len(parents) > 1, 0
         for parent in parents:
             if not remote(layer, parent):
                 continue
             halves = link is not None and _apart(layer, parent) and (several or not model.as_paleo)
+            halvings += halves
+            if model.as_paleo and halvings > MOST_HALVINGS:
+                raise InputError(
+                    f"paleo: layer '{layer.name}' fetches from over {MOST_HALVINGS} devices of "
+                    "other groups; each halves the link's rate in Paleo, until nothing is left"
+                )
             rate = (rate if model.as_paleo else full) / (2 if halves else 1)
             shape = parent.outputs if several else layer.inputs
             total += max(cycle, latency + element * prod(shape) / rate)

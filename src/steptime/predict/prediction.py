@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.core.units import size
@@ -46,7 +47,7 @@ def prediction(
     found = costs(graph, dtype, settings)
     memory = peak_memory_bytes(graph)
     fits = fits_into(memory, device)
-    notes = remarks(graph, device, settings)
+    notes = remarks(graph, dtype, device, settings)
     if not fits:
         has = size(device.memory_bytes or 0)
         notes = (f"needs {size(memory)}, {device.name} has {has}", *notes)
@@ -59,9 +60,13 @@ def fits_into(memory_bytes: float, device: Device) -> bool:
     return device.memory_bytes is None or memory_bytes <= device.memory_bytes
 
 
-def remarks(graph: Graph, device: Device, settings: Settings) -> tuple[str, ...]:
-    """Give what the prediction leaves out: ops, layers and figures that are not known."""
+def remarks(graph: Graph, dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
+    """Give what the prediction leaves out: ops, layers, figures, wishes that a method ignores."""
     found = []
+    if not settings.dtype and precision(dtype).compute != "float32":
+        found.append(f"Paleo counts elements of 4 bytes at the float32 peak, not {dtype}")
+    if not settings.update and any(op.part == "update" and op.kind != "sgd" for op in graph.ops):
+        found.append("Paleo updates by plain SGD, whatever the optimizer")
     if not settings.ops and (kinds := unknown_work(graph)):
         found.append(f"Paleo knows no {', '.join(kinds)}: they count nothing")
     if not settings.cycle and device.clock_hz is None:
