@@ -21,7 +21,7 @@ from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Workload, workload_from_json, workload_to_json
 from steptime.importers import LARGEST_FILE_BYTES
-from steptime.models import FAMILIES, ZOO
+from steptime.models import FAMILIES, SHORT, ZOO
 
 
 def workload(text: str, *args: Any) -> Workload:
@@ -204,6 +204,12 @@ def test_a_network_said_in_two_ways_has_one_key() -> None:
         ("bert_base", "bert_base:length=512"),
     ):
         assert workload(one).key == workload(other).key
+
+
+def test_short_names_are_those_of_the_whole() -> None:
+    for short, name in SHORT.items():
+        assert short not in (*FAMILIES, *ZOO)
+        assert workload(short) == workload(name)
 
 
 def test_one_inference_has_one_key() -> None:

@@ -17,7 +17,7 @@ from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Value, Workload
 from steptime.importers import content_hash, is_network_file, json_of, network, read_content
-from steptime.models import FAMILIES, ZOO, family
+from steptime.models import FAMILIES, SHORT, ZOO, family
 from steptime.models.family import Family, resolve, stored, whole_number
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
@@ -74,7 +74,7 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
         given[key] = value
     if not name:
         raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
-    return Choice(name, given, given.pop("batch", None))
+    return Choice(SHORT.get(name, name), given, given.pop("batch", None))
 
 
 def _is_path(text: str) -> bool:

@@ -35,6 +35,12 @@ ZOO = {
     "llama_7b": "steptime.models.zoo:LLAMA_7B",
 }
 
+SHORT = {  # a name as it is said: the network that it stands for
+    "densenet": "densenet_cifar",
+    "mobilenet": "mobilenet_v1",
+    "squeezenet": "squeezenet1_0",
+}
+
 
 def family(name: str, where: str = "") -> Family:
     """Give the family or named network; raises `InputError` for an unknown name."""
