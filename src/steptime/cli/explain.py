@@ -28,7 +28,7 @@ def explain(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Show the step from Paleo's number to the analytic one, correction by correction."""
+    """Show how corrections lead from Paleo's number to ours."""
     from steptime import catalog
     from steptime.build import build_step
     from steptime.plots.files import check_path, save

@@ -37,7 +37,7 @@ def explore(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Write one offline HTML page in which to explore training time, scaling and cost.
+    """Write one offline page to explore training time and cost.
 
     The model runs in the page: any batch, number of workers, software and price can be asked.
     """

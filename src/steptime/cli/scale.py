@@ -144,7 +144,7 @@ def scale(
     allow_unknown: options.AllowUnknown = False,
     json: options.Json = False,
 ) -> None:
-    """Predict how training scales over workers: time, speed-up, hours and cost.
+    """Predict training on many workers: time, speed-up and cost.
 
     A step takes forward + backward + update + the exchange of gradients - what overlaps.
     """
