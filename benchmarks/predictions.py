@@ -16,7 +16,7 @@ from functools import partial
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.workload import Workload
-from steptime.predict import method
+from steptime.predict import cost_model
 from steptime.predict.costs import costs
 from steptime.predict.estimate import estimate
 from steptime.predict.grid import bundle, step_seconds
@@ -75,7 +75,7 @@ def grid(cells: int, name: str, workers: Sequence[int]) -> dict[str, object]:
 def main() -> None:
     """Measure and print."""
     device = catalog.device("A100")
-    analytic = method("analytic")
+    analytic = cost_model("analytic")
     graph = build_step(workload("resnet50", 32))
     counted = costs(graph, "float32", analytic.settings)
     known = bundle(graph, "float32", analytic.settings)

@@ -16,7 +16,7 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.count import count
 from steptime.ops import OPS
-from steptime.predict import method
+from steptime.predict import cost_model
 from steptime.predict.costs import costs
 from steptime.predict.estimate import Estimate, behind_host, estimate
 from steptime.predict.explain import explain
@@ -24,7 +24,7 @@ from steptime.predict.fusion import fused
 from steptime.predict.settings import CORRECTIONS, Settings, switched_off
 from steptime.predict.work import Rates, Seconds, Work, timed
 
-ANALYTIC = method("analytic")
+ANALYTIC = cost_model("analytic")
 TOY = Device(
     "toy", "gpu", {"float32": 1e9, "bfloat16": 4e9}, 1e9, "made up for this test", clock_hz=1e8
 )
@@ -42,7 +42,7 @@ def times(
     name: str = "analytic",
     dtype: str = "float32",
 ) -> Estimate:
-    settings = method(name).chosen(dict(text.split("=") for text in options.split()))
+    settings = cost_model(name).chosen(dict(text.split("=") for text in options.split()))
     return estimate(costs(graph, dtype, settings), device, dtype, settings)
 
 
@@ -92,7 +92,7 @@ def test_each_correction_is_an_option_and_all_of_them_off_is_paleo() -> None:
     assert set(CORRECTIONS) <= set(ANALYTIC.options)
     off = " ".join(f"{name}=paleo" for name in CORRECTIONS)
     chosen = ANALYTIC.chosen(dict.fromkeys(CORRECTIONS, "paleo"))
-    assert chosen == method("paleo").settings
+    assert chosen == cost_model("paleo").settings
     for text, phase in itertools.product(("nin", "densenet_cifar", "fc"), ("train", "infer")):
         graph = network(text, 4, phase)
         assert times(graph, TOY, off).step_s == times(graph, name="paleo").step_s

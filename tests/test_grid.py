@@ -19,7 +19,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.count import peak_memory_bytes
-from steptime.predict import method
+from steptime.predict import cost_model
 from steptime.predict.bends import Bends, highest, straight, total
 from steptime.predict.costs import costs
 from steptime.predict.estimate import estimate
@@ -49,7 +49,7 @@ def maker(text: str, phase: str = "train") -> Any:
      ("paleo", {"pipeline": "true", "ppp_comp": "0.5"})],
 )  # fmt: skip
 def test_a_cell_is_the_single_prediction(text: str, name: str, given: dict[str, str]) -> None:
-    settings = method(name).chosen(given)
+    settings = cost_model(name).chosen(given)
     batches = range(1, 101)
     assert affine(maker(text), batches, "float32", settings) is not None  # three batches told all
     found = steps(maker(text), batches, "float32", settings)
@@ -72,7 +72,7 @@ def test_work_that_is_not_affine_is_found_batch_by_batch() -> None:
         built.append(batch)
         return maker("fc:layers=1,nodes=8")(batch * batch)  # as if work grew with the square
 
-    settings = method("analytic").settings
+    settings = cost_model("analytic").settings
     assert affine(make, range(1, 6), "float32", settings) is None
     device = catalog.device("K80")
     seconds_at = steps(make, range(1, 6), "float32", settings).seconds_on(device)
@@ -81,7 +81,7 @@ def test_work_that_is_not_affine_is_found_batch_by_batch() -> None:
 
 
 def test_few_batches_are_built_as_they_are() -> None:
-    settings = method("analytic").settings
+    settings = cost_model("analytic").settings
     device = catalog.device("K80")
     found = steps(maker("fc"), [3, 5], "float32", settings)
     five = bundle(maker("fc")(5), "float32", settings)
@@ -168,7 +168,7 @@ def test_the_grid_of_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pa
     for cell in found:
         workload = make_workload(read_model(cell["model"]), cell["batch"])
         device = catalog.device(cell["device"])
-        one = prediction(method("analytic"), build_step(workload), "float32", device, {})
+        one = prediction(cost_model("analytic"), build_step(workload), "float32", device, {})
         exchange = 0.0
         if cell["workers"] == 4:  # a ring: 2 (n - 1) messages of a quarter at 1.25 GB/s
             exchange = 6 * 4 * build_step(workload).parameters / 4 / 1.25e9

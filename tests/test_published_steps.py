@@ -15,7 +15,7 @@ import pytest
 
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
-from steptime.predict import method
+from steptime.predict import cost_model
 from steptime.predict.prediction import prediction
 from steptime.predict.scaling import data_parallel
 from steptime.predict.step_model import StepModel
@@ -43,7 +43,7 @@ def over_predicted(network: str, device: str, batch: int, step_s: float) -> tupl
     graph = build_step(make_workload(read_model(network), batch))
     found = catalog.device(device)
     analytic, paleo = (
-        step_s / prediction(method(name), graph, "float32", found, {}).estimate.step_s
+        step_s / prediction(cost_model(name), graph, "float32", found, {}).estimate.step_s
         for name in ("analytic", "paleo")
     )
     return analytic, paleo

@@ -16,7 +16,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device
 from steptime.core.record import Record, record_from_json, record_to_json
 from steptime.count import count
-from steptime.predict import DEFAULT, METHODS, cost_model, method
+from steptime.predict import DEFAULT, METHODS, cost_model
 from steptime.predict.estimate import peak_flop_per_s
 
 TOY = """
@@ -175,7 +175,7 @@ def test_what_is_not_known_is_not_guessed(toy: Device) -> None:
     with pytest.raises(InputError, match="unknown method 'rooflin'; did you mean 'roofline'"):
         cost_model("rooflin")
     assert DEFAULT in METHODS
-    assert method("roofline").options.keys() == {"dispatch", "tf32"}
+    assert cost_model("roofline").options.keys() == {"dispatch", "tf32"}
 
 
 def test_what_does_not_fit_is_said(toy: Device) -> None:

@@ -11,7 +11,7 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
-from steptime.predict import method
+from steptime.predict import cost_model
 from steptime.predict.split import Cut, cuts
 
 PHONE = Device("phone", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
@@ -24,7 +24,7 @@ def network(text: str, batch: int = 1) -> Graph:
 
 
 def found(text: str, link: Link = LINK, name: str = "analytic") -> list[Cut]:
-    return cuts(network(text), "float32", (PHONE, SERVER), link, method(name), {})
+    return cuts(network(text), "float32", (PHONE, SERVER), link, cost_model(name), {})
 
 
 def test_a_chain_by_hand() -> None:

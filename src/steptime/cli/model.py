@@ -105,13 +105,13 @@ def _methods() -> list[dict[str, Any]]:
     from importlib import import_module
     from inspect import getdoc
 
-    from steptime.predict import METHODS, method
+    from steptime.predict import METHODS, cost_model
 
     return [
         {
             "name": name,
             "what": (getdoc(import_module(target.partition(":")[0])) or "").partition("\n")[0],
-            "options": {key: option.meaning for key, option in method(name).options.items()},
+            "options": {key: option.meaning for key, option in cost_model(name).options.items()},
         }
         for name, target in METHODS.items()
     ]

@@ -75,11 +75,11 @@ def _predicted(
 ) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
     from steptime import catalog
     from steptime.build import build_step
-    from steptime.predict import method as method_of
+    from steptime.predict import cost_model
     from steptime.predict.prediction import prediction
     from steptime.predict.records import record_method
 
-    chosen = method_of(method)
+    chosen = cost_model(method)
     found = catalog.device(device)
     graph = build_step(workload)
     made = prediction(chosen, graph, workload.dtype, found, given)

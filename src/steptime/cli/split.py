@@ -33,7 +33,7 @@ def split(
     """
     from steptime import catalog
     from steptime.build import build_step
-    from steptime.predict import method as method_of
+    from steptime.predict import cost_model
     from steptime.predict.split import cuts
 
     workload = options.workload_of(model, batch, dtype, "infer", "sgd", allow_unknown)
@@ -41,7 +41,7 @@ def split(
     link = catalog.link(network)
     given = options.pairs(option, "option")
     graph = build_step(workload)
-    found = cuts(graph, dtype, devices, link, method_of(method), given)
+    found = cuts(graph, dtype, devices, link, cost_model(method), given)
     best = min(range(len(found)), key=lambda i: found[i].total_s)
     rows: list[dict[str, Any]] = [{**asdict(cut), "total_s": cut.total_s} for cut in found]
     note = "" if link.latency_s is not None else f"{link.name}: its latency is unknown, left out"

@@ -12,13 +12,13 @@ from steptime.predict.settings import (
     PPP,
     TF32,
     YES_NO,
-    Method,
+    CostModel,
     Settings,
     choice,
     correction,
 )
 
-METHOD = Method(
+METHOD = CostModel(
     "analytic",
     "1",
     Settings(),

@@ -8,7 +8,7 @@ from functools import reduce
 
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
-from steptime.predict import method
+from steptime.predict import cost_model
 from steptime.predict.costs import costs
 from steptime.predict.estimate import estimate
 from steptime.predict.settings import CORRECTIONS, Settings, switched_off
@@ -44,7 +44,7 @@ def explain(graph: Graph, dtype: str, device: Device, given: Mapping[str, str]) 
     has no step. Raises `InputError` as either method does.
     """
     found: list[Step] = []
-    for name, meaning, settings in _stages(method("analytic").chosen(given)):
+    for name, meaning, settings in _stages(cost_model("analytic").chosen(given)):
         times = estimate(costs(graph, dtype, settings), device, dtype, settings)
         change_s = times.step_s - found[-1].step_s if found else 0.0
         parts = (times.forward_s, times.backward_s, times.update_s)

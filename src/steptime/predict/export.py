@@ -17,14 +17,14 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
-from steptime.predict import method as method_of
+from steptime.predict import cost_model
 from steptime.predict.bends import Line
 from steptime.predict.collectives import COLLECTIVES, GROUP
 from steptime.predict.estimate import host_seconds, rates
 from steptime.predict.grid import Affine, affine
 from steptime.predict.prediction import remarks
 from steptime.predict.scaling import PAYS
-from steptime.predict.settings import Method
+from steptime.predict.settings import CostModel
 
 BATCHES = (1, 4093, 65536)  # the least, one between that is no power of two, the largest
 METHODS = ("analytic", "paleo")
@@ -51,7 +51,7 @@ def exported(
     method cannot predict at any batch is in `left_out`, with the reason. Raises `InputError` for a
     text that is no network, and for a network that no method can predict.
     """
-    methods = {name: method_of(name) for name in METHODS}
+    methods = {name: cost_model(name) for name in METHODS}
     left_out: list[Table] = []
     names = {device.name for device in devices.values()}
     first = next(iter(devices.values()))
@@ -78,7 +78,7 @@ def _stored(dtype: str) -> str:
     return next(one for one in DTYPES if SIZE_BYTES[precision(one).weights] == size)
 
 
-def _method(method: Method) -> Table:
+def _method(method: CostModel) -> Table:
     """Give the rules that are not yet in the work and the rates."""
     return {
         "version": method.version,
@@ -90,7 +90,7 @@ def _method(method: Method) -> Table:
     }
 
 
-def _device(text: str, device: Device, methods: Mapping[str, Method]) -> Table:
+def _device(text: str, device: Device, methods: Mapping[str, CostModel]) -> Table:
     found: dict[str, dict[str, list[float | None]]] = {name: {} for name in methods}
     for name, method in methods.items():
         for dtype in DTYPES:
@@ -129,7 +129,7 @@ def _link(link: Link) -> Table:
 
 
 def _model(
-    text: str, methods: Mapping[str, Method], device: Device, left_out: list[Table]
+    text: str, methods: Mapping[str, CostModel], device: Device, left_out: list[Table]
 ) -> Table:
     choice = read_model(text)
     if choice.batch is not None:
@@ -171,7 +171,7 @@ def _builder(workload: Workload) -> Callable[[int], Graph]:
     return build
 
 
-def _notes(choice: Choice, device: Device, method: Method) -> list[str]:
+def _notes(choice: Choice, device: Device, method: CostModel) -> list[str]:
     """Give the remarks on a network; with a clock, the device has none of its own."""
     graph = build_step(make_workload(choice, BATCHES[0], "float32", "train", OPTIMIZER))
     return list(remarks(graph, "float32", replace(device, clock_hz=1.0), method.settings))

@@ -12,7 +12,7 @@ from steptime.predict.settings import (
     ALGORITHM,
     CORRECTIONS,
     PPP,
-    Method,
+    CostModel,
     Settings,
     choice,
     switched_off,
@@ -20,7 +20,7 @@ from steptime.predict.settings import (
 
 SETTINGS = reduce(switched_off, CORRECTIONS, Settings())
 
-METHOD = Method(
+METHOD = CostModel(
     "paleo",
     "1",
     SETTINGS,

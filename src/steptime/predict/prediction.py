@@ -13,7 +13,7 @@ from steptime.count import peak_memory_bytes
 from steptime.predict.costs import costs
 from steptime.predict.estimate import Estimate, estimate
 from steptime.predict.layers import unknown_work
-from steptime.predict.settings import Method, Settings
+from steptime.predict.settings import CostModel, Settings
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Prediction:
 
 
 def prediction(
-    method: Method, graph: Graph, dtype: str, device: Device, options: Mapping[str, str]
+    method: CostModel, graph: Graph, dtype: str, device: Device, options: Mapping[str, str]
 ) -> Prediction:
     """Give the prediction of the step that `graph` is, by a method under options as texts.
 

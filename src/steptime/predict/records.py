@@ -9,16 +9,15 @@ from steptime import __version__
 from steptime.catalog import device_hash
 from steptime.core.graph import Graph
 from steptime.core.hardware import Cluster, Device
-from steptime.core.record import Method as RecordMethod
-from steptime.core.record import Quantity, Record
+from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Workload
 from steptime.predict.estimate import Estimate, RowSeconds, rates
 from steptime.predict.prediction import prediction
-from steptime.predict.settings import Method
+from steptime.predict.settings import CostModel
 
 
 def predict(
-    method: Method,
+    method: CostModel,
     graph: Graph,
     workload: Workload,
     cluster: Cluster,
@@ -52,12 +51,12 @@ def predict(
 
 
 def record_method(
-    method: Method, options: Mapping[str, str], device: Device, dtype: str
-) -> RecordMethod:
+    method: CostModel, options: Mapping[str, str], device: Device, dtype: str
+) -> Method:
     """Give what a record says of how its numbers were obtained."""
     settings = method.chosen(options)
     at = rates(device, dtype, settings)
-    return RecordMethod(
+    return Method(
         method.name,
         method.version,
         {

@@ -7,9 +7,9 @@ the peak is that of the dtype computed in, for every op of the step.
 
 from __future__ import annotations
 
-from steptime.predict.settings import TF32, Method, Settings, choice
+from steptime.predict.settings import TF32, CostModel, Settings, choice
 
-METHOD = Method(
+METHOD = CostModel(
     "roofline",
     "1",
     Settings(dispatch="added", views=True),

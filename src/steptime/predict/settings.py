@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal
 
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph import Graph
+from steptime.core.hardware import Cluster
+from steptime.core.record import Record
+from steptime.core.workload import Workload
 from steptime.predict.paleo_layers import ALGORITHMS, Algorithm
 from steptime.predict.work import Overlap
 
@@ -124,10 +128,12 @@ TF32 = choice("use the TF32 peak for float32", "tf32", YES_NO, "no")
 
 
 @dataclass(frozen=True)
-class Method:
-    """A cost model: its settings, which of them a user may change, and its usual collective.
+class CostModel:
+    """A method of prediction: its settings, which of them a user may change, its usual collective.
 
     `as_published` keeps Paleo's rules for workers too: messages without latency, faults and all.
+    Called with the graph of a whole step, its workload, a cluster and options as texts, it gives
+    records: of the step first, then one for each row.
     """
 
     name: str
@@ -136,6 +142,14 @@ class Method:
     options: Mapping[str, Option]
     collective: str = "ring"
     as_published: bool = False
+
+    def __call__(
+        self, graph: Graph, workload: Workload, cluster: Cluster, options: Mapping[str, str]
+    ) -> Sequence[Record]:
+        """Give the record of the step, then one for each row."""
+        from steptime.predict.records import predict  # which needs what is above
+
+        return predict(self, graph, workload, cluster, options)
 
     def chosen(self, given: Mapping[str, str]) -> Settings:
         """Give the settings under options as texts; raises `InputError`, naming the option."""

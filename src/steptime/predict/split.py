@@ -18,7 +18,7 @@ from steptime.core.hardware import Device, Link
 from steptime.predict.costs import costs
 from steptime.predict.estimate import estimate
 from steptime.predict.layers import INPUT, layers_of
-from steptime.predict.settings import Method
+from steptime.predict.settings import CostModel
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def cuts(
     dtype: str,
     devices: tuple[Device, Device],
     link: Link,
-    method: Method,
+    method: CostModel,
     given: Mapping[str, str],
 ) -> list[Cut]:
     """Give every cut of an inference, in order: first all on the second device, last on the first.

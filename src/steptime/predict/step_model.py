@@ -17,8 +17,7 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.models.family import whole_number
-from steptime.predict import DEFAULT
-from steptime.predict import method as method_of
+from steptime.predict import DEFAULT, cost_model
 from steptime.predict.collectives import Fabric, fabric_of, schemes
 from steptime.predict.costs import Costs, costs, gradient_bytes
 from steptime.predict.estimate import Estimate, estimate
@@ -46,7 +45,7 @@ class StepModel:
         dtype: str = "float32",
         optimizer: str = "sgd",
     ) -> None:
-        chosen = method_of(method)
+        chosen = cost_model(method)
         self.method = chosen
         self.options = {name: _text(value) for name, value in (options or {}).items()}
         self.settings = chosen.chosen(self.options)

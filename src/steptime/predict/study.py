@@ -10,7 +10,7 @@ from steptime.build import build_step
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
-from steptime.predict import method as method_of
+from steptime.predict import cost_model
 from steptime.predict.collectives import fabric_of, schemes
 from steptime.predict.grid import steps
 from steptime.predict.prediction import fits_into
@@ -55,7 +55,7 @@ def study(
     `batches` are given. Every worker keeps the batch (weak scaling); gradients are exchanged by
     the method's usual collective. Raises `InputError` as a single prediction does.
     """
-    chosen = method_of(method)
+    chosen = cost_model(method)
     settings = chosen.chosen(options)
     exchange = schemes(chosen.as_published)[chosen.collective]
     fabric = None
