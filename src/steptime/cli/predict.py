@@ -76,6 +76,7 @@ def _predicted(
     from steptime import catalog
     from steptime.build import build_step
     from steptime.predict import cost_model
+    from steptime.predict.power import step_energy
     from steptime.predict.prediction import prediction
     from steptime.predict.records import record_method
 
@@ -84,6 +85,7 @@ def _predicted(
     graph = build_step(workload)
     made = prediction(chosen, graph, workload.dtype, found, given)
     times = made.estimate
+    energy = step_energy(times, found)
     document = {
         "model": workload.label,
         "device": found.name,
@@ -100,6 +102,10 @@ def _predicted(
         "flop": round(times.flop),
         "traffic_bytes": round(times.traffic_bytes),
         "peak_memory_bytes": made.peak_memory_bytes,
+        "utilisation": energy.utilisation,
+        "energy_j": energy.energy_j,
+        "energy_at_most_j": energy.at_most_j,
+        "energy_note": energy.note,
         "status": made.status,
         "note": "; ".join(made.remarks),
         "unmodelled": list(graph.unmodelled),
@@ -134,6 +140,7 @@ def _show(document: dict[str, Any], source: str) -> None:
         ("speed", f"{document['batch'] / step:.4g} examples/s" if step else None),
         ("achieved", si(document["flop"] / step, "FLOP/s") if step else None),
         ("peak memory", size(document["peak_memory_bytes"])),
+        ("energy", _energy(document)),
         ("device data", source),
     ]
     title = (
@@ -145,6 +152,17 @@ def _show(document: dict[str, Any], source: str) -> None:
     output.table(title, ("", "one step"), rows)
     if document["note"]:
         output.note(f"note: {document['note']}")
+
+
+def _energy(document: dict[str, Any]) -> str:
+    """Give the energy of a step as people read it, with what is not known of it."""
+    energy, most, note = (document[k] for k in ("energy_j", "energy_at_most_j", "energy_note"))
+    shown = "unknown"
+    if energy is not None:
+        shown = si(energy, "J")
+    elif most is not None:
+        shown = f"at most {si(most, 'J')}"
+    return f"{shown} ({note})" if note else shown
 
 
 def _show_ops(ops: list[dict[str, Any]]) -> None:
