@@ -12,7 +12,7 @@ from steptime.cli.main import run
 from steptime.core.hardware import Device
 from steptime.predict.costs import Row
 from steptime.predict.estimate import Estimate, RowSeconds
-from steptime.predict.power import step_energy, utilisation
+from steptime.predict.power import Run, RunEnergy, run_energy, step_energy, utilisation
 from steptime.predict.work import Seconds
 
 DEVICE = Device("d", "gpu", {"float32": 1e12}, 1e11, "a test", idle_w=100.0, peak_w=300.0)
@@ -37,9 +37,11 @@ def test_energy_is_idle_power_and_the_share_of_the_rest() -> None:
 
 def test_a_device_that_only_moves_bytes_idles_and_a_busy_one_draws_its_peak() -> None:
     moves = step_energy(_times(Seconds(0, 2, 2), Seconds(0, 0, 0), 0), DEVICE)
-    assert (moves.utilisation, moves.energy_j) == (0, pytest.approx(200))
+    assert moves.utilisation == 0
+    assert moves.energy_j == pytest.approx(200)
     busy = step_energy(_times(Seconds(2, 1, 2), Seconds(0, 0, 0), 0), DEVICE)
-    assert (busy.utilisation, busy.energy_j) == (1, pytest.approx(busy.at_most_j))
+    assert busy.utilisation == 1
+    assert busy.energy_j == pytest.approx(600)
 
 
 def test_waiting_for_the_host_is_not_arithmetic() -> None:
@@ -69,7 +71,14 @@ def test_doubtful_power_is_said() -> None:
     assert (swapped.energy_j, swapped.at_most_j) == (None, None)
     assert swapped.note == "d: idle_W is above tdp_W"
     unverified = step_energy(HALF, replace(DEVICE, unverified=("clock_MHz", "idle_W")))
-    assert (unverified.energy_j, unverified.note) == (pytest.approx(400), "d: idle_W unverified")
+    assert unverified.energy_j == pytest.approx(400)
+    assert unverified.note == "d: idle_W unverified"
+
+
+def test_a_run_comes_to_kwh_cost_and_co2() -> None:
+    assert run_energy(Run(36_000, 0.25, 400.0), 100.0) == RunEnergy(1.0, 0.25, 400.0)
+    assert run_energy(Run(72_000), 100.0) == RunEnergy(2.0, None, None)
+    assert run_energy(Run(36_000, 0.0, 0.0), 100.0) == RunEnergy(1.0, 0.0, 0.0)
 
 
 FILE = """
@@ -100,3 +109,46 @@ def test_predict_says_the_energy(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "(t4: idle_W unknown)" in shown
     assert run([*words, "K40"]) == 0
     assert "energy       unknown (K40: idle_W and tdp_W unknown)" in capsys.readouterr().out
+
+
+def test_predict_says_the_energy_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(FILE, encoding="utf-8")
+    words = ["predict", "fc", "--batch", "64", "--steps", "1000000", "--kwh-price", "2", "--device"]
+    assert run([*words, str(path), "--kwh-co2", "300", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    whole = found["run"]
+    kwh = 1e6 * found["energy_j"] / 3.6e6
+    assert whole["run_s"] == pytest.approx(1e6 * found["step_s"])
+    assert whole["energy"] == pytest.approx({"kwh": kwh, "cost": 2 * kwh, "co2_g": 300 * kwh})
+    assert whole["at_most"]["kwh"] == pytest.approx(1e6 * found["energy_at_most_j"] / 3.6e6)
+    assert run([*words, "t4", "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)["run"]
+    assert (whole["energy"], whole["at_most"]["co2_g"]) == (None, None)
+    assert run([*words, "t4"]) == 0
+    assert "energy         at most " in capsys.readouterr().out
+    assert run([*words, "K40"]) == 0
+    assert "energy         unknown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--steps 0", "--steps: must be at least 1, not 0"),
+        ("--steps many", "--steps: must be a whole number, not 'many'"),
+        ("--kwh-price 0.2", "--kwh-price needs --steps N, the steps of a run"),
+        ("--kwh-co2 400", "--kwh-co2 needs --steps N, the steps of a run"),
+        ("--steps 5 --kwh-price -1", "--kwh-price"),
+        ("--steps 5 --kwh-co2 nan", "--kwh-co2"),
+        ("--steps 5 --grid", "--steps gives the energy of one prediction; leave out --grid"),
+    ],
+)
+def test_a_wrong_run_is_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["predict", "fc", "--device", "t4", *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1

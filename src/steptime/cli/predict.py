@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +11,9 @@ from steptime.cli import grid, options, output
 from steptime.core.errors import InputError
 from steptime.core.units import seconds, si, size
 from steptime.predict import DEFAULT
+
+if TYPE_CHECKING:
+    from steptime.predict.power import Run
 
 PARTS = ("forward", "backward", "update")
 
@@ -30,6 +34,17 @@ def predict(
     method: options.Method = DEFAULT,
     option: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
+    steps: Annotated[
+        str | None, typer.Option("--steps", metavar="N", help="Steps of a run, for its energy.")
+    ] = None,
+    kwh_price: Annotated[
+        float | None,
+        typer.Option("--kwh-price", min=0, max=1e6, metavar="P", help="Price of a kWh."),
+    ] = None,
+    kwh_co2: Annotated[
+        float | None,
+        typer.Option("--kwh-co2", min=0, max=1e6, metavar="G", help="Grams of CO2 of a kWh."),
+    ] = None,
     by_op: options.ByOp = False,
     all_cells: Annotated[
         bool, typer.Option("--grid", help="Predict every model, device, batch and worker count.")
@@ -50,10 +65,13 @@ def predict(
 ) -> None:
     """Predict how long one step takes on a device."""
     given = options.pairs(option, "option")
+    run = _run(steps, kwh_price, kwh_co2)
     if all_cells:
         how = grid.How(phase, dtype, optimizer, method, given, allow_unknown)
         if by_op:
             raise InputError("--by-op shows the ops of one prediction; leave out --grid")
+        if steps is not None:
+            raise InputError("--steps gives the energy of one prediction; leave out --grid")
         axes = grid.axes(model, device, batch, workers, network, how)
         grid.show(axes, out, json)
         return
@@ -61,7 +79,7 @@ def predict(
         if value is not None:
             raise InputError(f"{name} needs --grid (for one network see also steptime scale)")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
-    document, ops, source = _predicted(workload, device, method, given)
+    document, ops, source = _predicted(workload, device, method, given, run)
     if json:
         output.emit_json({**document, "ops": ops})
         return
@@ -70,13 +88,25 @@ def predict(
         _show_ops(ops)
 
 
+def _run(steps: str | None, price: float | None, co2_g: float | None) -> Run | None:
+    from steptime.models.family import whole_number
+    from steptime.predict.power import Run
+
+    if steps is not None:
+        return Run(whole_number(steps, "--steps"), price, co2_g)
+    for name, value in (("--kwh-price", price), ("--kwh-co2", co2_g)):
+        if value is not None:
+            raise InputError(f"{name} needs --steps N, the steps of a run")
+    return None
+
+
 def _predicted(
-    workload: Any, device: str, method: str, given: dict[str, str]
+    workload: Any, device: str, method: str, given: dict[str, str], run: Run | None
 ) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
     from steptime import catalog
     from steptime.build import build_step
     from steptime.predict import cost_model
-    from steptime.predict.power import step_energy
+    from steptime.predict.power import run_energy, step_energy
     from steptime.predict.prediction import prediction
     from steptime.predict.records import record_method
 
@@ -106,6 +136,16 @@ def _predicted(
         "energy_j": energy.energy_j,
         "energy_at_most_j": energy.at_most_j,
         "energy_note": energy.note,
+        "run": None
+        if run is None
+        else {
+            "steps": run.steps,
+            "run_s": run.steps * times.step_s,
+            **{
+                name: None if joules is None else asdict(run_energy(run, joules))
+                for name, joules in (("energy", energy.energy_j), ("at_most", energy.at_most_j))
+            },
+        },
         "status": made.status,
         "note": "; ".join(made.remarks),
         "unmodelled": list(graph.unmodelled),
@@ -141,6 +181,7 @@ def _show(document: dict[str, Any], source: str) -> None:
         ("achieved", si(document["flop"] / step, "FLOP/s") if step else None),
         ("peak memory", size(document["peak_memory_bytes"])),
         ("energy", _energy(document)),
+        *_run_rows(document["run"]),
         ("device data", source),
     ]
     title = (
@@ -163,6 +204,23 @@ def _energy(document: dict[str, Any]) -> str:
     elif most is not None:
         shown = f"at most {si(most, 'J')}"
     return f"{shown} ({note})" if note else shown
+
+
+def _run_rows(run: dict[str, Any] | None) -> list[tuple[str, object]]:
+    """Give the rows of a run: its time, and its energy or the most that it can be."""
+    if run is None:
+        return []
+    rows: list[tuple[str, object]] = [(f"{run['steps']:,} steps", f"{run['run_s'] / 3600:.4g} h")]
+    found = run["energy"] or run["at_most"]
+    if found is None:
+        return [*rows, ("  energy", "unknown")]
+    most = "" if run["energy"] else "at most "
+    rows.append(("  energy", f"{most}{found['kwh']:.4g} kWh"))
+    if found["cost"] is not None:
+        rows.append(("  cost of it", f"{most}{found['cost']:,.2f}"))
+    if found["co2_g"] is not None:
+        rows.append(("  CO2", f"{most}{si(found['co2_g'], 'g')}"))
+    return rows
 
 
 def _show_ops(ops: list[dict[str, Any]]) -> None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from steptime.core.hardware import Device
 from steptime.predict.estimate import Estimate
 
+KWH_J = 3.6e6
+
 
 @dataclass(frozen=True)
 class StepEnergy:
@@ -57,3 +59,34 @@ def step_energy(times: Estimate, device: Device) -> StepEnergy:
     doubted = [key for key in ("idle_W", "tdp_W") if key in device.unverified]
     note = f"{device.name}: {' and '.join(doubted)} unverified" if doubted else ""
     return StepEnergy(share, energy_j, at_most_j, note)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Steps to pay for: the price of a kWh in any currency, the grams of CO2 that making one costs.
+
+    None where it is not asked for.
+    """
+
+    steps: int
+    price_per_kwh: float | None = None
+    co2_g_per_kwh: float | None = None
+
+
+@dataclass(frozen=True)
+class RunEnergy:
+    """What the energy of a run comes to. `cost` is in the price's currency."""
+
+    kwh: float
+    cost: float | None
+    co2_g: float | None
+
+
+def run_energy(run: Run, step_j: float) -> RunEnergy:
+    """Give energy, cost and CO2 of steps of `step_j` joules: 36,000 of 100 J are 1 kWh."""
+    kwh = run.steps * step_j / KWH_J
+    cost, co2_g = (
+        None if per_kwh is None else kwh * per_kwh
+        for per_kwh in (run.price_per_kwh, run.co2_g_per_kwh)
+    )
+    return RunEnergy(kwh, cost, co2_g)
