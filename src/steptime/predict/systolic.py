@@ -1,0 +1,326 @@
+"""Latency and traffic of matrix products on a systolic array, by closed formulas.
+
+The machine. `rows` x `columns` PEs, each with one multiply-add a cycle and a register a neighbour.
+A product C [m, n] = A [m, k] B [k, n] is cut into tiles; X and Y are the two dimensions that lie
+on the rows and the columns of the array, T is the one that runs through time:
+
+    dataflow   stays in the PEs   X   Y   T
+    weight     a tile of B        k   n   m
+    input      a tile of A        k   m   n
+    output     a tile of C        m   n   k
+
+Operands enter skewed, row i (or column j) one cycle after its neighbour, and everything that is
+loaded or leaves at an end of the columns does so at the top, so that a tile of r x c PEs pays for
+r rows and c columns and not for the whole array. A tile takes 2r + c + t - 2 cycles:
+
+    weight, input   r to shift the tile in; then PE (i, j) works on step s at cycle i + j + s, so
+                    the last of t steps ends after r + c + t - 2; sums move up and leave
+    output          the last PE ends after r + c + t - 2; then r to shift the sums out
+
+Tiles run one after another, without overlap (a machine that loads the next tile meanwhile is
+faster). Over all tiles the sum is closed. With full tiles it is the formula of Samajdar et al.
+2018 (SCALE-Sim), which also charges a partial tile as a full one. The tests play this machine
+cycle by cycle.
+
+The memory. DRAM and array overlap: a product takes the longer of the two times. The buffer gives
+each operand as often as tiles need it; DRAM gives it again where the buffer cannot keep it (see
+`_stationary_plans` and `_output_plans`). What only passes through needs no room in the buffer.
+Of the ways to use the buffer, the fastest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph import Graph, Op, TensorSpec
+from steptime.count import op_work
+from steptime.ops.convolution import conv2d_outputs
+from steptime.ops.table import ShapeError
+
+Dataflow = Literal["weight", "input", "output"]
+DATAFLOWS: tuple[Dataflow, ...] = ("weight", "input", "output")
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Array:
+    """One systolic array with its share of the chip's buffer and memory bandwidth.
+
+    An operand or a result has `element_bytes`, a sum that is not yet whole `sum_bytes`. `per_chip`
+    is the number of such arrays on a chip. Raises `InputError` unless every number is positive.
+    """
+
+    rows: int
+    columns: int
+    clock_hz: float
+    buffer_bytes: int
+    memory_bytes_per_s: float
+    element_bytes: int = 1
+    sum_bytes: int = 4
+    per_chip: int = 1
+    name: str = ""
+    source: str = ""
+    note: str = ""
+    unverified: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that every number is positive."""
+        for name in ("rows", "columns", "buffer_bytes", "element_bytes", "sum_bytes", "per_chip"):
+            _check_size(name, getattr(self, name))
+        for name in ("clock_hz", "memory_bytes_per_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"'{name}' must be positive, not {shorten(getattr(self, name))}")
+
+    @property
+    def peak_flop_per_s(self) -> float:
+        """FLOP/s with every PE busy, a multiply-add being 2."""
+        return 2 * self.rows * self.columns * self.clock_hz
+
+
+@dataclass(frozen=True)
+class Run:
+    """What products cost on an array.
+
+    `macs` are multiply-adds; `utilisation` is macs / (cycles * PEs), stalls for memory not
+    counted; `passes` is the number of pieces that T is cut into for the buffer. Buffer bytes are
+    those between buffer and PEs, `dram_bytes` those between memory and buffer. `time_s` is the
+    longer of cycles / clock and DRAM bytes / bandwidth.
+    """
+
+    cycles: int
+    macs: int
+    utilisation: float
+    passes: int
+    buffer_read_bytes: int
+    buffer_write_bytes: int
+    dram_bytes: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class OpRun:
+    """One op of a network on an array."""
+
+    name: str
+    kind: str
+    run: Run
+
+
+@dataclass(frozen=True)
+class NetworkRun:
+    """The ops that an array runs, in order, and the names of those that it does not know."""
+
+    ops: tuple[OpRun, ...]
+    not_covered: tuple[str, ...]
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of the covered ops, one after another."""
+        return sum(op.run.cycles for op in self.ops)
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the covered ops, one after another: a lower bound where some are not."""
+        return sum(op.run.time_s for op in self.ops)
+
+
+class _Product(NamedTuple):
+    """C [m, n] = A [m, k] B [k, n], and the bytes that A and B take in memory."""
+
+    m: int
+    k: int
+    n: int
+    a_bytes: int
+    b_bytes: int
+
+
+class _Plan(NamedTuple):
+    """One way to use the buffer: pieces of T, and the bytes that move from and to DRAM."""
+
+    passes: int
+    dram_bytes: int
+
+
+def matmul(
+    array: Array, m: int, k: int, n: int, dataflow: Dataflow = "weight", times: int = 1
+) -> Run:
+    """Give the cost of `a [m, k], b [k, n] -> [m, n]`, done `times` times on other data.
+
+    One product of 2 x 2 matrices on 2 x 2 PEs takes 2*2 + 2 + 2 - 2 = 6 cycles. Raises `InputError`
+    for a size below 1, an unknown dataflow, or a buffer that cannot hold one row of sums.
+    """
+    for name, size in (("m", m), ("k", k), ("n", n), ("times", times)):
+        _check_size(name, size)
+    element = array.element_bytes
+    return _run(array, _Product(m, k, n, m * k * element, k * n * element), dataflow, times)
+
+
+def conv2d(
+    array: Array,
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    dataflow: Dataflow = "weight",
+    stride: Pair = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> Run:
+    """Give the cost of `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`.
+
+    An implicit product for each group: m = batch * oh * ow, k = kh * kw * c_in/groups,
+    n = c_out/groups. The buffer keeps the image, from which the rows of A are made as they enter,
+    so DRAM moves the image and not A; the overlap of pieces of an image is left out. Raises
+    `InputError` for shapes that do not fit.
+    """
+    for size in (*x, *w):
+        _check_size("a dimension", size)
+    try:
+        (out,) = conv2d_outputs(
+            TensorSpec(x), TensorSpec(w), stride, padding, dilation=dilation, groups=groups
+        )
+    except ShapeError as error:
+        raise InputError(str(error)) from error
+    m, k, n = out.size // w[0], prod(w[1:]), w[0] // groups
+    element = array.element_bytes
+    image = min(prod(x) // groups, m * k)  # a stride above the kernel leaves elements unread
+    return _run(array, _Product(m, k, n, image * element, k * n * element), dataflow, groups)
+
+
+def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> NetworkRun:
+    """Give the cost of every conv2d, linear and matmul of an inference graph on an array.
+
+    Elements have the array's size, whatever the graph's dtype. A batch of a matmul is as many
+    products. All other ops are named in `not_covered`, also those that only move data. Raises
+    `InputError` for a graph that trains.
+    """
+    if any(op.part != "forward" for op in graph.ops):
+        raise InputError(f"{graph.name}: a systolic array takes a network in phase 'infer'")
+    found, others = [], []
+    for op in graph.ops:
+        run = _op_run(array, graph, op, dataflow)
+        if run is None:
+            others.append(op.name)
+        else:
+            found.append(OpRun(op.name, op.kind, run))
+    return NetworkRun(tuple(found), tuple(others))
+
+
+def _op_run(array: Array, graph: Graph, op: Op, dataflow: Dataflow) -> Run | None:
+    out = graph.tensors[op.outputs[0]]
+    shapes = [graph.tensors[name].shape for name in op.inputs]
+    if op.kind == "conv2d":
+        attrs: dict[str, Any] = dict(op.attrs)
+        return conv2d(array, shapes[0], shapes[1], dataflow, **attrs)
+    if op.kind not in ("linear", "matmul"):
+        return None
+    k = op_work(graph, op)[0] // (2 * out.size)
+    rows = out.size // out.shape[-1] if op.kind == "linear" else out.shape[-2]
+    return matmul(array, rows, k, out.shape[-1], dataflow, out.size // (rows * out.shape[-1]))
+
+
+def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run:
+    """Give the cost of `times` products, each with the fastest plan of its dataflow."""
+    if dataflow not in DATAFLOWS:
+        raise unknown("dataflow", dataflow, DATAFLOWS)
+    m, k, n, a_bytes, b_bytes = product
+    if dataflow == "output":
+        x, y, t = m, n, k
+        plans = list(_output_plans(array, product))
+    elif dataflow == "weight":
+        x, y, t = k, n, m
+        plans = list(_stationary_plans(array, product))
+    else:  # C^T = B^T A^T with A^T staying
+        x, y, t = k, m, n
+        plans = list(_stationary_plans(array, _Product(n, k, m, b_bytes, a_bytes)))
+    if not plans:
+        raise InputError(
+            f"a buffer of {array.buffer_bytes} bytes cannot hold one row of "
+            f"{min(array.columns, y)} sums of {array.sum_bytes} bytes"
+        )
+    down, across = _tiles(x, array.rows), _tiles(y, array.columns)
+
+    def cycles_of(plan: _Plan) -> int:
+        tiles = down * across * plan.passes
+        return (2 * x * across + y * down) * plan.passes + t * down * across - 2 * tiles
+
+    def time_of(plan: _Plan) -> float:
+        memory_s = plan.dram_bytes / array.memory_bytes_per_s
+        return max(cycles_of(plan) / array.clock_hz, memory_s)
+
+    plan = min(plans, key=lambda plan: (time_of(plan), plan.dram_bytes, plan.passes))
+    cycles, macs = cycles_of(plan), m * k * n
+    if dataflow == "output":
+        partial = 0
+        read = m * k * across + k * n * down
+    else:
+        partial = (down - 1) * m * n * array.sum_bytes
+        read = x * y * plan.passes + x * t * across
+    return Run(
+        cycles=times * cycles,
+        macs=times * macs,
+        utilisation=macs / (cycles * array.rows * array.columns),
+        passes=plan.passes,
+        buffer_read_bytes=times * (read * array.element_bytes + partial),
+        buffer_write_bytes=times * (m * n * array.element_bytes + partial),
+        dram_bytes=times * plan.dram_bytes,
+        time_s=times * time_of(plan),
+    )
+
+
+def _stationary_plans(array: Array, product: _Product) -> Iterator[_Plan]:
+    """Give the plans of a dataflow in which tiles of B stay in the PEs and A streams.
+
+    Pieces of m are the outermost loop, then n, then k. The sums of a piece [rows of it, columns of
+    a tile] stay in the buffer while k has more than one tile: they set the size of a piece. B is
+    read once if the buffer keeps it whole, else once a piece; A once if the buffer keeps the
+    piece, else once a tile of n. C is written once.
+    """
+    m, k, n, a_bytes, b_bytes = product
+    across = _tiles(n, array.columns)
+    sums = min(n, array.columns) * array.sum_bytes if k > array.rows else 0
+    for keeps_b in (False, True):
+        for keeps_a in (False, True):
+            row = sums + (-(-a_bytes // m) if keeps_a else 0)
+            room = array.buffer_bytes - (b_bytes if keeps_b else 0)
+            if room < row:
+                continue
+            passes = _tiles(m, room // row) if row else 1
+            moved = a_bytes * (1 if keeps_a else across) + b_bytes * (1 if keeps_b else passes)
+            yield _Plan(passes, moved + m * n * array.element_bytes)
+
+
+def _output_plans(array: Array, product: _Product) -> Iterator[_Plan]:
+    """Give the plans of the dataflow in which tiles of C stay in the PEs.
+
+    With nothing kept, A is read once a tile of n and B once a tile of m. With as many panels of A
+    (the rows of a tile, all of k) kept as fit beside one panel of B, A is read once, and B once
+    for each such group; one panel of A alone needs none of B. The same with A and B exchanged.
+    C is written once.
+    """
+    m, _, n, a_bytes, b_bytes = product
+    down, across = _tiles(m, array.rows), _tiles(n, array.columns)
+    c_bytes = m * n * array.element_bytes
+    yield _Plan(1, a_bytes * across + b_bytes * down + c_bytes)
+    a_panel = -(-a_bytes * min(m, array.rows) // m)
+    b_panel = -(-b_bytes * min(n, array.columns) // n)
+    sides = (
+        (a_bytes, a_panel, down, b_bytes, b_panel),
+        (b_bytes, b_panel, across, a_bytes, a_panel),
+    )
+    for kept, panel, panels, other, other_panel in sides:
+        if panel <= array.buffer_bytes:
+            group = max(1, (array.buffer_bytes - other_panel) // panel)
+            yield _Plan(1, kept + other * _tiles(panels, group) + c_bytes)
+
+
+def _tiles(size: int, tile: int) -> int:
+    return -(-size // tile)
+
+
+def _check_size(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"'{name}' must be a whole number from 1, not {shorten(value)}")
