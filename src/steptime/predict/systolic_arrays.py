@@ -41,7 +41,7 @@ def _read(path: Path) -> Array:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{shorten(str(path))}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{shorten(str(path))}: not TOML: {error}") from error
     return array_from_table(table, shorten(str(path)))
 
