@@ -83,13 +83,13 @@ class Machine:
                         sums[i][j] = (sums[i][j] or 0) + left * above
                         done += 1
         self.macs += done
-        left_array: list[list[int | None]] = []
-        while sum(value is not None for row in left_array for value in row) < r * c:
+        gone: list[list[int | None]] = []
+        while sum(value is not None for row in gone for value in row) < r * c:
             self.cycles += 1
-            left_array.append(sums[0])  # the sums move up one row
+            gone.append(sums[0])  # the sums move up one row
             sums = [*sums[1:], [None] * self.columns]
         self.words["out"] += r * c
-        return np.array([row[:c] for row in left_array], np.int64)
+        return np.array([row[:c] for row in gone], np.int64)
 
     def _stationary_tile(self, a: Matrix, weights: Matrix) -> Matrix:
         (t, r), c = a.shape, weights.shape[1]

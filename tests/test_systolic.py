@@ -123,6 +123,21 @@ def test_dram_of_output_stationary_by_hand(buffer_bytes: int, dram_bytes: int) -
     assert matmul(slow, 8, 4, 6, "output").dram_bytes == dram_bytes
 
 
+@given(
+    st.sampled_from(DATAFLOWS), sides, sizes, sizes, sizes, st.integers(20, 200), st.integers(0, 99)
+)
+def test_more_buffer_is_never_slower(
+    dataflow: Dataflow, rows: int, m: int, k: int, n: int, buffer_bytes: int, more: int
+) -> None:
+    made = replace(ROOMY, rows=rows, buffer_bytes=buffer_bytes, memory_bytes_per_s=30.0)
+    run = matmul(made, m, k, n, dataflow)
+    roomier = matmul(replace(made, buffer_bytes=buffer_bytes + more), m, k, n, dataflow)
+    endless = matmul(replace(made, buffer_bytes=10**9), m, k, n, dataflow)
+    assert run.time_s >= roomier.time_s >= endless.time_s >= 2 * run.macs / made.peak_flop_per_s
+    assert endless.dram_bytes == m * k + k * n + m * n
+    assert endless.passes == 1
+
+
 def test_time_is_the_longer_of_array_and_memory() -> None:
     run = matmul(ROOMY, 4, 5, 6, "output")
     assert run.time_s == run.cycles / 10  # at 10 Hz
