@@ -132,6 +132,30 @@ _SCALE = [
     ("--network aws --method paleo --overlap", "overlap"),
 ]
 
+_ENERGY = [
+    ("resnet5", "unknown model 'resnet5'"),
+    ("absent.json", "configuration 'absent.json': no such file"),
+    ("junk.json", "junk.json: is no JSON"),
+    ("deep.json", "deep.json: is no JSON"),
+    ("list.json", "list.json: must be a table with 'family' or 'model'"),
+    ("absent.toml", "model 'absent.toml': no such file"),
+    ("fc --accelerator eyeris", "unknown accelerator 'eyeris'; did you mean 'eyeriss'?"),
+    ("fc --accelerator eie+eie", "accelerator 'eie+eie': two for the part 'fc'"),
+    (f"fc --accelerator {LONG}", f"unknown accelerator '{LONG[:60]}...'"),
+    ("fc --method fodlm", "unknown method 'fodlm'; did you mean 'fodlam'?"),
+    ("fc --method fodlam --by-op", "--by-op: method fodlam prints sums alone"),
+    ("fc --method fodlam --process 45nm", "--process is of method accelerator"),
+    ("fc --method fodlam --scaling none", "--scaling is of method accelerator"),
+    ("fc --process 65um", "process '65um' is not of the form 65nm, 45nm-lp or 65nm@1.1V"),
+    (f"fc --process {LONG}", f"process '{LONG[:60]}...' is not of the form"),
+    ("fc --scaling denard", "unknown scaling 'denard'; did you mean 'dennard'?"),
+    ("fc --scaling stillmaker-baas --process 33nm", "unknown process of stillmaker-baas '33nm'"),
+    ("fc --scaling stillmaker-baas --process 32nm", "needs its voltage"),
+    ("fc --nets folder.toml", "--nets is for the netfile of a configuration"),
+    ("fc --nets absent", "--nets 'absent': no such folder"),
+    ("--diagnose --by-op", "--by-op and --nets need a network beside --diagnose"),
+]
+
 LINES = [
     *((f"predict {file} --device T4", message) for file, (_, message) in NETWORKS.items()),
     *((f"count {file}", message) for file, (_, message) in NETWORKS.items()),
@@ -168,6 +192,7 @@ LINES = [
     ("split fc --device T4 --server V100 --network aws --dtype float31", "unknown dtype 'float31'"),
     ("split fc --device T4 --server V100 --network aws --method m", "unknown method 'm'"),
     ("split fc --device T4 --server V100 --network aws --option a=b", "unknown option 'a'"),
+    *((f"energy {words}", message) for words, message in _ENERGY),
     ("explore --models fc,resnet5", "unknown model 'resnet5'"),
     ("explore --models fc --devices V101", "unknown device 'V101'; did you mean 'V100'?"),
     ("explore --models fc -o page.txt", "page.txt"),

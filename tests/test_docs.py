@@ -50,7 +50,7 @@ from steptime.sweep.experiment import Experiment, Sample, check_experiment, read
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXACT = ("count", "predict", "explain", "split", "scale", "list")
+EXACT = ("count", "predict", "explain", "split", "scale", "energy", "list")
 QUICK = (*EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor")
 SLOW = ("run", "sweep", "probe", "quickstart")
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands
@@ -378,6 +378,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "split": "split fc --device t4 --server v100 --network aws",
     "scale": "scale fc --device t4 --network aws --samples 1000 --price 1",
     "explore": "explore --models fc,nin -o keys.html",
+    "energy": "energy fc",
     "doctor": "doctor",
     "compare": "compare results",
     "query": "query 'FROM records' --in results",

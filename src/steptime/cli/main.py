@@ -16,7 +16,18 @@ from typing import Annotated, Any
 import typer
 
 from steptime import __version__
-from steptime.cli import explain, explore, look, measure, model, output, predict, scale, split
+from steptime.cli import (
+    energy,
+    explain,
+    explore,
+    look,
+    measure,
+    model,
+    output,
+    predict,
+    scale,
+    split,
+)
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
 from steptime.store import StoreError
 
@@ -56,6 +67,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "explain": explain.explain,
     "split": split.split,
     "explore": explore.explore,
+    "energy": energy.energy,
     "doctor": measure.doctor,
     "probe": measure.probe,
     "run": measure.run,

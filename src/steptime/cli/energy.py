@@ -1,0 +1,256 @@
+"""The command `energy`: latency and energy of a network on published accelerators."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from steptime.cli import options, output
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.units import seconds, si
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steptime.predict.accelerator import Chip, Estimate
+    from steptime.predict.request import Request
+
+METHODS = ("accelerator", "fodlam")
+STANDARD_INPUT = "standard input"
+
+
+def energy(
+    network: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG|MODEL",
+            help="A configuration of FODLAM (.json with net or netfile), or a network as for "
+            "count. Default: a configuration from standard input.",
+        ),
+    ] = None,
+    accelerator: Annotated[
+        str,
+        typer.Option(
+            "--accelerator", metavar="NAME+...", help="The chips, each for its kind of layer."
+        ),
+    ] = "eyeriss+eie",
+    method: Annotated[
+        str, typer.Option("--method", help="accelerator, or fodlam: as published.")
+    ] = "accelerator",
+    process: Annotated[
+        str | None,
+        typer.Option(
+            "--process",
+            metavar="NODE",
+            help="The process to scale to: 65nm, 45nm-lp, 65nm@1.1V. Default: 65nm.",
+        ),
+    ] = None,
+    scaling: Annotated[
+        str | None,
+        typer.Option(
+            "--scaling",
+            metavar="NAME",
+            help="dennard (default), constant-voltage, stillmaker-baas or none.",
+        ),
+    ] = None,
+    nets: Annotated[
+        Path | None,
+        typer.Option(
+            "--nets", metavar="DIR", help="Where a netfile is looked for, before its own folder."
+        ),
+    ] = None,
+    diagnose: Annotated[
+        bool,
+        typer.Option(
+            "--diagnose", help="Show cost a multiply-add, and each network from the others."
+        ),
+    ] = False,
+    by_op: options.ByOp = False,
+    json: options.Json = False,
+) -> None:
+    """Estimate latency and energy on published accelerators.
+
+    Of one example; layers run one after another.
+    """
+    from steptime.predict.accelerator import diagnosis, estimate
+    from steptime.predict.fodlam import published_form
+
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    chips, how = _chips(accelerator, method, process, scaling)
+    if diagnose and network is None:
+        if by_op or nets is not None:
+            raise InputError("--by-op and --nets need a network beside --diagnose")
+        _emit_diagnosis(diagnosis(chips), json)
+        return
+    request = _request(network, nets)
+    found = estimate(request, chips)
+    more = {"diagnosis": diagnosis(chips)} if diagnose else {}
+    if method == "fodlam":
+        if by_op:
+            raise InputError("--by-op: method fodlam prints sums alone; leave out one of them")
+        _note_not_covered(found)
+        output.emit_json({**published_form(found), **more})
+    elif json:
+        output.emit_json({**_document(request, found, how), **more})
+    else:
+        _show(request, found, how, by_op)
+        if diagnose:
+            _emit_diagnosis(more["diagnosis"], json=False)
+
+
+def _chips(
+    names: str, method: str, process: str | None, scaling: str | None
+) -> tuple[Sequence[Chip], dict[str, Any]]:
+    """Give the chips at their process, and how they came there as keys of the answer."""
+    from steptime.predict.accelerator import chips_at
+    from steptime.predict.accelerators import accelerators
+    from steptime.predict.fodlam import PROCESS, SCALING, published_chips
+    from steptime.predict.process import read_process
+
+    found = accelerators(names)
+    how = {"method": method, "accelerators": [one.name for one in found]}
+    if method == "fodlam":
+        for value, option in ((process, "--process"), (scaling, "--scaling")):
+            if value is not None:
+                raise InputError(f"{option} is of method accelerator; fodlam has a fixed one")
+        return published_chips(found), how
+    to = PROCESS if process is None else read_process(process)
+    by = SCALING if scaling is None else scaling
+    chips = chips_at(found, to, by)
+    return chips, {
+        **how,
+        "process": to.label,
+        "scaling": by,
+        "sources": [one.source for one in found],
+    }
+
+
+def _request(network: str | None, nets: Path | None) -> Request:
+    """Give what is asked for: a configuration, from a file or standard input, or a network."""
+    from steptime.build import build, make_workload, read_model
+    from steptime.importers import read_content
+    from steptime.predict.request import (
+        is_configuration,
+        json_document,
+        request_of_configuration,
+        request_of_graph,
+    )
+
+    places = [] if nets is None else [nets]
+    if nets is not None and not nets.is_dir():
+        raise InputError(f"--nets {shorten(str(nets))}: no such folder")
+    if network is None:
+        table = json_document(_standard_input(), STANDARD_INPUT)
+        return request_of_configuration(table, STANDARD_INPUT, [*places, Path()])
+    if network.lower().endswith(".json"):
+        table = json_document(read_content(network, "configuration"), network)
+        if is_configuration(table):
+            return request_of_configuration(table, network, [*places, Path(network).parent])
+    if nets is not None:
+        raise InputError("--nets is for the netfile of a configuration; this is a network")
+    choice = replace(read_model(network), batch=None)
+    workload = make_workload(choice, 1, phase="infer")
+    return request_of_graph(workload.label, build(workload))
+
+
+def _standard_input() -> bytes:
+    from steptime.importers import LARGEST_FILE_BYTES
+
+    if sys.stdin.isatty():
+        raise InputError("give CONFIG or MODEL, or a configuration on standard input")
+    content = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)
+    if len(content) > LARGEST_FILE_BYTES:
+        raise InputError(f"{STANDARD_INPUT}: larger than {LARGEST_FILE_BYTES} bytes")
+    return content
+
+
+def _document(request: Request, found: Estimate, how: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": request.name,
+        **how,
+        **found.sums(),
+        "not_covered": [asdict(one) for one in found.not_covered],
+        "ops": [asdict(one) for one in found.layers],
+    }
+
+
+def _show(request: Request, found: Estimate, how: dict[str, Any], by_op: bool) -> None:
+    title = (
+        f"{request.name}, one example on {'+'.join(how['accelerators'])}, "
+        f"{how['process']} ({how['scaling']})"
+    )
+    columns = ("", "latency", "low..high", "energy", "low..high")
+    output.table(title, columns, [_row(part, sums) for part, sums in found.sums().items()])
+    if by_op:
+        output.table(
+            "", ("op", *columns[1:]), [_row(one.name, asdict(one)) for one in found.layers]
+        )
+    _note_not_covered(found)
+
+
+def _note_not_covered(found: Estimate) -> None:
+    if found.not_covered:
+        kinds: dict[str, int] = {}
+        for one in found.not_covered:
+            kinds[one.kind] = kinds.get(one.kind, 0) + 1
+        names = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
+        output.note(f"note: not covered, counted as nothing: {names}")
+
+
+def _row(name: str, sums: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        name,
+        seconds(sums["latency_s"]),
+        _range(sums["latency_low_s"], sums["latency_high_s"], "s"),
+        si(sums["energy_j"], "J"),
+        _range(sums["energy_low_j"], sums["energy_high_j"], "J"),
+    )
+
+
+def _range(low: float | None, high: float | None, unit: str) -> str | None:
+    if low is None or high is None:
+        return None
+    return f"{si(low, unit)} .. {si(high, unit)}"
+
+
+def _emit_diagnosis(found: dict[str, list[dict[str, Any]]], json: bool) -> None:
+    if json:
+        output.emit_json(found)
+        return
+    output.table(
+        "cost a multiply-add of each measured layer",
+        ("accelerator", "net", "layer", "MAC", "time", "energy"),
+        [
+            (
+                row["accelerator"],
+                row["net"],
+                row["layer"],
+                f"{row['macs']:,}",
+                f"{row['latency_s_per_mac'] * 1e12:.4g} ps",
+                f"{row['energy_j_per_mac'] * 1e12:.4g} pJ",
+            )
+            for row in found["layers"]
+        ],
+    )
+    output.table(
+        "each network from the others of its table",
+        ("accelerator", "net", "latency", "predicted", "ratio", "energy", "predicted", "ratio"),
+        [
+            (
+                row["accelerator"],
+                row["net"],
+                seconds(row["latency_s"]),
+                seconds(row["predicted_latency_s"]),
+                f"{row['latency_ratio']:.3f}",
+                si(row["energy_j"], "J"),
+                si(row["predicted_energy_j"], "J"),
+                f"{row['energy_ratio']:.3f}",
+            )
+            for row in found["cross"]
+        ],
+    )

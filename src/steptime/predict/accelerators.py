@@ -1,0 +1,145 @@
+"""Accelerators that papers measured layer by layer: their tables, read from data files."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+
+_DATA = Path(__file__).parents[1] / "data" / "accelerators"
+
+
+@dataclass(frozen=True)
+class MeasuredLayer:
+    """A row of a paper's table, of a whole batch of `batch` examples.
+
+    `macs` are the multiply-adds of one example, `batch_macs` those that the paper states for the
+    batch. `latency_s` holds waiting for memory, `processing_s` does not. `zeros` is the share of
+    zeros in the input. None is what the paper does not say.
+    """
+
+    name: str
+    batch: int
+    macs: int | None
+    latency_s: float
+    power_w: float
+    processing_s: float | None = None
+    batch_macs: float | None = None
+    active_pes: int | None = None
+    zeros: float | None = None
+    buffer_bytes: float | None = None
+    dram_bytes: float | None = None
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of the batch, power times latency."""
+        return self.power_w * self.latency_s
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """The table of one network; `total` is the paper's own last row, where there is one."""
+
+    name: str
+    layers: tuple[MeasuredLayer, ...]
+    total: MeasuredLayer | None
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A chip with its tables.
+
+    `kind` is the part of a network that it runs (`conv`, `fc`), `op_kinds` are the rows of the op
+    table and `layer_types` Caffe's words for it. `voltage_v` is the supply's, None if unknown.
+    """
+
+    name: str
+    kind: str
+    op_kinds: tuple[str, ...]
+    layer_types: tuple[str, ...]
+    process_nm: int
+    voltage_v: float | None
+    networks: tuple[MeasuredNetwork, ...]
+    source: str
+    note: str
+
+    @property
+    def scalable(self) -> tuple[MeasuredLayer, ...]:
+        """The layers of all networks whose multiply-adds are known."""
+        return tuple(one for net in self.networks for one in net.layers if one.macs is not None)
+
+
+def accelerator_names() -> list[str]:
+    """Give the names of all accelerators, sorted."""
+    return sorted(path.stem for path in _DATA.glob("*.toml"))
+
+
+def accelerators(text: str) -> tuple[Accelerator, ...]:
+    """Give the accelerators of a text such as `eyeriss+eie`, each for a part of the network.
+
+    Raises `InputError` for an unknown name, and for two that run the same part.
+    """
+    known = accelerator_names()
+    found: dict[str, Accelerator] = {}
+    for name in (piece.strip().lower() for piece in text.split("+")):
+        if name not in known:
+            raise unknown("accelerator", name, known)
+        one = _read(name)
+        if one.kind in found:
+            raise InputError(f"accelerator {shorten(text)}: two for the part '{one.kind}'")
+        found[one.kind] = one
+    return tuple(found.values())
+
+
+@lru_cache
+def _read(name: str) -> Accelerator:
+    table = tomllib.loads((_DATA / f"{name}.toml").read_text(encoding="utf-8"))
+    power = table.get("power_mW")
+    return Accelerator(
+        name=table["name"],
+        kind=table["kind"],
+        op_kinds=tuple(table["op_kinds"]),
+        layer_types=tuple(table["layer_types"]),
+        process_nm=table["process_nm"],
+        voltage_v=table.get("voltage_V"),
+        networks=tuple(_network(one, power) for one in table["networks"]),
+        source=table["source"],
+        note=table["note"],
+    )
+
+
+def _network(table: Mapping[str, Any], power_mw: float | None) -> MeasuredNetwork:
+    batch = table["batch"]
+    total = table.get("total")
+    return MeasuredNetwork(
+        name=table["name"],
+        layers=tuple(_layer(row, batch, power_mw) for row in table["layers"]),
+        total=_layer({"name": "total", **total}, batch, power_mw) if total else None,
+    )
+
+
+def _layer(row: Mapping[str, Any], batch: int, power_mw: float | None) -> MeasuredLayer:
+    """Give a row in SI units."""
+    return MeasuredLayer(
+        name=row["name"],
+        batch=batch,
+        macs=row.get("macs"),
+        latency_s=_si(row, latency_ms=1e-3, latency_us=1e-6) or 0.0,
+        power_w=row.get("power_mW", power_mw) * 1e-3,
+        processing_s=_si(row, processing_ms=1e-3, processing_us=1e-6),
+        batch_macs=_si(row, batch_GMAC=1e9),
+        active_pes=row.get("active_PEs"),
+        zeros=_si(row, zeros_percent=1e-2),
+        buffer_bytes=_si(row, buffer_MB=1e6),
+        dram_bytes=_si(row, DRAM_MB=1e6),
+    )
+
+
+def _si(row: Mapping[str, Any], **units: float) -> float | None:
+    """Give the one of these columns that the row has, times its unit, or None."""
+    return next((row[key] * unit for key, unit in units.items() if key in row), None)

@@ -1,0 +1,169 @@
+"""What is to be run on an accelerator: FODLAM's configurations, and networks as graphs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph import Graph
+from steptime.core.ranges import LARGEST
+from steptime.count import op_cost
+from steptime.importers import json_of, read_content
+
+KEYS = ("net", "netfile", "layers")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A layer to run. `kind` is a kind of op or Caffe's type, "" where a table tells it.
+
+    `macs` are its multiply-adds for one example, None where a table tells them.
+    """
+
+    name: str
+    kind: str = ""
+    macs: int | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """The layers of a network; `net` names the tables' network to look them up in, or is ""."""
+
+    name: str
+    net: str
+    layers: tuple[Asked, ...]
+
+
+def plain_layer(name: str) -> str:
+    """Give a layer's name without case and signs, but those between digits.
+
+    `CONV1-1` and `conv1_1` are one and `conv11` another; `FC6` and `fc_6` are one.
+    """
+    parted = re.sub(r"[^a-z0-9]+", "-", name.lower())
+    return re.sub(r"(?<!\d)-|-(?!\d)", "", parted)
+
+
+def plain_net(name: str) -> str:
+    """Give a network's name without its case and signs: `VGG-16` and `vgg16` are one."""
+    return re.sub(r"[^a-z0-9]+", "", name.lower())
+
+
+def is_configuration(table: object) -> bool:
+    """Whether a JSON document is a configuration of FODLAM, and no network."""
+    return isinstance(table, dict) and (
+        "net" in table or "netfile" in table or isinstance(table.get("layers"), list)
+    )
+
+
+def json_document(content: bytes, where: str) -> object:
+    """Give the values of a JSON file; raises `InputError` for what is none."""
+    try:
+        return json_of(content.decode())
+    except (ValueError, RecursionError) as error:
+        reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
+        raise InputError(f"{where}: is no JSON: {reason}") from None
+
+
+def request_of_configuration(table: object, where: str, folders: Iterable[Path]) -> Request:
+    """Give the request of a configuration: `net` or `netfile`, and `layers`.
+
+    A `netfile` is looked for in each of `folders`, and nowhere above or outside of them. Raises
+    `InputError` for what is wrong in the configuration or in the file that it names.
+    """
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: must be an object with 'layers' and 'net' or 'netfile'")
+    for key in table:
+        if key not in KEYS:
+            raise unknown("key", key, KEYS, where)
+    given = [key for key in ("net", "netfile") if key in table]
+    if len(given) != 1:
+        raise InputError(f"{where}: give one of 'net' and 'netfile'")
+    name = table[given[0]]
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{where}: '{given[0]}' is a name, not {shorten(name)}")
+    names = _layer_names(table, where)
+    if given[0] == "net":
+        return Request(name, name, tuple(map(Asked, names)))
+    layers = _net_file(name, where, folders)
+    chosen = []
+    for layer in names:
+        found = layers.get(plain_layer(layer))
+        if found is None:
+            known = [one.name for one in layers.values()]
+            raise unknown("layer", layer, known, f"{where}, {shorten(name)}")
+        chosen.append(found)
+    return Request(name, "", tuple(chosen))
+
+
+def request_of_graph(name: str, graph: Graph) -> Request:
+    """Give the request for the forward ops of a graph of one example.
+
+    A multiply-add is 2 FLOP, so the multiply-adds of an op are half of its FLOP.
+    """
+    costs = [op_cost(graph, op) for op in graph.ops if op.part == "forward"]
+    return Request(name, "", tuple(Asked(one.name, one.kind, one.flop // 2) for one in costs))
+
+
+def _layer_names(table: Mapping[str, Any], where: str) -> list[str]:
+    names = table.get("layers")
+    if not isinstance(names, list) or not names:
+        raise InputError(f"{where}: 'layers' must be a list of the layers to add up")
+    seen = set()
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{where}: 'layers': a layer is a name, not {shorten(name)}")
+        if plain_layer(name) in seen:
+            raise InputError(f"{where}: layer {shorten(name)} is listed twice")
+        seen.add(plain_layer(name))
+    return names
+
+
+def _net_file(name: str, where: str, folders: Iterable[Path]) -> dict[str, Asked]:
+    """Give the layers of a file by their plain names."""
+    path = _inside(name, where, folders)
+    shown = f"netfile {shorten(name)}"
+    rows = json_document(read_content(str(path), "netfile"), shown)
+    if not isinstance(rows, list):
+        raise InputError(f"{shown}: must be a list of layers")
+    layers: dict[str, Asked] = {}
+    for row in rows:
+        layer = _file_layer(row, shown)
+        if layers.setdefault(plain_layer(layer.name), layer) is not layer:
+            raise InputError(f"{shown}: layer {shorten(layer.name)} is listed twice")
+    return layers
+
+
+def _inside(name: str, where: str, folders: Iterable[Path]) -> Path:
+    """Give the path of a file that lies in one of the folders or below it."""
+    places = list(folders)
+    for folder in places:
+        try:
+            path = (folder / name).resolve()
+            inside = path.is_relative_to(folder.resolve())
+            if inside and path.exists():
+                return path
+        except (OSError, ValueError, RuntimeError):  # too long, with a NUL, links in a circle
+            raise InputError(f"{where}: netfile {shorten(name)} is no path") from None
+        if not inside:
+            raise InputError(f"{where}: netfile {shorten(name)} lies outside of {shorten(folder)}")
+    looked = " or ".join(shorten(str(folder)) for folder in places)
+    raise InputError(f"{where}: netfile {shorten(name)}: no such file in {looked}")
+
+
+def _file_layer(row: object, where: str) -> Asked:
+    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
+        raise InputError(f"{where}: a layer is an object with 'name' and 'type'")
+    place = f"{where}, layer {shorten(row['name'])}"
+    kind, macs = row.get("type"), row.get("macs")
+    if not isinstance(kind, str):
+        raise InputError(f"{place}: 'type' must be a text")
+    if macs is not None:
+        if isinstance(macs, bool) or not isinstance(macs, int):
+            raise InputError(f"{place}: 'macs' must be a whole number, not {shorten(macs)}")
+        if not 0 <= macs <= LARGEST:
+            raise InputError(f"{place}: 'macs' must be from 0 to 2^53, not {shorten(macs)}")
+    return Asked(row["name"], kind, macs)
