@@ -105,7 +105,14 @@ def test_dram_of_weight_stationary_by_hand(
     assert run.time_s == max(run.cycles / 10, dram_bytes / memory_bytes_per_s)
 
 
-# The same product, output stationary: m has 4 tiles, n has 2; a panel of A is 2*4 = 8 bytes, one
+def test_sums_of_a_single_tile_need_no_buffer() -> None:
+    """k = 2 fits on the rows: A [8, 2] passes for both tiles of n, B [2, 6] once."""
+    run = matmul(replace(ROOMY, buffer_bytes=1), 8, 2, 6, "weight")
+    assert (run.passes, run.dram_bytes) == (1, 2 * 16 + 12 + 48)
+    assert run.buffer_write_bytes == 48
+
+
+# A [8, 4] B [4, 6] again, output stationary: m has 4 tiles, n has 2; a panel of A is 2*4 = 8 bytes, one
 # of B 4*3 = 12.
 @pytest.mark.parametrize(
     ("buffer_bytes", "dram_bytes"),
