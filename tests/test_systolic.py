@@ -112,8 +112,8 @@ def test_sums_of_a_single_tile_need_no_buffer() -> None:
     assert run.buffer_write_bytes == 48
 
 
-# A [8, 4] B [4, 6] again, output stationary: m has 4 tiles, n has 2; a panel of A is 2*4 = 8 bytes, one
-# of B 4*3 = 12.
+# A [8, 4] B [4, 6] again, output stationary: m has 4 tiles, n has 2; a panel of A is 2*4 = 8 bytes,
+# one of B 4*3 = 12.
 @pytest.mark.parametrize(
     ("buffer_bytes", "dram_bytes"),
     [
