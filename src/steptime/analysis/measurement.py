@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
 from steptime.analysis.tables import summarize
@@ -32,6 +33,8 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         "parts": None,
         "first_step_s": _value(record, "first_step_s"),
         "peak_memory_bytes": _value(record, "peak_memory_bytes"),
+        "energy_j": _middle(record, "energy_j"),
+        "power_w": _middle(record, "power_w"),
         "flop": flop,
         "flop_per_s": None,
         "fraction_of_peak": dict.fromkeys(peaks),
@@ -78,8 +81,16 @@ def _value(record: Record, name: str) -> float | None:
     return None if quantity is None else quantity.value
 
 
+def _middle(record: Record, name: str) -> float | None:
+    """Give the median over runs of a quantity that a run has one sample of."""
+    quantity = record.quantities.get(name)
+    return median(quantity.samples) if quantity and quantity.samples else None
+
+
 def _remarks(record: Record, interval: str) -> list[str]:
     remarks = []
+    if record.env.get("energy_meter") and "energy_j" not in record.quantities:
+        remarks.append(f"no energy: {record.env['energy_meter']}")
     if record.env.get("few_samples"):
         remarks.append("fewer than 20 samples: a longer --budget gives more")
     if record.env.get("steady") is False:

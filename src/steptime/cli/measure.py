@@ -124,6 +124,9 @@ def run(
     parts: Annotated[
         bool, typer.Option("--parts", help="Time forward, backward and update apart, too.")
     ] = False,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Meter the energy of a step, in as long again.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Keep the record in this folder.")
     ] = None,
@@ -139,7 +142,7 @@ def run(
     workload = options.workload_of(model, batch, dtype, phase, optimizer)
     build_step(workload)  # sizes that fit nowhere are refused before a worker starts
     cell = Cell(workload, backend, _options(device, threads, compile_, tf32))
-    how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs)
+    how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
     try:
         if out is None:
@@ -202,6 +205,10 @@ def _show_run(document: dict[str, Any]) -> None:
         rows.append((f"  of the {name} peak", None if share is None else f"{100 * share:.3g} %"))
     peak = document["peak_memory_bytes"]
     rows.append(("peak memory", None if peak is None else size(peak)))
+    if document["energy_j"] is not None:
+        rows.append(("energy", si(document["energy_j"], "J")))
+        power = si(document["power_w"], "W")
+        rows.append(("  mean power", f"{power} ({document['env']['energy_meter']})"))
     samples = f"{len(step['samples'])}, {document['disturbed']} of them disturbed"
     rows.append(("samples", samples))
     output.table(title, ("", "measured"), rows)

@@ -34,6 +34,7 @@ from steptime.measure.contract import (
     method,
 )
 from steptime.measure.disturbance import Watch
+from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.timing import WARM_UP_RULE, Samples, take_samples
 
 
@@ -151,6 +152,19 @@ def _measured(
         quantities["peak_memory_bytes"] = Quantity(float(peak))
     if request["parts"]:
         quantities.update(_parts(prepared, len(samples.step_s), samples.steps_per_sample))
+    metered = {}
+    if request["energy"]:
+        energy = take_energy(
+            prepared.step,
+            prepared.sync,
+            samples.steps_per_sample,
+            max(LEAST_S, request["timing"]["budget_s"]),
+            lambda: meters(session.options.device),
+        )
+        metered["energy_meter"] = energy.meter
+        for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):
+            if value is not None:
+                quantities[name] = Quantity(samples=(value,), columns={"run": (0,)})
     facts = {
         "memory_meter": meter,
         "absent_counters": dict(watch.absent),
@@ -159,6 +173,7 @@ def _measured(
         "few_samples": samples.few_samples,
         "warmup_s": list(samples.warmup_s),
         "steps_per_sample": samples.steps_per_sample,
+        **metered,
         **prepared.facts,
     }
     return replace(record, quantities=quantities, env={**record.env, **facts})

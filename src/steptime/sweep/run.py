@@ -32,6 +32,7 @@ class How:
     parts: bool = False
     runs: int = 1
     try_all: bool = False
+    energy: bool = False
 
 
 @dataclass
@@ -114,6 +115,7 @@ def _measure_once(workers: Workers, worker: Worker, cell: Cell, how: How, round_
         "platform": place.platform,
         "timing": {"budget_s": how.budget_s},
         "parts": how.parts,
+        "energy": how.energy,
         "runs": how.runs,
         "round": round_,
     }

@@ -1,0 +1,261 @@
+"""Energy from the machine's own meters: RAPL counters of a CPU, NVML of an NVIDIA GPU.
+
+Steps run for a while after the timed ones, with the meters read at both ends and every 50 ms in
+between: a counter's rises are added up, whatever it wraps at, and power is integrated over time
+(trapezoids). RAPL counts whole processor packages and their memory, NVML a whole GPU, whoever
+uses them. A meter that is absent gives no number and says why.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from steptime.measure.disturbance import AbsentError
+from steptime.measure.procfs import read_text
+
+EVERY_S = 0.05
+LEAST_S = 1.0  # GPUs renew their counters about every 0.1 s
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Meter:
+    """One meter: `read` gives joules since some moment, or watts, and raises `AbsentError`.
+
+    A counter of joules begins again at 0 after `range_j`; None for one that never does.
+    """
+
+    name: str
+    read: Callable[[], float]
+    unit: Literal["J", "W"]
+    range_j: float | None = None
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Joules a step and mean power, both None where there is no meter; `meter` then says why."""
+
+    step_j: float | None
+    power_w: float | None
+    meter: str
+
+
+def rise_j(meter: Meter, before: float, after: float, elapsed_s: float) -> float:
+    """Give the joules between two readings; a counter may have wrapped once.
+
+    Raises `AbsentError` for a counter that fell and does not wrap.
+    """
+    if meter.unit == "W":
+        return (before + after) / 2 * elapsed_s
+    if after >= before:
+        return after - before
+    if meter.range_j is None:
+        raise AbsentError(f"{meter.name} was reset")
+    return after - before + meter.range_j
+
+
+def meters(
+    device: str, root: Path = Path("/"), environ: Mapping[str, str] = os.environ
+) -> tuple[Meter, ...]:
+    """Give the meters of `cpu` or `cuda[:n]`, to be added; raises `AbsentError`, saying why."""
+    kind, _, number = device.partition(":")
+    if kind == "cpu":
+        return rapl(root)
+    if kind != "cuda":
+        raise AbsentError(f"no meter is known for {kind}")
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError as error:
+        raise AbsentError("NVML needs the package nvidia-ml-py") from error
+    return (gpu(nvml, int(number or 0), environ),)
+
+
+def rapl(root: Path) -> tuple[Meter, ...]:
+    """Give the RAPL counters of all packages, and of memory where it has its own.
+
+    Raises `AbsentError` where there is none, or it may not be read.
+    """
+    folder = root / "sys/class/powercap"
+    zones = {zone: read_text(zone / "name") or "" for zone in sorted(folder.glob("intel-rapl:*"))}
+    found = tuple(
+        _zone(zone, name)
+        for zone, name in zones.items()
+        if name.startswith("package-") or name == "dram"
+    )
+    if not found:
+        raise AbsentError("no RAPL counters under /sys/class/powercap")
+    return found
+
+
+def _zone(zone: Path, name: str) -> Meter:
+    path = zone / "energy_uj"
+
+    def read() -> float:
+        return _microjoules(path)
+
+    read()
+    return Meter(f"RAPL {name}", read, "J", _microjoules(zone / "max_energy_range_uj"))
+
+
+def _microjoules(path: Path) -> float:
+    where = f"{path.parent.name}/{path.name}"
+    try:
+        return int(path.read_text(encoding="utf-8")) * 1e-6
+    except PermissionError as error:
+        raise AbsentError(f"RAPL: no permission to read {where} (root has it)") from error
+    except (OSError, ValueError) as error:
+        raise AbsentError(f"RAPL: cannot read {where}") from error
+
+
+def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
+    """Give the meter of the GPU that CUDA calls `number`, by the module `pynvml`.
+
+    The counter of energy (Volta and later), else power. Raises `AbsentError` where NVML has
+    neither, and where it cannot be said which GPU it is.
+    """
+    try:
+        nvml.nvmlInit()
+        handle = _handle(nvml, number, environ)
+        _refuse_shared(nvml, handle)
+    except nvml.NVMLError as error:
+        raise AbsentError(f"NVML: {error}") from error
+    counter = _reader(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    power = _reader(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+    try:
+        counter()
+    except AbsentError:  # before Volta
+        power()
+        return Meter("NVML sampled power", power, "W")
+    return Meter("NVML energy counter", counter, "J")
+
+
+def _reader(nvml: Any, function: Callable[[Any], int], handle: Any) -> Callable[[], float]:
+    """Give a reader of a number that NVML gives in thousandths."""
+
+    def read() -> float:
+        try:
+            return function(handle) / 1000
+        except nvml.NVMLError as error:
+            raise AbsentError(f"NVML: {error}") from error
+
+    return read
+
+
+def _handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
+    """Give NVML's handle of a CUDA device. CUDA numbers GPUs in another order unless told."""
+    visible = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    name = str(number)
+    if visible != [""]:
+        name = visible[number] if number < len(visible) else ""
+    if name.startswith("GPU-"):
+        return nvml.nvmlDeviceGetHandleByUUID(name)
+    count = nvml.nvmlDeviceGetCount()
+    ordered = count == 1 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not (ordered and name.isdecimal() and int(name) < count):
+        raise AbsentError(
+            f"NVML: cannot tell which of {count} GPUs cuda:{number} is (CUDA_DEVICE_ORDER="
+            "PCI_BUS_ID says it)"
+        )
+    return nvml.nvmlDeviceGetHandleByIndex(int(name))
+
+
+def _refuse_shared(nvml: Any, handle: Any) -> None:
+    """Raise `AbsentError` for a GPU that is cut into instances, for its meter is of all of them."""
+    try:
+        cut = nvml.nvmlDeviceGetMigMode(handle)[0]
+    except nvml.NVMLError:  # a GPU that cannot be cut
+        return
+    if cut:
+        raise AbsentError("NVML: the GPU is cut into instances (MIG), its meter is of all of them")
+
+
+class Recording:
+    """Joules of some meters while a block runs, read by a thread; `seconds` is its length.
+
+    `failure` says why a meter failed meanwhile; `joules` is then without meaning.
+    """
+
+    def __init__(self, found: Sequence[Meter], clock: Clock = time.perf_counter) -> None:
+        self.joules = 0.0
+        self.seconds = 0.0
+        self.failure = ""
+        self._meters = found
+        self._clock = clock
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Take the first reading; raises `AbsentError` where that fails."""
+        self._values, self._at_s = [meter.read() for meter in self._meters], self._clock()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take the last reading."""
+        self._ended.set()
+        self._thread.join()
+        self._add()
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            self._add()
+
+    def _add(self) -> None:
+        try:
+            values, at_s = [meter.read() for meter in self._meters], self._clock()
+            elapsed_s = at_s - self._at_s
+            self.joules += sum(
+                rise_j(meter, before, after, elapsed_s)
+                for meter, before, after in zip(self._meters, self._values, values, strict=True)
+            )
+        except AbsentError as error:
+            self.failure = self.failure or str(error)
+            return
+        self.seconds += elapsed_s
+        self._values, self._at_s = values, at_s
+
+
+def take_energy(
+    step: Callable[[], None],
+    sync: Callable[[], object],
+    steps: int,
+    least_s: float,
+    find: Callable[[], Sequence[Meter]],
+    clock: Clock = time.perf_counter,
+) -> Energy:
+    """Give the energy of a step: run `steps` and `sync`, again and again, for `least_s` seconds.
+
+    `find` gives the meters. What `step` raises passes through.
+    """
+    try:
+        found = find()
+        sync()
+        with Recording(found, clock) as recording:
+            began_s, done = clock(), 0
+            while not done or clock() - began_s < least_s:
+                for _ in range(steps):
+                    step()
+                sync()
+                done += steps
+    except AbsentError as error:
+        return Energy(None, None, str(error))
+    name = " + ".join(meter.name for meter in found)
+    if recording.failure:
+        return Energy(None, None, recording.failure)
+    if not recording.joules:
+        return Energy(None, None, f"{name} stood still for {recording.seconds:.3g} s")
+    return Energy(recording.joules / done, recording.joules / recording.seconds, name)
