@@ -143,7 +143,8 @@ _ENERGY = [
     ("fc --accelerator eie+eie", "accelerator 'eie+eie': two for the part 'fc'"),
     (f"fc --accelerator {LONG}", f"unknown accelerator '{LONG[:60]}...'"),
     ("fc --method fodlm", "unknown method 'fodlm'; did you mean 'fodlam'?"),
-    ("fc --method fodlam --by-op", "--by-op: method fodlam prints sums alone"),
+    ("fc --method fodlam --by-op", "--by-op: method fodlam prints only what the original does"),
+    ("fc --method fodlam --dram", "--dram: method fodlam prints only what the original does"),
     ("fc --method fodlam --process 45nm", "--process is of method accelerator"),
     ("fc --method fodlam --scaling none", "--scaling is of method accelerator"),
     ("fc --process 65um", "process '65um' is not of the form 65nm, 45nm-lp or 65nm@1.1V"),
@@ -153,7 +154,7 @@ _ENERGY = [
     ("fc --scaling stillmaker-baas --process 32nm", "needs its voltage"),
     ("fc --nets folder.toml", "--nets is for the netfile of a configuration"),
     ("fc --nets absent", "--nets 'absent': no such folder"),
-    ("--diagnose --by-op", "--by-op and --nets need a network beside --diagnose"),
+    ("--diagnose --by-op", "--by-op, --dram and --nets need a network beside --diagnose"),
 ]
 
 LINES = [

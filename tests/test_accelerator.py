@@ -152,6 +152,23 @@ def test_any_other_layer_costs_its_multiply_adds() -> None:
     assert low < conv.energy_j + fc.energy_j < high
 
 
+def test_dram_has_a_line_of_its_own() -> None:
+    found = estimate(_whole("AlexNet"), CHIPS).dram()
+    moved = (5.0 + 4.0 + 3.0 + 2.1 + 1.3) * 1e6 / 4  # MB of a batch of 4; EIE's are not known
+    assert found["dram_bytes"] == pytest.approx(moved)
+    assert found["energy_low_j"] == pytest.approx(moved * 1300e-12 / 8)
+    assert found["energy_high_j"] == pytest.approx(moved * 2600e-12 / 8)
+    assert found["energy_j"] == pytest.approx(moved * 1950e-12 / 8)
+    layers = (Asked("a", "conv2d", 1000), Asked("b", "linear", 10))
+    scaled = estimate(Request("mine", "", layers), CHIPS).dram()
+    mean = (15.4e6 / 4 + 321.3e6 / 3) / (665_784_864 + 15_346_630_656)
+    assert scaled["dram_bytes"] == pytest.approx(1000 * mean)
+    # CONV5-3 and CONV1-1 of VGG-16
+    least, most = 5.6e6 / 3 / 462_422_016, 15.4e6 / 3 / 86_704_128
+    assert scaled["energy_low_j"] == pytest.approx(1000 * least * 1300e-12 / 8)
+    assert scaled["energy_high_j"] == pytest.approx(1000 * most * 2600e-12 / 8)
+
+
 def test_one_chip_runs_its_own_part() -> None:
     only = chips_at(accelerators("eie"), Process(45), "none")
     found = estimate(Request("mine", "", (Asked("a", "conv2d", 1), Asked("b", "linear", 1))), only)

@@ -74,11 +74,15 @@ def test_a_network_with_attention_names_what_is_left_out(
 
 def test_tables_for_people(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     (place / "a.json").write_text('{"net": "AlexNet", "layers": ["CONV1", "FC6"]}')
-    assert run(["energy", "a.json", "--by-op", "--diagnose"]) == 0
+    assert run(["energy", "a.json", "--by-op", "--dram", "--diagnose"]) == 0
     shown = capsys.readouterr().out
     assert "AlexNet, one example on eyeriss+eie, 65nm (dennard)" in shown
     assert "5.225 ms" in shown  # 20.9 ms / 4
+    assert "DRAM, not in the total" in shown
     assert "each network from the others of its table" in shown
+    found = _answer(capsys, "a.json", "--dram")
+    assert found["dram"]["dram_bytes"] == pytest.approx(5.0e6 / 4)
+    assert "dram" not in _answer(capsys, "a.json")
 
 
 def test_diagnosis_needs_no_network(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.units import seconds, si
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from steptime.predict.accelerator import Chip, Estimate
     from steptime.predict.request import Request
@@ -63,6 +63,9 @@ def energy(
             "--nets", metavar="DIR", help="Where a netfile is looked for, before its own folder."
         ),
     ] = None,
+    dram: Annotated[
+        bool, typer.Option("--dram", help="Show the energy of DRAM too, on a line of its own.")
+    ] = False,
     diagnose: Annotated[
         bool,
         typer.Option(
@@ -83,22 +86,24 @@ def energy(
         raise unknown("method", method, METHODS)
     chips, how = _chips(accelerator, method, process, scaling)
     if diagnose and network is None:
-        if by_op or nets is not None:
-            raise InputError("--by-op and --nets need a network beside --diagnose")
+        if by_op or dram or nets is not None:
+            raise InputError("--by-op, --dram and --nets need a network beside --diagnose")
         _emit_diagnosis(diagnosis(chips), json)
         return
     request = _request(network, nets)
     found = estimate(request, chips)
-    more = {"diagnosis": diagnosis(chips)} if diagnose else {}
+    more: dict[str, Any] = {"diagnosis": diagnosis(chips)} if diagnose else {}
     if method == "fodlam":
-        if by_op:
-            raise InputError("--by-op: method fodlam prints sums alone; leave out one of them")
+        for asked, option in ((by_op, "--by-op"), (dram, "--dram")):
+            if asked:
+                raise InputError(f"{option}: method fodlam prints only what the original does")
         _note_not_covered(found)
         output.emit_json({**published_form(found), **more})
     elif json:
+        more |= {"dram": found.dram()} if dram else {}
         output.emit_json({**_document(request, found, how), **more})
     else:
-        _show(request, found, how, by_op)
+        _show(request, found, how, dram, by_op)
         if diagnose:
             _emit_diagnosis(more["diagnosis"], json=False)
 
@@ -161,7 +166,7 @@ def _request(network: str | None, nets: Path | None) -> Request:
 def _standard_input() -> bytes:
     from steptime.importers import LARGEST_FILE_BYTES
 
-    if sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():
         raise InputError("give CONFIG or MODEL, or a configuration on standard input")
     content = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)
     if len(content) > LARGEST_FILE_BYTES:
@@ -179,13 +184,16 @@ def _document(request: Request, found: Estimate, how: dict[str, Any]) -> dict[st
     }
 
 
-def _show(request: Request, found: Estimate, how: dict[str, Any], by_op: bool) -> None:
+def _show(request: Request, found: Estimate, how: dict[str, Any], dram: bool, by_op: bool) -> None:
     title = (
         f"{request.name}, one example on {'+'.join(how['accelerators'])}, "
         f"{how['process']} ({how['scaling']})"
     )
     columns = ("", "latency", "low..high", "energy", "low..high")
-    output.table(title, columns, [_row(part, sums) for part, sums in found.sums().items()])
+    rows = [_row(part, sums) for part, sums in found.sums().items()]
+    if dram:
+        rows.append(_row("DRAM, not in the total", found.dram()))
+    output.table(title, columns, rows)
     if by_op:
         output.table(
             "", ("op", *columns[1:]), [_row(one.name, asdict(one)) for one in found.layers]
@@ -202,13 +210,14 @@ def _note_not_covered(found: Estimate) -> None:
         output.note(f"note: not covered, counted as nothing: {names}")
 
 
-def _row(name: str, sums: dict[str, Any]) -> tuple[object, ...]:
+def _row(name: str, found: Mapping[str, Any]) -> tuple[object, ...]:
+    latency = found.get("latency_s")
     return (
         name,
-        seconds(sums["latency_s"]),
-        _range(sums["latency_low_s"], sums["latency_high_s"], "s"),
-        si(sums["energy_j"], "J"),
-        _range(sums["energy_low_j"], sums["energy_high_j"], "J"),
+        None if latency is None else seconds(latency),
+        _range(found.get("latency_low_s"), found.get("latency_high_s"), "s"),
+        si(found["energy_j"], "J"),
+        _range(found["energy_low_j"], found["energy_high_j"], "J"),
     )
 
 

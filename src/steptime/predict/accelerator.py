@@ -34,11 +34,15 @@ class Chip:
 
     def cost(self, layer: MeasuredLayer) -> Cost:
         """Give the cost of a measured layer for one example."""
-        examples = 1 if self.whole_batch else layer.batch
+        examples = self.examples(layer)
         return Cost(
             layer.latency_s * self.scale.time / examples,
             layer.energy_j * self.scale.energy / examples,
         )
+
+    def examples(self, layer: MeasuredLayer) -> int:
+        """Give how many examples a measured layer's row is taken for."""
+        return 1 if self.whole_batch else layer.batch
 
     def cost_per_mac(self, layers: Iterable[MeasuredLayer]) -> Cost:
         """Give total cost over total multiply-adds of measured layers that state theirs."""
@@ -55,7 +59,8 @@ class LayerEstimate:
     """Cost of one layer for one example.
 
     `part` is what of the network it is (`conv`, `fc`). Low and high are of the cheapest and the
-    dearest measured layer a multiply-add; None for a layer that was measured itself.
+    dearest measured layer a multiply-add; None for a layer that was measured itself. Bytes of DRAM
+    are None where the chip's table has none.
     """
 
     name: str
@@ -68,8 +73,12 @@ class LayerEstimate:
     energy_j: float
     energy_low_j: float | None
     energy_high_j: float | None
+    dram_bytes: float | None
+    dram_low_bytes: float | None
+    dram_high_bytes: float | None
 
 
+DRAM_J_PER_BYTE = (1300e-12 / 8, 2600e-12 / 8)  # Horowitz, ISSCC 2014: a word of 64 bits
 SUMMED = (
     "latency_s",
     "latency_low_s",
@@ -97,6 +106,22 @@ class Estimate:
                 for name in SUMMED
             }
             for part in (*self.parts, TOTAL)
+        }
+
+    def dram(self) -> dict[str, float]:
+        """Give the energy of DRAM, which is in no other sum, for the layers whose bytes are known.
+
+        Low and high are the fewest bytes at the least energy a byte, and the most at the most; in
+        between stand the tables' bytes at the mean of both energies.
+        """
+        known = [one for one in self.layers if one.dram_bytes is not None]
+        low, high = DRAM_J_PER_BYTE
+        moved = sum(one.dram_bytes or 0.0 for one in known)
+        return {
+            "dram_bytes": moved,
+            "energy_j": moved * (low + high) / 2,
+            "energy_low_j": sum(one.dram_low_bytes or 0.0 for one in known) * low,
+            "energy_high_j": sum(one.dram_high_bytes or 0.0 for one in known) * high,
         }
 
 
@@ -170,6 +195,7 @@ def _table(net: str, chips: Sequence[Chip]) -> dict[str, tuple[Chip, MeasuredLay
 
 def _looked_up(chip: Chip, row: MeasuredLayer) -> LayerEstimate:
     cost = chip.cost(row)
+    dram = None if row.dram_bytes is None else row.dram_bytes / chip.examples(row)
     return LayerEstimate(
         name=row.name,
         part=chip.accelerator.kind,
@@ -181,6 +207,9 @@ def _looked_up(chip: Chip, row: MeasuredLayer) -> LayerEstimate:
         energy_j=cost.energy_j,
         energy_low_j=None,
         energy_high_j=None,
+        dram_bytes=dram,
+        dram_low_bytes=dram,
+        dram_high_bytes=dram,
     )
 
 
@@ -199,6 +228,7 @@ def _scaled(asked: Asked, chip: Chip) -> LayerEstimate:
     each = [chip.cost_per_mac([row]) for row in rows]
     latencies = [one.latency_s for one in each]
     energies = [one.energy_j for one in each]
+    dram = _dram_bytes_per_mac(chip)
     return LayerEstimate(
         name=asked.name,
         part=chip.accelerator.kind,
@@ -210,7 +240,23 @@ def _scaled(asked: Asked, chip: Chip) -> LayerEstimate:
         energy_j=asked.macs * mean.energy_j,
         energy_low_j=asked.macs * min(energies),
         energy_high_j=asked.macs * max(energies),
+        dram_bytes=asked.macs * dram[0] if dram else None,
+        dram_low_bytes=asked.macs * dram[1] if dram else None,
+        dram_high_bytes=asked.macs * dram[2] if dram else None,
     )
+
+
+def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:
+    """Give total over total, the least and the most of the measured layers, or None."""
+    rows = [
+        (row.dram_bytes / chip.examples(row), row.macs)
+        for row in chip.accelerator.scalable
+        if row.dram_bytes is not None and row.macs
+    ]
+    if not rows:
+        return None
+    each = [moved / macs for moved, macs in rows]
+    return sum(moved for moved, _ in rows) / sum(macs for _, macs in rows), min(each), max(each)
 
 
 def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
