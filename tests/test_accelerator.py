@@ -129,6 +129,16 @@ def test_eie_runs_18800_alexnets_a_second() -> None:
     assert 1 / sum(row.latency_s for row in alexnet.layers) == pytest.approx(1.88e4, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("platform", "slower", "energy"),
+    [("Core i7-5930K", 189, 24_000), ("GeForce Titan X", 13, 3_400)],
+)
+def test_eie_beside_cpu_and_gpu(platform: str, slower: float, energy: float) -> None:
+    (found,) = (row for row in diagnosis(CHIPS)["rivals"] if row["platform"] == platform)
+    assert found["latency_ratio"] == pytest.approx(slower, rel=0.05)
+    assert found["energy_ratio"] == pytest.approx(energy, rel=0.05)
+
+
 def test_any_other_layer_costs_its_multiply_adds() -> None:
     layers = (Asked("a", "conv2d", 1000), Asked("b", "linear", 10), Asked("c", "attention", 7))
     found = estimate(Request("mine", "", layers), CHIPS)

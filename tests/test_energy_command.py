@@ -87,7 +87,7 @@ def test_tables_for_people(capsys: pytest.CaptureFixture[str], place: Path) -> N
 
 def test_diagnosis_needs_no_network(capsys: pytest.CaptureFixture[str]) -> None:
     found = _answer(capsys, "--diagnose")
-    assert set(found) == {"layers", "cross"}
+    assert set(found) == {"layers", "cross", "rivals"}
     per_batch = _answer(capsys, "--diagnose", "--method", "fodlam")
     first, published = found["layers"][0], per_batch["layers"][0]
     assert published["energy_j_per_mac"] == pytest.approx(4 * first["energy_j_per_mac"])

@@ -263,3 +263,17 @@ def _emit_diagnosis(found: dict[str, list[dict[str, Any]]], json: bool) -> None:
             for row in found["cross"]
         ],
     )
+    if found["rivals"]:
+        output.table(
+            "other platforms of the papers, over the accelerator (geometric means of layers)",
+            ("accelerator", "platform", "latency", "energy"),
+            [
+                (
+                    row["accelerator"],
+                    row["platform"],
+                    f"{row['latency_ratio']:.4g} x",
+                    f"{row['energy_ratio']:,.0f} x",
+                )
+                for row in found["rivals"]
+            ],
+        )

@@ -7,8 +7,9 @@ after another; what the chips do not run costs nothing and is named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import NamedTuple
 
 from steptime.core.errors import InputError, shorten, unknown
@@ -260,10 +261,10 @@ def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:
 
 
 def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
-    """Give `layers`, the cost a multiply-add of each measured layer, and `cross`.
+    """Give `layers`, the cost a multiply-add of each measured layer, `cross` and `rivals`.
 
     `cross` predicts each network of a table from the other networks of that table; `ratio` is
-    predicted over measured.
+    predicted over measured. `rivals` are the platforms that the paper compares with, as published.
     """
     layers: list[dict[str, object]] = []
     cross: list[dict[str, object]] = []
@@ -285,7 +286,25 @@ def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
             others = [row for row in accelerator.scalable if row not in rows]
             if others:
                 cross.append({**place, **_crossed(chip, rows, others)})
-    return {"layers": layers, "cross": cross}
+    rivals = [row for chip in chips for row in _rivals(chip.accelerator)]
+    return {"layers": layers, "cross": cross, "rivals": rivals}
+
+
+def _rivals(accelerator: Accelerator) -> Iterator[dict[str, object]]:
+    """Give how many times slower, and of how much more energy, each rival is.
+
+    Geometric means over the layers: 1 s and 4 s in place of 1 s are 2 times slower.
+    """
+    rows = [row for net in accelerator.networks for row in net.layers]
+    for rival in accelerator.rivals:
+        slower = [s / row.latency_s for s, row in zip(rival.latencies_s, rows, strict=True)]
+        power = [rival.power_w / row.power_w for row in rows]
+        yield {
+            "accelerator": accelerator.name,
+            "platform": rival.name,
+            "latency_ratio": geometric_mean(slower),
+            "energy_ratio": geometric_mean(slower) * geometric_mean(power),
+        }
 
 
 def _scalable(networks: Iterable[MeasuredNetwork]) -> Mapping[str, tuple[MeasuredLayer, ...]]:

@@ -51,6 +51,15 @@ class MeasuredNetwork:
 
 
 @dataclass(frozen=True)
+class Rival:
+    """Another platform that the paper timed; `latencies_s` are of the accelerator's layers."""
+
+    name: str
+    power_w: float
+    latencies_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Accelerator:
     """A chip with its tables.
 
@@ -65,6 +74,7 @@ class Accelerator:
     process_nm: int
     voltage_v: float | None
     networks: tuple[MeasuredNetwork, ...]
+    rivals: tuple[Rival, ...]
     source: str
     note: str
 
@@ -108,6 +118,10 @@ def _read(name: str) -> Accelerator:
         process_nm=table["process_nm"],
         voltage_v=table.get("voltage_V"),
         networks=tuple(_network(one, power) for one in table["networks"]),
+        rivals=tuple(
+            Rival(one["name"], one["power_W"], tuple(us * 1e-6 for us in one["latency_us"]))
+            for one in table.get("rivals", ())
+        ),
         source=table["source"],
         note=table["note"],
     )
