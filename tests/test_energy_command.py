@@ -119,6 +119,8 @@ def test_a_netfile_lies_beside_its_configuration_or_in_a_given_folder(
         ('{"net": "VGG16", "layers": "FC6"}', "'layers' must be a list"),
         ('{"net": "VGG16", "layers": [6]}', "a layer is a name, not '6'"),
         ('{"net": "VGG16"}', "'layers' must be a list"),
+        ('{"net": "VGG16", "layers": ["FC\\ud800"]}', "a layer is a name, not 'FC?'"),
+        ('{"netfile": "half.json", "layers": ["a"]}', "a layer is an object with 'name'"),
         ('{"net": 16, "layers": ["FC6"]}', "'net' is a name, not '16'"),
         ('{"layers": ["FC6"]}', "give one of 'net' and 'netfile'"),
         ('{"net": "a", "netfile": "b", "layers": ["c"]}', "give one of 'net' and 'netfile'"),
@@ -130,7 +132,7 @@ def test_a_netfile_lies_beside_its_configuration_or_in_a_given_folder(
         ('{"netfile": "../net.json", "layers": ["a"]}', "'../net.json' lies outside of"),
         ('{"netfile": "/etc/passwd", "layers": ["a"]}', "'/etc/passwd' lies outside of"),
         ('{"netfile": "link.json", "layers": ["a"]}', "'link.json' lies outside of"),
-        ('{"netfile": "a\\u0000b", "layers": ["a"]}', "is no path"),
+        ('{"netfile": "a\\u0000b", "layers": ["a"]}', "'netfile' is a name, not 'a?b'"),
         ('{"netfile": "' + "x" * 5000 + '", "layers": ["a"]}', "x" * 60),
         ('{"netfile": ".", "layers": ["a"]}', "Is a directory"),
         ('{"netfile": "net.json", "layers": ["conv2"]}', "unknown layer 'conv2'; did you mean"),
@@ -161,6 +163,7 @@ def test_mistakes_of_configurations(
         "twice": [layer, {**layer, "name": "A"}],
         "object": {"a": layer},
         "names": ["a"],
+        "half": [{"name": "a\ud800", "type": "Convolution"}],
     }
     folder = tmp_path / "inside"
     folder.mkdir()

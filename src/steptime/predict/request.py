@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
@@ -83,7 +83,7 @@ def request_of_configuration(table: object, where: str, folders: Iterable[Path])
     if len(given) != 1:
         raise InputError(f"{where}: give one of 'net' and 'netfile'")
     name = table[given[0]]
-    if not isinstance(name, str) or not name:
+    if not _is_name(name):
         raise InputError(f"{where}: '{given[0]}' is a name, not {shorten(name)}")
     names = _layer_names(table, where)
     if given[0] == "net":
@@ -108,13 +108,18 @@ def request_of_graph(name: str, graph: Graph) -> Request:
     return Request(name, "", tuple(Asked(one.name, one.kind, one.flop // 2) for one in costs))
 
 
+def _is_name(value: object) -> TypeGuard[str]:
+    """Whether a value is a text of one line that can be shown."""
+    return isinstance(value, str) and value != "" and value.isprintable()
+
+
 def _layer_names(table: Mapping[str, Any], where: str) -> list[str]:
     names = table.get("layers")
     if not isinstance(names, list) or not names:
         raise InputError(f"{where}: 'layers' must be a list of the layers to add up")
     seen = set()
     for name in names:
-        if not isinstance(name, str) or not name:
+        if not _is_name(name):
             raise InputError(f"{where}: 'layers': a layer is a name, not {shorten(name)}")
         if plain_layer(name) in seen:
             raise InputError(f"{where}: layer {shorten(name)} is listed twice")
@@ -146,7 +151,7 @@ def _inside(name: str, where: str, folders: Iterable[Path]) -> Path:
             inside = path.is_relative_to(folder.resolve())
             if inside and path.exists():
                 return path
-        except (OSError, ValueError, RuntimeError):  # too long, with a NUL, links in a circle
+        except (OSError, RuntimeError):  # too long, or links in a circle
             raise InputError(f"{where}: netfile {shorten(name)} is no path") from None
         if not inside:
             raise InputError(f"{where}: netfile {shorten(name)} lies outside of {shorten(folder)}")
@@ -155,11 +160,11 @@ def _inside(name: str, where: str, folders: Iterable[Path]) -> Path:
 
 
 def _file_layer(row: object, where: str) -> Asked:
-    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
+    if not isinstance(row, dict) or not _is_name(row.get("name")):
         raise InputError(f"{where}: a layer is an object with 'name' and 'type'")
     place = f"{where}, layer {shorten(row['name'])}"
     kind, macs = row.get("type"), row.get("macs")
-    if not isinstance(kind, str):
+    if not _is_name(kind):
         raise InputError(f"{place}: 'type' must be a text")
     if macs is not None:
         if isinstance(macs, bool) or not isinstance(macs, int):
