@@ -210,6 +210,12 @@ def test_scaling_from_45_to_65_nm(scaling: str, time: float, energy: float) -> N
     assert found == pytest.approx((time, energy))
 
 
+def test_the_example_of_stillmaker_and_baas() -> None:
+    """The authors' corrigendum of their section 4.2.1: 1 pJ at 65 nm, 1.3 V, in 32 nm at 0.9 V."""
+    found = factors("stillmaker-baas", read_process("65nm@1.3V"), read_process("32nm-hp@0.9V"))
+    assert found.energy == pytest.approx(0.1755, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "time", "energy"),
     [
