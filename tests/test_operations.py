@@ -95,6 +95,9 @@ def test_another_process_changes_all_but_dram() -> None:
     for level in ("arithmetic_j", "register_j", "buffer_j"):
         assert getattr(new, level) == pytest.approx(8 * getattr(old, level), rel=1e-12)
     assert new[-3:] == old[-3:]
+    assert op_energy(graph, "float32", SMALL, Process(90)) == [new]
+    for scaling in ("dennard", "stillmaker-baas"):
+        assert op_energy(graph, "float32", SMALL, Process(45), scaling) == [old]
 
 
 def test_more_reuse_and_a_larger_buffer_never_move_more() -> None:

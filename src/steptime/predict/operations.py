@@ -170,7 +170,7 @@ def op_energy(
     dtype: str,
     hierarchy: Hierarchy,
     process: Process | None = None,
-    scaling: str = "none",
+    scaling: str = "dennard",
 ) -> list[OpEnergy]:
     """Estimate the energy of every op of a graph, in the graph's order, in joules.
 
