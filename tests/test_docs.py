@@ -405,7 +405,9 @@ def test_keys_of_json(command: str, place: Path, capsys: pytest.CaptureFixture[s
         assert set(table) <= known, set(table) - known
 
 
-@pytest.mark.parametrize("topic", ["models", "devices", "links", "methods", "ops", "quantities"])
+@pytest.mark.parametrize(
+    "topic", ["models", "devices", "links", "methods", "ops", "quantities", "accelerators"]
+)
 def test_keys_of_lists(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", topic, "--json"]) == 0
     keys = list(json.loads(capsys.readouterr().out)[0])

@@ -266,11 +266,13 @@ def _emit_diagnosis(found: dict[str, list[dict[str, Any]]], json: bool) -> None:
     if found["rivals"]:
         output.table(
             "other platforms of the papers, over the accelerator (geometric means of layers)",
-            ("accelerator", "platform", "latency", "energy"),
+            ("accelerator", "platform", "weights", "batch", "latency", "energy"),
             [
                 (
                     row["accelerator"],
                     row["platform"],
+                    row["weights"],
+                    row["batch"],
                     f"{row['latency_ratio']:.4g} x",
                     f"{row['energy_ratio']:,.0f} x",
                 )

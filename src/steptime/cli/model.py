@@ -11,16 +11,17 @@ from steptime.cli import options, output
 from steptime.core.errors import unknown
 from steptime.core.units import QUANTITIES, seconds, si, size
 
-TOPICS = ("models", "devices", "links", "methods", "ops", "quantities")
+TOPICS = ("models", "devices", "links", "methods", "ops", "quantities", "accelerators")
 
 
 def list_(
     topic: Annotated[
-        str, typer.Argument(help="models, devices, links, methods, ops or quantities.")
+        str,
+        typer.Argument(help="models, devices, links, methods, ops, quantities or accelerators."),
     ] = "models",
     json: options.Json = False,
 ) -> None:
-    """List models, devices, links, methods, ops or quantities."""
+    """List models, devices, links, methods, accelerators and more."""
     if topic not in TOPICS:
         raise unknown("topic", topic, TOPICS)
     rows = _TOPICS[topic]()
@@ -38,12 +39,20 @@ _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {  # key: (title, how a 
     "memory_bytes_per_s": ("bandwidth", lambda value: si(value, "B/s")),
     "bytes_per_s": ("rate", lambda value: si(value, "B/s")),
     "latency_s": ("latency", seconds),
+    "process_nm": ("nm", str),
+    "clock_hz": ("clock", lambda value: si(value, "Hz")),
+    "area_mm2": ("mm2", str),
+    "power_w": ("power", lambda value: si(value, "W")),
 }
 
 
 def _cell(value: Any, name: str) -> object:
     if name == "options":
         return ", ".join(value)
+    if name == "published":
+        return ", ".join(
+            f"{one['workload']} {_FIGURES[one['quantity']](one['value'])}" for one in value
+        )
     if isinstance(value, dict):
         return ", ".join(f"{k}={_cell(v, name)}" for k, v in value.items())
     if isinstance(value, list):
@@ -51,6 +60,17 @@ def _cell(value: Any, name: str) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _SHOWN[name][1](value) if name in _SHOWN and value is not None else value
+
+
+_FIGURES: dict[str, Callable[[float], str]] = {  # quantity: how a person reads it
+    "op_per_s": lambda value: si(value, "op/s"),
+    "op_per_j": lambda value: si(value, "op/J"),
+    "op_per_s_per_mm2": lambda value: si(value, "op/s/mm2"),
+    "j_per_op": lambda value: f"{value * 1e12:.4g} pJ/op",
+    "examples_per_s": lambda value: f"{value:,.6g} examples/s",
+    "examples_per_j": lambda value: f"{value:,.6g} examples/J",
+    "latency_s": seconds,
+}
 
 
 def _models() -> list[dict[str, Any]]:
@@ -133,6 +153,26 @@ def _quantities() -> list[dict[str, Any]]:
     ]
 
 
+def _accelerators() -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    from steptime.predict.accelerators import designs
+
+    return [
+        {
+            "name": one.name,
+            "process_nm": one.process_nm,
+            "clock_hz": one.clock_hz,
+            "area_mm2": one.area_mm2,
+            "power_w": one.power_w,
+            "tables": list(one.networks),
+            "published": [asdict(figure) for figure in one.figures],
+            "source": one.source,
+        }
+        for one in designs()
+    ]
+
+
 _TOPICS = {
     "models": _models,
     "devices": _devices,
@@ -140,6 +180,7 @@ _TOPICS = {
     "methods": _methods,
     "ops": _ops,
     "quantities": _quantities,
+    "accelerators": _accelerators,
 }
 
 

@@ -302,6 +302,8 @@ def _rivals(accelerator: Accelerator) -> Iterator[dict[str, object]]:
         yield {
             "accelerator": accelerator.name,
             "platform": rival.name,
+            "weights": rival.weights,
+            "batch": rival.batch,
             "latency_ratio": geometric_mean(slower),
             "energy_ratio": geometric_mean(slower) * geometric_mean(power),
         }

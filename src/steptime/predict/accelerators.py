@@ -52,11 +52,44 @@ class MeasuredNetwork:
 
 @dataclass(frozen=True)
 class Rival:
-    """Another platform that the paper timed; `latencies_s` are of the accelerator's layers."""
+    """Another platform that the paper timed; `latencies_s` are of the accelerator's layers.
+
+    Of one example, in a batch of `batch`; `weights` are `dense`, or `sparse` where pruned.
+    """
 
     name: str
+    weights: str
+    batch: int
     power_w: float
     latencies_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number that a paper states for a whole chip, in SI units; a batch of None is unknown."""
+
+    workload: str
+    batch: int | None
+    quantity: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is published of a chip: `networks` have tables by layer, `figures` stand alone.
+
+    None is what the paper does not say, or what was not checked.
+    """
+
+    name: str
+    process_nm: int
+    clock_hz: float | None
+    area_mm2: float | None
+    power_w: float | None
+    networks: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    source: str
+    note: str
 
 
 @dataclass(frozen=True)
@@ -85,8 +118,13 @@ class Accelerator:
 
 
 def accelerator_names() -> list[str]:
-    """Give the names of all accelerators, sorted."""
-    return sorted(path.stem for path in _DATA.glob("*.toml"))
+    """Give the names of the accelerators that have tables by layer, sorted."""
+    return [one.name for one in designs() if one.networks]
+
+
+def designs() -> tuple[Design, ...]:
+    """Give all published chips, with and without tables by layer, sorted by name."""
+    return tuple(_design(_table(name)) for name in sorted(p.stem for p in _DATA.glob("*.toml")))
 
 
 def accelerators(text: str) -> tuple[Accelerator, ...]:
@@ -107,8 +145,43 @@ def accelerators(text: str) -> tuple[Accelerator, ...]:
 
 
 @lru_cache
+def _table(name: str) -> Mapping[str, Any]:
+    return tomllib.loads((_DATA / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+_FIGURES = {  # column: quantity in SI units, and by what the column is multiplied
+    "TOP_per_s": ("op_per_s", 1e12),
+    "TOP_per_J": ("op_per_j", 1e12),
+    "TOP_per_s_per_mm2": ("op_per_s_per_mm2", 1e12),
+    "pJ_per_op": ("j_per_op", 1e-12),
+    "examples_per_s": ("examples_per_s", 1.0),
+    "examples_per_J": ("examples_per_j", 1.0),
+    "latency_ms": ("latency_s", 1e-3),
+}
+
+
+def _design(table: Mapping[str, Any]) -> Design:
+    return Design(
+        name=table["name"],
+        process_nm=table["process_nm"],
+        clock_hz=_si(table, clock_MHz=1e6),
+        area_mm2=table.get("area_mm2"),
+        power_w=_si(table, power_W=1.0, power_mW=1e-3),
+        networks=tuple(one["name"] for one in table.get("networks", ())),
+        figures=tuple(
+            Figure(row["workload"], row.get("batch"), _FIGURES[key][0], row[key] * _FIGURES[key][1])
+            for row in table.get("published", ())
+            for key in row
+            if key not in ("workload", "batch")
+        ),
+        source=table["source"],
+        note=table["note"],
+    )
+
+
+@lru_cache
 def _read(name: str) -> Accelerator:
-    table = tomllib.loads((_DATA / f"{name}.toml").read_text(encoding="utf-8"))
+    table = _table(name)
     power = table.get("power_mW")
     return Accelerator(
         name=table["name"],
@@ -119,8 +192,15 @@ def _read(name: str) -> Accelerator:
         voltage_v=table.get("voltage_V"),
         networks=tuple(_network(one, power) for one in table["networks"]),
         rivals=tuple(
-            Rival(one["name"], one["power_W"], tuple(us * 1e-6 for us in one["latency_us"]))
-            for one in table.get("rivals", ())
+            Rival(
+                name=rival["name"],
+                weights=row["weights"],
+                batch=row["batch"],
+                power_w=rival["power_W"],
+                latencies_s=tuple(us * 1e-6 for us in row["latency_us"]),
+            )
+            for rival in map(_table, table.get("rivals", ()))
+            for row in rival["times"]
         ),
         source=table["source"],
         note=table["note"],
