@@ -198,3 +198,33 @@ def test_nothing_given_at_a_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     assert "give CONFIG or MODEL" in _mistake(capsys)
+
+
+def test_ops_that_no_chip_covers_are_estimated(capsys: pytest.CaptureFixture[str]) -> None:
+    """Attention, norms, activations cost something, said to be an estimate, in no sum."""
+    from steptime.build import build, make_workload, read_model
+    from steptime.predict.operations import hierarchy, op_energy
+    from steptime.predict.process import read_process
+
+    for text in ("gpt2:length=8", "mobilenet_v2", "resnet50"):
+        assert run(["energy", text, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        found = document["estimated"]
+        graph = build(make_workload(read_model(text), 1, phase="infer"))
+        memory, process = hierarchy(found["hierarchy"]), read_process("65nm")
+        every = {
+            row.name: row.total_j
+            for row in op_energy(graph, found["dtype"], memory, process, "dennard")
+        }
+        names = [one["name"] for one in document["not_covered"]]
+        assert {one["name"]: one["energy_j"] for one in found["ops"]} == {
+            name: every[name] for name in names
+        }
+        assert found["energy_j"] == pytest.approx(sum(every[name] for name in names))
+        assert found["energy_low_j"] < found["energy_j"] < found["energy_high_j"]
+        parts = document["conv"]["energy_j"] + document["fc"]["energy_j"]
+        assert document["total"]["energy_j"] == pytest.approx(parts)
+        assert run(["energy", text]) == 0
+        shown = capsys.readouterr()
+        assert "other ops, estimated with DRAM" in shown.out
+        assert "not covered by the chips, energy estimated, latency left out" in shown.err

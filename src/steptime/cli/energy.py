@@ -16,11 +16,14 @@ from steptime.core.units import seconds, si
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from steptime.core.graph import Graph
     from steptime.predict.accelerator import Chip, Estimate
     from steptime.predict.request import Request
 
 METHODS = ("accelerator", "fodlam")
 STANDARD_INPUT = "standard input"
+ESTIMATED_AS = "float16"  # the chips compute in 16 bits
+ESTIMATED_ON = "row-stationary-12x14"
 
 
 def energy(
@@ -90,20 +93,22 @@ def energy(
             raise InputError("--by-op, --dram and --nets need a network beside --diagnose")
         _emit_diagnosis(diagnosis(chips), json)
         return
-    request = _request(network, nets)
+    request, graph = _request(network, nets)
     found = estimate(request, chips)
     more: dict[str, Any] = {"diagnosis": diagnosis(chips)} if diagnose else {}
     if method == "fodlam":
         for asked, option in ((by_op, "--by-op"), (dram, "--dram")):
             if asked:
                 raise InputError(f"{option}: method fodlam prints only what the original does")
-        _note_not_covered(found)
+        _note_not_covered(found, "counted as nothing")
         output.emit_json({**published_form(found), **more})
-    elif json:
+        return
+    others = None if graph is None else _estimated(graph, found, how)
+    if json:
         more |= {"dram": found.dram()} if dram else {}
-        output.emit_json({**_document(request, found, how), **more})
+        output.emit_json({**_document(request, found, how), "estimated": others, **more})
     else:
-        _show(request, found, how, dram, by_op)
+        _show(request, found, how, dram, by_op, others)
         if diagnose:
             _emit_diagnosis(more["diagnosis"], json=False)
 
@@ -135,8 +140,37 @@ def _chips(
     }
 
 
-def _request(network: str | None, nets: Path | None) -> Request:
-    """Give what is asked for: a configuration, from a file or standard input, or a network."""
+def _estimated(graph: Graph, found: Estimate, how: dict[str, Any]) -> dict[str, Any]:
+    """Give the energy of the ops that no chip covers, by operations: an estimate, no measurement.
+
+    16-bit arithmetic and a row-stationary array, as the chips have; on the way to their process
+    where the scaling knows one.
+    """
+    from steptime.predict.operations import hierarchy, op_energy, sum_energy
+    from steptime.predict.process import read_process
+
+    names = {one.name for one in found.not_covered}
+    memory = hierarchy(ESTIMATED_ON)
+    process, scaling = read_process(how["process"]), how["scaling"]
+    rows = [
+        row for row in op_energy(graph, ESTIMATED_AS, memory, process, scaling) if row.name in names
+    ]
+    total = sum_energy(rows)
+    return {
+        "dtype": ESTIMATED_AS,
+        "hierarchy": ESTIMATED_ON,
+        "energy_j": total.total_j,
+        "energy_low_j": total.low_j,
+        "energy_high_j": total.high_j,
+        "ops": [{"name": row.name, "energy_j": row.total_j} for row in rows],
+    }
+
+
+def _request(network: str | None, nets: Path | None) -> tuple[Request, Graph | None]:
+    """Give what is asked for: a configuration, from a file or standard input, or a network.
+
+    A network comes with its graph.
+    """
     from steptime.build import build, make_workload, read_model
     from steptime.importers import read_content
     from steptime.predict.request import (
@@ -151,16 +185,18 @@ def _request(network: str | None, nets: Path | None) -> Request:
         raise InputError(f"--nets {shorten(str(nets))}: no such folder")
     if network is None:
         table = json_document(_standard_input(), STANDARD_INPUT)
-        return request_of_configuration(table, STANDARD_INPUT, [*places, Path()])
+        return request_of_configuration(table, STANDARD_INPUT, [*places, Path()]), None
     if network.lower().endswith(".json"):
         table = json_document(read_content(network, "configuration"), network)
         if is_configuration(table):
-            return request_of_configuration(table, network, [*places, Path(network).parent])
+            places.append(Path(network).parent)
+            return request_of_configuration(table, network, places), None
     if nets is not None:
         raise InputError("--nets is for the netfile of a configuration; this is a network")
     choice = replace(read_model(network), batch=None)
     workload = make_workload(choice, 1, phase="infer")
-    return request_of_graph(workload.label, build(workload))
+    graph = build(workload)
+    return request_of_graph(workload.label, graph), graph
 
 
 def _standard_input() -> bytes:
@@ -184,7 +220,14 @@ def _document(request: Request, found: Estimate, how: dict[str, Any]) -> dict[st
     }
 
 
-def _show(request: Request, found: Estimate, how: dict[str, Any], dram: bool, by_op: bool) -> None:
+def _show(
+    request: Request,
+    found: Estimate,
+    how: dict[str, Any],
+    dram: bool,
+    by_op: bool,
+    others: dict[str, Any] | None,
+) -> None:
     title = (
         f"{request.name}, one example on {'+'.join(how['accelerators'])}, "
         f"{how['process']} ({how['scaling']})"
@@ -193,21 +236,24 @@ def _show(request: Request, found: Estimate, how: dict[str, Any], dram: bool, by
     rows = [_row(part, sums) for part, sums in found.sums().items()]
     if dram:
         rows.append(_row("DRAM, not in the total", found.dram()))
+    if others is not None and others["ops"]:
+        rows.append(_row("other ops, estimated with DRAM", others))
     output.table(title, columns, rows)
     if by_op:
         output.table(
             "", ("op", *columns[1:]), [_row(one.name, asdict(one)) for one in found.layers]
         )
-    _note_not_covered(found)
+    counted = "counted as nothing" if others is None else "energy estimated, latency left out"
+    _note_not_covered(found, counted)
 
 
-def _note_not_covered(found: Estimate) -> None:
+def _note_not_covered(found: Estimate, counted: str) -> None:
     if found.not_covered:
         kinds: dict[str, int] = {}
         for one in found.not_covered:
             kinds[one.kind] = kinds.get(one.kind, 0) + 1
         names = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
-        output.note(f"note: not covered, counted as nothing: {names}")
+        output.note(f"note: not covered by the chips, {counted}: {names}")
 
 
 def _row(name: str, found: Mapping[str, Any]) -> tuple[object, ...]:
