@@ -118,7 +118,7 @@ def test_what_costs_nothing_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(["energy", config, "--method", "fodlam"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["total"] == {"energy": 0.0, "latency": 0.0}
-    assert "not covered, counted as nothing: Pooling (1)" in printed.err
+    assert "not covered by the chips, counted as nothing: Pooling (1)" in printed.err
 
 
 def test_all_that_the_original_prints(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
