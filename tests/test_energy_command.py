@@ -87,7 +87,7 @@ def test_tables_for_people(capsys: pytest.CaptureFixture[str], place: Path) -> N
 
 def test_diagnosis_needs_no_network(capsys: pytest.CaptureFixture[str]) -> None:
     found = _answer(capsys, "--diagnose")
-    assert set(found) == {"layers", "cross", "rivals"}
+    assert set(found) == {"layers", "averages", "cross", "rivals"}
     per_batch = _answer(capsys, "--diagnose", "--method", "fodlam")
     first, published = found["layers"][0], per_batch["layers"][0]
     assert published["energy_j_per_mac"] == pytest.approx(4 * first["energy_j_per_mac"])
@@ -228,3 +228,12 @@ def test_ops_that_no_chip_covers_are_estimated(capsys: pytest.CaptureFixture[str
         shown = capsys.readouterr()
         assert "other ops, estimated with DRAM" in shown.out
         assert "not covered by the chips, energy estimated, latency left out" in shown.err
+
+
+def test_averages_are_what_other_layers_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    eyeriss = _answer(capsys, "--diagnose")["averages"][0]
+    network = _answer(capsys, "resnet50")
+    macs = sum(one["macs"] for one in network["ops"] if one["part"] == "conv")
+    assert eyeriss["accelerator"] == "eyeriss"
+    expected = network["conv"]["latency_s"]
+    assert eyeriss["latency_s_per_mac"] * macs == pytest.approx(expected)

@@ -24,6 +24,7 @@ METHODS = ("accelerator", "fodlam")
 STANDARD_INPUT = "standard input"
 ESTIMATED_AS = "float16"  # the chips compute in 16 bits
 ESTIMATED_ON = "row-stationary-12x14"
+_ALL = {"net": "all", "layer": "average", "macs": None}  # a row of the table of layers
 
 
 def energy(
@@ -285,11 +286,11 @@ def _emit_diagnosis(found: dict[str, list[dict[str, Any]]], json: bool) -> None:
                 row["accelerator"],
                 row["net"],
                 row["layer"],
-                f"{row['macs']:,}",
+                f"{row['macs']:,}" if row["macs"] else None,
                 f"{row['latency_s_per_mac'] * 1e12:.4g} ps",
                 f"{row['energy_j_per_mac'] * 1e12:.4g} pJ",
             )
-            for row in found["layers"]
+            for row in [*found["layers"], *({**one, **_ALL} for one in found["averages"])]
         ],
     )
     output.table(

@@ -261,10 +261,11 @@ def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:
 
 
 def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
-    """Give `layers`, the cost a multiply-add of each measured layer, `cross` and `rivals`.
+    """Give `layers`, the cost a multiply-add of each measured layer, `averages`, `cross`, `rivals`.
 
-    `cross` predicts each network of a table from the other networks of that table; `ratio` is
-    predicted over measured. `rivals` are the platforms that the paper compares with, as published.
+    `averages` are the costs that layers take which were not measured. `cross` predicts each network
+    of a table from the other networks of that table; `ratio` is predicted over measured. `rivals`
+    are the platforms that the paper compares with, as published.
     """
     layers: list[dict[str, object]] = []
     cross: list[dict[str, object]] = []
@@ -287,7 +288,18 @@ def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
             if others:
                 cross.append({**place, **_crossed(chip, rows, others)})
     rivals = [row for chip in chips for row in _rivals(chip.accelerator)]
-    return {"layers": layers, "cross": cross, "rivals": rivals}
+    averages: list[dict[str, object]] = []
+    for chip in chips:
+        if chip.accelerator.scalable:
+            mean = chip.cost_per_mac(chip.accelerator.scalable)
+            averages.append(
+                {
+                    "accelerator": chip.accelerator.name,
+                    "latency_s_per_mac": mean.latency_s,
+                    "energy_j_per_mac": mean.energy_j,
+                }
+            )
+    return {"layers": layers, "averages": averages, "cross": cross, "rivals": rivals}
 
 
 def _rivals(accelerator: Accelerator) -> Iterator[dict[str, object]]:

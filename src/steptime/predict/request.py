@@ -154,7 +154,8 @@ def _inside(name: str, where: str, folders: Iterable[Path]) -> Path:
         except (OSError, RuntimeError):  # too long, or links in a circle
             raise InputError(f"{where}: netfile {shorten(name)} is no path") from None
         if not inside:
-            raise InputError(f"{where}: netfile {shorten(name)} lies outside of {shorten(folder)}")
+            place = shorten(str(folder))
+            raise InputError(f"{where}: netfile {shorten(name)} lies outside of {place}")
     looked = " or ".join(shorten(str(folder)) for folder in places)
     raise InputError(f"{where}: netfile {shorten(name)}: no such file in {looked}")
 
