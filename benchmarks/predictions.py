@@ -15,11 +15,12 @@ from functools import partial
 
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
+from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.predict import cost_model
 from steptime.predict.costs import costs
 from steptime.predict.estimate import estimate
-from steptime.predict.grid import bundle, step_seconds
+from steptime.predict.grid import steps
 from steptime.predict.prediction import prediction
 from steptime.predict.study import study
 
@@ -78,7 +79,11 @@ def main() -> None:
     analytic = cost_model("analytic")
     graph = build_step(workload("resnet50", 32))
     counted = costs(graph, "float32", analytic.settings)
-    known = bundle(graph, "float32", analytic.settings)
+
+    def step_of(batch: int) -> Graph:
+        return build_step(workload("resnet50", batch))
+
+    known = steps(step_of, range(1, 65), "float32", analytic.settings).seconds_on(device)
 
     def from_name(i: int) -> object:
         step = build_step(workload("resnet50", 100 + i))  # a batch that no cache knows
@@ -88,7 +93,7 @@ def main() -> None:
         return estimate(counted, device, "float32", analytic.settings)
 
     def step_alone(_: int) -> object:
-        return step_seconds(known, device, "float32", analytic.settings)
+        return known(32)
 
     runs = {
         "resnet50_from_its_name": from_name,

@@ -18,13 +18,15 @@ from steptime.cli.grid import split_models
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
+from steptime.core.hardware import Device
 from steptime.count import peak_memory_bytes
 from steptime.predict import cost_model
 from steptime.predict.bends import Bends, highest, straight, total
 from steptime.predict.costs import costs
 from steptime.predict.estimate import estimate
-from steptime.predict.grid import _upper, affine, bundle, step_seconds, steps
+from steptime.predict.grid import StepSeconds, _upper, affine, steps
 from steptime.predict.prediction import prediction
+from steptime.predict.settings import Settings
 
 NETWORKS = (
     "resnet18",
@@ -33,6 +35,11 @@ NETWORKS = (
     "rnn:cell=lstm,length=3",
     "transformer:layers=2,width=16,heads=2,length=8,vocabulary=20,max_length=9",
 )
+
+
+def exactly(graph: Graph, device: Device, settings: Settings) -> StepSeconds:
+    single = estimate(costs(graph, "float32", settings), device, "float32", settings)
+    return StepSeconds(single.forward_s, single.backward_s, single.update_s)
 
 
 def maker(text: str, phase: str = "train") -> Any:
@@ -57,9 +64,9 @@ def test_a_cell_is_the_single_prediction(text: str, name: str, given: dict[str, 
     seconds_at = found.seconds_on(device)
     for batch in (1, 2, 37, 100):
         graph = maker(text)(batch)
+        alone = steps(maker(text), [batch], "float32", settings).seconds_on(device)(batch)
         single = estimate(costs(graph, "float32", settings), device, "float32", settings)
-        one = step_seconds(bundle(graph, "float32", settings), device, "float32", settings)
-        for cell in (seconds_at(batch), one):
+        for cell in (seconds_at(batch), alone):
             for part in ("forward_s", "backward_s", "update_s", "step_s"):
                 assert getattr(cell, part) == pytest.approx(getattr(single, part), rel=1e-12)
         assert found.peak_memory_at(batch) == peak_memory_bytes(graph)
@@ -76,17 +83,17 @@ def test_work_that_is_not_affine_is_found_batch_by_batch() -> None:
     assert affine(make, range(1, 6), "float32", settings) is None
     device = catalog.device("K80")
     seconds_at = steps(make, range(1, 6), "float32", settings).seconds_on(device)
-    square = bundle(maker("fc:layers=1,nodes=8")(16), "float32", settings)
-    assert seconds_at(4) == step_seconds(square, device, "float32", settings)
+    square = maker("fc:layers=1,nodes=8")(16)
+    assert seconds_at(4) == exactly(square, device, settings)
 
 
 def test_few_batches_are_built_as_they_are() -> None:
     settings = cost_model("analytic").settings
     device = catalog.device("K80")
     found = steps(maker("fc"), [3, 5], "float32", settings)
-    five = bundle(maker("fc")(5), "float32", settings)
-    assert found.seconds_on(device)(5) == step_seconds(five, device, "float32", settings)
-    assert found.peak_memory_at(5) == five.peak_memory_bytes
+    five = maker("fc")(5)
+    assert found.seconds_on(device)(5) == exactly(five, device, settings)
+    assert found.peak_memory_at(5) == peak_memory_bytes(five)
 
 
 def test_lines_with_bends_by_hand() -> None:

@@ -15,28 +15,14 @@ from functools import lru_cache, partial
 
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
-from steptime.count import live_bytes
+from steptime.count import live_bytes, peak_memory_bytes
 from steptime.predict.bends import Bends, Line, highest, straight, total
 from steptime.predict.costs import Costs, costs, gradient_bytes
-from steptime.predict.estimate import behind_host, host_seconds, rates, update_rates
+from steptime.predict.estimate import behind_host, estimate, host_seconds, rates, update_rates
 from steptime.predict.settings import Settings
-from steptime.predict.work import Overlap, Rates, Work, timed
+from steptime.predict.work import Overlap, Rates, Work
 
 Group = tuple[Work, ...]  # kernels of one row: what may overlap under the pipelined rule
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """The work of a step at one batch, equal groups of kernels counted and not repeated.
-
-    `parts` are forward, backward and update; `kernels` how many each part has.
-    """
-
-    parts: tuple[tuple[tuple[Group, int], ...], ...]
-    kernels: tuple[int, int, int]
-    parameters: int
-    gradient_bytes: int
-    peak_memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -51,15 +37,6 @@ class StepSeconds:
     def step_s(self) -> float:
         """Seconds of one step."""
         return self.forward_s + self.backward_s + self.update_s
-
-
-def bundle(graph: Graph, dtype: str, settings: Settings) -> Bundle:
-    """Give the work of the step that `graph` is."""
-    groups, memory = _groups(graph, dtype, settings), live_bytes(graph)
-    counted = tuple(tuple(Counter(part).items()) for part in groups.parts)
-    forward, backward, update = (sum(map(len, part)) for part in groups.parts)
-    kernels = (forward, backward, update)
-    return Bundle(counted, kernels, groups.parameters, groups.gradient_bytes, max(memory))
 
 
 Kernel = tuple[Line, tuple[Line, ...]]  # FLOP, and bytes of each term
@@ -131,12 +108,23 @@ def steps(
     if found is not None:
         on = partial(_along_lines, found, dtype=dtype, settings=settings)
         return Steps(found.gradient_bytes, found.peak_memory_at, on)
-    at = lru_cache(maxsize=1024)(partial(_built, build, dtype, settings))
-    return Steps(
-        at(batches[0]).gradient_bytes,
-        lambda batch: at(batch).peak_memory_bytes,
-        lambda device: lambda batch: step_seconds(at(batch), device, dtype, settings),
-    )
+    return _each_built(build, batches[0], dtype, settings)
+
+
+def _each_built(build: Callable[[int], Graph], some: int, dtype: str, settings: Settings) -> Steps:
+    """Give the steps of a network that is built for each batch; its gradients at `some` batch."""
+
+    @lru_cache(maxsize=1024)
+    def at(batch: int) -> tuple[Costs, int, int]:
+        graph = build(batch)
+        found = costs(graph, dtype, settings)
+        return found, gradient_bytes(graph, found, settings), peak_memory_bytes(graph)
+
+    def seconds(device: Device, batch: int) -> StepSeconds:
+        found = estimate(at(batch)[0], device, dtype, settings)
+        return StepSeconds(found.forward_s, found.backward_s, found.update_s)
+
+    return Steps(at(some)[1], lambda batch: at(batch)[2], lambda device: partial(seconds, device))
 
 
 def _along_lines(
@@ -183,18 +171,6 @@ def _part_of(line: Line, per_s: float, cycle_s: float, low: float, least: int = 
     return highest(seconds, straight((cycle_s, 0.0), low))
 
 
-def step_seconds(found: Bundle, device: Device, dtype: str, settings: Settings) -> StepSeconds:
-    """Give the time of a step on a device: that of `estimate`, for a bundle."""
-    of_device = rates(device, dtype, settings)
-    of_update = update_rates(of_device, settings)
-    parts = [
-        sum([times * timed(group, at, settings.overlap).total_s for group, times in groups])
-        for groups, at in zip(found.parts, (of_device, of_device, of_update), strict=True)
-    ]
-    issue_s = host_seconds(device, settings)
-    return StepSeconds(*behind_host(parts, list(found.kernels), issue_s))
-
-
 @dataclass(frozen=True)
 class _Groups:
     parts: tuple[tuple[Group, ...], ...]
@@ -219,10 +195,6 @@ def _part(found: Costs, name: str, whole: bool) -> Iterator[Group]:
             yield works
         elif works:
             yield from ((work,) for work in works)
-
-
-def _built(build: Callable[[int], Graph], dtype: str, settings: Settings, batch: int) -> Bundle:
-    return bundle(build(batch), dtype, settings)
 
 
 def _line(points: tuple[int, ...], values: Sequence[float]) -> Line | None:
