@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ _PARADNN = re.compile(
 class Choice:
     """A network that a user named: family, hyperparameters as given, the batch if it was named.
 
-    A network of a file has its path as `file`, and the file's name as `model`; `allow_unknown` lets
-    its layers of unknown type pass their input on.
+    A network of a file has its path as `file`, the hash of what it holds as `sha256`, and the
+    file's name as `model`; `allow_unknown` lets its layers of unknown type pass their input on.
     """
 
     model: str
@@ -42,6 +42,7 @@ class Choice:
     batch: object | None = None
     where: str = ""
     file: str = ""
+    sha256: str = ""
     allow_unknown: bool = False
 
 
@@ -90,7 +91,9 @@ def _read_file(path: str, allow_unknown: bool) -> Choice:
         network_of_layers = isinstance(table, dict) and "layers" in table and not named
         if not (is_json and network_of_layers):
             return choice_of(table, path)
-    return Choice(Path(path).name, {}, None, path, path, allow_unknown)
+    return Choice(
+        Path(path).name, {}, None, path, path, content_hash(read_content(path)), allow_unknown
+    )
 
 
 def family_of(choice: Choice) -> Family:
@@ -99,7 +102,7 @@ def family_of(choice: Choice) -> Family:
     Raises `InputError` for an unknown name and for a file that holds no network.
     """
     if choice.file:
-        return network(choice.file, content_hash(read_content(choice.file)), choice.allow_unknown)
+        return network(choice.file, choice.sha256, choice.allow_unknown)
     return family(choice.model, choice.where if choice.where != choice.model else "")
 
 
@@ -141,7 +144,7 @@ def choice_of(table: object, where: str) -> Choice:
         if key in given:
             raise InputError(f"{where}: '{key}' is given twice")
     batch = given.pop("batch", named.batch)
-    return Choice(named.model, {**named.given, **given}, batch, where, named.file)
+    return replace(named, given={**named.given, **given}, batch=batch, where=where)
 
 
 def make_workload(
@@ -155,7 +158,7 @@ def make_workload(
     chosen = family_of(choice)
     params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
     if choice.file:
-        params["sha256"] = content_hash(read_content(choice.file))
+        params["sha256"] = choice.sha256
         if choice.allow_unknown:
             params["allow_unknown"] = True
     sizes = [whole_number(size, "batch") for size in (batch, choice.batch) if size is not None]
