@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.predict.accelerators import Accelerator, MeasuredLayer, MeasuredNetwork
+from steptime.predict.operations import figures
 from steptime.predict.process import Factors, Process, factors
 from steptime.predict.request import Asked, Request, plain_layer, plain_net
 
@@ -79,7 +80,7 @@ class LayerEstimate:
     dram_high_bytes: float | None
 
 
-DRAM_J_PER_BYTE = (1300e-12 / 8, 2600e-12 / 8)  # Horowitz, ISSCC 2014: a word of 64 bits
+DRAM = "horowitz-45nm"  # whose figures of energy are taken for DRAM
 SUMMED = (
     "latency_s",
     "latency_low_s",
@@ -116,7 +117,7 @@ class Estimate:
         between stand the tables' bytes at the mean of both energies.
         """
         known = [one for one in self.layers if one.dram_bytes is not None]
-        low, high = DRAM_J_PER_BYTE
+        low, high = figures(DRAM).dram_j_per_byte
         moved = sum(one.dram_bytes or 0.0 for one in known)
         return {
             "dram_bytes": moved,
@@ -268,38 +269,28 @@ def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
     are the platforms that the paper compares with, as published.
     """
     layers: list[dict[str, object]] = []
+    averages: list[dict[str, object]] = []
     cross: list[dict[str, object]] = []
     for chip in chips:
         accelerator = chip.accelerator
+        if accelerator.scalable:
+            name = {"accelerator": accelerator.name}
+            averages.append({**name, **_per_mac(chip, accelerator.scalable)})
         for net, rows in _scalable(accelerator.networks).items():
             place = {"accelerator": accelerator.name, "net": net}
             for row in rows:
-                one = chip.cost_per_mac([row])
-                layers.append(
-                    {
-                        **place,
-                        "layer": row.name,
-                        "macs": row.macs,
-                        "latency_s_per_mac": one.latency_s,
-                        "energy_j_per_mac": one.energy_j,
-                    }
-                )
+                measured = {"layer": row.name, "macs": row.macs}
+                layers.append({**place, **measured, **_per_mac(chip, [row])})
             others = [row for row in accelerator.scalable if row not in rows]
             if others:
                 cross.append({**place, **_crossed(chip, rows, others)})
     rivals = [row for chip in chips for row in _rivals(chip.accelerator)]
-    averages: list[dict[str, object]] = []
-    for chip in chips:
-        if chip.accelerator.scalable:
-            mean = chip.cost_per_mac(chip.accelerator.scalable)
-            averages.append(
-                {
-                    "accelerator": chip.accelerator.name,
-                    "latency_s_per_mac": mean.latency_s,
-                    "energy_j_per_mac": mean.energy_j,
-                }
-            )
     return {"layers": layers, "averages": averages, "cross": cross, "rivals": rivals}
+
+
+def _per_mac(chip: Chip, rows: Sequence[MeasuredLayer]) -> dict[str, float]:
+    one = chip.cost_per_mac(rows)
+    return {"latency_s_per_mac": one.latency_s, "energy_j_per_mac": one.energy_j}
 
 
 def _rivals(accelerator: Accelerator) -> Iterator[dict[str, object]]:
