@@ -130,9 +130,8 @@ def _differentiate(
 
 def parameters_of(graph: Graph) -> dict[str, int]:
     """Give the number of trained parameters by the forward op that first computes with them."""
-    forward = replace(graph, ops=tuple(op for op in graph.ops if op.part == "forward"))
     found: dict[str, int] = {}
-    for weight, op in _first_users(forward).items():
+    for weight, op in _first_users(graph).items():
         found[op] = found.get(op, 0) + graph.tensors[weight].size
     return found
 

@@ -145,8 +145,10 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Costs:
     rows: dict[str, tuple[list[Work], list[Work], list[Work]]] = {
         op.name: ([], [], []) for op in graph.ops if op.part == "forward"
     }
-    ruled = {} if settings.padding and settings.backward and settings.first else _ruled(graph)
-    wanted = _wants_gradient(layers_of(graph)) if ruled else frozenset()
+    corrected = settings.padding and settings.backward and settings.first
+    layers = () if corrected and settings.update else layers_of(graph)
+    ruled = {} if corrected else {one.op: one for one in layers if one.op and one.kind in MATRIX}
+    wanted = _wants_gradient(layers)
     trains = _trains(graph)
     for name, layer in ruled.items():
         rows[name][0].extend(_scaled(_forward(layer, settings), size))
@@ -173,8 +175,7 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Costs:
     )
     if settings.update or not trains:
         return Costs(found)
-    total = sum(layer.parameters for layer in layers_of(graph))
-    return Costs(found, (paleo_layers.update(total),))
+    return Costs(found, (paleo_layers.update(sum(layer.parameters for layer in layers)),))
 
 
 def _kernels(graph: Graph, settings: Settings) -> Iterable[tuple[Op, Work]]:
@@ -187,8 +188,3 @@ def _kernels(graph: Graph, settings: Settings) -> Iterable[tuple[Op, Work]]:
 def _work(graph: Graph, op: Op) -> Work:
     flop, moved = op_work(graph, op)
     return Work(flop, (moved,))
-
-
-def _ruled(graph: Graph) -> dict[str, Layer]:
-    """Give the layers with matrix work by the op that does it."""
-    return {layer.op: layer for layer in layers_of(graph) if layer.op and layer.kind in MATRIX}
