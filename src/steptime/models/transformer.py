@@ -103,7 +103,7 @@ FAMILY = Family(
         "kind": Parameter("decoder", "encoder or decoder", choices=("encoder", "decoder")),
         "layers": Parameter(12, "blocks", (2, 4, 8, 12, 24)),
         "width": Parameter(768, "width of the model", (256, 512, 768, 1024)),
-        "heads": Parameter(lambda p: max(1, p["width"] // 64), "attention heads"),  # type: ignore[operator]  # a whole number by its row
+        "heads": Parameter(lambda p: max(1, int(p["width"]) // 64), "attention heads"),
         "kv_heads": Parameter(lambda p: p["heads"], "heads of keys and values", detail=True),
         "ffn": Parameter(lambda p: 4 * p["width"], "width of the feed-forward part", detail=True),
         "length": Parameter(_by_kind(512, 1024), "tokens of a sequence", (128, 512, 1024)),

@@ -166,7 +166,7 @@ def _training(
 
     def backward() -> None:
         loss = losses.pop()
-        (scaler.scale(loss) if scaler else loss).backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+        (scaler.scale(loss) if scaler else loss).backward()
 
     def update() -> None:
         if scaler:
@@ -254,7 +254,7 @@ def _facts(options: Options, device: torch.device) -> dict[str, object]:
             "compute_capability": f"{major}.{minor}",
             "cuda": torch.version.cuda,
             "hip": torch.version.hip,
-            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]  # torch gives it no types
+            "cudnn": torch.backends.cudnn.version(),
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
         }
     return facts

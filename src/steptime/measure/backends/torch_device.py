@@ -55,7 +55,7 @@ def timer(device: torch.device) -> Callable[[Callable[[], None], int], float] | 
 
 def _event_s(device: torch.device, step: Callable[[], None], steps: int) -> float:
     with torch.cuda.device(device):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch gives it no types
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize(device)
         first.record()
         for _ in repeat(None, steps):

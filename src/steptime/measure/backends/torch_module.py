@@ -42,6 +42,7 @@ def module_of(
         if op.name in joined:
             continue
         product = makers.get(op.inputs[0])
+        # autocast itself casts to the compute dtype; two names for one tensor stand for the cast
         if op.kind == "cast" and precision.mixed and op.attrs["dtype"] == precision.compute:
             nodes[op.outputs[0]] = nodes[op.inputs[0]]
             continue
@@ -50,7 +51,7 @@ def module_of(
             done, tensors = product, (*product.inputs, op.inputs[1])
         run = RUNS[done.kind]
         if compiled and done.kind in RECURRENT:  # the compiler would unroll every time step
-            run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]  # torch gives it no types
+            run = torch.compiler.disable(run)
         arguments = tuple(nodes[name] for name in tensors)
         nodes[op.outputs[0]] = lines.create_node(
             "call_function", run, arguments, dict(done.attrs), _identifier(op.name)
@@ -82,8 +83,7 @@ def _identifier(name: str) -> str:
 
 
 def _attribute(lines: fx.Graph, root: nn.Module, name: str, value: Tensor) -> fx.Node:
-    count = len(root._parameters) + len(root._buffers)  # noqa: SLF001  # counted, not touched
-    place = f"{_identifier(name)}_{count}"  # two names may look the same as identifiers
+    place = f"{_identifier(name)}_{len(lines.nodes)}"  # two names may be one as identifiers
     if isinstance(value, nn.Parameter):
         root.register_parameter(place, value)
     else:
