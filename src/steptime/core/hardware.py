@@ -38,6 +38,11 @@ class Device:
     note: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_own_host(self) -> bool:
+        """Whether it issues its ops itself, so that nothing hides the time for that."""
+        return self.kind == "cpu"
+
 
 @dataclass(frozen=True)
 class Link:

@@ -71,7 +71,8 @@ def rates(device: Device, dtype: str, settings: Settings) -> Rates:
     peak = peak_flop_per_s(device, dtype if settings.dtype else "float32", settings.tf32)
     memory = device.memory_bytes_per_s * (1.0 if settings.gigabyte else GIB / GB)
     cycle = 0.0 if settings.cycle or device.clock_hz is None else 1.0 / device.clock_hz
-    added = settings.dispatch == "added" or _is_its_own_host(device, settings)
+    own_host = settings.dispatch == "behind" and device.is_own_host
+    added = settings.dispatch == "added" or own_host  # nothing hides it
     return Rates(
         peak * settings.ppp_comp,
         memory * settings.ppp_comp,
@@ -80,16 +81,10 @@ def rates(device: Device, dtype: str, settings: Settings) -> Rates:
     )
 
 
-def _is_its_own_host(device: Device, settings: Settings) -> bool:
-    """Whether ops are issued by the device itself, so that nothing hides the time for it."""
-    return settings.dispatch == "behind" and device.kind == "cpu"
-
-
 def host_seconds(device: Device, settings: Settings) -> float | None:
     """Give the host's time to issue one op ahead of the device, None where it plays no part."""
-    if settings.dispatch != "behind" or device.kind == "cpu":
-        return None
-    return device.launch_s
+    ahead = settings.dispatch == "behind" and not device.is_own_host
+    return device.launch_s if ahead else None
 
 
 def update_rates(found: Rates, settings: Settings) -> Rates:
