@@ -14,11 +14,10 @@ from steptime.ops.training import parameters_of
 from steptime.predict import paleo_layers
 from steptime.predict.fusion import fused
 from steptime.predict.layers import layers_of
-from steptime.predict.paleo_layers import FLOAT_BYTES, reads_data, true_work
+from steptime.predict.paleo_layers import FLOAT_BYTES, skipped_on_data, true_work
 from steptime.predict.settings import Settings
 from steptime.predict.work import Work
 
-MATRIX = ("conv", "deconv", "inner_product")  # layers whose gradients are matrix work too
 PARTS = ("forward", "backward", "update")
 Works = tuple[Work, ...]
 
@@ -117,10 +116,10 @@ def _wants_gradient(layers: Iterable[Layer]) -> frozenset[str]:
 
 
 def _forward(layer: Layer, settings: Settings) -> Works:
-    if layer.kind == "deconv" and reads_data(layer) and not settings.first:
+    if not settings.first and skipped_on_data(layer) == "forward":
         return ()
-    if layer.kind in MATRIX and settings.padding:
-        return (true_work(layer),)
+    if settings.padding and (work := true_work(layer)):
+        return (work,)
     return paleo_layers.forward(layer, settings.conv)
 
 
@@ -128,9 +127,9 @@ def _backward(layer: Layer, settings: Settings, wanted: frozenset[str]) -> Works
     """Give the kernels of a layer's gradients: of its input, if that wants one, and its weights."""
     data = layer.name in wanted
     if not settings.first:
-        data = layer.kind != "conv" or not reads_data(layer)
-    if layer.kind in MATRIX and settings.backward:
-        return (true_work(layer),) * (2 if data else 1)
+        data = skipped_on_data(layer) != "backward"
+    if settings.backward and (work := true_work(layer)):
+        return (work,) * (2 if data else 1)
     of_input = paleo_layers.data_gradient(layer, settings.conv)
     of_weights = paleo_layers.weight_gradient(layer, settings.conv)
     return (*of_input, *of_weights) if data else of_weights
@@ -147,7 +146,7 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Costs:
     }
     corrected = settings.padding and settings.backward and settings.first
     layers = () if corrected and settings.update else layers_of(graph)
-    ruled = {} if corrected else {one.op: one for one in layers if one.op and one.kind in MATRIX}
+    ruled = {} if corrected else {one.op: one for one in layers if one.op and true_work(one)}
     wanted = _wants_gradient(layers)
     trains = _trains(graph)
     for name, layer in ruled.items():

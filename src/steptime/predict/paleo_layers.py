@@ -8,16 +8,18 @@ only in the filter gradient. Elements have 4 bytes unless said otherwise; shapes
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Layer
+from steptime.core.graph import Layer, Part
 from steptime.predict.layers import INPUT
 from steptime.predict.work import Work
 
 Pair = tuple[int, int]
+Works = tuple[Work, ...]
 Algorithm = Literal["gemm", "fft", "fft-tiling"]
 ALGORITHMS: tuple[Algorithm, ...] = ("gemm", "fft", "fft-tiling")
 TILE = 32
@@ -54,15 +56,8 @@ class Convolution:
 
 def forward(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, ...]:
     """Give Paleo's kernels of a layer's forward pass; none for a layer that costs it nothing."""
-    if layer.kind == "conv":
-        return _kernels(_convolution(layer), _size(layer.outputs), layer, algorithm)
-    if layer.kind == "deconv":
-        transposed = _convolution(layer)
-        spread = _data_gradient(transposed, _size(layer.inputs), layer)
-        return _kernels(spread, transposed.size, layer, algorithm)
-    if layer.kind == "inner_product":
-        return (_product(layer),)
-    return _elementwise(layer)
+    rule = RULES.get(layer.kind)
+    return rule.forward(layer, algorithm) if rule else ()
 
 
 def data_gradient(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, ...]:
@@ -71,13 +66,8 @@ def data_gradient(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, ..
     Raises `InputError` where the gradient's convolution does not give back the input's shape, as
     the original stops there.
     """
-    if layer.kind == "conv":
-        shown = _convolution(layer)
-        spread = _data_gradient(shown, _size(layer.outputs), layer)
-        return _kernels(spread, shown.size, layer, algorithm)
-    if layer.kind == "deconv":
-        return _kernels(_convolution(layer), _size(layer.inputs), layer, algorithm)
-    return forward(layer, algorithm)
+    rule = RULES.get(layer.kind)
+    return rule.data_gradient(layer, algorithm) if rule else ()
 
 
 def weight_gradient(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, ...]:
@@ -85,16 +75,26 @@ def weight_gradient(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, 
 
     Raises `InputError` where the gradient's convolution does not give back the filter's shape.
     """
-    if layer.kind == "conv":
-        shown = _convolution(layer)
-        weights = _filter_gradient(shown, _size(layer.outputs), layer)
-        return _kernels(weights, shown.kernel, layer, algorithm)
-    if layer.kind == "deconv":
-        shown = _convolution(layer)
-        spread = _data_gradient(shown, _size(layer.inputs), layer)
-        weights = _filter_gradient(spread, shown.size, layer, spread.holes_in)
-        return _kernels(weights, shown.kernel, layer, algorithm)
-    return (_product(layer),) if layer.kind == "inner_product" else ()
+    rule = RULES.get(layer.kind)
+    return rule.weight_gradient(layer, algorithm) if rule else ()
+
+
+def true_work(layer: Layer) -> Work | None:
+    """Give the FLOP of a layer's matrix work and its three tensors, None where it has none.
+
+    Padding is left out. A gradient of such a layer does as much work on the same three tensors.
+    """
+    rule = RULES.get(layer.kind)
+    return rule.true_work(layer) if rule and rule.true_work else None
+
+
+def skipped_on_data(layer: Layer) -> Part | None:
+    """Give the part of the step that Paleo leaves out for a layer whose only parent is the input.
+
+    What a convolution skips is its data gradient, what a deconvolution skips its forward pass.
+    """
+    rule = RULES.get(layer.kind)
+    return rule.skipped_on_data if rule and layer.parents == (INPUT,) else None
 
 
 def update(parameters: int) -> Work:
@@ -103,30 +103,55 @@ def update(parameters: int) -> Work:
     return Work(2.0 * parameters, (size, size, size))
 
 
-def true_work(layer: Layer) -> Work:
-    """Give the FLOP of a layer's matrix work and its three tensors, padding left out.
-
-    A gradient of such a layer does as much work on the same three tensors.
-    """
-    if layer.kind == "inner_product":
-        return _product(layer)
-    at = _size(layer.inputs if layer.kind == "deconv" else layer.outputs)
-    return _gemm(replace(_convolution(layer), padding=(0, 0)), at)
+def _pool(layer: Layer, _: Algorithm) -> Works:
+    return (Work(2 * prod(layer.kernel) * prod(layer.outputs), _in_and_out(layer)),)
 
 
-def reads_data(layer: Layer) -> bool:
-    """Whether a layer's only parent is the input."""
-    return layer.parents == (INPUT,)
+def _dropout(layer: Layer, _: Algorithm) -> Works:
+    return (Work(prod(layer.inputs), _in_and_out(layer)),)
 
 
-def _elementwise(layer: Layer) -> tuple[Work, ...]:
-    """Give the kernel of pooling or dropout, the same forward and backward."""
-    terms = (FLOAT_BYTES * prod(layer.inputs), FLOAT_BYTES * prod(layer.outputs))
-    if layer.kind == "pool":
-        return (Work(2 * prod(layer.kernel) * prod(layer.outputs), terms),)
-    if layer.kind == "dropout":
-        return (Work(prod(layer.inputs), terms),)
+def _in_and_out(layer: Layer) -> tuple[int, int]:
+    return FLOAT_BYTES * prod(layer.inputs), FLOAT_BYTES * prod(layer.outputs)
+
+
+def _nothing(_: Layer, __: Algorithm) -> Works:
     return ()
+
+
+def _conv(layer: Layer, algorithm: Algorithm) -> Works:
+    return _kernels(_convolution(layer), _narrow(layer), layer, algorithm)
+
+
+def _conv_data(layer: Layer, algorithm: Algorithm) -> Works:
+    shown = _convolution(layer)
+    return _kernels(_data_gradient(shown, _narrow(layer), layer), shown.size, layer, algorithm)
+
+
+def _conv_weights(layer: Layer, algorithm: Algorithm) -> Works:
+    shown = _convolution(layer)
+    weights = _filter_gradient(shown, _narrow(layer), layer)
+    return _kernels(weights, shown.kernel, layer, algorithm)
+
+
+def _deconv_weights(layer: Layer, algorithm: Algorithm) -> Works:
+    shown = _convolution(layer)
+    spread = _data_gradient(shown, _narrow(layer), layer)
+    weights = _filter_gradient(spread, shown.size, layer, spread.holes_in)
+    return _kernels(weights, shown.kernel, layer, algorithm)
+
+
+def _true_conv(layer: Layer) -> Work:
+    return _gemm(replace(_convolution(layer), padding=(0, 0)), _narrow(layer))
+
+
+def _narrow(layer: Layer) -> Pair:
+    """Give the size of what a convolution makes, of a deconvolution what it reads."""
+    return _size(layer.inputs if layer.kind == "deconv" else layer.outputs)
+
+
+def _inner(layer: Layer, _: Algorithm) -> Works:
+    return (_product(layer),)
 
 
 def _product(layer: Layer) -> Work:
@@ -302,3 +327,23 @@ def _transform_flop(size: float) -> float:
 
 def _size(shape: tuple[int, ...]) -> Pair:
     return (shape[1], shape[2])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What Paleo counts for a kind of layer; `true_work` is None where there is no matrix work."""
+
+    forward: Callable[[Layer, Algorithm], Works]
+    data_gradient: Callable[[Layer, Algorithm], Works]
+    weight_gradient: Callable[[Layer, Algorithm], Works] = _nothing
+    true_work: Callable[[Layer], Work] | None = None
+    skipped_on_data: Part | None = None
+
+
+RULES = {  # a deconvolution goes forward as the data gradient of the convolution it transposes
+    "conv": Rule(_conv, _conv_data, _conv_weights, _true_conv, "backward"),
+    "deconv": Rule(_conv_data, _conv, _deconv_weights, _true_conv, "forward"),
+    "inner_product": Rule(_inner, _inner, _inner, _product),
+    "pool": Rule(_pool, _pool),
+    "dropout": Rule(_dropout, _dropout),
+}
