@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
-from steptime.core.graph import Graph
+from steptime.core.graph import Graph, frozen
 from steptime.count import Count, OpCost, count, peak_memory_bytes
-from steptime.ops import OPS, frozen, scratch_of
+from steptime.ops import OPS, scratch_of
 from steptime.ops.builder import Builder
 from steptime.ops.training import training_graph
 

@@ -37,13 +37,14 @@ from steptime import store
 from steptime.build import build, build_step, choice_of, make_workload, read_model
 from steptime.catalog import device
 from steptime.cli.main import app, run
+from steptime.core.graph import frozen
 from steptime.core.hardware import Cluster, device_from_table, link_from_table
 from steptime.core.record import Method, Quantity, Record
 from steptime.core.units import QUANTITIES
 from steptime.count import count
 from steptime.measure.contract import BACKENDS, Options, method
 from steptime.models import FAMILIES, family
-from steptime.ops import OPS, cost_of, frozen, outputs_of
+from steptime.ops import OPS, cost_of, outputs_of
 from steptime.predict import cost_model
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import Experiment, Sample, check_experiment, read_experiment

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from steptime.core.graph import TensorSpec
-from steptime.ops import OPS, cost_of, frozen, outputs_of, saved_of, scratch_of
+from steptime.core.graph import TensorSpec, frozen
+from steptime.ops import OPS, cost_of, outputs_of, saved_of, scratch_of
 
 
 def spec(*shape: int, dtype: str = "float32") -> TensorSpec:

@@ -9,9 +9,9 @@ import pytest
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, TensorSpec, check
+from steptime.core.graph import Graph, TensorSpec, check, frozen
 from steptime.core.workload import OPTIMIZERS
-from steptime.ops import OPS, cost_of, frozen, kind_row, outputs_of, saved_of, scratch_of
+from steptime.ops import OPS, cost_of, kind_row, outputs_of, saved_of, scratch_of
 from steptime.ops.builder import Builder
 from steptime.ops.optimizer import SCRATCH, STATES
 from steptime.ops.table import ShapeError, Specs

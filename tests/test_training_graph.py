@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.dtypes import PRECISIONS, precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check
+from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check, frozen
 from steptime.core.workload import OPTIMIZERS
 from steptime.count import count, op_cost
 from steptime.models import ZOO
-from steptime.ops import OPS, frozen, outputs_of
+from steptime.ops import OPS, outputs_of
 from steptime.ops.builder import Builder
 from steptime.ops.optimizer import STATES
 from steptime.ops.training import training_graph

@@ -11,7 +11,13 @@ from typing import Literal, NamedTuple
 from steptime.core.dtypes import SIZE_BYTES
 
 Attr = int | float | str | bool | tuple[int, ...]
+Attrs = tuple[tuple[str, Attr], ...]
 Part = Literal["forward", "backward", "update"]
+
+
+def frozen(attrs: Mapping[str, Attr]) -> Attrs:
+    """Give attributes in a form that can be a key: identical ops are evaluated once."""
+    return tuple(sorted(attrs.items()))
 
 
 class TensorSpec(NamedTuple):
@@ -48,9 +54,9 @@ class Op:
     of: str = ""
 
     @cached_property
-    def settings(self) -> tuple[tuple[str, Attr], ...]:
-        """The attributes in a form that can be a key: identical ops are evaluated once."""
-        return tuple(sorted(self.attrs.items()))
+    def settings(self) -> Attrs:
+        """The attributes in a form that can be a key."""
+        return frozen(self.attrs)
 
 
 @dataclass(frozen=True)

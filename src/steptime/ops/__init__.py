@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from steptime.core.errors import unknown
-from steptime.core.graph import Attr
+from steptime.core.graph import Attrs
 from steptime.ops import (
     convolution,
     elementwise,
@@ -33,19 +32,12 @@ OPS: dict[str, OpKind] = {
     **optimizer.KINDS,
 }
 
-Attrs = tuple[tuple[str, Attr], ...]
-
 
 def kind_row(kind: str) -> OpKind:
     """Give the row of `kind`; raises `InputError` for a kind that is not in the table."""
     if kind not in OPS:
         raise unknown("op kind", kind, OPS)
     return OPS[kind]
-
-
-def frozen(attrs: Mapping[str, Attr]) -> Attrs:
-    """Give attributes in a form that can be a key: identical ops are evaluated once."""
-    return tuple(sorted(attrs.items()))
 
 
 @lru_cache(maxsize=1 << 16)

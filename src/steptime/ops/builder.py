@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from steptime.core.dtypes import Precision
-from steptime.core.graph import Attr, Graph, Layer, Op, TensorSpec
-from steptime.ops import frozen, outputs_of
+from steptime.core.graph import Attr, Graph, Layer, Op, TensorSpec, frozen
+from steptime.ops import outputs_of
 from steptime.ops.table import ShapeError
 
 MOST_OPS = 1_000_000
