@@ -6,6 +6,7 @@ linear layers, pooling and dropout are layers that Paleo knows, everything else 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -50,43 +51,59 @@ def unknown_work(graph: Graph) -> tuple[str, ...]:
 
 
 def _layer(graph: Graph, op: Op, parents: tuple[str, ...]) -> Layer:
-    x = graph.tensors[op.inputs[0]].shape
-    y = graph.tensors[op.outputs[0]].shape
-    attrs: dict[str, Any] = dict(op.attrs)
-    kind = "other"
-    more: dict[str, Any] = {}
-    if op.kind in ("conv2d", "conv_transpose2d"):
-        kind, more = _convolution(op, attrs, x, graph.tensors[op.inputs[1]].shape)
-    elif op.kind == "linear":
-        kind = "inner_product"
-        x, y = (prod(x[:-1]), x[-1]), (prod(y[:-1]), y[-1])
-        more = {"parameters": x[1] * y[1] + y[1]}
-    elif op.kind in ("max_pool2d", "avg_pool2d"):
-        kind = "pool"
-        top, _, left, _ = attrs.get("padding", (0, 0, 0, 0))
-        more = {"kernel": attrs["kernel"], "strides": attrs["stride"], "padding": (top, left)}
-    elif op.kind == "global_avg_pool":
-        kind, more, y = "pool", {"kernel": x[2:]}, (*y, 1, 1)
-    elif op.kind == "dropout":
-        kind = "dropout"
+    shapes = [graph.tensors[name].shape for name in (*op.inputs, op.outputs[0])]
+    kind, read = _KINDS.get(op.kind, ("other", _as_it_is))
+    x, y, more = read(op, op.attrs, shapes)
     return Layer(op.name, kind, op.kind, parents, _last(x), _last(y), op=op.name, **more)
 
 
-def _convolution(
-    op: Op, attrs: dict[str, Any], x: tuple[int, ...], w: tuple[int, ...]
-) -> tuple[str, dict[str, Any]]:
+Shape = tuple[int, ...]
+Read = tuple[Shape, Shape, dict[str, Any]]  # shapes of input and output, and what else is known
+
+
+def _as_it_is(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> Read:
+    return shapes[0], shapes[-1], {}
+
+
+def _linear(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> Read:
+    x, y = ((prod(shape[:-1]), shape[-1]) for shape in (shapes[0], shapes[-1]))
+    return x, y, {"parameters": x[1] * y[1] + y[1]}
+
+
+def _pool(_: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> Read:
+    top, _, left, _ = attrs.get("padding", (0, 0, 0, 0))
+    window = {"kernel": attrs["kernel"], "strides": attrs["stride"], "padding": (top, left)}
+    return shapes[0], shapes[-1], window
+
+
+def _global_pool(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> Read:
+    return shapes[0], (*shapes[-1], 1, 1), {"kernel": shapes[0][2:]}
+
+
+def _convolution(op: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> Read:
     if max(attrs.get("dilation", (1, 1))) > 1:
         raise InputError(f"paleo: '{op.name}' is a dilated convolution, which Paleo does not know")
+    weights = shapes[1]
     top, _, left, _ = attrs.get("padding", (0, 0, 0, 0))
-    padding: Any = (top, left) if any(attrs.get("padding", ())) else "VALID"
     sizes = {
-        "kernel": w[2:],
+        "kernel": weights[2:],
         "strides": attrs.get("stride", (1, 1)),
-        "padding": padding,
+        "padding": (top, left) if any(attrs.get("padding", ())) else "VALID",
         "groups": attrs.get("groups", 1),
-        "parameters": prod(w) + w[0],
+        "parameters": prod(weights) + weights[0],
     }
-    return ("conv" if op.kind == "conv2d" else "deconv"), sizes
+    return shapes[0], shapes[-1], sizes
+
+
+_KINDS = {  # kind of op: Paleo's kind of layer, and how it is read
+    "conv2d": ("conv", _convolution),
+    "conv_transpose2d": ("deconv", _convolution),
+    "linear": ("inner_product", _linear),
+    "max_pool2d": ("pool", _pool),
+    "avg_pool2d": ("pool", _pool),
+    "global_avg_pool": ("pool", _global_pool),
+    "dropout": ("dropout", _as_it_is),
+}
 
 
 def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
