@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from statistics import median
 from time import perf_counter
 
@@ -67,6 +68,7 @@ def alternate(pairs: int, threads: int) -> tuple[list[list[float]], list[list[fl
         "platform": "here",
         "timing": {"budget_s": BLOCK_S},
         "parts": False,
+        "options": asdict(Options(threads=threads)),
         "runs": 1,
         "round": 0,
     }

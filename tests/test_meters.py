@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
@@ -246,6 +247,7 @@ def _record(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], list[Meter]]
         "timing": {"budget_s": 0.02},
         "parts": False,
         "energy": True,
+        "options": asdict(Options(threads=1)),
         "runs": 1,
         "round": 0,
     }

@@ -15,7 +15,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST
-from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Value, Workload
+from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Value, Workload
 from steptime.importers import content_hash, is_network_file, json_of, network, read_content
 from steptime.models import FAMILIES, SHORT, ZOO, family
 from steptime.models.family import Family, resolve, stored, whole_number
@@ -153,8 +153,12 @@ def make_workload(
     dtype: str = "float32",
     phase: str = "train",
     optimizer: str = "sgd",
+    replicas: object = 1,
 ) -> Workload:
-    """Give the checked workload of a chosen network; raises `InputError` for what does not fit."""
+    """Give the checked workload of a chosen network; raises `InputError` for what does not fit.
+
+    `batch` is of one of the `replicas`, which run data-parallel.
+    """
     chosen = family_of(choice)
     params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
     if choice.file:
@@ -176,6 +180,7 @@ def make_workload(
         dtype,
         phase,
         optimizer if phase == "train" else NO_OPTIMIZER,
+        Plan(data=whole_number(replicas, "replicas")),
         file=choice.file,
     )
 

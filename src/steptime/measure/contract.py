@@ -13,7 +13,8 @@ A backend is a module, named in `BACKENDS`, with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from steptime.core.record import Method
 
@@ -31,26 +32,110 @@ class OutOfMemoryError(Exception):
     """The device or the host had not enough memory for this workload."""
 
 
+INPUTS = {
+    "device": "synthetic, resident on the device",
+    "host": "synthetic, copied from the host before each step",
+    "dataset": "files of a data set: read, decoded and put into batches while steps run",
+}
+STAGINGS = {
+    "shared": "files are read where they are",
+    "local": "files are copied to this machine first",
+}
+STRATEGIES = {
+    "allreduce": "gradients are averaged over the replicas",
+    "independent": "nothing is exchanged: the upper bound",
+    "sharded": "weights, gradients and optimizer states are sharded over the replicas",
+    "parameter-server": "rank 0 holds the weights: it collects gradients and sends weights",
+}
+
+
 @dataclass(frozen=True)
 class Options:
-    """Where and how a backend runs: `device` is cpu, cuda[:n] or mps; `seed` fixes the values."""
+    """Where and how a backend runs: `device` is cpu, cuda[:n] or mps; `seed` fixes the values.
+
+    `threads` are CPU cores of one process. `input` is one of `INPUTS`; for `dataset`, `data` is the
+    folder, `staging` one of `STAGINGS`, `stage_to` where copies go, `loaders` how many processes
+    read (0: the one that runs the steps), and `prefetch` how many batches each has ready.
+    `train_steps` trains so many steps and then takes the accuracy. `strategy` is one of
+    `STRATEGIES` where a step is spread over replicas, else "", and `overlap` lets it communicate
+    while it computes. `gpu` is the type of GPU that a scheduler was asked for.
+    """
 
     device: str = "cpu"
     threads: int | None = None
     compile: bool = False
     tf32: bool = False
     seed: int = 0
+    input: str = "device"
+    data: str = ""
+    staging: str = "shared"
+    stage_to: str = ""
+    loaders: int = 0
+    prefetch: int = 2
+    train_steps: int = 0
+    strategy: str = ""
+    overlap: bool = True
+    gpu: str = ""
+
+    @property
+    def of_process(self) -> Options:
+        """What a worker must know when it starts; the rest may differ from cell to cell."""
+        return Options(self.device, self.threads, self.compile, self.tf32, self.seed)
+
+
+_NAMED_IF_SET = (
+    "input",
+    "data",
+    "staging",
+    "loaders",
+    "prefetch",
+    "train_steps",
+    "strategy",
+    "overlap",
+    "gpu",
+)
+_PLAIN = Options()
 
 
 def method(backend: str, version: str, options: Options, runs: int) -> Method:
-    """Give the method of a measured record: the framework, and the options that change numbers."""
+    """Give the method of a measured record: the framework, and the options that change numbers.
+
+    An option that came later than the first records is named where it is not the default.
+    """
+    options = replace(options, data=PurePath(options.data).name)  # where it lies changes nothing
     chosen = {
         "compile": options.compile,
         "threads": options.threads,
         "tf32": options.tf32,
         "runs": runs,
+        **{
+            name: getattr(options, name)
+            for name in _NAMED_IF_SET
+            if getattr(options, name) != getattr(_PLAIN, name)
+        },
     }
     return Method(backend, version, chosen)
+
+
+def meaningful(options: Options, replicas: int) -> Options:
+    """Give the options without those that mean nothing beside the others: one cell, one key."""
+    if replicas == 1:
+        options = replace(options, strategy="", overlap=True)
+    elif options.strategy in {"", "independent"}:
+        options = replace(options, overlap=True)
+    if options.input != "dataset":
+        options = replace(
+            options,
+            data=_PLAIN.data,
+            staging=_PLAIN.staging,
+            stage_to=_PLAIN.stage_to,
+            loaders=_PLAIN.loaders,
+            prefetch=_PLAIN.prefetch,
+            train_steps=_PLAIN.train_steps,
+        )
+    elif options.staging == "shared":
+        options = replace(options, stage_to="")
+    return options
 
 
 @dataclass(frozen=True)

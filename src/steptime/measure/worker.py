@@ -106,6 +106,8 @@ def _wake(backend: Any, options: Options) -> None:
 def measure(session: Session, request: Mapping[str, Any]) -> Record:
     """Build the workload, prepare it, time it, and give its record, whatever happened."""
     workload = workload_from_json(request["workload"])
+    options = Options(**{**request["options"], "threads": session.options.threads})
+    session = replace(session, options=options)
     record = Record(
         origin="measured",
         method=method(session.name, session.backend.version(), session.options, request["runs"]),

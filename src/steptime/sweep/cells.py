@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from array import array
@@ -13,9 +15,18 @@ from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.workload import Workload
 from steptime.count import Count, count
-from steptime.measure.contract import Options
+from steptime.launch.allocation import Allocation
+from steptime.measure.contract import Options, meaningful, method
 from steptime.models.family import resolve
-from steptime.sweep.experiment import PLACE_AXES, STEP_AXES, Axes, Experiment, Sample, axes_of
+from steptime.sweep.experiment import (
+    FEED_AXES,
+    PLACE_AXES,
+    STEP_AXES,
+    Axes,
+    Experiment,
+    Sample,
+    axes_of,
+)
 
 MOST_CELLS = 10_000_000
 SOBOL_POINTS = 1024  # drawn at once; a power of two keeps the sequence balanced
@@ -30,16 +41,32 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "!=": lambda a, b: a != b,
 }
 _FILTER = re.compile(r"\s*(\w+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*")
+FIXED = ("data", "stage_to", "train_steps")  # the same for all cells of an experiment
+Fixed = Mapping[str, Any]
+_OWN_AXES = {*PLACE_AXES, *FEED_AXES, *STEP_AXES, "allocation"}
 _COUNTED = ("parameters", "flop", "traffic_bytes", "activation_bytes", "peak_memory_bytes")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload at one place: a backend with its options."""
+    """One workload at one place: a backend with its options, and what it needs of a cluster."""
 
     workload: Workload
     backend: str
     options: Options
+    allocation: Allocation | None = None
+
+    @property
+    def place(self) -> tuple[str, Options]:
+        """What a worker is started for; it may measure many cells."""
+        return self.backend, self.options.of_process
+
+    def id(self, runs: int, round_: int) -> str:
+        """Content hash of what is measured, known before any node has said what it is."""
+        options = method(self.backend, "", self.options, runs).options
+        table = {"workload": self.workload.key, "backend": self.backend, "round": round_}
+        table |= {"device": self.options.device, "seed": self.options.seed, "options": options}
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -61,15 +88,16 @@ class Filter:
 class Cells(Collection[Cell]):
     """Cells of a grid by their indices, each made when it is its turn: there may be 10^7."""
 
-    def __init__(self, axes: Sequence[Axes], indices: Sequence[int]) -> None:
+    def __init__(self, axes: Sequence[Axes], fixed: Fixed, indices: Sequence[int]) -> None:
         self._axes = axes
+        self._fixed = fixed
         self._indices = indices
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __iter__(self) -> Iterator[Cell]:
-        return (_cell(*_chosen(self._axes, index)) for index in self._indices)
+        return (_cell(*_chosen(self._axes, index), self._fixed) for index in self._indices)
 
     def __contains__(self, cell: object) -> bool:
         return any(cell == one for one in self)
@@ -105,19 +133,23 @@ def _number(text: str, where: str) -> float:
     return number
 
 
-def cells_of(experiment: Experiment, where: str) -> tuple[Cells, bool]:
+def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tuple[Cells, bool]:
     """Give the cells of an experiment in order, each once, and whether they must fit in memory.
 
+    For a cluster every cell is there once for each allocation of the file.
     Raises `InputError` for what does not fit together, and for more than 10^7 cells.
     """
-    axes = axes_of(experiment, where)
+    axes = axes_of(experiment, where, on_cluster)
+    fixed = {name: getattr(experiment, name) for name in FIXED}
     filters, fits = read_filters(experiment, axes, where)
     counting = any(one.name in _COUNTED for one in filters)
     kept, seen = array("Q"), set()
     for index in _indices(axes, experiment.sample, where):
         one, chosen = _chosen(axes, index)
-        cell = _cell(one, chosen)
-        mark = hash((cell.workload.key, cell.backend, cell.options))  # 10^7 keys would not fit
+        cell = _cell(one, chosen, fixed)
+        mark = hash(
+            (cell.workload.key, cell.backend, cell.options, cell.allocation)
+        )  # 10^7 keys would not fit
         if mark in seen:
             continue
         seen.add(mark)
@@ -129,7 +161,7 @@ def cells_of(experiment: Experiment, where: str) -> tuple[Cells, bool]:
         kept.append(index)
     if not kept:
         raise InputError(f"{where}: no cell is left by 'where'")
-    return Cells(axes, kept), fits
+    return Cells(axes, fixed, kept), fits
 
 
 def _size(axes: Axes) -> int:
@@ -151,14 +183,20 @@ def _chosen(axes: Sequence[Axes], index: int) -> tuple[Axes, dict[str, Any]]:
 
 
 def _settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in chosen.items() if k not in (*PLACE_AXES, *STEP_AXES)}
+    return {k: v for k, v in chosen.items() if k not in _OWN_AXES}
 
 
-def _cell(one: Axes, chosen: Mapping[str, Any]) -> Cell:
+def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
     choice = replace(one.choice, given=_settings(chosen), batch=None, where=one.place)
     workload = make_workload(choice, **{name: chosen[name] for name in STEP_AXES})
-    place = {name: chosen[name] for name in PLACE_AXES if name != "backend"}
-    return Cell(workload, chosen["backend"], Options(**place))
+    allocation: Allocation | None = chosen.get("allocation")
+    options = Options(
+        **{name: chosen[name] for name in (*PLACE_AXES[1:], *FEED_AXES)},
+        **fixed,
+        gpu=allocation.gpu[0] if allocation else "",
+    )
+    backend = chosen["backend"]
+    return Cell(workload, backend, meaningful(options, workload.plan.data), allocation)
 
 
 def _indices(axes: Sequence[Axes], sample: Sample, where: str) -> Iterable[int]:

@@ -14,7 +14,8 @@ from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import MOST_VISITS, expand_range, is_range
 from steptime.core.workload import OPTIMIZERS, PHASES
-from steptime.measure.contract import BACKENDS
+from steptime.launch.allocation import Allocation
+from steptime.measure.contract import BACKENDS, INPUTS, STAGINGS, STRATEGIES
 from steptime.models.family import whole_number
 
 
@@ -37,6 +38,8 @@ def _one_or_more(value: object) -> list[object]:
 
 
 Axis = Annotated[list[Any], BeforeValidator(_listed)]
+MOST_STEPS = 10_000_000  # of a training
+MOST_PROCESSES = 100_000  # of one cell
 
 
 class Sample(BaseModel):
@@ -58,6 +61,13 @@ class Experiment(BaseModel):
     threads: Axis = [None]
     compile: Axis = [False]
     tf32: Axis = [False]
+    input: Axis = ["device"]
+    staging: Axis = ["shared"]
+    loaders: Axis = [0]
+    prefetch: Axis = [2]
+    replicas: Axis = [1]
+    strategy: Axis = ["allreduce"]
+    overlap: Axis = [True]
     phase: Axis = ["train"]
     dtype: Axis = ["float32"]
     optimizer: Axis = ["sgd"]
@@ -73,11 +83,18 @@ class Experiment(BaseModel):
     budget_s: float = Field(default=3.0, gt=0, le=86_400)
     time_limit_s: float = Field(default=600.0, gt=0, le=864_000)
     try_all: bool = False
+    data: str = ""
+    stage_to: str = ""
+    train_steps: int = Field(default=0, ge=0, le=MOST_STEPS)
+    slurm: Annotated[list[Allocation], BeforeValidator(_one_or_more)] = []
 
 
 @dataclass(frozen=True)
 class Axes:
-    """One network of an experiment: what was chosen, its place there, the values of every axis."""
+    """One network of an experiment: what was chosen, its place there, the values of every axis.
+
+    For a cluster there is one axis more, `allocation`.
+    """
 
     choice: Choice
     place: str
@@ -85,7 +102,8 @@ class Axes:
 
 
 PLACE_AXES = ("backend", "device", "threads", "compile", "tf32")
-STEP_AXES = ("dtype", "phase", "optimizer", "batch")
+FEED_AXES = ("input", "staging", "loaders", "prefetch", "strategy", "overlap")
+STEP_AXES = ("dtype", "phase", "optimizer", "replicas", "batch")
 
 
 def read_experiment(path: Path) -> Experiment:
@@ -113,6 +131,7 @@ def check_experiment(table: object, where: str) -> Experiment:
         )
         raise InputError(f"{where}: {faults}") from None
     _check_words(experiment, where)
+    _check_numbers(experiment, where)
     return experiment
 
 
@@ -129,32 +148,47 @@ def _check_words(experiment: Experiment, where: str) -> None:
         "phase": PHASES,
         "dtype": tuple(PRECISIONS),
         "optimizer": OPTIMIZERS,
+        "input": tuple(INPUTS),
+        "staging": tuple(STAGINGS),
+        "strategy": tuple(STRATEGIES),
     }
     for axis, known in words.items():
         for value in getattr(experiment, axis):
             if value not in known:
                 raise unknown(axis, value, known, where)
-    for axis in ("compile", "tf32"):
-        for value in getattr(experiment, axis):
-            if not isinstance(value, bool):
-                raise InputError(f"{where}: {axis} is true or false, not {shorten(value)}")
-    for value in experiment.threads:
-        if value is not None:
-            whole_number(value, f"{where}: threads")
     for axis in ("device", "predict"):
         for value in getattr(experiment, axis):
             if not isinstance(value, str) or not value:
                 raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
     if not experiment.name.strip() or not experiment.name.isprintable():
         raise InputError(f"{where}: name must be a text on one line")
+    if "dataset" in experiment.input and not experiment.data:
+        raise InputError(f"{where}: input 'dataset' needs data = \"FOLDER\"")
     sample = experiment.sample
     if (sample.method == "grid") != (sample.count is None):
         raise InputError(f"{where}: sample: a count goes with method random or sobol, and only so")
 
 
-def axes_of(experiment: Experiment, where: str) -> list[Axes]:
+def _check_numbers(experiment: Experiment, where: str) -> None:
+    for axis in ("compile", "tf32", "overlap"):
+        for value in getattr(experiment, axis):
+            if not isinstance(value, bool):
+                raise InputError(f"{where}: {axis} is true or false, not {shorten(value)}")
+    for value in experiment.threads:
+        if value is not None:
+            whole_number(value, f"{where}: threads")
+    for axis, least in (("replicas", 1), ("prefetch", 1), ("loaders", 0)):
+        place = f"{where}: {axis}"
+        values = [whole_number(value, place, least) for value in getattr(experiment, axis)]
+        if max(values) > MOST_PROCESSES:
+            raise InputError(f"{place}: {max(values)} is more than {MOST_PROCESSES}")
+        setattr(experiment, axis, values)
+
+
+def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:
     """Give the axes of each network; a hyperparameter that is not named takes its family's range.
 
+    What the file says of a cluster is an axis, `allocation`, where the cells are for one.
     Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
     """
     found = []
@@ -163,12 +197,15 @@ def axes_of(experiment: Experiment, where: str) -> list[Axes]:
         choice = choice_of(entry, place)
         chosen = family_of(choice)
         values: dict[str, Sequence[Any]] = {
-            axis: getattr(experiment, axis) for axis in (*PLACE_AXES, *STEP_AXES[:-1])
+            axis: getattr(experiment, axis) for axis in (*PLACE_AXES, *FEED_AXES, *STEP_AXES[:-1])
         }
         batch = choice.batch if choice.batch is not None else experiment.batch
         if batch is None:
             batch = chosen.batch_sweep or chosen.batch
         values["batch"] = _values(batch, f"{place}: batch")
+        if on_cluster:
+            tables = experiment.slurm or [Allocation()]
+            values["allocation"] = [one for table in tables for one in table.each()]
         for name in choice.given:
             if name not in chosen.parameters:
                 raise unknown("hyperparameter", name, chosen.parameters, place)

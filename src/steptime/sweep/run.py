@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,10 @@ class Workers:
 
     def get(self, backend: str, options: Options, fresh: bool = False) -> Worker:
         """Give a worker for this place, a new process if `fresh` or if the place changed."""
-        if fresh or self._place != (backend, options) or self._worker is None:
+        place = backend, options.of_process
+        if fresh or self._place != place or self._worker is None:
             self.close()
-            self._worker, self._place = Worker(backend, options), (backend, options)
+            self._worker, self._place = Worker(*place), place
         return self._worker
 
     def close(self) -> None:
@@ -112,6 +113,7 @@ def _measure_once(workers: Workers, worker: Worker, cell: Cell, how: How, round_
     request = {
         "do": "measure",
         "workload": workload_to_json(cell.workload),
+        "options": asdict(cell.options),
         "platform": place.platform,
         "timing": {"budget_s": how.budget_s},
         "parts": how.parts,
@@ -219,7 +221,7 @@ def sweep(
         stack.callback(workers.close)
         places = _places(workers, cells)
         if must_fit:
-            cells = [cell for cell in cells if _fits(cell, places[cell.backend, cell.options])]
+            cells = [cell for cell in cells if _fits(cell, places[cell.place])]
         _predict(cells, devices, by_op, writer, store.done_keys(known))
 
         def missing() -> Iterator[tuple[int, Cell]]:
@@ -231,7 +233,7 @@ def sweep(
         total = sum(1 for _ in missing())
         outcome.done_before = outcome.cells - total
         for number, (round_, cell) in enumerate(missing(), start=1):
-            place = places[cell.backend, cell.options]
+            place = places[cell.place]
             if how.try_all or _fits(cell, place):
                 record = measure_cell(workers, cell, how, round_)
             else:
@@ -249,7 +251,7 @@ def _visits(
     for round_ in range(rounds):
         for where, place in places.items():
             for cell in cells:
-                if (cell.backend, cell.options) == where:
+                if cell.place == where:
                     yield round_, place, cell
 
 
@@ -261,7 +263,7 @@ def _key(cell: Cell, place: Place, how: How, round_: int) -> store.DoneKey:
 def _places(workers: Workers, cells: Iterable[Cell]) -> dict[tuple[str, Options], Place]:
     found: dict[tuple[str, Options], Place] = {}
     for cell in cells:
-        key = (cell.backend, cell.options)
+        key = cell.place
         if key not in found:
             found[key] = place_of(workers.get(*key))
     return found

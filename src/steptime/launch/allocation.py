@@ -1,0 +1,76 @@
+"""What a cell needs of a cluster, as the table `[slurm]` of an experiment file says it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+_TIME = re.compile(r"(?:\d+-)?\d{1,3}(?::\d{2}){0,2}")
+_NAME = re.compile(r"[\w.+-]*")
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _time(text: str) -> str:
+    if text and not _TIME.fullmatch(text):
+        raise ValueError("a time such as 30, 2:00:00 or 1-12:00:00")
+    return text
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("a name has letters, digits and _.+-")
+    return text
+
+
+def _line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("a text on one line")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Line = Annotated[str, AfterValidator(_line)]
+Lines = Annotated[tuple[Line, ...], BeforeValidator(_tuple)]
+
+
+class Allocation(BaseModel):
+    """One kind of job: every cell runs once for each `gpu` of each table `[[slurm]]`.
+
+    `gpu` are types as the site's `--gres` calls them; a cell gets one GPU a replica, over as many
+    nodes as `gpus_per_node` makes of them (0: one node). `cpus` are of one process, `memory_GB`
+    of a node. `time` is the job's limit as Slurm writes it. `modules` are loaded and the lines of
+    `run_first` are run before the first cell. `flags` are further ones of sbatch.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    partition: Line = ""
+    account: Line = ""
+    qos: Line = ""
+    gpu: Annotated[tuple[Name, ...], BeforeValidator(_tuple)] = ("",)
+    gpus_per_node: int = Field(default=0, ge=0, le=1024)
+    cpus: int | None = Field(default=None, ge=1, le=100_000)
+    memory_GB: float | None = Field(default=None, gt=0, le=1e6)  # noqa: N815  # a key of files
+    time: Annotated[str, AfterValidator(_time)] = ""
+    exclusive: bool = False
+    constraint: Line = ""
+    modules: Lines = ()
+    run_first: Lines = ()
+    flags: Lines = ()
+    python: Line = ""
+    cells_per_task: int = Field(default=50, ge=1, le=100_000)
+    tasks_at_once: int = Field(default=8, ge=1, le=100_000)
+    requeues: int = Field(default=2, ge=0, le=1000)
+
+    def model_post_init(self, _: Any) -> None:
+        """Refuse a type of GPU that is named twice, or none."""
+        if not self.gpu or len(set(self.gpu)) < len(self.gpu):
+            raise ValueError("gpu: name each type once")
+
+    def each(self) -> tuple[Allocation, ...]:
+        """Give one allocation for each type of GPU."""
+        return tuple(self.model_copy(update={"gpu": (name,)}) for name in self.gpu)
