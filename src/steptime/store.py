@@ -47,16 +47,23 @@ class Writer:
 
         Raises `ValueError` for a record with a number that is not finite.
         """
-        text = json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False)
-        line = (text + "\n").encode()
+        self.append_all([record])
+
+    def append_all(self, records: Iterable[Record]) -> None:
+        """Put all of `records` on the disk, or none of them, as `append` does one."""
+        text = "".join(
+            json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False) + "\n"
+            for record in records
+        )
+        lines = text.encode()
         try:
-            _write_all(self._descriptor, line)
+            _write_all(self._descriptor, lines)
             os.fsync(self._descriptor)
         except OSError as error:
             os.ftruncate(self._descriptor, self._size)  # what follows must not join a torn line
             reason = error.strerror or error
             raise StoreError(f"{self.path}: cannot write a record: {reason}") from error
-        self._size += len(line)
+        self._size += len(lines)
 
     def close(self) -> None:
         """Close the file; one without a record is taken away."""

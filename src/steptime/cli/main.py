@@ -17,6 +17,7 @@ import typer
 
 from steptime import __version__
 from steptime.cli import (
+    cluster,
     energy,
     explain,
     explore,
@@ -27,6 +28,7 @@ from steptime.cli import (
     predict,
     scale,
     split,
+    sweep,
 )
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
 from steptime.store import StoreError
@@ -71,8 +73,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "doctor": measure.doctor,
     "probe": measure.probe,
     "run": measure.run,
-    "sweep": measure.sweep,
-    "quickstart": measure.quickstart,
+    "sweep": sweep.sweep,
+    "status": cluster.status,
+    "collect": cluster.collect,
+    "cancel": cluster.cancel,
+    "quickstart": sweep.quickstart,
     "compare": look.compare,
     "query": look.query,
     "export": look.export,

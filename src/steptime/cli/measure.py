@@ -11,7 +11,7 @@ from steptime.cli import options, output
 from steptime.core.errors import InputError
 from steptime.core.ranges import MOST_VISITS
 from steptime.core.record import Record
-from steptime.core.units import duration, seconds, si, size
+from steptime.core.units import seconds, si, size
 
 UNSUCCESSFUL = 3
 
@@ -42,7 +42,8 @@ def doctor(json: options.Json = False) -> None:
         output.note(f"! {problem}")
 
 
-def _options(device: str, threads: str | None, compile_: bool, tf32: bool) -> Any:
+def place_options(device: str, threads: str | None, compile_: bool, tf32: bool) -> Any:
+    """Give the options of a backend that the command line names."""
     from steptime.measure.contract import Options
     from steptime.models.family import whole_number
 
@@ -50,7 +51,8 @@ def _options(device: str, threads: str | None, compile_: bool, tf32: bool) -> An
     return Options(device=device, threads=count, compile=compile_, tf32=tf32)
 
 
-def _check_backend(backend: str) -> None:
+def check_backend(backend: str) -> None:
+    """Refuse an unknown backend."""
     from steptime.core.errors import unknown
     from steptime.measure.contract import BACKENDS
 
@@ -68,8 +70,8 @@ def probe(
     json: options.Json = False,
 ) -> None:
     """Measure the roofs of this machine, as device 'local'."""
-    _check_backend(backend)
-    table, path = take_probe(backend, _options(device, threads, False, False), budget)
+    check_backend(backend)
+    table, path = take_probe(backend, place_options(device, threads, False, False), budget)
     if json:
         output.emit_json({"device": table["name"], "path": str(path), **table})
         return
@@ -138,10 +140,10 @@ def run(
     from steptime.sweep.cells import Cell
     from steptime.sweep.run import How, Workers, measure_cell
 
-    _check_backend(backend)
+    check_backend(backend)
     workload = options.workload_of(model, batch, dtype, phase, optimizer)
     build_step(workload)  # sizes that fit nowhere are refused before a worker starts
-    cell = Cell(workload, backend, _options(device, threads, compile_, tf32))
+    cell = Cell(workload, backend, place_options(device, threads, compile_, tf32))
     how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
     try:
@@ -214,140 +216,3 @@ def _show_run(document: dict[str, Any]) -> None:
     output.table(title, ("", "measured"), rows)
     for remark in document["remarks"]:
         output.note(f"! {remark}")
-
-
-def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment file.")],
-    out: Out,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            "--rounds", min=1, max=MOST_VISITS, help="Visit all cells so often, interleaved."
-        ),
-    ] = None,
-    runs: Annotated[
-        int | None,
-        typer.Option("--runs", min=1, max=MOST_VISITS, help="Fresh processes for each cell."),
-    ] = None,
-    retry: Annotated[
-        str, typer.Option("--retry", metavar="STATUS,...", help="Try these again, too.")
-    ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Measure all cells again.")] = False,
-    try_all: Annotated[
-        bool, typer.Option("--try-all", help="Try what is predicted not to fit in memory.")
-    ] = False,
-    json: options.Json = False,
-) -> int:
-    """Measure and predict what a folder lacks of an experiment file."""
-    from steptime.core.errors import unknown
-    from steptime.core.record import STATUSES
-    from steptime.sweep.experiment import read_experiment
-
-    statuses = [word.strip() for word in retry.split(",") if word.strip()]
-    for word in statuses:
-        if word not in STATUSES:
-            raise unknown("status", word, STATUSES, "--retry")
-    experiment = read_experiment(file)
-    document = run_experiment(
-        experiment, str(file), out, rounds, runs, tuple(statuses), force, try_all
-    )
-    if json:
-        output.emit_json(document)
-    else:
-        _show_sweep(document)
-    return UNSUCCESSFUL if document["unsuccessful"] else 0
-
-
-def run_experiment(
-    experiment: Any,
-    where: str,
-    out: Path,
-    rounds: int | None = None,
-    runs: int | None = None,
-    retry: tuple[str, ...] = (),
-    force: bool = False,
-    try_all: bool = False,
-) -> dict[str, Any]:
-    """Run an experiment into a folder with progress on stderr, and give what happened."""
-    from steptime.cli.progress import reporter
-    from steptime.sweep.cells import cells_of
-    from steptime.sweep.run import How, summary
-    from steptime.sweep.run import sweep as run_sweep
-
-    cells, must_fit = cells_of(experiment, where)
-    how = How(
-        experiment.budget_s,
-        experiment.time_limit_s,
-        experiment.parts,
-        runs or experiment.runs,
-        try_all or experiment.try_all,
-    )
-    with reporter() as report:
-        outcome = run_sweep(
-            cells,
-            out,
-            how,
-            rounds=rounds or experiment.rounds,
-            predict_on=experiment.predict,
-            by_op=experiment.by_op,
-            must_fit=must_fit,
-            retry=retry,
-            force=force,
-            warn=output.note,
-            report=report,
-        )
-    return {"name": experiment.name, "out": str(out), **summary(outcome)}
-
-
-def _show_sweep(document: dict[str, Any]) -> None:
-    counts = ", ".join(f"{n} {status}" for status, n in document["status"].items()) or "none"
-    output.note(
-        f"{document['name']}: {document['cells']} cells, {document['done_before']} done before, "
-        f"now {counts}; records in {document['out']}"
-    )
-    for cell in document["unsuccessful"]:
-        output.note(
-            f"  {cell['status']} ({cell['cause']}): {cell['model']}, batch {cell['batch']}: "
-            f"{cell['note']}"
-        )
-
-
-def quickstart(
-    out: Out = Path("results"),
-    backend: Backend = "torch",
-    budget: Annotated[
-        float | None,
-        typer.Option("--budget", min=0.001, max=86_400, metavar="S", help="Seconds a network."),
-    ] = None,
-    json: options.Json = False,
-) -> int:
-    """Probe, measure and predict 24 small networks, write a report."""
-    from importlib.resources import files
-    from time import monotonic
-
-    from steptime import store
-    from steptime.report import write_report
-    from steptime.sweep.experiment import read_experiment
-
-    _check_backend(backend)
-    store.load(out, output.note, required=False)  # a folder that is none is refused before probing
-    began = monotonic()
-    experiment = read_experiment(Path(str(files("steptime") / "data/experiments/quickstart.toml")))
-    changes: dict[str, Any] = {"backend": [backend]}
-    if budget is not None:
-        changes["budget_s"] = budget
-    output.note("probing this machine (about 20 s) ...")
-    table, _ = take_probe(backend, _options("cpu", None, False, False), 20.0)
-    output.note(f"measuring into {out} ...")
-    document = run_experiment(experiment.model_copy(update=changes), "quickstart", out)
-    page = out / "report.html"
-    write_report(out, page)
-    document |= {"device": table["name"], "report": str(page), "seconds": monotonic() - began}
-    if json:
-        output.emit_json(document)
-    else:
-        _show_sweep(document)
-        output.note(f"report: {page} (after {duration(document['seconds'])})")
-        output.note(f"next:   steptime compare {out}")
-        output.note(f"        steptime report {out}")
-    return UNSUCCESSFUL if document["unsuccessful"] else 0

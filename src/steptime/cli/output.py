@@ -32,6 +32,12 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def text(lines: str) -> None:
+    """Print a text on stdout as it is."""
+    sys.stdout.write(lines)
+    sys.stdout.flush()
+
+
 def unmodelled(names: Sequence[str]) -> None:
     """Say which layers of unknown type are not counted, where there are any."""
     if names:

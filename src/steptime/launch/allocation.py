@@ -41,10 +41,12 @@ Lines = Annotated[tuple[Line, ...], BeforeValidator(_tuple)]
 class Allocation(BaseModel):
     """One kind of job: every cell runs once for each `gpu` of each table `[[slurm]]`.
 
-    `gpu` are types as the site's `--gres` calls them; a cell gets one GPU a replica, over as many
-    nodes as `gpus_per_node` makes of them (0: one node). `cpus` are of one process, `memory_GB`
-    of a node. `time` is the job's limit as Slurm writes it. `modules` are loaded and the lines of
-    `run_first` are run before the first cell. `flags` are further ones of sbatch.
+    `gpu` are types as the site's `--gres` calls them ("" for none); a cell gets one GPU a replica,
+    all on one node unless `replicas_per_node` says how many at most. `cpus` are of one process,
+    `memory_GB` of a node. `time` is the job's limit as Slurm writes it. `modules` are loaded and
+    the lines of `run_first` are run before the first cell. `flags` are further ones of sbatch, and
+    `python` is another interpreter than the one that submits. `requeues` is how often a cell may
+    take its job down before it is given up.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,7 +54,7 @@ class Allocation(BaseModel):
     account: Line = ""
     qos: Line = ""
     gpu: Annotated[tuple[Name, ...], BeforeValidator(_tuple)] = ("",)
-    gpus_per_node: int = Field(default=0, ge=0, le=1024)
+    replicas_per_node: int = Field(default=0, ge=0, le=1024)
     cpus: int | None = Field(default=None, ge=1, le=100_000)
     memory_GB: float | None = Field(default=None, gt=0, le=1e6)  # noqa: N815  # a key of files
     time: Annotated[str, AfterValidator(_time)] = ""
@@ -70,6 +72,11 @@ class Allocation(BaseModel):
         """Refuse a type of GPU that is named twice, or none."""
         if not self.gpu or len(set(self.gpu)) < len(self.gpu):
             raise ValueError("gpu: name each type once")
+
+    @property
+    def cores(self) -> int:
+        """CPU cores of one process; one where the file does not say."""
+        return self.cpus or 1
 
     def each(self) -> tuple[Allocation, ...]:
         """Give one allocation for each type of GPU."""

@@ -93,6 +93,10 @@ class Cells(Collection[Cell]):
         self._fixed = fixed
         self._indices = indices
 
+    def part(self, number: int, of: int) -> Cells:
+        """Give every `of`-th cell, from the one with this number (from 1) on."""
+        return Cells(self._axes, self._fixed, self._indices[number - 1 :: of])
+
     def __len__(self) -> int:
         return len(self._indices)
 

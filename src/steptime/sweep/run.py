@@ -96,6 +96,14 @@ def place_of(worker: Worker) -> Place:
     )
 
 
+def attempt(workers: Workers, cell: Cell, how: How, round_: int) -> Record:
+    """Give the record of one cell, which is not tried if predicted not to fit in memory."""
+    place = place_of(workers.get(*cell.place))
+    if how.try_all or _fits(cell, place):
+        return measure_cell(workers, cell, how, round_)
+    return _unmeasured(cell, place, how, round_, _too_large(cell, place))
+
+
 def measure_cell(workers: Workers, cell: Cell, how: How, round_: int = 0) -> Record:
     """Give the record of one cell, measured in `how.runs` fresh processes if they are several."""
     records = []
@@ -190,39 +198,46 @@ def predictions(workload: Workload, device: Device, by_op: bool) -> list[Record]
 Report = Callable[[Cell, Record, int, int], None]
 
 
-def sweep(
-    cells: Collection[Cell],
-    out: Path,
-    how: How,
-    *,
-    rounds: int = 1,
-    predict_on: Iterable[str] = (),
-    by_op: bool = False,
-    must_fit: bool = False,
-    retry: Collection[str] = (),
-    force: bool = False,
-    warn: Callable[[str], None],
-    report: Report,
-) -> Outcome:
-    """Measure and predict the cells that `out` lacks; every record is on the disk when reported.
+@dataclass(frozen=True)
+class Request:
+    """A sweep as asked for: its cells, where records go, how often, and what is tried again.
 
-    `report(cell, record, done, total)` is called after each measurement. With `must_fit`, cells
-    that are predicted not to fit are left out; otherwise they are recorded so and not tried
-    (unless `how.try_all`). Raises `InputError` for a folder that is no store, or in use.
+    With `must_fit`, cells that are predicted not to fit are left out; otherwise they are recorded
+    so and not tried (unless `how.try_all`). `predict_on` names devices, and `by_op` keeps the
+    predictions of every op.
     """
-    devices = [catalog.device(name) for name in predict_on]
+
+    name: str
+    cells: Collection[Cell]
+    out: Path
+    how: How
+    rounds: int = 1
+    predict_on: tuple[str, ...] = ()
+    by_op: bool = False
+    must_fit: bool = False
+    retry: Collection[str] = ()
+    force: bool = False
+
+
+def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outcome:
+    """Measure and predict the cells that a folder lacks; what is reported is on the disk.
+
+    `report(cell, record, done, total)` is called after each measurement. Raises `InputError` for a
+    folder that is no store, or in use.
+    """
+    cells, out, how, rounds = request.cells, request.out, request.how, request.rounds
     outcome = Outcome()
     with ExitStack() as stack:
         stack.enter_context(store.exclusive(out))
         known = store.load(out, warn, required=False)
-        done = store.done_keys(known, retry=retry, force=force)
+        done = store.done_keys(known, retry=request.retry, force=request.force)
         writer = stack.enter_context(store.open_writer(out))
         workers = Workers()
         stack.callback(workers.close)
         places = _places(workers, cells)
-        if must_fit:
+        if request.must_fit:
             cells = [cell for cell in cells if _fits(cell, places[cell.place])]
-        _predict(cells, devices, by_op, writer, store.done_keys(known))
+        predict(cells, request, writer, store.done_keys(known))
 
         def missing() -> Iterator[tuple[int, Cell]]:
             for round_, place, cell in _visits(cells, places, rounds):
@@ -233,11 +248,7 @@ def sweep(
         total = sum(1 for _ in missing())
         outcome.done_before = outcome.cells - total
         for number, (round_, cell) in enumerate(missing(), start=1):
-            place = places[cell.place]
-            if how.try_all or _fits(cell, place):
-                record = measure_cell(workers, cell, how, round_)
-            else:
-                record = _unmeasured(cell, place, how, round_, _too_large(cell, place))
+            record = attempt(workers, cell, how, round_)
             writer.append(record)
             outcome.add(record)
             report(cell, record, number, total)
@@ -280,13 +291,11 @@ def _too_large(cell: Cell, place: Place) -> Death:
     return Death("oom", "predicted-not-to-fit", note)
 
 
-def _predict(
-    cells: Iterable[Cell],
-    devices: list[Device],
-    by_op: bool,
-    writer: store.Writer,
-    done: set[store.DoneKey],
+def predict(
+    cells: Iterable[Cell], request: Request, writer: store.Writer, done: set[store.DoneKey]
 ) -> None:
+    """Write the predictions that are not there yet, of every cell on every device asked for."""
+    devices = [catalog.device(name) for name in request.predict_on]
     seen = set()
     for device in devices:
         for cell in cells:
@@ -295,7 +304,7 @@ def _predict(
                 continue
             seen.add((workload.key, device.name))
             try:
-                records = predictions(workload, device, by_op)
+                records = predictions(workload, device, request.by_op)
             except InputError as error:
                 raise InputError(f"{workload.label}: {error}") from None
             head = records[0]

@@ -1,0 +1,306 @@
+"""Sweeps by a scheduler: what to submit, where it is, what became of it.
+
+The cells that a folder lacks are those of the experiment less those with a final record and less
+those that wait or run. Everything is found again from the folder and the scheduler, so the process
+that submitted may end, and another may ask, resume or cancel.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from steptime import store
+from steptime.core.causes import again
+from steptime.core.errors import InputError
+from steptime.core.record import DONE, Record
+from steptime.launch import slurm
+from steptime.sweep import manifest
+from steptime.sweep.lost import death_of, lost_record, progress_of
+from steptime.sweep.manifest import Submission, Visit, array_name
+from steptime.sweep.run import Request, predict
+
+WORDS = ("queued", "running", "done", "failed", "unsent")
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one visit stands: one of `WORDS`, and what is known of it.
+
+    `failed` without a record means that its job is over; `unsent` that no scheduler took it.
+    """
+
+    visit: Visit
+    submission: Submission
+    task: int
+    word: str
+    record: Record | None = None
+    queued: slurm.Queued | None = None
+
+
+def standings(out: Path, warn: Warn) -> list[Standing]:
+    """Give where every visit stands that was ever submitted from `out`, its last time."""
+    every = manifest.submissions(out)
+    names = [name for submission in every for name, *_ in _arrays(submission)]
+    live = slurm.queued(names)  # before the records: a task that ends meanwhile has them all
+    records = _own_records(store.load(out, warn, required=False))
+    found: dict[str, Standing] = {}
+    for submission in every:
+        known = {line["first"] for line in sent(submission)}
+        at = {
+            first + i: (name, i)
+            for name, first, tasks in _arrays(submission)
+            for i in range(tasks)
+            if first in known or (name, i) in live
+        }
+        for task, _, visits in submission.tasks():
+            queued = live.get(at[task]) if task in at else None
+            began = _in_flight(submission, task) if queued and queued.running else ""
+            for visit in visits:
+                record = records.get((submission.folder.name, visit.id))
+                found.pop(visit.id, None)
+                word = _word(record, queued, task in at, visit.id == began)
+                found[visit.id] = Standing(visit, submission, task, word, record, queued)
+    return list(found.values())
+
+
+def _word(record: Record | None, queued: slurm.Queued | None, sent: bool, began: bool) -> str:
+    if record and record.status in DONE:
+        return "done"
+    if record and not (queued and record.env.get("again")):
+        return "failed"
+    if queued:
+        return "running" if began else "queued"
+    return "failed" if sent else "unsent"
+
+
+def _own_records(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
+    """Give the last record of each visit in each submission."""
+    return {
+        (record.env["submission"], record.env["cell"]): record
+        for record in records
+        if "submission" in record.env
+    }
+
+
+def _arrays(submission: Submission) -> list[tuple[str, int, int]]:
+    """Give the arrays of a submission: name, first task, how many."""
+    return [
+        (array_name(submission, first), first, tasks) for _, _, first, tasks in submission.arrays()
+    ]
+
+
+def sent(submission: Submission) -> list[dict[str, Any]]:
+    """Give the arrays that the scheduler is known to have taken: job, first task, how many."""
+    return manifest.read_lines(submission.folder / manifest.SUBMITTED)
+
+
+def _in_flight(submission: Submission, task: int) -> str:
+    """Give the id of the cell that a running task began last."""
+    begun = [line["cell"] for line in progress_of(submission, task) if "cell" in line]
+    return begun[-1] if begun else ""
+
+
+def collect(out: Path, warn: Warn) -> list[Record]:
+    """Write a record of every visit whose job is over without one, and give these records."""
+    lost = [one for one in standings(out, warn) if one.word == "failed" and one.record is None]
+    if not lost:
+        return []
+    how_ended = _ended(lost)
+    written = []
+    with store.open_writer(out) as writer:
+        for one in lost:
+            death = death_of(one.submission, one.task, one.visit, how_ended.get(_key(one)))
+            record = lost_record(one.visit, one.submission.how, death)
+            env = {**record.env, "submission": one.submission.folder.name}
+            written.append(replace(record, env=env))
+        writer.append_all(written)
+    return written
+
+
+def _key(one: Standing) -> tuple[str, int]:
+    """Give job id and place in its array, ("", 0) where the answer of sbatch was lost."""
+    for line in sent(one.submission):
+        if line["first"] <= one.task < line["first"] + line["tasks"]:
+            return line["job"], one.task - line["first"]
+    return "", 0
+
+
+def _ended(lost: Iterable[Standing]) -> dict[tuple[str, int], slurm.Ended]:
+    submissions = {one.submission.folder: one.submission for one in lost}
+    lines = [line for submission in submissions.values() for line in sent(submission)]
+    if not lines:
+        return {}
+    began = min(datetime.fromisoformat(line["at"]) for line in lines)
+    since = began.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+    return slurm.ended([line["job"] for line in lines], since)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What an experiment wants of a folder: all visits, and those to be submitted now."""
+
+    wanted: int
+    done: int
+    in_flight: int
+    visits: tuple[Visit, ...]
+
+
+def missing(request: Request, warn: Warn) -> Missing:
+    """Give what to submit: the wanted less what has a final record and what waits or runs."""
+    out, how, retry, force = request.out, request.how, request.retry, request.force
+    final = set() if force else set(DONE) - set(retry)
+    at: dict[str, Standing] = {one.visit.id: one for one in standings(out, warn)}
+    visits, done, in_flight = [], 0, 0
+    for round_ in range(request.rounds):
+        for cell in request.cells:
+            visit = Visit(cell.id(how.runs, round_), cell, round_)
+            standing = at.get(visit.id)
+            if standing and standing.word in {"queued", "running"}:
+                in_flight += 1
+            elif standing and standing.record and standing.record.status in final:
+                done += 1
+            else:
+                visits.append(visit)
+    return Missing(done + in_flight + len(visits), done, in_flight, tuple(visits))
+
+
+def send(request: Request, warn: Warn) -> dict[str, Any]:
+    """Submit what a folder lacks, and give what happened as JSON values."""
+    out = request.out
+    with store.exclusive(out):
+        lost = collect(out, warn)
+        found = missing(request, warn)
+        with store.open_writer(out) as writer:
+            known = store.done_keys(store.load(out, warn, required=False))
+            predict(request.cells, request, writer, known)
+        document = counts(request, found) | {"collected": len(lost)}
+        if not found.visits:
+            return document | {"submitted": 0, "unsent": 0, "tasks": 0, "jobs": [], "folder": None}
+        submission = submit(request, found.visits, warn)
+    taken = sent(submission)
+    tasks = {line["first"] + i for line in taken for i in range(line["tasks"])}
+    submitted = sum(len(visits) for task, _, visits in submission.tasks() if task in tasks)
+    return document | {
+        "submitted": submitted,
+        "unsent": len(found.visits) - submitted,
+        "tasks": len(tasks),
+        "jobs": [line["job"] for line in taken],
+        "folder": str(submission.folder),
+    }
+
+
+def counts(request: Request, found: Missing) -> dict[str, Any]:
+    """Give how many cells are wanted, done and in flight, as JSON values."""
+    return {
+        "name": request.name,
+        "out": str(request.out),
+        "cells": found.wanted,
+        "done_before": found.done,
+        "in_flight": found.in_flight,
+    }
+
+
+def submit(request: Request, visits: Iterable[Visit], warn: Warn) -> Submission:
+    """Write the submission and send its arrays.
+
+    The arrays of one job wait for one another, so that no more than `tasks_at_once` run. Raises
+    `InputError` where the first array is refused; later ones may meet a limit of the site on how
+    much may wait, and stay for the next time.
+    """
+    submission = manifest.compose(request.out, request.how, visits, slurm.largest_array())
+    manifest.write(submission, sys.executable)
+    before: dict[int, str] = {}
+    for number, job, first, tasks in submission.arrays():
+        array = slurm.Array(
+            submission.folder / manifest.script_name(number),
+            array_name(submission, first),
+            first,
+            tasks,
+            job.need.allocation.tasks_at_once,
+            before.get(number, ""),
+        )
+        try:
+            before[number] = slurm.submit(array)
+        except InputError as error:
+            if not first:
+                raise
+            warn(str(error))
+            break
+        manifest.note_submitted(submission, first, tasks, before[number])
+    return submission
+
+
+def cancel(out: Path, warn: Warn) -> list[str]:
+    """Cancel every array of this folder that waits or runs, and give the job ids."""
+    jobs: dict[str, None] = {}
+    for one in standings(out, warn):
+        if one.queued:
+            jobs.setdefault(one.queued.job.partition("_")[0])
+    if jobs:
+        slurm.cancel(list(jobs))
+    return list(jobs)
+
+
+def status(out: Path, warn: Warn) -> dict[str, Any]:
+    """Give how many cells of this folder stand where, and why those that failed did, as JSON."""
+    found = standings(out, warn)
+    lost = [one for one in found if one.word == "failed" and one.record is None]
+    how_ended = _ended(lost)
+    counts = {word: sum(one.word == word for one in found) for word in WORDS}
+    statuses: dict[str, int] = {}
+    causes: dict[str, int] = {}
+    troubles = []
+    for one in found:
+        if one.word not in {"done", "failed"}:
+            continue
+        row = _trouble(one, how_ended)
+        statuses[row["status"]] = statuses.get(row["status"], 0) + 1
+        if row["status"] != "ok":
+            causes[row["cause"]] = causes.get(row["cause"], 0) + 1
+            troubles.append(row)
+    return {
+        "out": str(out),
+        "cells": len(found),
+        **counts,
+        "status": statuses,
+        "causes": causes,
+        "jobs": list(_jobs(found)),
+        "unsuccessful": troubles,
+    }
+
+
+def _trouble(one: Standing, how_ended: Mapping[tuple[str, int], slurm.Ended]) -> dict[str, Any]:
+    if one.record:
+        status_, cause, note = one.record.status, one.record.cause, one.record.note
+    else:
+        death = death_of(one.submission, one.task, one.visit, how_ended.get(_key(one)))
+        status_, cause, note = death.status, death.cause, death.note
+    options = one.visit.cell.options
+    return {
+        "model": one.visit.cell.workload.label,
+        "batch": one.visit.cell.workload.batch_per_replica,
+        "gpu": options.gpu,
+        "staging": options.staging,
+        "status": status_,
+        "cause": cause,
+        "note": note,
+        "again": again(status_, cause),
+    }
+
+
+def _jobs(found: Iterable[Standing]) -> Iterator[dict[str, Any]]:
+    """Give the tasks that wait or run: job, state, why or where, and how many cells."""
+    tasks: dict[tuple[str, str, str], list[Standing]] = {}
+    for one in found:
+        if one.queued:
+            key = one.queued.job, one.queued.state, one.queued.text
+            tasks.setdefault(key, []).append(one)
+    for (job, state, text), cells in tasks.items():
+        left = sum(one.word in {"queued", "running"} for one in cells)
+        yield {"job": job, "state": state, "text": text, "cells_left": left}

@@ -1,0 +1,246 @@
+"""What was submitted to a scheduler, as files: which cells, in which tasks, under which job names.
+
+A submission is a folder `slurm/NNN-HASH` beside the records, named by the hash of what it holds:
+
+* `cells.jsonl`: a line a cell, in the order in which tasks take them,
+* `plan.json`: how cells are measured, the jobs, and the cells of each task,
+* `job-K.sh`: the batch script of job K,
+* `submitted.jsonl`: a line for each array that the scheduler took,
+* `progress/TASK.RESTART.jsonl`: what a task began and ended, written by the task,
+* `logs/`: what the jobs printed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError
+from steptime.core.workload import workload_from_json, workload_to_json
+from steptime.launch.allocation import Allocation
+from steptime.launch.script import Need, script
+from steptime.measure.contract import Options
+from steptime.sweep.cells import Cell
+from steptime.sweep.run import How
+
+FOLDER = "slurm"
+SUBMITTED = "submitted.jsonl"
+_NAME = re.compile(r"\d{3,}-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One visit of a cell: `id` is the content hash of cell and round."""
+
+    id: str
+    cell: Cell
+    round: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """Tasks with one need: the first of them, and where the cells of each begin and end."""
+
+    need: Need
+    first_task: int
+    slices: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A folder of what was submitted; no array has more than `largest` tasks."""
+
+    folder: Path
+    how: How
+    jobs: tuple[Job, ...]
+    visits: tuple[Visit, ...]
+    largest: int
+
+    @property
+    def name(self) -> str:
+        """The name that its arrays begin with."""
+        return f"steptime-{self.folder.name}"
+
+    def tasks(self) -> Iterator[tuple[int, Job, tuple[Visit, ...]]]:
+        """Give every task: its number, its job, its visits."""
+        for job in self.jobs:
+            for i, (start, stop) in enumerate(job.slices):
+                yield job.first_task + i, job, self.visits[start:stop]
+
+    def arrays(self) -> Iterator[tuple[int, Job, int, int]]:
+        """Give the arrays to submit: number of the job, job, first task, how many."""
+        for number, job in enumerate(self.jobs):
+            for start in range(0, len(job.slices), self.largest):
+                tasks = min(self.largest, len(job.slices) - start)
+                yield number, job, job.first_task + start, tasks
+
+
+def array_name(submission: Submission, first_task: int) -> str:
+    """Give the name of the array whose first task has this number: how it is found again."""
+    return f"{submission.name}-{first_task}"
+
+
+def packed(visits: Iterable[Visit]) -> tuple[list[Visit], list[Job]]:
+    """Give the visits in the order of tasks, and the jobs: those with one need in one array.
+
+    Within a need cells of one worker stand together, so that it is started once a task.
+    """
+    by_need: dict[Need, list[Visit]] = {}
+    for visit in visits:
+        allocation = visit.cell.allocation or Allocation()
+        need = Need(allocation, visit.cell.workload.plan.data)
+        by_need.setdefault(need, []).append(visit)
+    ordered: list[Visit] = []
+    jobs: list[Job] = []
+    first_task = 0
+    for need, group in by_need.items():
+        places = {place: i for i, place in enumerate(dict.fromkeys(v.cell.place for v in group))}
+        group.sort(key=lambda visit: (visit.round, places[visit.cell.place]))
+        begin = len(ordered)
+        ordered += group
+        each = need.allocation.cells_per_task
+        slices = tuple(
+            (start, min(start + each, len(ordered))) for start in range(begin, len(ordered), each)
+        )
+        jobs.append(Job(need, first_task, slices))
+        first_task += len(slices)
+    return ordered, jobs
+
+
+def compose(out: Path, how: How, visits: Iterable[Visit], largest: int) -> Submission:
+    """Give the next submission beside the records in `out`; nothing is written yet."""
+    ordered, jobs = packed(visits)
+    plain = Submission(Path(), how, tuple(jobs), tuple(ordered), largest)
+    digest = hashlib.sha256("".join(_texts(plain)).encode()).hexdigest()[:8]
+    number = 1 + max((int(path.name.partition("-")[0]) for path in folders(out)), default=0)
+    return replace(plain, folder=(out / FOLDER / f"{number:03}-{digest}").absolute())
+
+
+def write(submission: Submission, python: str) -> None:
+    """Write the folder of a submission."""
+    folder = submission.folder
+    for part in ("logs", "progress"):
+        (folder / part).mkdir(parents=True)
+    plan, cells = _texts(submission)
+    (folder / "cells.jsonl").write_text(cells, encoding="utf-8")
+    for i, job in enumerate(submission.jobs):
+        (folder / script_name(i)).write_text(job_script(submission, job, python), encoding="utf-8")
+    (folder / "plan.json").write_text(plan, encoding="utf-8")  # last: now the folder is whole
+
+
+def _texts(submission: Submission) -> tuple[str, str]:
+    """Give the texts of the plan and of the cells."""
+    jobs = [_job_to_json(job) for job in submission.jobs]
+    plan = {"how": asdict(submission.how), "largest": submission.largest, "jobs": jobs}
+    cells = "".join(json.dumps(_visit_to_json(visit)) + "\n" for visit in submission.visits)
+    return json.dumps(plan, indent=1), cells
+
+
+def job_script(submission: Submission, job: Job, python: str) -> str:
+    """Give the batch script of one of the jobs."""
+    interpreter = job.need.allocation.python or python
+    return script(job.need, submission.name, str(submission.folder), interpreter)
+
+
+def script_name(job: int) -> str:
+    """Give the name of the batch script of job number `job`."""
+    return f"job-{job}.sh"
+
+
+def note_submitted(submission: Submission, first: int, tasks: int, job: str) -> None:
+    """Write down that the scheduler took an array, under this job id."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    line = {"first": first, "tasks": tasks, "job": job, "at": at}
+    append_line(submission.folder / SUBMITTED, line)
+
+
+def folders(out: Path) -> list[Path]:
+    """Give the folders of submissions, the first one first."""
+    found = [path for path in (out / FOLDER).glob("*") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[0]))
+
+
+def submissions(out: Path) -> list[Submission]:
+    """Give what was submitted beside the records in `out`; one without a plan was never sent."""
+    return [read(path) for path in folders(out) if (path / "plan.json").exists()]
+
+
+def read(folder: Path) -> Submission:
+    """Give the submission of a folder; raises `InputError` for one that is damaged."""
+    try:
+        plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        lines = (folder / "cells.jsonl").read_text(encoding="utf-8").splitlines()
+        jobs = tuple(_job_from_json(table) for table in plan["jobs"])
+        allocations = [
+            job.need.allocation
+            for job in jobs
+            for start, stop in job.slices
+            for _ in range(start, stop)
+        ]
+        visits = tuple(
+            _visit_from_json(json.loads(line), allocation)
+            for line, allocation in zip(lines, allocations, strict=True)
+        )
+        return Submission(folder, How(**plan["how"]), jobs, visits, plan["largest"])
+    except OSError as error:
+        raise InputError(f"{error.filename or folder}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder}: is no submission: {error}") from None
+
+
+def append_line(path: Path, table: dict[str, Any]) -> None:
+    """Add one line to a file that only this process writes."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(table) + "\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Give the lines of such a file; a torn last one is left out, an absent file has none."""
+    try:
+        *lines, tail = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return []
+    del tail
+    return [json.loads(line) for line in lines]
+
+
+def _visit_to_json(visit: Visit) -> dict[str, Any]:
+    cell = visit.cell
+    return {
+        "id": visit.id,
+        "workload": workload_to_json(cell.workload),
+        "backend": cell.backend,
+        "options": asdict(cell.options),
+        "round": visit.round,
+    }
+
+
+def _visit_from_json(table: dict[str, Any], allocation: Allocation) -> Visit:
+    cell = Cell(
+        workload_from_json(table["workload"]),
+        table["backend"],
+        Options(**table["options"]),
+        allocation,
+    )
+    return Visit(table["id"], cell, table["round"])
+
+
+def _job_to_json(job: Job) -> dict[str, Any]:
+    return {
+        "allocation": job.need.allocation.model_dump(),
+        "replicas": job.need.replicas,
+        "first_task": job.first_task,
+        "slices": job.slices,
+    }
+
+
+def _job_from_json(table: dict[str, Any]) -> Job:
+    need = Need(Allocation(**table["allocation"]), table["replicas"])
+    slices: Sequence[Sequence[int]] = table["slices"]
+    return Job(need, table["first_task"], tuple((start, stop) for start, stop in slices))

@@ -1,0 +1,159 @@
+"""One task of a job: measures its cells one after another, and leaves a record of each.
+
+    python -m steptime.sweep.task SUBMISSION TASK
+
+A scheduler that starts the job again (SLURM_RESTART_COUNT) finds the task where it stopped: cells
+with a final record are passed over, and the one that was in flight when the node went down leaves
+a record that says so. A cell that took its job down `requeues` times is given up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from steptime import store
+from steptime.core.errors import InputError
+from steptime.core.record import DONE, Record
+from steptime.launch.local import Death
+from steptime.sweep import manifest
+from steptime.sweep.lost import cause_of_output, lost_record
+from steptime.sweep.manifest import Submission, Visit
+from steptime.sweep.run import Workers, attempt
+
+
+class StopError(Exception):
+    """The scheduler asked the job to end; `word` is the cause as far as the signal tells it."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        self.word = word
+
+
+SIGNALS = {signal.SIGUSR1: "time-limit", signal.SIGTERM: ""}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the task that the command line names."""
+    folder, number = Path(arguments[0]), int(arguments[1])
+    submission = manifest.read(folder)
+    job, visits = next((job, own) for task, job, own in submission.tasks() if task == number)
+    restart = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    for number_of_signal in SIGNALS:
+        signal.signal(number_of_signal, _stop)
+    progress = folder / "progress" / f"{number}.{restart}.jsonl"
+
+    def say(**table: Any) -> None:
+        manifest.append_line(progress, {**table, "at": datetime.now(UTC).isoformat()})
+
+    say(began=_place())
+    out = folder.parent.parent
+    workers = Workers()
+    try:
+        with store.open_writer(out) as writer:
+            if restart:
+                requeues = job.need.allocation.requeues
+                visits = _left(submission, number, restart, visits, requeues, writer)
+            _measure(submission, visits, workers, writer, say)
+        say(ended="all done")
+    except StopError as stop:
+        say(stopped=stop.word)
+    finally:
+        workers.close()
+    return 0  # what became of the cells is in their records
+
+
+def _measure(
+    submission: Submission,
+    visits: Sequence[Visit],
+    workers: Workers,
+    writer: store.Writer,
+    say: Callable[..., None],
+) -> None:
+    for visit in visits:
+        say(cell=visit.id)
+        try:
+            record = attempt(workers, visit.cell, submission.how, visit.round)
+        except InputError as error:
+            death = Death("failed", "bad-config", str(error))
+            record = lost_record(visit, submission.how, death)
+        writer.append(_of_task(record, submission, visit))
+
+
+def _left(
+    submission: Submission,
+    number: int,
+    restart: int,
+    visits: tuple[Visit, ...],
+    requeues: int,
+    writer: store.Writer,
+) -> tuple[Visit, ...]:
+    """Give the visits that still lack a final record, after a record of what was in flight."""
+    records = {
+        record.env.get("cell"): record
+        for record in store.load(submission.folder.parent.parent, lambda _: None, required=False)
+    }
+    deaths: dict[str, int] = {}
+    last = None
+    for earlier in range(restart):
+        path = submission.folder / "progress" / f"{number}.{earlier}.jsonl"
+        begun = [line["cell"] for line in manifest.read_lines(path) if "cell" in line]
+        last = begun[-1] if begun else None
+        if last:
+            deaths[last] = deaths.get(last, 0) + 1
+    left = []
+    for visit in visits:
+        known = records.get(visit.id)
+        if known and known.status in DONE:
+            continue
+        times = deaths.get(visit.id, 0)
+        if visit.id == last:
+            death = _death_of_job(submission, number, times, requeues)
+            record = lost_record(visit, submission.how, death)
+            env = {**record.env, "again": times <= requeues}
+            writer.append(_of_task(replace(record, env=env), submission, visit))
+        if times <= requeues:
+            left.append(visit)
+    return tuple(left)
+
+
+def _death_of_job(submission: Submission, number: int, times: int, requeues: int) -> Death:
+    cause = cause_of_output(submission, number) or "node-fail"
+    gave_up = f"; given up after {times} times" if times > requeues else ""
+    return Death("failed", cause, f"the job ended while this cell was measured{gave_up}")
+
+
+def _of_task(record: Record, submission: Submission, visit: Visit) -> Record:
+    """Give the record with what a later look finds it by: its cell, submission and job."""
+    own = {"cell": visit.id, "submission": submission.folder.name, "slurm": _place()}
+    return replace(record, env={**record.env, **own})
+
+
+def _place() -> dict[str, str]:
+    """Give where the scheduler put this task, as its variables say."""
+    names = {
+        "job": "SLURM_JOB_ID",
+        "array": "SLURM_ARRAY_JOB_ID",
+        "index": "SLURM_ARRAY_TASK_ID",
+        "node": "SLURMD_NODENAME",
+        "partition": "SLURM_JOB_PARTITION",
+        "restart": "SLURM_RESTART_COUNT",
+        "gpus": "SLURM_JOB_GPUS",
+        "visible": "CUDA_VISIBLE_DEVICES",
+    }
+    return {key: os.environ[name] for key, name in names.items() if name in os.environ}
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    raise StopError(SIGNALS[signal.Signals(number)])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
