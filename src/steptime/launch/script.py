@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from steptime.launch.allocation import Allocation
 
-SIGNAL_S = 60  # seconds before its time limit that a job is told so
 NO_MODULE = "steptime: cannot load module"
 RUN_FIRST_FAILED = "steptime: a line of run_first failed"
 
@@ -73,7 +72,6 @@ def _flags(need: Need, name: str, folder: str) -> list[str]:
         "job-name": name,
         "output": f'"{folder.replace("%", "%%")}/logs/%A_%a.out"',
         "open-mode": "append",
-        "signal": f"B:USR1@{SIGNAL_S}",
         "partition": asked.partition,
         "account": asked.account,
         "qos": asked.qos,

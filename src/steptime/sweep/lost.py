@@ -1,7 +1,6 @@
 """Cells whose job ended before they had a record: why, and the record that says so.
 
-What is known of a dead job is asked for in this order: what the task itself wrote before it ended,
-what the job printed, what the scheduler still remembers.
+What the job printed is asked first, then what the scheduler still remembers.
 """
 
 from __future__ import annotations
@@ -70,9 +69,7 @@ def _end_of(path: Path) -> str:
 def death_of(submission: Submission, task: int, visit: Visit, ended: Ended | None) -> Death:
     """Give why a visit has no record though its task is over; `ended` is the scheduler's word."""
     lines = progress_of(submission, task)
-    own = next((line["stopped"] for line in reversed(lines) if "stopped" in line), "")
-    printed = cause_of_output(submission, task)
-    cause = own or printed or (ended.cause if ended else "") or "vanished"
+    cause = cause_of_output(submission, task) or (ended.cause if ended else "") or "vanished"
     began = any(line.get("cell") == visit.id for line in lines)
     where = "while it was measured" if began else "before it was begun"
     said = ended.text if ended else "the scheduler no longer knows it"

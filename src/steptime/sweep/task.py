@@ -30,14 +30,7 @@ from steptime.sweep.run import Workers, attempt
 
 
 class StopError(Exception):
-    """The scheduler asked the job to end; `word` is the cause as far as the signal tells it."""
-
-    def __init__(self, word: str) -> None:
-        super().__init__(word)
-        self.word = word
-
-
-SIGNALS = {signal.SIGUSR1: "time-limit", signal.SIGTERM: ""}
+    """The scheduler asked the job to end, and will say why."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,8 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     submission = manifest.read(folder)
     job, visits = next((job, own) for task, job, own in submission.tasks() if task == number)
     restart = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    for number_of_signal in SIGNALS:
-        signal.signal(number_of_signal, _stop)
+    signal.signal(signal.SIGTERM, _stop)
     progress = folder / "progress" / f"{number}.{restart}.jsonl"
 
     def say(**table: Any) -> None:
@@ -63,8 +55,8 @@ def main(arguments: Sequence[str]) -> int:
                 visits = _left(submission, number, restart, visits, requeues, writer)
             _measure(submission, visits, workers, writer, say)
         say(ended="all done")
-    except StopError as stop:
-        say(stopped=stop.word)
+    except StopError:
+        say(stopped="asked to end")
     finally:
         workers.close()
     return 0  # what became of the cells is in their records
@@ -152,7 +144,7 @@ def _place() -> dict[str, str]:
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    raise StopError(SIGNALS[signal.Signals(number)])
+    raise StopError
 
 
 if __name__ == "__main__":
