@@ -31,6 +31,7 @@ from steptime.cli import (
     sweep,
 )
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
+from steptime.launch.slurm import SlurmError
 from steptime.store import StoreError
 
 INTERRUPTED = 130  # what Typer gives after Ctrl-C
@@ -104,7 +105,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     except typer.TyperException as error:
         return _fail(_usage(error, words), 2)
-    except StoreError as error:
+    except (StoreError, SlurmError) as error:
         return _fail(str(error), 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from steptime.launch.allocation import Allocation
 
+BEGUN = "steptime: begun"
 NO_MODULE = "steptime: cannot load module"
 RUN_FIRST_FAILED = "steptime: a line of run_first failed"
 
@@ -50,6 +51,7 @@ def script(need: Need, name: str, folder: str, python: str) -> str:
         "#!/bin/bash",
         f"# steptime: {name}",
         *(f"#SBATCH {flag}" for flag in _flags(need, name, folder)),
+        f'echo "{BEGUN} $SLURM_JOB_ID"',
         *(
             _or_end(f"module load {shlex.quote(module)}", f"{NO_MODULE} {module}")
             for module in asked.modules

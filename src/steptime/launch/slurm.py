@@ -16,7 +16,13 @@ from pathlib import Path
 
 from steptime.core.errors import InputError, shorten
 
+
+class SlurmError(Exception):
+    """Slurm does not answer: nothing is known, and nothing was changed. Exits with 1."""
+
+
 LIMIT_S = 120.0
+_AWAY = re.compile(r"[Uu]nable to contact|connect failure|Connection (?:refused|timed out)")
 DEFAULT_LARGEST = 1001  # Slurm's MaxArraySize where the site does not say
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING"}
@@ -32,7 +38,7 @@ STATES = {  # state of a job that is over: the cause of what it left undone
     "PREEMPTED": "preempted",
     "CANCELLED": "cancelled",
     "REVOKED": "cancelled",
-    "OUT_OF_MEMORY": "killed",
+    "OUT_OF_MEMORY": "killed for memory",
     "FAILED": "crashed",
 }
 Task = tuple[str, int]  # name of the array, place in it
@@ -112,7 +118,7 @@ def queued(names: Collection[str]) -> dict[Task, Queued]:
         return {}
     text = _run(["squeue", "--noheader", "--array", "--me", "--format=%j|%F|%K|%T|%r|%N"])
     found = {}
-    for line in text.splitlines():
+    for line in filter(None, text.splitlines()):
         name, job, index, state, reason, nodes = (part.strip() for part in line.split("|"))
         if name not in names or state in OVER or not index.isdigit():
             continue
@@ -192,8 +198,10 @@ def _run(command: Sequence[str]) -> str:
             f"{command[0]} is not here: Slurm's commands must be on the PATH"
         ) from None
     except subprocess.TimeoutExpired:
-        raise InputError(f"{command[0]}: Slurm did not answer within {LIMIT_S:g} s") from None
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise InputError(f"{command[0]}: {said[0].strip() if said else f'exit {done.returncode}'}")
-    return done.stdout
+        raise SlurmError(f"{command[0]}: Slurm did not answer within {LIMIT_S:g} s") from None
+    if done.returncode == 0:
+        return done.stdout
+    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    text = re.sub(r"^(\w+: )?(error: )?", "", said[0]) if said else f"exit {done.returncode}"
+    kind = SlurmError if any(map(_AWAY.search, said)) else InputError
+    raise kind(f"{command[0]}: {text}")

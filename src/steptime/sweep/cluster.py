@@ -20,12 +20,13 @@ from steptime.core.errors import InputError
 from steptime.core.record import DONE, Record
 from steptime.launch import slurm
 from steptime.sweep import manifest
-from steptime.sweep.lost import death_of, lost_record, progress_of
+from steptime.sweep.lost import End, end_of, lost_record, progress_of
 from steptime.sweep.manifest import Submission, Visit, array_name
 from steptime.sweep.run import Request, predict
 
 WORDS = ("queued", "running", "done", "failed", "unsent")
 Warn = Callable[[str], None]
+Ends = Mapping[tuple[Path, int], End]  # by the folder of a submission and the task
 
 
 @dataclass(frozen=True)
@@ -111,34 +112,38 @@ def collect(out: Path, warn: Warn) -> list[Record]:
     lost = [one for one in standings(out, warn) if one.word == "failed" and one.record is None]
     if not lost:
         return []
-    how_ended = _ended(lost)
+    ends = _ends(lost)
     written = []
+    for one in lost:
+        death = ends[one.submission.folder, one.task].death(one.visit)
+        record = lost_record(one.visit, one.submission.how, death)
+        env = {**record.env, "submission": one.submission.folder.name}
+        written.append(replace(record, env=env))
     with store.open_writer(out) as writer:
-        for one in lost:
-            death = death_of(one.submission, one.task, one.visit, how_ended.get(_key(one)))
-            record = lost_record(one.visit, one.submission.how, death)
-            env = {**record.env, "submission": one.submission.folder.name}
-            written.append(replace(record, env=env))
         writer.append_all(written)
     return written
 
 
-def _key(one: Standing) -> tuple[str, int]:
-    """Give job id and place in its array, ("", 0) where the answer of sbatch was lost."""
-    for line in sent(one.submission):
-        if line["first"] <= one.task < line["first"] + line["tasks"]:
-            return line["job"], one.task - line["first"]
-    return "", 0
-
-
-def _ended(lost: Iterable[Standing]) -> dict[tuple[str, int], slurm.Ended]:
-    submissions = {one.submission.folder: one.submission for one in lost}
-    lines = [line for submission in submissions.values() for line in sent(submission)]
-    if not lines:
-        return {}
-    began = min(datetime.fromisoformat(line["at"]) for line in lines)
+def _ends(lost: Iterable[Standing]) -> Ends:
+    """Give how the tasks of lost visits ended, asking the scheduler once."""
+    tasks = {(one.submission.folder, one.task): one.submission for one in lost}
+    lines = {submission.folder: sent(submission) for submission in tasks.values()}
+    every = [line for of_one in lines.values() for line in of_one]
+    if not every:
+        return {key: end_of(submission, key[1], None) for key, submission in tasks.items()}
+    began = min(datetime.fromisoformat(line["at"]) for line in every)
     since = began.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
-    return slurm.ended([line["job"] for line in lines], since)
+    known = slurm.ended([line["job"] for line in every], since)
+    jobs = {
+        (folder, line["first"] + i): (line["job"], i)
+        for folder, of_one in lines.items()
+        for line in of_one
+        for i in range(line["tasks"])
+    }
+    return {
+        key: end_of(submission, key[1], known.get(jobs.get(key, ("", 0))))
+        for key, submission in tasks.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -251,7 +256,7 @@ def status(out: Path, warn: Warn) -> dict[str, Any]:
     """Give how many cells of this folder stand where, and why those that failed did, as JSON."""
     found = standings(out, warn)
     lost = [one for one in found if one.word == "failed" and one.record is None]
-    how_ended = _ended(lost)
+    ends = _ends(lost)
     counts = {word: sum(one.word == word for one in found) for word in WORDS}
     statuses: dict[str, int] = {}
     causes: dict[str, int] = {}
@@ -259,7 +264,7 @@ def status(out: Path, warn: Warn) -> dict[str, Any]:
     for one in found:
         if one.word not in {"done", "failed"}:
             continue
-        row = _trouble(one, how_ended)
+        row = _trouble(one, ends)
         statuses[row["status"]] = statuses.get(row["status"], 0) + 1
         if row["status"] != "ok":
             causes[row["cause"]] = causes.get(row["cause"], 0) + 1
@@ -275,11 +280,11 @@ def status(out: Path, warn: Warn) -> dict[str, Any]:
     }
 
 
-def _trouble(one: Standing, how_ended: Mapping[tuple[str, int], slurm.Ended]) -> dict[str, Any]:
+def _trouble(one: Standing, ends: Ends) -> dict[str, Any]:
     if one.record:
         status_, cause, note = one.record.status, one.record.cause, one.record.note
     else:
-        death = death_of(one.submission, one.task, one.visit, how_ended.get(_key(one)))
+        death = ends[one.submission.folder, one.task].death(one.visit)
         status_, cause, note = death.status, death.cause, death.note
     options = one.visit.cell.options
     return {

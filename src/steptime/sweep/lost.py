@@ -6,6 +6,7 @@ What the job printed is asked first, then what the scheduler still remembers.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.record import Record
 from steptime.launch.local import Death
-from steptime.launch.script import NO_MODULE, RUN_FIRST_FAILED
+from steptime.launch.script import BEGUN, NO_MODULE, RUN_FIRST_FAILED
 from steptime.launch.slurm import Ended
 from steptime.measure.contract import method
 from steptime.sweep import manifest
@@ -21,13 +22,14 @@ from steptime.sweep.manifest import Submission, Visit
 from steptime.sweep.run import How
 
 UNKNOWN = "unknown"
-_LOG_BYTES = 20_000  # of the end of what a job printed
+FOR_MEMORY = "killed for memory"
+_LOG_BYTES = 50_000  # of the end of what a job printed
 
 OUTPUT = (  # what a job prints: its cause; the first that is found counts
     (r"DUE TO TIME LIMIT", "time-limit"),
-    (r"DUE TO NODE FAILURE|DUE TO NODE .*NOT RESPONDING", "node-fail"),
+    (r"DUE TO NODE FAILURE", "node-fail"),
     (r"DUE TO PREEMPTION", "preempted"),
-    (r"[Oo]om.kill|[Oo]ut [Oo]f [Mm]emory|[Ee]xceeded .*memory limit", "killed"),
+    (r"[Oo]om.kill|[Oo]ut [Oo]f [Mm]emory|[Ee]xceeded .*memory limit", FOR_MEMORY),
     (re.escape(NO_MODULE), "module-conflict"),
     (r"GLIBCXX_|ModuleNotFoundError|ImportError", "import-error"),
     (r"[Ii]llegal instruction", "illegal-instruction"),
@@ -41,20 +43,19 @@ OUTPUT = (  # what a job prints: its cause; the first that is found counts
 )
 
 
-def cause_of_output(submission: Submission, task: int) -> str:
-    """Give the cause that the end of a task's output tells, or ""."""
-    text = output_of(submission, task)
+def cause_of_output(text: str) -> str:
+    """Give the cause that one start of a job printed, or ""."""
     return next((cause for pattern, cause in OUTPUT if re.search(pattern, text)), "")
 
 
-def output_of(submission: Submission, task: int) -> str:
-    """Give the end of what a task's jobs printed; "" where there is nothing."""
-    names = {
-        f"{line['job']}_{task - line['first']}.out"
-        for line in manifest.read_lines(submission.folder / manifest.SUBMITTED)
-        if line["first"] <= task < line["first"] + line["tasks"]
-    }
-    return "\n".join(_end_of(submission.folder / "logs" / name) for name in sorted(names))
+def outputs(submission: Submission, task: int) -> list[str]:
+    """Give the end of what a task printed, one text for each time that it was started."""
+    found = ""
+    for line in manifest.read_lines(submission.folder / manifest.SUBMITTED):
+        if line["first"] <= task < line["first"] + line["tasks"]:
+            name = f"{line['job']}_{task - line['first']}.out"
+            found += _end_of(submission.folder / "logs" / name)
+    return found.split(BEGUN)[1:] if BEGUN in found else [found] if found else []
 
 
 def _end_of(path: Path) -> str:
@@ -66,21 +67,38 @@ def _end_of(path: Path) -> str:
         return ""
 
 
-def death_of(submission: Submission, task: int, visit: Visit, ended: Ended | None) -> Death:
-    """Give why a visit has no record though its task is over; `ended` is the scheduler's word."""
+@dataclass(frozen=True)
+class End:
+    """How a task ended: the cause of what it left undone, the scheduler's word, what it began."""
+
+    cause: str
+    ended: Ended | None
+    began: tuple[str, ...]
+
+    def death(self, visit: Visit) -> Death:
+        """Give why a visit has no record; only the one in flight can have been too large."""
+        in_flight = self.began[-1:] == (visit.id,)
+        where = "while it was measured" if in_flight else "before it was begun"
+        said = f" ({self.ended.text})" if self.ended else ""
+        job = f"job {self.ended.job}" if self.ended else "its job"
+        for_memory = self.cause == FOR_MEMORY
+        cause = "killed" if for_memory else self.cause
+        status = "oom" if for_memory and in_flight else "failed"
+        return Death(status, cause, f"{job} ended {where}{said}")
+
+
+def end_of(submission: Submission, task: int, ended: Ended | None) -> End:
+    """Give how a task ended, as far as its output and the scheduler (`ended`) tell it.
+
+    One that printed nothing and left the queue never began: what waits can only be cancelled, and
+    Slurm forgets such a task at once.
+    """
+    printed = outputs(submission, task)
     lines = progress_of(submission, task)
-    cause = cause_of_output(submission, task) or (ended.cause if ended else "") or "vanished"
-    began = any(line.get("cell") == visit.id for line in lines)
-    where = "while it was measured" if began else "before it was begun"
-    said = ended.text if ended else "the scheduler no longer knows it"
-    job = f"{ended.job} " if ended else ""
-    return Death(_status(cause, ended), cause, f"job {job}ended {where} ({said})")
-
-
-def _status(cause: str, ended: Ended | None) -> str:
-    """Give oom where a kill was for memory; every other loss is a failure, to be tried again."""
-    for_memory = ended is not None and ended.state == "OUT_OF_MEMORY"
-    return "oom" if cause == "killed" and for_memory else "failed"
+    never = "" if printed or lines else "cancelled"
+    said = cause_of_output(printed[-1]) if printed else ""
+    cause = said or (ended.cause if ended else "") or never or "vanished"
+    return End(cause, ended, tuple(line["cell"] for line in lines if "cell" in line))
 
 
 def progress_of(submission: Submission, task: int) -> list[dict[str, str]]:

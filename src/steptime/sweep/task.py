@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,10 +21,10 @@ from typing import Any
 
 from steptime import store
 from steptime.core.errors import InputError
-from steptime.core.record import DONE, Record
+from steptime.core.record import Record
 from steptime.launch.local import Death
 from steptime.sweep import manifest
-from steptime.sweep.lost import cause_of_output, lost_record
+from steptime.sweep.lost import cause_of_output, lost_record, outputs
 from steptime.sweep.manifest import Submission, Visit
 from steptime.sweep.run import Workers, attempt
 
@@ -76,7 +76,7 @@ def _measure(
         except InputError as error:
             death = Death("failed", "bad-config", str(error))
             record = lost_record(visit, submission.how, death)
-        writer.append(_of_task(record, submission, visit))
+        writer.append(_of_task(record, submission, visit, _place()))
 
 
 def _left(
@@ -87,44 +87,49 @@ def _left(
     requeues: int,
     writer: store.Writer,
 ) -> tuple[Visit, ...]:
-    """Give the visits that still lack a final record, after a record of what was in flight."""
-    records = {
-        record.env.get("cell"): record
-        for record in store.load(submission.folder.parent.parent, lambda _: None, required=False)
+    """Give the visits that have no record yet, after a record of what was in flight."""
+    folder = submission.folder
+    known = {
+        record.env["cell"]
+        for record in store.load(folder.parent.parent, lambda _: None, required=False)
+        if record.env.get("submission") == folder.name and not record.env.get("again")
     }
-    deaths: dict[str, int] = {}
-    last = None
+    deaths: list[str] = []
+    in_flight: list[str] = []
+    before: list[dict[str, Any]] = []
     for earlier in range(restart):
-        path = submission.folder / "progress" / f"{number}.{earlier}.jsonl"
-        begun = [line["cell"] for line in manifest.read_lines(path) if "cell" in line]
-        last = begun[-1] if begun else None
-        if last:
-            deaths[last] = deaths.get(last, 0) + 1
+        before = manifest.read_lines(folder / "progress" / f"{number}.{earlier}.jsonl")
+        in_flight = [line["cell"] for line in before if "cell" in line][-1:]
+        deaths += in_flight
     left = []
     for visit in visits:
-        known = records.get(visit.id)
-        if known and known.status in DONE:
+        if visit.id in known:
             continue
-        times = deaths.get(visit.id, 0)
-        if visit.id == last:
-            death = _death_of_job(submission, number, times, requeues)
+        times = deaths.count(visit.id)
+        if in_flight == [visit.id]:
+            death = Death("failed", *_why(submission, number, times, requeues))
             record = lost_record(visit, submission.how, death)
-            env = {**record.env, "again": times <= requeues}
-            writer.append(_of_task(replace(record, env=env), submission, visit))
+            record = replace(record, env={**record.env, "again": times <= requeues})
+            place: dict[str, str] = before[0]["began"]
+            writer.append(_of_task(record, submission, visit, place))
         if times <= requeues:
             left.append(visit)
     return tuple(left)
 
 
-def _death_of_job(submission: Submission, number: int, times: int, requeues: int) -> Death:
-    cause = cause_of_output(submission, number) or "node-fail"
+def _why(submission: Submission, number: int, times: int, requeues: int) -> tuple[str, str]:
+    """Give cause and note of the start before this one; a node that is dead prints nothing."""
+    earlier = outputs(submission, number)[-2:-1]
+    cause = (cause_of_output(earlier[0]) if earlier else "") or "node-fail"
     gave_up = f"; given up after {times} times" if times > requeues else ""
-    return Death("failed", cause, f"the job ended while this cell was measured{gave_up}")
+    return cause, f"its job ended while it was measured{gave_up}"
 
 
-def _of_task(record: Record, submission: Submission, visit: Visit) -> Record:
+def _of_task(
+    record: Record, submission: Submission, visit: Visit, place: Mapping[str, str]
+) -> Record:
     """Give the record with what a later look finds it by: its cell, submission and job."""
-    own = {"cell": visit.id, "submission": submission.folder.name, "slurm": _place()}
+    own = {"cell": visit.id, "submission": submission.folder.name, "slurm": dict(place)}
     return replace(record, env={**record.env, **own})
 
 

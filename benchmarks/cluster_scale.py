@@ -1,0 +1,94 @@
+"""How long steptime itself takes for an array of 10,000 cells: plan, submit, ask, collect.
+
+The scheduler is made up (tests/fake_slurm.py) and answers at once; nothing is measured. Half of the
+cells get the record of a worker, as tasks write them; the jobs of the others vanish, so that
+`collect` writes their records. A second sweep then submits just these. Prints one JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import fake_slurm
+from steptime import store
+from steptime.launch.local import Death
+from steptime.sweep import cluster, manifest
+from steptime.sweep.cells import cells_of
+from steptime.sweep.experiment import check_experiment
+from steptime.sweep.lost import lost_record
+from steptime.sweep.run import How, Request
+
+EXPERIMENT = {
+    "name": "ten thousand",
+    "batch": "1..50",
+    "networks": [
+        {"family": "fc", "layers": "1..10", "nodes": "8..80 +8", "inputs": 8, "outputs": 4}
+    ],
+    "slurm": {"gpu": ["k80", "p100"], "cells_per_task": 50},
+}
+
+
+def main() -> None:
+    """Time each part."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = fake_slurm.install(Path(scratch) / "slurm")
+        os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        print(json.dumps(_times(Path(scratch) / "out", folder), indent=2))
+
+
+def _times(out: Path, folder: Path) -> dict[str, object]:
+    times: dict[str, float] = {}
+
+    def timed(name: str, call: Callable[[], Any]) -> Any:
+        begin = time.perf_counter()
+        result = call()
+        times[name] = time.perf_counter() - begin
+        return result
+
+    experiment = check_experiment(EXPERIMENT, "benchmark")
+    cells, _ = timed("cells_s", lambda: cells_of(experiment, "benchmark", on_cluster=True))
+    request = Request("ten thousand", cells, out, How())
+    first = timed("plan_and_submit_s", lambda: cluster.send(request, _ignore))
+    queued = timed("status_queued_s", lambda: cluster.status(out, _ignore))
+    _half_done(out)
+    fake_slurm.set_state(folder, "COMPLETED")
+    ended = timed("status_ended_s", lambda: cluster.status(out, _ignore))
+    lost = timed("collect_s", lambda: cluster.collect(out, _ignore))
+    second = timed("resume_s", lambda: cluster.send(request, _ignore))
+    return {
+        "cells": first["cells"],
+        "tasks": first["tasks"],
+        "queued": queued["queued"],
+        "done": ended["done"],
+        "lost": len(lost),
+        "resubmitted": second["submitted"],
+        **times,
+    }
+
+
+def _half_done(out: Path) -> None:
+    """Write the records of every other cell as tasks would, one file a task."""
+    (submission,) = manifest.submissions(out)
+    for _, _, visits in submission.tasks():
+        with store.open_writer(out) as writer:
+            for visit in visits[::2]:
+                record = lost_record(visit, submission.how, Death("ok", "", ""))
+                env = {**record.env, "submission": submission.folder.name}
+                writer.append(replace(record, env=env))
+
+
+def _ignore(_: str) -> None:
+    """Take a warning that nobody reads."""
+
+
+if __name__ == "__main__":
+    main()
