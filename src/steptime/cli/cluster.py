@@ -139,7 +139,8 @@ def show_preview(document: dict[str, Any]) -> None:
                 job["tasks"],
                 duration(job["longest_task_s"]),
                 f"{job['node_hours']:.3g}",
-                size(job["peak_memory_bytes"]),
+                size(job["needs_bytes"]),
+                None if job["has_bytes"] is None else size(job["has_bytes"]),
                 job["predicted_on"] or "the budget alone",
             )
             for job in document["jobs"]

@@ -42,7 +42,8 @@ class Allocation(BaseModel):
     """One kind of job: every cell runs once for each `gpu` of each table `[[slurm]]`.
 
     `gpu` are types as the site's `--gres` calls them ("" for none); a cell gets one GPU a replica,
-    all on one node unless `replicas_per_node` says how many at most. `cpus` are of one process,
+    all on one node unless `replicas_per_node` says how many at most. `cpus` are of one process
+    (by default as many as its threads, and with neither one, or all of an exclusive node's),
     `memory_GB` of a node. `time` is the job's limit as Slurm writes it. `modules` are loaded and
     the lines of `run_first` are run before the first cell. `flags` are further ones of sbatch, and
     `python` is another interpreter than the one that submits. `requeues` is how often a cell may
@@ -72,11 +73,6 @@ class Allocation(BaseModel):
         """Refuse a type of GPU that is named twice, or none."""
         if not self.gpu or len(set(self.gpu)) < len(self.gpu):
             raise ValueError("gpu: name each type once")
-
-    @property
-    def cores(self) -> int:
-        """CPU cores of one process; one where the file does not say."""
-        return self.cpus or 1
 
     def each(self) -> tuple[Allocation, ...]:
         """Give one allocation for each type of GPU."""

@@ -14,13 +14,14 @@ RUN_FIRST_FAILED = "steptime: a line of run_first failed"
 
 @dataclass(frozen=True)
 class Need:
-    """What all cells of a job need alike: an allocation, and the processes of one cell.
+    """What all cells of a job need alike: an allocation, the processes of a cell, cores of each.
 
     With `by_srun` the processes are Slurm tasks; else the first starts the others on its node.
     """
 
     allocation: Allocation
     replicas: int
+    cores: int
 
     @property
     def nodes(self) -> int:
@@ -80,9 +81,7 @@ def _flags(need: Need, name: str, folder: str) -> list[str]:
         "constraint": asked.constraint,
         "nodes": str(need.nodes),
         "ntasks-per-node": str(each if need.by_srun else 1),
-        "cpus-per-task": ""
-        if asked.exclusive
-        else str(asked.cores * (1 if need.by_srun else each)),
+        "cpus-per-task": "" if asked.exclusive else str(need.cores * (1 if need.by_srun else each)),
         "gres": f"gpu:{asked.gpu[0]}:{each}" if asked.gpu[0] else "",
         "mem": f"{round(asked.memory_GB * 1e9 / 2**20)}M" if asked.memory_GB else "",
         "time": asked.time,

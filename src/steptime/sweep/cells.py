@@ -194,6 +194,11 @@ def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
     choice = replace(one.choice, given=_settings(chosen), batch=None, where=one.place)
     workload = make_workload(choice, **{name: chosen[name] for name in STEP_AXES})
     allocation: Allocation | None = chosen.get("allocation")
+    if allocation and chosen["threads"] is None:
+        chosen = {**chosen, "threads": allocation.cpus or (None if allocation.exclusive else 1)}
+    if allocation and allocation.cpus and (chosen["threads"] or 0) > allocation.cpus:
+        asked = f"{chosen['threads']} threads on cpus = {allocation.cpus}"
+        raise InputError(f"{one.place}: {asked}: a thread needs a core of its own")
     options = Options(
         **{name: chosen[name] for name in (*PLACE_AXES[1:], *FEED_AXES)},
         **fixed,

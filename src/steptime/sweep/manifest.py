@@ -94,7 +94,8 @@ def packed(visits: Iterable[Visit]) -> tuple[list[Visit], list[Job]]:
     by_need: dict[Need, list[Visit]] = {}
     for visit in visits:
         allocation = visit.cell.allocation or Allocation()
-        need = Need(allocation, visit.cell.workload.plan.data)
+        cores = allocation.cpus or visit.cell.options.threads or 1
+        need = Need(allocation, visit.cell.workload.plan.data, cores)
         by_need.setdefault(need, []).append(visit)
     ordered: list[Visit] = []
     jobs: list[Job] = []
@@ -235,12 +236,13 @@ def _job_to_json(job: Job) -> dict[str, Any]:
     return {
         "allocation": job.need.allocation.model_dump(),
         "replicas": job.need.replicas,
+        "cores": job.need.cores,
         "first_task": job.first_task,
         "slices": job.slices,
     }
 
 
 def _job_from_json(table: dict[str, Any]) -> Job:
-    need = Need(Allocation(**table["allocation"]), table["replicas"])
+    need = Need(Allocation(**table["allocation"]), table["replicas"], table["cores"])
     slices: Sequence[Sequence[int]] = table["slices"]
     return Job(need, table["first_task"], tuple((start, stop) for start, stop in slices))

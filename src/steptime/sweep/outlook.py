@@ -25,12 +25,16 @@ LEAST_STEPS = 4  # the first one and three samples
 
 @dataclass(frozen=True)
 class Outlook:
-    """What one job would take, and the cells that need more memory than there is."""
+    """What one job would take, and the cells that need more memory than there is.
+
+    `has_bytes` is None where the memory of a GPU or node is not known: nothing is said to fit.
+    """
 
     job: Job
     seconds: float
     longest_task_s: float
-    memory_bytes: int
+    needs_bytes: int
+    has_bytes: float | None
     device: str | None
     too_large: tuple[tuple[Visit, int, float], ...]
 
@@ -47,18 +51,18 @@ def outlook(job: Job, visits: Iterable[Visit], how: How) -> Outlook:
     """
     own = list(visits)
     device = _device(job.need)
-    memory_bytes = _memory_bytes(job.need, device)
+    has_bytes = _memory_bytes(job.need, device)
     seconds = [_seconds(visit, how, device) for visit in own]
     begin = job.slices[0][0]
     tasks = [START_S + sum(seconds[start - begin : stop - begin]) for start, stop in job.slices]
     needs = [peak_memory_bytes(build_step(visit.cell.workload)) for visit in own]
     too_large = tuple(
-        (visit, need, memory_bytes)
+        (visit, need, has_bytes)
         for visit, need in zip(own, needs, strict=True)
-        if memory_bytes is not None and need > memory_bytes
+        if has_bytes is not None and need > has_bytes
     )
     name = device.name if device else None
-    return Outlook(job, sum(tasks), max(tasks), max(needs), name, too_large)
+    return Outlook(job, sum(tasks), max(tasks), max(needs), has_bytes, name, too_large)
 
 
 def _device(need: Need) -> Device | None:
@@ -107,7 +111,8 @@ def rows(outlooks: Iterable[Outlook]) -> Iterator[dict[str, Any]]:
             "tasks": len(one.job.slices),
             "longest_task_s": one.longest_task_s,
             "node_hours": one.node_hours,
-            "peak_memory_bytes": one.memory_bytes,
+            "needs_bytes": one.needs_bytes,
+            "has_bytes": one.has_bytes,
             "predicted_on": one.device,
         }
 
