@@ -22,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from minder import below
+
 MINDER = Path(__file__).with_name("minder.py")
 DEVICES = "/dev/null,/dev/zero,/dev/full,/dev/random"  # as GPUs: there everywhere
 GPUS_PER_NODE = 4
@@ -55,6 +57,9 @@ ReturnToService=2
 SlurmdTimeout={node_timeout_s}
 KillWait=2
 TCPTimeout=2
+MessageTimeout=5
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 GresTypes=gpu
 DefMemPerCPU=100
 """
@@ -70,9 +75,11 @@ class SlurmCluster:
 
     root: Path
     nodes: Mapping[str, str] = field(default_factory=lambda: NODES)
-    node_timeout_s: int = 5
+    node_timeout_s: int = 3
     requeue_s: int = 5
-    _minders: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _minders: dict[str, subprocess.Popen[bytes]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @property
     def env(self) -> dict[str, str]:
@@ -80,12 +87,14 @@ class SlurmCluster:
         own = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("SLURM", "SBATCH_", "SQUEUE_", "SALLOC_", "SCANCEL_"))
+            if not name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCANCEL_"))
         }
         return {
             **own,
             "SLURM_CONF": str(self.root / "slurm.conf"),
-            "PATH": os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/sbin",
+            "PATH": os.pathsep.join(
+                (str(self._stand_ins), os.environ.get("PATH", os.defpath), "/usr/sbin")
+            ),
         }
 
     def __enter__(self) -> Self:
@@ -117,13 +126,19 @@ class SlurmCluster:
         for name in (*self.nodes, "slurmctld", "munged"):
             self._stop(name)
 
-    def pids(self) -> list[int]:
-        """Give the process of each minder; what it minds is below it."""
-        return [minder.pid for minder in self._minders.values()]
+    def pids(self) -> set[int]:
+        """Give all processes of this cluster, jobs too."""
+        roots = {minder.pid for minder in self._minders.values()}
+        return roots.union(*(below(root) for root in roots))
 
-    def node_down(self, name: str) -> None:
-        """Cut a node's power: its slurmd and all that ran on it are gone at once."""
+    def node_down(self, name: str, *, told: bool = False) -> None:
+        """Cut a node's power: its slurmd and all that ran on it are gone at once.
+
+        The controller notices within about 20 s, or at once if it is told.
+        """
         self._stop(name)
+        if told:
+            self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=told")
 
     def node_up(self, name: str) -> None:
         """Start a node's slurmd where it does not run."""
@@ -137,6 +152,13 @@ class SlurmCluster:
         """Start the controller where it does not run, and wait until it answers."""
         self._start("slurmctld", "slurmctld", "-D", grace_s=5)
         self.wait(lambda: "UP" in self.run("scontrol", "ping", check=False), 20, "the controller")
+
+    def stand_in(self, name: str, says: str) -> None:
+        """Let a text answer the command `name` (`sacct`, say) until the next reset."""
+        self._stand_ins.mkdir(exist_ok=True)
+        path = self._stand_ins / name
+        path.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
+        path.chmod(0o755)
 
     def run(self, *command: str, check: bool = True, limit_s: float = 30) -> str:
         """Give what a command prints, on both its outputs, or fail with it."""
@@ -193,26 +215,40 @@ class SlurmCluster:
 
     def reset(self) -> None:
         """Forget what a test left: cancel all, and bring back what is down."""
+        shutil.rmtree(self._stand_ins, ignore_errors=True)
         self.controller_start()
         if self.run("squeue", "-h"):
             self.run("scancel", "--user", getpass.getuser())
         for name in self.nodes:
             self.node_up(name)
-        with contextlib.suppress(AssertionError):  # a node that is idle cannot be resumed
-            self.run("scontrol", "update", "nodename=" + ",".join(self.nodes), "state=resume")
+        for line in self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T").splitlines():
+            name, state = line.split()
+            if "drain" in state:
+                self.run("scontrol", "update", f"nodename={name}", "state=resume")
         self.wait(self.idle, 30, lambda: "idle: " + self.run("squeue") + self.run("sinfo", "-N"))
 
     def wait(
         self, predicate: Callable[[], bool], limit_s: float, what: str | Callable[[], str]
     ) -> float:
-        """Give the seconds until `predicate` held, or fail with `what` after `limit_s`."""
+        """Give the seconds until `predicate` held, or fail with `what` after `limit_s`.
+
+        A daemon that ended by itself is a failure too.
+        """
         start = time.monotonic()
         while not predicate():
+            for name, minder in self._minders.items():
+                if minder.poll() is not None:
+                    log = (self.root / f"{name}.log").read_text()
+                    raise AssertionError(f"{name} ended by itself: {log[-2000:]}")
             if time.monotonic() > start + limit_s:
                 text = what if isinstance(what, str) else what()
                 raise AssertionError(f"not in {limit_s} s: {text}; see {self.root}/*.log")
             time.sleep(0.05)
         return time.monotonic() - start
+
+    @property
+    def _stand_ins(self) -> Path:
+        return self.root / "stand-ins"
 
     def _write(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -240,7 +276,7 @@ class SlurmCluster:
             (self.root / f"spool-{name}").mkdir(exist_ok=True)
         names = ",".join(self.nodes)
         text += f"PartitionName=main Nodes={names} Default=YES MaxTime=1:00:00 DefaultTime=10\n"
-        text += f"PartitionName=short Nodes={names} MaxTime=5 DefaultTime=1\n"
+        text += f"PartitionName=urgent Nodes={names} MaxTime=5 DefaultTime=1 PriorityTier=9\n"
         (self.root / "state").mkdir(exist_ok=True)
         (self.root / "slurm.conf").write_text(text)
         (self.root / "gres.conf").write_text("\n".join(gres) + "\n")
