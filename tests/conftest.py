@@ -46,7 +46,7 @@ GROUPS = {  # marker: (whether this machine can run it, what it needs)
     "framework": (_has_torch, "needs PyTorch: pip install 'steptime[torch]'"),
     "gpu": (_has_cuda, "needs PyTorch and a CUDA device"),
     "browser": (lambda: _chromium() is not None, "needs Chromium: scripts/install-chromium"),
-    "slurm": (_has_slurm, "needs slurmctld"),
+    "slurm": (_has_slurm, "needs slurmctld: scripts/install-slurm"),
 }
 
 

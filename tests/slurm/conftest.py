@@ -1,0 +1,30 @@
+"""One cluster for all tests of the group, put in order before each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import SlurmCluster
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slurm)
+
+
+@pytest.fixture(scope="session")
+def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(_cluster: SlurmCluster) -> SlurmCluster:
+    """Give a cluster on which nothing runs: nodes k1, k2 (k80) and p1, p2 (p100)."""
+    _cluster.reset()
+    return _cluster
