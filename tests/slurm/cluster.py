@@ -213,6 +213,10 @@ class SlurmCluster:
         states = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%T", check=False).split()
         return states == ["idle"] * len(self.nodes) and not self.run("squeue", "-h")
 
+    def quiet(self) -> bool:
+        """Say whether no job waits or runs, whatever the nodes do."""
+        return not self.run("squeue", "-h")
+
     def reset(self) -> None:
         """Forget what a test left: cancel all, and bring back what is down."""
         shutil.rmtree(self._stand_ins, ignore_errors=True)

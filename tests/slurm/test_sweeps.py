@@ -1,0 +1,267 @@
+"""Sweeps on a real Slurm: what crashes, runs out of time, is cancelled or loses its node."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import SlurmCluster
+
+EXPERIMENT: dict[str, Any] = {
+    "name": "24 cells",
+    "backend": "numpy",
+    "threads": 1,
+    "batch": [2, 4, 8, 16],
+    "budget_s": 1.0,
+    "time_limit_s": 4.0,
+    "staging": "shared",
+    "networks": [{"family": "fc", "layers": [1, 2, 3], "nodes": 8, "inputs": 784, "outputs": 10}],
+    "slurm": {"gpu": ["k80", "p100"], "cells_per_task": 3, "tasks_at_once": 2},
+}
+Steptime = Callable[..., Any]
+
+
+@pytest.fixture
+def steptime(slurm: SlurmCluster, tmp_path: Path) -> Steptime:
+    """Give a function that runs a command line of steptime on the cluster and gives its JSON."""
+
+    def call(*words: object, code: int = 0) -> Any:
+        command = [sys.executable, "-m", "steptime", *map(str, words), "--json"]
+        done = subprocess.run(
+            command, env=slurm.env, cwd=tmp_path, capture_output=True, text=True, check=False,
+            timeout=60,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    return call
+
+
+def _file(folder: Path, **changes: Any) -> Path:
+    path = folder / "experiment.json"
+    path.write_text(json.dumps({**EXPERIMENT, **changes}))
+    return path
+
+
+def _records(out: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(line)
+        for path in sorted(out.glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _task(folder: Path, number: int) -> int:
+    """Give the process id of a running task."""
+    wanted = f"-m\0steptime.sweep.task\0{folder}\0{number}\0"
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if wanted in path.read_text():
+                return int(path.parent.name)
+        except OSError:
+            continue
+    raise AssertionError(f"task {number} does not run")
+
+
+def _worker(task: int) -> int:
+    """Give the process id of the worker of a task, or 0."""
+    children = Path(f"/proc/{task}/task/{task}/children").read_text().split()
+    return int(children[0]) if children else 0
+
+
+def _in_flight(folder: Path, number: int, restart: int = 0) -> str:
+    begun = [
+        line["cell"]
+        for line in _lines(folder / "progress" / f"{number}.{restart}.jsonl")
+        if "cell" in line
+    ]
+    return begun[-1] if begun else ""
+
+
+def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
+    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path
+) -> None:
+    """Tasks 0 to 3 are on k80, 4 to 7 on p100, with three cells each."""
+    out = tmp_path / "out"
+    sweep = ["sweep", _file(tmp_path), "--out", out, "--launcher", "slurm"]
+    slurm.run("scontrol", "update", "nodename=k2,p1,p2", "state=drain", "reason=later")
+    sent = steptime(*sweep)
+    assert (sent["cells"], sent["submitted"], sent["tasks"]) == (24, 24, 8)
+    folder = Path(sent["folder"])
+    k80, p100 = (int(job) for job in sent["jobs"])
+
+    # two tasks of k80 run (tasks 0 and 1), all others wait
+    slurm.wait(lambda: all(_in_flight(folder, n) for n in (0, 1)), 20, "two tasks to begin")
+    status = steptime("status", out)
+    assert status["queued"] + status["running"] + status["done"] == 24
+    assert status["running"] == 2
+    states = Counter(re.sub("_.*", "", job["job"]) + job["state"] for job in status["jobs"])
+    assert states == {
+        f"{k80}RUNNING": 2, f"{k80}PENDING": 2, f"{p100}PENDING": 4,
+    }  # fmt: skip
+
+    # one crashes, one stands still until its time limit
+    crashed, stopped = _in_flight(folder, 0), _in_flight(folder, 1)
+    slurm.wait(lambda: _worker(_task(folder, 0)) != 0, 10, "a worker")
+    os.kill(_worker(_task(folder, 0)), signal.SIGSEGV)
+    slurm.wait(lambda: _worker(_task(folder, 1)) != 0, 10, "a worker")
+    os.kill(_worker(_task(folder, 1)), signal.SIGSTOP)
+
+    # one task is cancelled while it waits, its three cells with it
+    slurm.run("scancel", f"{k80}_3")
+    cancelled = {visit["id"] for visit in _cells(folder)[9:12]}
+
+    # one node goes down under its task; the scheduler starts the task again on another one
+    slurm.run("scontrol", "update", "nodename=p1", "state=resume")
+    slurm.wait(lambda: all(_in_flight(folder, n) for n in (4, 5)), 20, "tasks of p100 to begin")
+    lost = {_in_flight(folder, n) for n in (4, 5)}
+    slurm.node_down("p1")
+    slurm.run("scontrol", "update", "nodename=p1", "state=down", "reason=power")
+    slurm.run("scontrol", "update", "nodename=k2,p2", "state=resume")
+    slurm.wait(slurm.quiet, 90, lambda: slurm.run("squeue"))
+
+    status = steptime("status", out)
+    assert (status["cells"], status["done"], status["failed"]) == (24, 20, 4)
+    assert status["causes"] == {"crashed": 1, "time-limit": 1, "cancelled": 3}
+    assert status["status"] == {"ok": 19, "timeout": 1, "failed": 4}
+    assert steptime("collect", out) == {"out": str(out), "written": 3, "causes": {"cancelled": 3}}
+
+    # one resume
+    again = steptime(*sweep)
+    assert (again["done_before"], again["submitted"]) == (20, 4)
+    slurm.wait(slurm.quiet, 60, lambda: slurm.run("squeue"))
+    status = steptime("status", out)
+    assert (status["done"], status["status"]) == (24, {"ok": 23, "timeout": 1})
+    assert steptime(*sweep)["submitted"] == 0
+
+    last = _last(out)
+    assert len(last) == 24
+    assert _history(out, crashed) == [("failed", "crashed"), ("ok", "")]
+    assert _history(out, stopped) == [("timeout", "time-limit")]
+    assert {_history(out, cell)[0] for cell in cancelled} == {("failed", "cancelled")}
+    for cell in lost:
+        assert _history(out, cell) == [("failed", "node-fail"), ("ok", "")]
+    assert Counter(r["method"]["options"]["gpu"] for r in last.values()) == {"k80": 12, "p100": 12}
+    for record in last.values():
+        node = record["env"]["slurm"]["node"]
+        assert node[0] == record["method"]["options"]["gpu"][0], "ran where that GPU is"
+        assert record["env"]["slurm"]["visible"] in {"0", "1", "2", "3"}
+
+
+def _last(out: Path) -> dict[str, dict[str, Any]]:
+    """Give the last record of each cell."""
+    return {record["env"]["cell"]: record for record in _records(out)}
+
+
+def _history(out: Path, cell: str) -> list[tuple[str, str]]:
+    """Give what became of a cell, one time after the other."""
+    tries = [record for record in _records(out) if record["env"]["cell"] == cell]
+    for record in tries:
+        if record["cause"] == "crashed":
+            assert "SIGSEGV" in record["note"]
+        if record["cause"] == "node-fail":
+            assert record["env"]["slurm"]["node"] == "p1"
+    return [(record["status"], record["cause"]) for record in tries]
+
+
+def _cells(folder: Path) -> list[dict[str, Any]]:
+    return _lines(folder / "cells.jsonl")
+
+
+def test_a_head_node_that_goes_away_loses_nothing(
+    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    few = {"networks": [{**EXPERIMENT["networks"][0], "layers": 1}], "staging": "shared"}
+    sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
+    folder = Path(steptime(*sweep)["folder"])
+    slurm.wait(lambda: _in_flight(folder, 0) != "", 20, "a task to begin")
+    slurm.controller_stop()
+    assert "ontact slurm controller" in steptime("status", out, code=1)
+    slurm.wait(lambda: len(_records(out)) == 8, 30, "tasks to go on without it")
+    slurm.controller_start()
+    slurm.wait(slurm.quiet, 30, lambda: slurm.run("squeue"))
+    status = steptime("status", out)
+    assert (status["done"], status["status"]) == (8, {"ok": 8})
+
+
+def test_a_node_that_fails_for_good_is_said_so(
+    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    few = {
+        "networks": [{**EXPERIMENT["networks"][0], "layers": 1}],
+        "staging": "shared",
+        "budget_s": 8.0,
+        "time_limit_s": 30.0,
+        "slurm": {"gpu": "k80", "requeues": 0, "time": "1"},
+    }
+    sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
+    folder = Path(steptime(*sweep)["folder"])
+    slurm.wait(lambda: _in_flight(folder, 0) != "", 20, "a task to begin")
+    (node,) = {job["text"] for job in steptime("status", out)["jobs"]}
+    slurm.node_down(node)
+    slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=power")
+    slurm.wait(slurm.quiet, 30, lambda: slurm.run("squeue"))
+    rows = steptime("status", out)["unsuccessful"]
+    assert {(row["status"], row["cause"]) for row in rows} == {("failed", "node-fail")}
+    assert [row["note"] for row in rows] == [
+        f"job {row['note'].split()[1]} ended {when} (NODE_FAIL, exit code 0)"
+        for row, when in zip(
+            rows, ("while it was measured", *["before it was begun"] * 3), strict=True
+        )
+    ]
+
+
+def test_preemption_and_a_jobs_time_limit(
+    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    few = {
+        "networks": [{**EXPERIMENT["networks"][0], "layers": 1}],
+        "staging": "shared",
+        "budget_s": 20.0,
+        "time_limit_s": 60.0,
+        "slurm": {"gpu": ["k80", "p100"], "requeues": 0, "time": "2", "exclusive": True},
+    }
+    sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
+    sent = steptime(*sweep)
+    folder = Path(sent["folder"])
+    slurm.wait(lambda: all(_in_flight(folder, n) for n in (0, 1)), 20, "two tasks to begin")
+    jobs = {job["job"]: job["text"] for job in steptime("status", out)["jobs"]}
+    node = jobs[f"{sent['jobs'][0]}_0"]
+    slurm.submit("true", "--partition=urgent", "--exclusive", f"--nodelist={node}")
+    soon = "date -d '+1 second' +%Y-%m-%dT%H:%M:%S"
+    end = subprocess.run(["bash", "-c", soon], capture_output=True, text=True, check=True).stdout
+    slurm.run("scontrol", "update", f"jobid={sent['jobs'][1]}_0", f"EndTime={end.strip()}")
+    slurm.wait(slurm.quiet, 60, lambda: slurm.run("squeue"))
+    rows = steptime("status", out)["unsuccessful"]
+    assert {(row["gpu"], row["status"], row["cause"]) for row in rows} == {
+        ("k80", "failed", "preempted"), ("p100", "failed", "time-limit"),
+    }  # fmt: skip
+
+
+def test_a_request_that_the_site_does_not_meet_is_one_line(
+    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path
+) -> None:
+    sweep = ["--out", tmp_path / "out", "--launcher", "slurm"]
+    said = steptime("sweep", _file(tmp_path, slurm={"gpu": "v100"}), *sweep, code=2)
+    assert said == (
+        "steptime: sbatch: Batch job submission failed: "
+        "Requested node configuration is not available\n"
+    )
+    said = steptime("sweep", _file(tmp_path, slurm={"partition": "nix"}), *sweep, code=2)
+    assert said == "steptime: sbatch: invalid partition specified: nix\n"
