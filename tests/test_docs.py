@@ -434,6 +434,23 @@ def test_keys_of_run_and_sweep() -> None:
     assert set(document) | set(document["unsuccessful"][0]) <= text
 
 
+def test_every_key_of_slurm_and_every_cause_is_documented() -> None:
+    from steptime.core.causes import CAUSES
+    from steptime.launch.allocation import Allocation
+
+    rows = _table(_section("docs/clusters.md", "Keys of [slurm]"))
+    said = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(said) == sorted(Allocation.model_fields)
+    for name, default, _ in rows:
+        fields = [Allocation.model_fields[key] for key in re.findall(r"`(\w+)`", name)]
+        if default.startswith("`") and "," not in name:
+            assert [_default(default)] == [field.default for field in fields], name
+    causes = _table(_section("docs/clusters.md", "Why there is no number"))
+    assert {row[0].strip("`"): tuple(row[1:]) for row in causes} == {
+        name: (cause.meaning, cause.again) for name, cause in CAUSES.items()
+    }
+
+
 def _default(text: str) -> Any:
     return json.loads(text.strip("`"))
 

@@ -207,16 +207,21 @@ def _append_many(folder: Path, who: int, count: int) -> None:
             writer.append(replace(RECORD, env={"round": index, "who": who}))
 
 
-def test_eight_writers_at_once_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("writers", "records"), [(8, 25), (200, 3)])
+def test_writers_at_once_lose_nothing_and_double_nothing(
+    tmp_path: Path, writers: int, records: int
+) -> None:
     context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_append_many, args=(tmp_path, i, 25)) for i in range(8)]
-    for process in writers:
+    arguments = [(tmp_path, who, records) for who in range(writers)]
+    processes = [context.Process(target=_append_many, args=one) for one in arguments]
+    for process in processes:
         process.start()
-    for process in writers:
+    for process in processes:
         process.join(60)
         assert process.exitcode == 0
     found = [(r.env["who"], r.env["round"]) for r in store.load(tmp_path, no_warning)]
-    assert sorted(found) == [(who, index) for who in range(8) for index in range(25)]
+    assert sorted(found) == [(who, index) for who in range(writers) for index in range(records)]
+    assert len(list(tmp_path.glob("*.jsonl"))) == writers
 
 
 def _hold(folder: Path, held: object, end: object) -> None:

@@ -113,7 +113,7 @@ def request_of(
     )
     return Request(
         experiment.name,
-        cells.part(*_shard(shard)) if shard else cells,
+        cells.part(*_shard(shard, len(cells))) if shard else cells,
         out,
         how,
         rounds or experiment.rounds,
@@ -125,7 +125,7 @@ def request_of(
     )
 
 
-def _shard(text: str) -> tuple[int, int]:
+def _shard(text: str, cells: int) -> tuple[int, int]:
     from steptime.models.family import whole_number
 
     part, slash, parts = text.partition("/")
@@ -134,6 +134,8 @@ def _shard(text: str) -> tuple[int, int]:
     number, of = whole_number(part, "--shard"), whole_number(parts, "--shard")
     if number > of:
         raise InputError(f"--shard: there is no part {number} of {of}")
+    if of > cells:
+        raise InputError(f"--shard: {cells} cells make no {of} parts")
     return number, of
 
 

@@ -89,6 +89,9 @@ class Experiment(BaseModel):
     slurm: Annotated[list[Allocation], BeforeValidator(_one_or_more)] = []
 
 
+_TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": Allocation}
+
+
 @dataclass(frozen=True)
 class Axes:
     """One network of an experiment: what was chosen, its place there, the values of every axis.
@@ -118,10 +121,11 @@ def check_experiment(table: object, where: str) -> Experiment:
     for key in table:
         if key not in Experiment.model_fields:
             raise unknown("key", key, Experiment.model_fields, where)
-    sample = table.get("sample")
-    for key in sample if isinstance(sample, dict) else ():
-        if key not in Sample.model_fields:
-            raise unknown("key", key, Sample.model_fields, f"{where}: sample")
+    for name, model in _TABLES.items():
+        for inner in _one_or_more(table.get(name)):
+            for key in inner if isinstance(inner, dict) else ():
+                if key not in model.model_fields:
+                    raise unknown("key", key, model.model_fields, f"{where}: {name}")
     try:
         experiment = Experiment.model_validate(table)
     except ValidationError as error:
