@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,6 +28,9 @@ from steptime.sweep import manifest
 from steptime.sweep.lost import cause_of_output, lost_record, outputs
 from steptime.sweep.manifest import Submission, Visit
 from steptime.sweep.run import Workers, attempt
+
+SETTLE_S = 0.5
+"""Slurm ends all processes of a job: a worker may be gone before this one gets its own signal."""
 
 
 class StopError(Exception):
@@ -76,6 +80,8 @@ def _measure(
         except InputError as error:
             death = Death("failed", "bad-config", str(error))
             record = lost_record(visit, submission.how, death)
+        if record.status == "failed":
+            time.sleep(SETTLE_S)
         writer.append(_of_task(record, submission, visit, _place()))
 
 
