@@ -440,6 +440,21 @@ def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(
     assert "! will not fit: fc:layers=4,nodes=49152" in shown.err
 
 
+def test_what_must_fit_and_is_known_not_to_is_left_out(
+    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = {"family": "fc", "layers": 4, "nodes": 49152, "inputs": 8, "outputs": 4, "batch": 2}
+    for slurm, left in (
+        ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 1), ({"memory_GB": 8}, 0), ({}, 1),
+    ):  # fmt: skip
+        where = ["batch >= 1", "fits in memory"]
+        table = {**EXPERIMENT, "networks": [large], "slurm": slurm, "where": where}
+        file = tmp_path / "large.json"
+        file.write_text(json.dumps(table))
+        seen = _answer(capsys, "sweep", file, "--out", out, "--launcher", "slurm", "--dry-run")
+        assert seen["cells"] == left, slurm
+
+
 def test_every_status_has_a_word_for_trying_again() -> None:
     from steptime.core.causes import again
 

@@ -23,6 +23,7 @@ from steptime.sweep import manifest
 from steptime.sweep.lost import End, end_of, lost_record, progress_of
 from steptime.sweep.manifest import Submission, Visit, array_name
 from steptime.sweep.run import Request, predict
+from steptime.sweep.site import fits
 
 WORDS = ("queued", "running", "done", "failed", "unsent")
 Warn = Callable[[str], None]
@@ -157,13 +158,17 @@ class Missing:
 
 
 def missing(request: Request, warn: Warn) -> Missing:
-    """Give what to submit: the wanted less what has a final record and what waits or runs."""
+    """Give what to submit: the wanted less what has a final record and what waits or runs.
+
+    What must fit and is known not to is not wanted.
+    """
     out, how, retry, force = request.out, request.how, request.retry, request.force
     final = set() if force else set(DONE) - set(retry)
     at: dict[str, Standing] = {one.visit.id: one for one in standings(out, warn)}
     visits, done, in_flight = [], 0, 0
+    cells = [cell for cell in request.cells if fits(cell)] if request.must_fit else request.cells
     for round_ in range(request.rounds):
-        for cell in request.cells:
+        for cell in cells:
             visit = Visit(cell.id(how.runs, round_), cell, round_)
             standing = at.get(visit.id)
             if standing and standing.word in {"queued", "running"}:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from steptime import catalog
-from steptime.core.errors import InputError
 from steptime.core.record import Record
 from steptime.launch.local import Death
 from steptime.launch.script import BEGUN, NO_MODULE, RUN_FIRST_FAILED
@@ -20,8 +18,8 @@ from steptime.measure.contract import method
 from steptime.sweep import manifest
 from steptime.sweep.manifest import Submission, Visit
 from steptime.sweep.run import How
+from steptime.sweep.site import UNKNOWN, platform_of
 
-UNKNOWN = "unknown"
 FOR_MEMORY = "killed for memory"
 _LOG_BYTES = 50_000  # of the end of what a job printed
 
@@ -117,7 +115,7 @@ def lost_record(visit: Visit, how: How, death: Death) -> Record:
         origin="measured",
         method=method(cell.backend, UNKNOWN, cell.options, how.runs),
         workload=cell.workload,
-        platform=_platform(cell.options.gpu),
+        platform=platform_of(cell.options.gpu),
         quantities={},
         status=death.status,
         cause=death.cause,
@@ -125,11 +123,3 @@ def lost_record(visit: Visit, how: How, death: Death) -> Record:
         env={"cell": visit.id, "round": visit.round, "budget_s": how.budget_s},
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-
-
-def _platform(gpu: str) -> str:
-    """Give the platform that was asked for, as far as its name tells it."""
-    try:
-        return catalog.device(gpu).name if gpu else UNKNOWN
-    except InputError:
-        return gpu

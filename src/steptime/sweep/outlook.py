@@ -7,17 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from steptime import catalog
 from steptime.build import build_step
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.record import Quantity
 from steptime.count import peak_memory_bytes
-from steptime.launch.script import Need
 from steptime.launch.slurm import DEFAULT_LARGEST
 from steptime.sweep.cluster import Warn, counts, missing
 from steptime.sweep.manifest import Job, Visit, compose, job_script
 from steptime.sweep.run import How, Request, predictions
+from steptime.sweep.site import device_of, memory_bytes
 
 START_S = 5.0  # of a worker with its framework, once a task and once a further run of a cell
 LEAST_STEPS = 4  # the first one and three samples
@@ -50,8 +49,8 @@ def outlook(job: Job, visits: Iterable[Visit], how: How) -> Outlook:
     A cell takes its budget, or as many steps as it must run where they take longer, in each run.
     """
     own = list(visits)
-    device = _device(job.need)
-    has_bytes = _memory_bytes(job.need, device)
+    device = device_of(job.need.allocation.gpu[0])
+    has_bytes = memory_bytes(job.need.allocation)
     seconds = [_seconds(visit, how, device) for visit in own]
     begin = job.slices[0][0]
     tasks = [START_S + sum(seconds[start - begin : stop - begin]) for start, stop in job.slices]
@@ -63,22 +62,6 @@ def outlook(job: Job, visits: Iterable[Visit], how: How) -> Outlook:
     )
     name = device.name if device else None
     return Outlook(job, sum(tasks), max(tasks), max(needs), has_bytes, name, too_large)
-
-
-def _device(need: Need) -> Device | None:
-    """Give the data of the type of GPU; sites have names for GPUs that nobody else has."""
-    gpu = need.allocation.gpu[0]
-    try:
-        return catalog.device(gpu) if gpu else None
-    except InputError:
-        return None
-
-
-def _memory_bytes(need: Need, device: Device | None) -> float | None:
-    if device:
-        return device.memory_bytes
-    asked = need.allocation.memory_GB
-    return None if need.allocation.gpu[0] or asked is None else asked * 1e9
 
 
 def _seconds(visit: Visit, how: How, device: Device | None) -> float:

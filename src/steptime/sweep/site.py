@@ -1,0 +1,42 @@
+"""What is known of a node before a job runs there: its GPU by the site's name, its memory."""
+
+from __future__ import annotations
+
+from steptime import catalog
+from steptime.build import build_step
+from steptime.core.errors import InputError
+from steptime.core.hardware import Device
+from steptime.count import peak_memory_bytes
+from steptime.launch.allocation import Allocation
+from steptime.sweep.cells import Cell
+
+UNKNOWN = "unknown"
+
+
+def device_of(gpu: str) -> Device | None:
+    """Give the data of a type of GPU; sites have names for GPUs that nobody else has."""
+    try:
+        return catalog.device(gpu) if gpu else None
+    except InputError:
+        return None
+
+
+def platform_of(gpu: str) -> str:
+    """Give the platform that was asked for, as far as the name of the GPU tells it."""
+    device = device_of(gpu)
+    return device.name if device else gpu or UNKNOWN
+
+
+def memory_bytes(allocation: Allocation) -> float | None:
+    """Give the memory of a GPU, or of the node where none was asked for; None if unknown."""
+    gpu = allocation.gpu[0]
+    if gpu:
+        device = device_of(gpu)
+        return device.memory_bytes if device else None
+    return None if allocation.memory_GB is None else allocation.memory_GB * 1e9
+
+
+def fits(cell: Cell) -> bool:
+    """Whether a cell is predicted to fit, or nothing is known of the memory."""
+    has = memory_bytes(cell.allocation or Allocation())
+    return has is None or peak_memory_bytes(build_step(cell.workload)) <= has
