@@ -37,7 +37,7 @@ SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={root}/munge.socket,cred_expire={requeue_s}
+AuthInfo=socket={root}/munge.socket,cred_expire=5
 StateSaveLocation={root}/state
 SlurmctldPidFile={root}/slurmctld.pid
 SlurmdPidFile={root}/%n.pid
@@ -54,7 +54,7 @@ SelectTypeParameters=CR_Core_Memory
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,bf_interval=1
 ReturnToService=2
-SlurmdTimeout={node_timeout_s}
+SlurmdTimeout=3
 KillWait=2
 TCPTimeout=2
 MessageTimeout=5
@@ -69,14 +69,13 @@ DefMemPerCPU=100
 class SlurmCluster:
     """A context: in it, the daemons run and `env` makes Slurm's commands talk to them.
 
-    `nodes` gives the type of the GPUs of each node. A node that does not answer is given up after
-    `node_timeout_s`; a job that was put back waits `requeue_s` (5 or more) before it runs again.
+    `nodes` gives the type of the GPUs of each node. Partition `main` is the default, and `urgent`
+    takes the place of its jobs. A job that is put back waits 5 s before it runs again: the least
+    that Slurm allows (`cred_expire`), and two minutes where nobody says otherwise.
     """
 
     root: Path
     nodes: Mapping[str, str] = field(default_factory=lambda: NODES)
-    node_timeout_s: int = 3
-    requeue_s: int = 5
     _minders: dict[str, subprocess.Popen[bytes]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -160,7 +159,7 @@ class SlurmCluster:
         path.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
         path.chmod(0o755)
 
-    def run(self, *command: str, check: bool = True, limit_s: float = 30) -> str:
+    def run(self, *command: str, check: bool = True) -> str:
         """Give what a command prints, on both its outputs, or fail with it."""
         done = subprocess.run(
             command,
@@ -170,7 +169,7 @@ class SlurmCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=limit_s,
+            timeout=30,
             check=False,
         )
         if check and done.returncode:
@@ -267,8 +266,6 @@ class SlurmCluster:
             port=port,
             user=getpass.getuser(),
             root=self.root,
-            node_timeout_s=self.node_timeout_s,
-            requeue_s=self.requeue_s,
         )
         gres = ["AutoDetect=off"]
         for (name, gpu), own in zip(self.nodes.items(), ports, strict=True):
@@ -287,8 +284,12 @@ class SlurmCluster:
         (self.root / "cgroup.conf").write_text("")
 
     def _munged(self) -> list[str]:
-        files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid"}
-        files |= {"seed-file": "munge.seed"}
+        files = {
+            "key-file": "munge.key",
+            "socket": "munge.socket",
+            "pid-file": "munged.pid",
+            "seed-file": "munge.seed",
+        }
         named = [f"--{option}={self.root / name}" for option, name in files.items()]
         return ["munged", "--foreground", "--force", "--num-threads=2", *named]
 
