@@ -17,6 +17,7 @@ import typer
 
 from steptime import __version__
 from steptime.cli import (
+    data,
     energy,
     explain,
     explore,
@@ -28,6 +29,7 @@ from steptime.cli import (
     scale,
     split,
 )
+from steptime.cli import run as run_one
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
 from steptime.store import StoreError
 
@@ -70,7 +72,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "energy": energy.energy,
     "doctor": measure.doctor,
     "probe": measure.probe,
-    "run": measure.run,
+    "data": data.data,
+    "run": run_one.run,
     "sweep": measure.sweep,
     "quickstart": measure.quickstart,
     "compare": look.compare,

@@ -1,4 +1,4 @@
-"""Commands that look at this machine and measure on it."""
+"""Commands that look at this machine, and measure experiments on it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 from steptime.cli import options, output
 from steptime.core.errors import InputError
 from steptime.core.ranges import MOST_VISITS
-from steptime.core.record import Record
-from steptime.core.units import duration, seconds, si, size
+from steptime.core.units import duration, seconds, si
+from steptime.measure.contract import Options
 
 UNSUCCESSFUL = 3
 
@@ -42,15 +42,16 @@ def doctor(json: options.Json = False) -> None:
         output.note(f"! {problem}")
 
 
-def _options(device: str, threads: str | None, compile_: bool, tf32: bool) -> Any:
-    from steptime.measure.contract import Options
+def options_of(device: str, threads: str | None, compile_: bool, tf32: bool) -> Options:
+    """Give where and how to run, as the options of the command line say it."""
     from steptime.models.family import whole_number
 
     count = None if threads is None else whole_number(threads, "--threads")
     return Options(device=device, threads=count, compile=compile_, tf32=tf32)
 
 
-def _check_backend(backend: str) -> None:
+def check_backend(backend: str) -> None:
+    """Raise `InputError` for an unknown backend."""
     from steptime.core.errors import unknown
     from steptime.measure.contract import BACKENDS
 
@@ -68,8 +69,8 @@ def probe(
     json: options.Json = False,
 ) -> None:
     """Measure the roofs of this machine, as device 'local'."""
-    _check_backend(backend)
-    table, path = take_probe(backend, _options(device, threads, False, False), budget)
+    check_backend(backend)
+    table, path = take_probe(backend, options_of(device, threads, False, False), budget)
     if json:
         output.emit_json({"device": table["name"], "path": str(path), **table})
         return
@@ -84,7 +85,7 @@ def probe(
     output.note(f"written to {path}; use it as --device local")
 
 
-def take_probe(backend: str, chosen: Any, budget: float) -> tuple[dict[str, Any], Path]:
+def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, Any], Path]:
     """Probe this machine in a worker, write the device file, and give both."""
     from steptime import catalog
     from steptime.launch.local import Worker, WorkerDiedError
@@ -98,122 +99,6 @@ def take_probe(backend: str, chosen: Any, budget: float) -> tuple[dict[str, Any]
             raise InputError(f"probe: {died}") from None
     table = device_table(answer)
     return table, catalog.write_user_device(table, table["name"])
-
-
-def run(
-    model: options.Model,
-    batch: options.Batch = None,
-    backend: Backend = "torch",
-    device: Place = "cpu",
-    phase: options.Phase = "train",
-    dtype: options.Dtype = "float32",
-    optimizer: options.Optimizer = "sgd",
-    threads: Threads = None,
-    compile_: Compile = False,
-    tf32: Tf32 = False,
-    budget: Budget = 3.0,
-    limit: Annotated[
-        float,
-        typer.Option(
-            "--limit", min=0.1, max=864_000, metavar="S", help="Seconds before a run is ended."
-        ),
-    ] = 600.0,
-    runs: Annotated[
-        int, typer.Option("--runs", min=1, max=MOST_VISITS, help="Fresh processes.")
-    ] = 1,
-    parts: Annotated[
-        bool, typer.Option("--parts", help="Time forward, backward and update apart, too.")
-    ] = False,
-    energy: Annotated[
-        bool, typer.Option("--energy", help="Meter the energy of a step, in as long again.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Keep the record in this folder.")
-    ] = None,
-    json: options.Json = False,
-) -> int:
-    """Measure one network on this machine."""
-    from steptime import store
-    from steptime.build import build_step
-    from steptime.sweep.cells import Cell
-    from steptime.sweep.run import How, Workers, measure_cell
-
-    _check_backend(backend)
-    workload = options.workload_of(model, batch, dtype, phase, optimizer)
-    build_step(workload)  # sizes that fit nowhere are refused before a worker starts
-    cell = Cell(workload, backend, _options(device, threads, compile_, tf32))
-    how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
-    workers = Workers()
-    try:
-        if out is None:
-            record = measure_cell(workers, cell, how)
-        else:
-            with store.open_writer(out) as writer:
-                record = measure_cell(workers, cell, how)
-                writer.append(record)
-    finally:
-        workers.close()
-    document = _measured(record)
-    if json:
-        output.emit_json(document)
-    else:
-        _show_run(document)
-    return 0 if record.status == "ok" else UNSUCCESSFUL
-
-
-def _measured(record: Record) -> dict[str, Any]:
-    from steptime.analysis.measurement import measurement
-    from steptime.build import build_step
-    from steptime.count import count
-
-    flop = count(build_step(record.workload)).flop
-    return measurement(record, flop, _peaks(record))
-
-
-def _peaks(record: Record) -> dict[str, float | None]:
-    """Give the peak of the record's dtype as probed here and as the datasheet says, if known."""
-    from steptime import catalog
-    from steptime.core.dtypes import precision
-
-    wanted = precision(record.workload.dtype).compute
-    if record.method.options.get("tf32") and wanted == "float32":
-        wanted = "tf32"
-    peaks: dict[str, float | None] = {"probed": None, "datasheet": None}
-    for device in catalog.devices():
-        if device.name == record.platform:
-            peaks["probed" if device.measured else "datasheet"] = device.peak_flop_per_s.get(wanted)
-    return peaks
-
-
-def _show_run(document: dict[str, Any]) -> None:
-    title = f"{document['model']}, batch {document['batch']} on {document['platform']}"
-    step = document["step_s"]
-    if step is None:
-        output.note(f"{title}: {document['status']} ({document['cause']}): {document['note']}")
-        return
-    speed = document["speed"]
-    interval = f"{seconds(step['low'])} .. {seconds(step['high'])} ({step['interval']})"
-    rows: list[tuple[str, object]] = [
-        ("step, median", seconds(step["median"])),
-        ("  95 % interval", interval),
-        ("  minimum, p5, p95", ", ".join(seconds(step[k]) for k in ("min", "p5", "p95"))),
-        ("speed", f"{speed['mean']:.4g} examples/s"),
-        ("  uncertainty, jitter", f"{speed['uncertainty']:.3g}, {speed['jitter']:.3g}"),
-        ("work", si(document["flop_per_s"], "FLOP/s")),
-    ]
-    for name, share in document["fraction_of_peak"].items():
-        rows.append((f"  of the {name} peak", None if share is None else f"{100 * share:.3g} %"))
-    peak = document["peak_memory_bytes"]
-    rows.append(("peak memory", None if peak is None else size(peak)))
-    if document["energy_j"] is not None:
-        rows.append(("energy", si(document["energy_j"], "J")))
-        power = si(document["power_w"], "W")
-        rows.append(("  mean power", f"{power} ({document['env']['energy_meter']})"))
-    samples = f"{len(step['samples'])}, {document['disturbed']} of them disturbed"
-    rows.append(("samples", samples))
-    output.table(title, ("", "measured"), rows)
-    for remark in document["remarks"]:
-        output.note(f"! {remark}")
 
 
 def sweep(
@@ -270,10 +155,13 @@ def run_experiment(
 ) -> dict[str, Any]:
     """Run an experiment into a folder with progress on stderr, and give what happened."""
     from steptime.cli.progress import reporter
+    from steptime.measure.data.dataset import find
     from steptime.sweep.cells import cells_of
     from steptime.sweep.run import How, summary
     from steptime.sweep.run import sweep as run_sweep
 
+    if "dataset" in experiment.input:
+        find(experiment.data)  # a folder that holds none is refused before anything runs
     cells, must_fit = cells_of(experiment, where)
     how = How(
         experiment.budget_s,
@@ -329,7 +217,7 @@ def quickstart(
     from steptime.report import write_report
     from steptime.sweep.experiment import read_experiment
 
-    _check_backend(backend)
+    check_backend(backend)
     store.load(out, output.note, required=False)  # a folder that is none is refused before probing
     began = monotonic()
     experiment = read_experiment(Path(str(files("steptime") / "data/experiments/quickstart.toml")))
@@ -337,7 +225,7 @@ def quickstart(
     if budget is not None:
         changes["budget_s"] = budget
     output.note("probing this machine (about 20 s) ...")
-    table, _ = take_probe(backend, _options("cpu", None, False, False), 20.0)
+    table, _ = take_probe(backend, options_of("cpu", None, False, False), 20.0)
     output.note(f"measuring into {out} ...")
     document = run_experiment(experiment.model_copy(update=changes), "quickstart", out)
     page = out / "report.html"

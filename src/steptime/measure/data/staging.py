@@ -1,0 +1,147 @@
+"""Copies of a data set on this machine: made once, checked, and removed with their worker.
+
+A copy lies in a folder of its own. It goes when the worker ends, however that happens: a small
+process waits for the end of a pipe that only the worker holds, and then removes the folder. Where
+that one is killed too (a scheduler ends all of a job), the folder stays, and the next copy to the
+same place removes it: the lock that its worker held is free.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from steptime.core.errors import shorten
+from steptime.core.units import size
+from steptime.measure.contract import BadDataError, MissingFileError, NoSpaceError
+from steptime.measure.data.dataset import DataSet
+
+PREFIX = "steptime-stage-"
+_LOCK = "in-use"
+_PLACES = ("LOCAL", "TMPDIR")  # variables that name a disk of the machine, as schedulers set them
+_CHUNK_BYTES = 1 << 22
+_WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A data set that was copied, and what a record says of the copy."""
+
+    dataset: DataSet
+    facts: Mapping[str, Any]
+
+
+def place(stage_to: str) -> Path:
+    """Give where copies go: `stage_to`, else $LOCAL, else $TMPDIR, else the system's folder."""
+    for text in (stage_to, *(os.environ.get(name, "") for name in _PLACES)):
+        if text:
+            if not Path(text).is_dir():
+                raise MissingFileError(f"stage_to {shorten(text)}: no such folder")
+            return Path(text)
+    return Path(tempfile.gettempdir())
+
+
+def stage(dataset: DataSet, stage_to: str) -> Staged:
+    """Copy a data set into a new folder and check the copy; it goes with this process.
+
+    Raises `NoSpaceError` where there is no room, `BadDataError` where the copy is not the original.
+    """
+    parent = place(stage_to)
+    remove_stale(parent)
+    wanted = sum(path.stat().st_size for path in dataset.files.values())
+    free = shutil.disk_usage(parent).free
+    if free < wanted:
+        raise NoSpaceError(f"{parent}: {size(free)} are free, the data set needs {size(wanted)}")
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    _remove_with_this_process(folder)
+    try:
+        copies, facts = _copy(dataset, folder)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise NoSpaceError(f"{parent}: {error.strerror} while copying {size(wanted)}") from None
+        raise
+    except BadDataError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    facts = {"from": str(dataset.folder.absolute()), "to": str(parent), "bytes": wanted, **facts}
+    return Staged(replace(dataset, files=copies), facts)
+
+
+def _remove_with_this_process(folder: Path) -> None:
+    """Mark the folder as in use while this process lives, and have it removed after that."""
+    making = folder / f"{_LOCK}-soon"
+    lock = os.open(making, os.O_CREAT | os.O_RDWR)  # stays open, and so locked, to the end
+    with suppress(OSError):  # a file system without locks: nobody will take it for stale
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    making.rename(folder / _LOCK)  # no moment at which it is there and free
+    read_end, write_end = os.pipe()
+    quiet = subprocess.DEVNULL
+    subprocess.Popen(  # never waited for: it outlives this process
+        ["/bin/sh", "-c", _WAIT_AND_REMOVE, "sh", str(folder)],
+        stdin=read_end,
+        stdout=quiet,
+        stderr=quiet,
+        start_new_session=True,
+    )
+    os.close(read_end)
+    _HELD.append(write_end)
+
+
+_HELD: list[int] = []  # ends of pipes: the system closes them when this process is no more
+
+
+def _copy(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+    """Give the copies of the files, and the seconds and the checksum of copying."""
+    copies, sums = {}, {}
+    began = perf_counter()
+    for name, path in dataset.files.items():
+        copies[name] = folder / path.name
+        sums[name] = _copy_file(path, copies[name])
+    copy_s = perf_counter() - began
+    for name, copy in copies.items():
+        with copy.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sums[name]:
+                raise BadDataError(f"{copy}: the copy differs from {dataset.files[name]}")
+    check_s = perf_counter() - began - copy_s
+    whole = hashlib.sha256("".join(sums.values()).encode()).hexdigest()
+    return copies, {"copy_s": copy_s, "check_s": check_s, "checksum": f"sha256:{whole}"}
+
+
+def _copy_file(source: Path, target: Path) -> str:
+    """Copy a file to the disk and give the checksum of what was read."""
+    digest = hashlib.sha256()
+    with source.open("rb") as reading, target.open("wb") as writing:
+        while chunk := reading.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            writing.write(chunk)
+        writing.flush()
+        os.fsync(writing.fileno())
+    return digest.hexdigest()
+
+
+def remove_stale(parent: Path) -> None:
+    """Remove copies in a folder whose worker is gone: whoever holds no lock is no more."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR)
+        except OSError:  # of somebody else, or just being made or removed
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass
+        finally:
+            os.close(lock)
