@@ -42,7 +42,7 @@ def input_of(
 
     def take() -> None:
         for name, tensor in batch().items():
-            values[name].copy_(tensor, non_blocking=True)
+            values[name].copy_(tensor, non_blocking=pinned)
 
     return _by_events(take, device) if pinned else clocked(take)
 

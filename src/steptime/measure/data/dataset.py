@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from steptime.core.errors import shorten
 from steptime.measure.contract import BadDataError, MissingFileError
 
 PARTS = ("train", "test")
@@ -101,11 +100,11 @@ def find(folder: str) -> DataSet:
     path = Path(folder)
     if not path.is_dir():
         what = "is no folder" if path.exists() else "no such folder"
-        raise MissingFileError(f"data {shorten(folder)}: {what}")
+        raise MissingFileError(f"data '{folder}': {what}")
     for name in FORMATS:
         found = format_of(name)
         files = found.files(path)
         if files:
             return DataSet(path, found, files)
     known = ", ".join(FORMATS)
-    raise MissingFileError(f"data {shorten(folder)}: holds no data set of a known format ({known})")
+    raise MissingFileError(f"data '{folder}': holds no data set of a known format ({known})")

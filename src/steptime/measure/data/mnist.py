@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError
 from steptime.measure.contract import BadDataError, MissingFileError
 from steptime.measure.data.idx import idx_bytes
 
@@ -51,7 +51,7 @@ def write(source: Path, out: Path) -> dict[str, Any]:
     `BadDataError` for CSV files that are none of MNIST, `InputError` where `out` is no folder.
     """
     if out.exists() and not out.is_dir():
-        raise InputError(f"--out {shorten(str(out))}: is no folder")
+        raise InputError(f"--out '{out}': is no folder")
     files, counts = {}, {}
     for part, (name, rows) in CSV.items():
         table = _read(source / name, rows)

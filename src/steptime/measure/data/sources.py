@@ -75,6 +75,8 @@ class Sources:
         local = options.staging == "local"
         mark: _Mark = (local and options.stage_to, local, *_state(original))
         found = self._opened.get(mark)
+        if found and not all(path.is_file() for path in found[0].files.values()):
+            found = None  # somebody removed the copy
         if found is None and local:
             copy = stage(original, options.stage_to)
             found = copy.dataset, dict(copy.facts)

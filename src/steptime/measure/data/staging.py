@@ -13,7 +13,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +21,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from steptime.core.errors import shorten
 from steptime.core.units import size
 from steptime.measure.contract import BadDataError, MissingFileError, NoSpaceError
 from steptime.measure.data.dataset import DataSet
@@ -31,6 +29,7 @@ PREFIX = "steptime-stage-"
 _LOCK = "in-use"
 _PLACES = ("LOCAL", "TMPDIR")  # variables that name a disk of the machine, as schedulers set them
 _CHUNK_BYTES = 1 << 22
+_SHELL = "/bin/sh"
 _WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
 
 
@@ -47,7 +46,7 @@ def place(stage_to: str) -> Path:
     for text in (stage_to, *(os.environ.get(name, "") for name in _PLACES)):
         if text:
             if not Path(text).is_dir():
-                raise MissingFileError(f"stage_to {shorten(text)}: no such folder")
+                raise MissingFileError(f"'{text}', where copies would go: no such folder")
             return Path(text)
     return Path(tempfile.gettempdir())
 
@@ -86,20 +85,19 @@ def _remove_with_this_process(folder: Path) -> None:
     with suppress(OSError):  # a file system without locks: nobody will take it for stale
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     making.rename(folder / _LOCK)  # no moment at which it is there and free
-    read_end, write_end = os.pipe()
-    quiet = subprocess.DEVNULL
-    subprocess.Popen(  # never waited for: it outlives this process
-        ["/bin/sh", "-c", _WAIT_AND_REMOVE, "sh", str(folder)],
-        stdin=read_end,
-        stdout=quiet,
-        stderr=quiet,
-        start_new_session=True,
+    read_end, _ = os.pipe()
+    os.posix_spawn(
+        _SHELL,
+        [_SHELL, "-c", _WAIT_AND_REMOVE, "sh", str(folder)],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, read_end, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        ],
+        setpgroup=0,  # what is sent to this process's group does not end it
     )
-    os.close(read_end)
-    _HELD.append(write_end)
-
-
-_HELD: list[int] = []  # ends of pipes: the system closes them when this process is no more
+    os.close(read_end)  # the other end is never closed, but by the end of this process
 
 
 def _copy(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
