@@ -156,12 +156,15 @@ def run_experiment(
     """Run an experiment into a folder with progress on stderr, and give what happened."""
     from steptime.cli.progress import reporter
     from steptime.measure.data.dataset import find
+    from steptime.measure.data.staging import place
     from steptime.sweep.cells import cells_of
     from steptime.sweep.run import How, summary
     from steptime.sweep.run import sweep as run_sweep
 
-    if "dataset" in experiment.input:
-        find(experiment.data)  # a folder that holds none is refused before anything runs
+    if "dataset" in experiment.input:  # what is not there is refused before anything runs
+        find(experiment.data)
+        if "local" in experiment.staging:
+            place(experiment.stage_to)
     cells, must_fit = cells_of(experiment, where)
     how = How(
         experiment.budget_s,
