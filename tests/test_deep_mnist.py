@@ -23,6 +23,7 @@ TRAINING = ["run", "deep_mnist", "--optimizer", "adam", "--input", "dataset", "-
 
 def _trained(capsys: pytest.CaptureFixture[str], folder: Path, steps: int) -> Any:
     words = [*TRAINING, str(folder), "--batch", "50", "--train-steps", str(steps)]
+    words += ["--threads", "1"]  # where others run too, two threads wait for each other
     assert run(words) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -65,14 +66,14 @@ def test_the_real_mnist(mnist: Path) -> None:
 def test_a_short_training_reaches_97_percent(
     mnist: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = _trained(capsys, mnist, 900)
+    document = _trained(capsys, mnist, 750)
     assert document["accuracy"] >= 0.97
     assert document["loss"] < 0.5
-    assert document["env"]["training"]["steps"] == 900
-    assert document["env"]["training"]["epochs"] == 0.75
+    assert document["env"]["training"]["steps"] == 750
+    assert document["env"]["training"]["epochs"] == 0.625
     assert document["env"]["training"]["learning_rate"] == 1e-4
     assert document["env"]["dataset"]["images"] == {"train": 60_000, "test": 10_000}
-    assert len(document["step_s"]["samples"]) >= 600
+    assert len(document["step_s"]["samples"]) >= 500
     assert 0 < document["infeed"] < 0.5
     assert not any("learned nothing" in remark for remark in document["remarks"])
 
