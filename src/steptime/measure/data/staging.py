@@ -14,7 +14,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,10 +35,10 @@ _WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
 
 @dataclass(frozen=True)
 class Staged:
-    """A data set that was copied, and what a record says of the copy."""
+    """A data set as it is read, and what a record says of its copy; None without one."""
 
     dataset: DataSet
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any] | None
 
 
 def place(stage_to: str) -> Path:
@@ -51,28 +51,27 @@ def place(stage_to: str) -> Path:
     return Path(tempfile.gettempdir())
 
 
-def stage(dataset: DataSet, stage_to: str) -> Staged:
+def leave(dataset: DataSet, _: str) -> Staged:
+    """Leave a data set where it is."""
+    return Staged(dataset, None)
+
+
+def copy(dataset: DataSet, stage_to: str) -> Staged:
     """Copy a data set into a new folder and check the copy; it goes with this process.
 
     Raises `NoSpaceError` where there is no room, `BadDataError` where the copy is not the original.
     """
-    parent = place(stage_to)
+    parent = place(stage_to).absolute()
     remove_stale(parent)
     wanted = sum(path.stat().st_size for path in dataset.files.values())
     free = shutil.disk_usage(parent).free
     if free < wanted:
         raise NoSpaceError(f"{parent}: {size(free)} are free, the data set needs {size(wanted)}")
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    _remove_with_this_process(folder)
     try:
-        copies, facts = _copy(dataset, folder)
+        copies, facts = _copied(dataset, Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)))
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise NoSpaceError(f"{parent}: {error.strerror} while copying {size(wanted)}") from None
-        raise
-    except BadDataError:
-        shutil.rmtree(folder, ignore_errors=True)
         raise
     facts = {"from": str(dataset.folder.absolute()), "to": str(parent), "bytes": wanted, **facts}
     return Staged(replace(dataset, files=copies), facts)
@@ -100,7 +99,17 @@ def _remove_with_this_process(folder: Path) -> None:
     os.close(read_end)  # the other end is never closed, but by the end of this process
 
 
-def _copy(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+def _copied(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+    """Copy into a new folder, which goes with this process, or at once where that fails."""
+    try:
+        _remove_with_this_process(folder)
+        return _copy_files(dataset, folder)
+    except (OSError, BadDataError):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
     """Give the copies of the files, and the seconds and the checksum of copying."""
     copies, sums = {}, {}
     began = perf_counter()
@@ -108,10 +117,10 @@ def _copy(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, An
         copies[name] = folder / path.name
         sums[name] = _copy_file(path, copies[name])
     copy_s = perf_counter() - began
-    for name, copy in copies.items():
-        with copy.open("rb") as file:
+    for name, path in copies.items():
+        with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != sums[name]:
-                raise BadDataError(f"{copy}: the copy differs from {dataset.files[name]}")
+                raise BadDataError(f"{path}: the copy differs from {dataset.files[name]}")
     check_s = perf_counter() - began - copy_s
     whole = hashlib.sha256("".join(sums.values()).encode()).hexdigest()
     return copies, {"copy_s": copy_s, "check_s": check_s, "checksum": f"sha256:{whole}"}
@@ -143,3 +152,7 @@ def remove_stale(parent: Path) -> None:
             pass
         finally:
             os.close(lock)
+
+
+STAGES: Mapping[str, Callable[[DataSet, str], Staged]] = {"shared": leave, "local": copy}
+"""What each word of `STAGINGS` does with a data set, given where copies go."""
