@@ -24,7 +24,7 @@ from steptime.measure.contract import Feed, Options, Prepared, UnsupportedError,
 from steptime.measure.data.sources import Input, Sources
 from steptime.measure.infeed import clocked
 from steptime.measure.timing import take_samples, take_training
-from steptime.measure.training import accuracy, check_learns, learned
+from steptime.measure.training import examination
 
 TOKENS = "transformer:kind=encoder,layers=1,width=8,heads=2,length=4,vocabulary=9"
 FC = "fc:layers=1,nodes=16,inputs=16,outputs=4"
@@ -66,6 +66,11 @@ def _close() -> Iterator[None]:
     yield
     while _OPENED:
         _OPENED.pop().close()
+
+
+def _accuracy(prepared: Prepared, work: Workload, given: Input) -> float:
+    quantities, _ = examination(prepared, work, Options(train_steps=10), given)()
+    return quantities["accuracy"].samples[0]
 
 
 def _losses(prepared: Prepared, steps: int) -> list[float]:
@@ -141,7 +146,7 @@ def test_a_data_set_in_every_type(dtype: str, folder: Path) -> None:
     prepared, given = _prepared(torch_backend, folder, work)
     losses = _losses(prepared, 300)
     assert np.mean(losses[-20:]) < np.mean(losses[:20])
-    assert 0 <= accuracy(prepared, work, given) <= 1
+    assert 0 <= _accuracy(prepared, work, given) <= 1
 
 
 @pytest.mark.slow
@@ -174,11 +179,11 @@ def test_accuracy_is_that_of_the_test_set_by_hand(backend: ModuleType, folder: P
     whole = replace(work, phase="infer", optimizer="none", batch_per_replica=101)
     images = test.images.reshape(101, 16).astype(np.float32) / 255
     found = []
-    for steps in (0, 300):
+    for steps in (1, 300):
         _losses(prepared, steps)
         logits = prepared.inference(build(whole))({"input": images})
         expected = float(np.mean(logits.argmax(-1) == test.labels))
-        found.append(accuracy(prepared, work, given))
+        found.append(_accuracy(prepared, work, given))
         assert found[-1] == expected
     assert found[1] > found[0]
 
@@ -186,10 +191,11 @@ def test_accuracy_is_that_of_the_test_set_by_hand(backend: ModuleType, folder: P
 def test_what_was_learned_is_said(backend: ModuleType, folder: Path) -> None:
     work = _work()
     prepared, given = _prepared(backend, folder, work, train_steps=60, seed=3)
-    _losses(prepared, 60)
     options = Options(input="dataset", train_steps=60, seed=3)
-    quantities, facts = learned(prepared, work, options, given)
-    assert quantities["accuracy"].samples == (accuracy(prepared, work, given),)
+    examine = examination(prepared, work, options, given)  # before, by the weights as they are then
+    _losses(prepared, 60)
+    quantities, facts = examine()
+    assert quantities["accuracy"].samples == (_accuracy(prepared, work, given),)
     assert prepared.loss is not None
     assert quantities["loss"].samples == (prepared.loss(),)
     assert facts == {
@@ -230,19 +236,14 @@ def test_inference_goes_by_running_statistics_and_drops_nothing() -> None:
     assert np.array_equal(outputs({"x": one}), outputs({"x": one}))
 
 
-def test_numpy_gives_no_accuracy_with_batch_norm() -> None:
-    text = "cnn:block=residual,blocks=1,filters=4,image=32,classes=4"
-    work = _work(text, 2)
-    prepared = numpy_backend.prepare(build(work), work, Options())
-    assert prepared.inference is not None
-    inference = build(replace(work, phase="infer", optimizer="none"))
-    with pytest.raises(UnsupportedError, match="running statistics"):
-        prepared.inference(inference)
-
-
-def test_learning_takes_labels() -> None:
+def test_what_cannot_be_examined_is_told_before_the_training(folder: Path) -> None:
+    prepared, given = _prepared(numpy_backend, folder, _work())
     with pytest.raises(UnsupportedError, match="training on a data set with labels"):
-        check_learns(_work(), None)
+        examination(prepared, _work(), Options(train_steps=10), None)
+    work = _work("cnn:block=residual,blocks=1,filters=4,image=32,classes=4", 2)
+    prepared = numpy_backend.prepare(build(work), work, Options())
+    with pytest.raises(UnsupportedError, match="running statistics"):
+        examination(prepared, work, Options(train_steps=10), given)
 
 
 # Time --------------------------------------------------------------------------------------------

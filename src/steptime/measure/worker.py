@@ -170,7 +170,12 @@ def _measured(
     prepared: Prepared = session.backend.prepare(graph, workload, options, feed)
     prepared.reset_memory()
     watch = Watch()
-    samples = _samples(prepared, workload, options, given, watch, request["timing"])
+    examine = None
+    if options.train_steps:
+        from steptime.measure.training import examination
+
+        examine = examination(prepared, workload, options, given)
+    samples = _samples(prepared, options.train_steps, watch, request["timing"])
     peak, meter = prepared.memory()
     if peak is None and options.device == "cpu":
         reading = read_resident()
@@ -184,11 +189,9 @@ def _measured(
     if peak is not None:
         quantities["peak_memory_bytes"] = Quantity(float(peak))
     found: dict[str, Any] = {}
-    if options.train_steps:
-        from steptime.measure.training import learned
-
-        trained, found["training"] = learned(prepared, workload, options, given)
-        quantities.update(trained)
+    if examine:
+        learned, found["training"] = examine()
+        quantities.update(learned)
     if request["parts"]:
         quantities.update(_parts(prepared, len(samples.step_s), samples.steps_per_sample))
     if request["energy"]:
@@ -219,21 +222,13 @@ def _measured(
 
 
 def _samples(
-    prepared: Prepared,
-    workload: Workload,
-    options: Options,
-    given: Any,
-    watch: Watch,
-    timing: Mapping[str, Any],
+    prepared: Prepared, train_steps: int, watch: Watch, timing: Mapping[str, Any]
 ) -> Samples:
     """Time steps for as long as the budget lasts, or those of a whole training."""
     step, sync, timer, waited = prepared.step, prepared.sync, prepared.timer, prepared.waited
-    if not options.train_steps:
-        return take_samples(step, sync, timer=timer, watch=watch, waited=waited, **timing)
-    from steptime.measure.training import check_learns
-
-    check_learns(workload, given)
-    return take_training(step, sync, options.train_steps, timer=timer, watch=watch, waited=waited)
+    if train_steps:
+        return take_training(step, sync, train_steps, timer=timer, watch=watch, waited=waited)
+    return take_samples(step, sync, timer=timer, watch=watch, waited=waited, **timing)
 
 
 def _columns(samples: Samples) -> dict[str, tuple[Any, ...]]:

@@ -187,7 +187,7 @@ def _input(
     """Give what copies a step's input to where the step reads it, and how long that took."""
     if options.input == "device":
         return None, None
-    made = {name: live[name].copy() for name in graph.inputs}
+    made = {} if feed else {name: live[name].copy() for name in graph.inputs}
 
     def take() -> None:
         for name, array in (feed.next() if feed else made).items():

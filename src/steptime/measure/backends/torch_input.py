@@ -32,13 +32,17 @@ def input_of(
     if options.input == "device":
         return None
     pinned = device.type == "cuda"
-    made = {name: _pinned(values[name].to("cpu", copy=True), pinned) for name in graph.inputs}
+    if feed:
+        next_arrays = feed.next
 
-    def batch() -> Mapping[str, Tensor]:
-        if feed is None:
+        def batch() -> Mapping[str, Tensor]:
+            return {n: _pinned(torch.from_numpy(a), pinned) for n, a in next_arrays().items()}
+
+    else:
+        made = {name: _pinned(values[name].to("cpu", copy=True), pinned) for name in graph.inputs}
+
+        def batch() -> Mapping[str, Tensor]:
             return made
-        arrays = feed.next()
-        return {name: _pinned(torch.from_numpy(a), pinned) for name, a in arrays.items()}
 
     def take() -> None:
         for name, tensor in batch().items():
