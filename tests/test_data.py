@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gzip
 import hashlib
+import json
 import os
 import struct
 import subprocess
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 import idx_folder
 from steptime.build import build, make_workload, read_model
+from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.measure.contract import (
     BadDataError,
@@ -457,3 +459,27 @@ def test_mnist_into_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is no folder"):
         mnist.write(tmp_path, tmp_path / "file")
+
+
+def test_the_command_that_writes_mnist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = _package(tmp_path), tmp_path / "out"
+    _published(monkeypatch)
+    command = ["data", "mnist", "--out", str(out), "--from", str(data)]
+    assert run(command) == 0
+    said = capsys.readouterr().err
+    assert (
+        said == f"mnist: 3 training and 3 test images in {out}, each file as published (sha256)\n"
+    )
+    assert run([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("sha256") == mnist.PUBLISHED
+    assert document == {
+        "name": "mnist",
+        "out": str(out),
+        "source": str(data),
+        "images": {"train": 3, "test": 3},
+    }
+    for name, checksum in mnist.PUBLISHED.items():
+        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == checksum
