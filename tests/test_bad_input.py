@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import idx_folder
 import mistakes
 import synthetic
 from mistakes import LONG
@@ -38,6 +39,10 @@ FILES: dict[str, str | bytes] = {
     "binary/a.jsonl": bytes(range(256)) * 4,
     "later/a.jsonl": '{"schema": 999}\n',
     "empty/readme": "",
+    "csv/mnist_train.csv": "label\n",
+    "half/train-images-idx3-ubyte": "",
+    "half/train-labels-idx1-ubyte": "",
+    "half/t10k-images-idx3-ubyte": "",
 }
 
 EXPERIMENTS = {  # name: (what is put before [[networks]], what follows it, what the line says)
@@ -52,15 +57,10 @@ EXPERIMENTS = {  # name: (what is put before [[networks]], what follows it, what
     "compile": ("compile = 1", "", "compile is true or false, not '1'"),
     "tf32": ('tf32 = ["yes"]', "", "tf32 is true or false, not 'yes'"),
     "device": ("device = 0", "", "device is a name, not '0'"),
-    "input": ('input = "disk"', "", "unknown input 'disk'; known: device, host, dataset"),
-    "dataset": ('input = "dataset"', "", "input 'dataset' needs data = \"FOLDER\""),
-    "staging": ('staging = "locl"', "", "unknown staging 'locl'; did you mean 'local'?"),
     "strategy": ('strategy = "alreduce"', "", "did you mean 'allreduce'?"),
     "overlap": ("overlap = 1", "", "overlap is true or false, not '1'"),
     "replicas": ("replicas = 0", "", "replicas: must be at least 1, not 0"),
     "many-replicas": ("replicas = 1000000", "", "replicas: 1000000 is more than 100000"),
-    "prefetch": ("prefetch = 0", "", "prefetch: must be at least 1, not 0"),
-    "loaders": ("loaders = -1", "", "loaders: must be at least 0, not -1"),
     "train-steps": ("train_steps = -1", "", "train_steps: "),
     "slurm": ("slurm = 3", "", "slurm.0: "),
     "slurm-key": ("", "[[slurm]]\npartitoin = 'a'", "slurm: unknown key 'partitoin'; did you mean"),
@@ -71,6 +71,25 @@ EXPERIMENTS = {  # name: (what is put before [[networks]], what follows it, what
     "slurm-cpus": ("", "[slurm]\ncpus = 0", "slurm.0.cpus: "),
     "slurm-line": ("", '[slurm]\nflags = ["a\\nb"]', "slurm.0.flags.0: a text on one line"),
     "slurm-cells": ("", "[slurm]\ncells_per_task = 0", "slurm.0.cells_per_task: "),
+    "input": ('input = "hots"', "", "unknown input 'hots'; did you mean 'host'?"),
+    "staging": ('staging = "locl"', "", "unknown staging 'locl'; did you mean 'local'?"),
+    "data-none": ('input = "dataset"', "", "input 'dataset' needs data = "),
+    "data-absent": ('data = "absent"\ninput = "dataset"', "", "data 'absent': no such folder"),
+    "data-empty": ('data = "empty"\ninput = ["host", "dataset"]', "", "holds no data set of a kn"),
+    "stage-to": (
+        'data = "idx"\ninput = "dataset"\nstaging = "local"\nstage_to = "absent"',
+        "",
+        "'absent', where copies would go: no such folder",
+    ),
+    "train-few": ("train_steps = 9", "", "train_steps: must be 0 or at least 10, not 9"),
+    "train-device": ("train_steps = 99", "", 'train_steps needs input = "dataset" and no other'),
+    "train-infer": (
+        'train_steps = 99\ndata = "idx"\ninput = "dataset"\nphase = ["train", "infer"]',
+        "",
+        'train_steps needs phase = "train" and no other',
+    ),
+    "loaders": ("loaders = -1", "", "loaders: must be at least 0, not -1"),
+    "prefetch": ("prefetch = 0", "", "prefetch: must be at least 1, not 0"),
     "predict": ("predict = [3]", "", "predict is a name, not '3'"),
     "predict-on": ('predict = "V101"', "", "unknown device 'V101'; did you mean 'V100'?"),
     "axis": ("batch = []", "", "batch: an axis without a value"),
@@ -201,6 +220,7 @@ READERS = {  # command: (before the folder, after it)
     "plot": ("--in", "memory -o p.svg"),
 }
 
+_DATASET = "run fc --input dataset --data idx"
 OTHERS = [
     ("lst", "no such command 'lst'; did you mean 'list'?"),
     ("frobnicate", "no such command 'frobnicate'; "),
@@ -235,6 +255,36 @@ OTHERS = [
     ("run fc --runs 0", "'--runs'"),
     ("run fc --runs 2.5", "--runs"),
     ("run fc --runs 9999999999", "--runs"),
+    ("run fc --input hots", "unknown input 'hots'; did you mean 'host'?"),
+    (f"run fc --input {LONG}", f"unknown input '{LONG[:60]}...'"),
+    ("run fc --input dataset", "--input dataset needs --data DIR"),
+    ("run fc --data idx", "--data needs --input dataset"),
+    ("run fc --input host --train-steps 100", "--train-steps needs --input dataset"),
+    ("run fc --loaders 0", "--loaders needs --input dataset"),
+    ("run fc --input dataset --data absent", "data 'absent': no such folder"),
+    ("run fc --input dataset --data file", "data 'file': is no folder"),
+    ("run fc --input dataset --data empty", "data 'empty': holds no data set of a known format"),
+    (f"run fc --input dataset --data {LONG}", "File name too long"),
+    ("run fc --input dataset --data half", "half: has no t10k-labels-idx1-ubyte, gzipped or not"),
+    (f"{_DATASET} --staging locl", "unknown staging 'locl'; did you mean 'local'?"),
+    (f"{_DATASET} --stage-to empty", "--stage-to needs --staging local"),
+    (f"{_DATASET} --staging local --stage-to absent", "'absent', where copies would go: no such f"),
+    (f"{_DATASET} --loaders=-1", "--loaders: must be at least 0, not -1"),
+    (f"{_DATASET} --loaders two", "--loaders: must be a whole number, not 'two'"),
+    (f"{_DATASET} --loaders 100001", "--loaders: 100001 is more than 100000"),
+    (f"{_DATASET} --prefetch 3", "--prefetch needs --loaders"),
+    (f"{_DATASET} --loaders 1 --prefetch 0", "--prefetch: must be at least 1, not 0"),
+    (f"{_DATASET} --train-steps 9", "--train-steps: must be at least 10, not 9"),
+    (f"{_DATASET} --train-steps many", "--train-steps: must be a whole number, not 'many'"),
+    (f"{_DATASET} --train-steps 10000001", "--train-steps: 10000001 is more than 10000000"),
+    (f"{_DATASET} --train-steps 99 --phase infer", "--train-steps needs --phase train, not infer"),
+    ("data", "Missing argument 'NAME'"),
+    ("data mnist", "Missing option '--out'"),
+    ("data minst --out o", "unknown data set 'minst'; did you mean 'mnist'?"),
+    (f"data {LONG} --out o", f"unknown data set '{LONG[:60]}...'"),
+    ("data mnist --out o --from absent", "absent/mnist_train.csv: no such file; 'pip install"),
+    ("data mnist --out o --from csv", "csv/mnist_train.csv: 0 numbers, expected 60000 rows"),
+    ("data mnist --out file --from csv", "--out 'file': is no folder"),
     ("run fc --backend numpy --out file", "file: is a file, not a folder for records"),
     ("run fc --backend numpy --out file/x", "file/x: is a file, not a folder for records"),
     ("sweep", "Missing argument 'FILE.toml'"),
@@ -343,6 +393,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, content in {**FILES, **networks, **experiments, "good.toml": EXPERIMENT}.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    idx_folder.write(root / "idx")
     for name in ("folder.toml", "folder.csv"):
         (root / name).mkdir()
     with store.open_writer(root / "records") as writer:

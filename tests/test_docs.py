@@ -8,8 +8,8 @@ Rules for examples in README.md and docs/*.md
                  for any lines),
                  else its lines must begin with the same words. SLOW ones are only parsed by the
                  command line, and run with tiny budgets in the group `framework`, but for
-                 `quickstart` (it probes for 20 s) and sweeps of `examples`. What follows `$ make`
-                 must be a target.
+                 `quickstart` (it probes for 20 s), `data` and sweeps of `examples`. What follows
+                 `$ make` must be a target.
     ```python    is run; a comment behind a `print` is what it prints, or a ```text block after it.
     ```toml      must be a valid experiment, device, link or network.
     ```json, ```prototxt    must be a network that can be built and trained.
@@ -53,7 +53,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXACT = ("count", "predict", "explain", "split", "scale", "energy", "list")
 QUICK = (*EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor")
-SLOW = ("run", "sweep", "probe", "quickstart")
+SLOW = ("run", "sweep", "probe", "quickstart", "data")
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands
 
 Example = tuple[str, str, str]  # page, command line, output shown
@@ -201,16 +201,25 @@ TINY = {"run": ["--budget", "0.05", "--runs", "1"], "probe": ["--budget", "1"]}
 @pytest.mark.framework
 @pytest.mark.parametrize(("page", "line", "shown"), _of("run", "sweep", "probe"))
 def test_slow_examples_run(
-    page: str, line: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str,
+    line: str,
+    shown: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     if "examples/" in line:
         pytest.skip("a sweep of examples/ takes minutes")
+    if "--data mnist" in line:
+        (tmp_path / "mnist").symlink_to(request.getfixturevalue("mnist"))
     monkeypatch.chdir(tmp_path)
     _write_files(page, line, tmp_path)
     for file in tmp_path.glob("*.toml"):
         text = file.read_text("utf-8")
         file.write_text(re.sub(r"budget_s = .*", "budget_s = 0.02", text), encoding="utf-8")
     words = shlex.split(line)
+    if "--train-steps" in words:
+        words[words.index("--train-steps") + 1] = "20"
     done = subprocess.run(
         [sys.executable, "-m", *words, *TINY.get(words[1], [])],
         capture_output=True,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from steptime.analysis.tables import summarize
+from steptime.analysis.tables import infeed, summarize
 from steptime.core.record import Record
 
 
@@ -31,6 +32,10 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         "step_s": None,
         "speed": None,
         "parts": None,
+        "input_s": None,
+        "infeed": None,
+        "accuracy": _middle(record, "accuracy"),
+        "loss": _middle(record, "loss"),
         "first_step_s": _value(record, "first_step_s"),
         "peak_memory_bytes": _value(record, "peak_memory_bytes"),
         "energy_j": _middle(record, "energy_j"),
@@ -66,6 +71,8 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         for name, quantity in record.quantities.items()
         if name in ("forward_s", "backward_s", "update_s") and quantity.samples
     }
+    document["input_s"] = _middle(record, "input_s")
+    document["infeed"] = infeed(record)
     document["flop_per_s"] = rate
     document["fraction_of_peak"] = {
         name: None if peak is None else rate / peak for name, peak in peaks.items()
@@ -95,9 +102,20 @@ def _remarks(record: Record, interval: str) -> list[str]:
         remarks.append("fewer than 20 samples: a longer --budget gives more")
     if record.env.get("steady") is False:
         remarks.append("no steady state: the first and the second half of the samples differ")
+    if _learned_nothing(record):
+        remarks.append("the network learned nothing: its accuracy is that of guessing")
     if interval == "within-run":
         remarks.append("one run: the interval says nothing of how runs differ (--runs 5 does)")
     marks = record.quantities["step_s"].columns.get("disturbed", ())
     if marks and sum(map(bool, marks)) > len(marks) / 4:
         remarks.append("over a quarter of the samples were disturbed: other work used these CPUs")
     return remarks
+
+
+def _learned_nothing(record: Record) -> bool:
+    """Say whether a training's accuracy is within 5 sigma of naming the most frequent class."""
+    training, accuracy = record.env.get("training"), _middle(record, "accuracy")
+    if training is None or accuracy is None:
+        return False
+    guess, images = training["guess"], training["test_images"]
+    return bool(accuracy <= guess + 5 * math.sqrt(guess * (1 - guess) / images))

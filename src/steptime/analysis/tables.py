@@ -44,6 +44,7 @@ COLUMNS: Mapping[str, type] = {
     "speed_per_s": float,
     "speed_uncertainty_per_s": float,
     "speed_jitter_per_s": float,
+    "infeed": float,
     **{name: float for name in QUANTITIES if name != "step_s"},
     "round": int,
     "taken_at": str,
@@ -96,6 +97,7 @@ def _fixed(record: Record) -> dict[str, Any]:
         "scope": record.scope,
         "workload_key": workload.key,
         **_step(record),
+        "infeed": infeed(record),
         "round": env.get("round"),
         "taken_at": record.taken_at or None,
         "host": env.get("host"),
@@ -136,6 +138,14 @@ def _step(record: Record) -> dict[str, Any]:
         "speed_uncertainty_per_s": summary.speed_uncertainty,
         "speed_jitter_per_s": summary.speed_jitter,
     }
+
+
+def infeed(record: Record) -> float | None:
+    """Give the share of a step that it waited for its input; None where that was not measured."""
+    waited, step = (record.quantities.get(name) for name in ("input_s", "step_s"))
+    if waited is None or step is None or len(waited.samples) != len(step.samples):
+        return None
+    return sum(waited.samples) / sum(step.samples)
 
 
 def runs_of(quantity: Quantity) -> tuple[int, ...]:

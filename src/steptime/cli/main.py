@@ -18,6 +18,7 @@ import typer
 from steptime import __version__
 from steptime.cli import (
     cluster,
+    data,
     energy,
     explain,
     explore,
@@ -30,6 +31,7 @@ from steptime.cli import (
     split,
     sweep,
 )
+from steptime.cli import run as run_one
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
 from steptime.launch.slurm import SlurmError
 from steptime.store import StoreError
@@ -73,7 +75,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "energy": energy.energy,
     "doctor": measure.doctor,
     "probe": measure.probe,
-    "run": measure.run,
+    "data": data.data,
+    "run": run_one.run,
     "sweep": sweep.sweep,
     "status": cluster.status,
     "collect": cluster.collect,

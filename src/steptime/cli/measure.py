@@ -1,4 +1,4 @@
-"""Commands that look at this machine and measure on it."""
+"""Commands that look at this machine, and measure experiments on it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import typer
 
 from steptime.cli import options, output
 from steptime.core.errors import InputError
-from steptime.core.ranges import MOST_VISITS
-from steptime.core.record import Record
-from steptime.core.units import seconds, si, size
+from steptime.core.units import seconds, si
+from steptime.measure.contract import Options
 
 UNSUCCESSFUL = 3
 
@@ -42,9 +41,8 @@ def doctor(json: options.Json = False) -> None:
         output.note(f"! {problem}")
 
 
-def place_options(device: str, threads: str | None, compile_: bool, tf32: bool) -> Any:
-    """Give the options of a backend that the command line names."""
-    from steptime.measure.contract import Options
+def options_of(device: str, threads: str | None, compile_: bool, tf32: bool) -> Options:
+    """Give where and how to run, as the options of the command line say it."""
     from steptime.models.family import whole_number
 
     count = None if threads is None else whole_number(threads, "--threads")
@@ -52,7 +50,7 @@ def place_options(device: str, threads: str | None, compile_: bool, tf32: bool) 
 
 
 def check_backend(backend: str) -> None:
-    """Refuse an unknown backend."""
+    """Raise `InputError` for an unknown backend."""
     from steptime.core.errors import unknown
     from steptime.measure.contract import BACKENDS
 
@@ -71,7 +69,7 @@ def probe(
 ) -> None:
     """Measure the roofs of this machine, as device 'local'."""
     check_backend(backend)
-    table, path = take_probe(backend, place_options(device, threads, False, False), budget)
+    table, path = take_probe(backend, options_of(device, threads, False, False), budget)
     if json:
         output.emit_json({"device": table["name"], "path": str(path), **table})
         return
@@ -86,7 +84,7 @@ def probe(
     output.note(f"written to {path}; use it as --device local")
 
 
-def take_probe(backend: str, chosen: Any, budget: float) -> tuple[dict[str, Any], Path]:
+def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, Any], Path]:
     """Probe this machine in a worker, write the device file, and give both."""
     from steptime import catalog
     from steptime.launch.local import Worker, WorkerDiedError
@@ -100,119 +98,3 @@ def take_probe(backend: str, chosen: Any, budget: float) -> tuple[dict[str, Any]
             raise InputError(f"probe: {died}") from None
     table = device_table(answer)
     return table, catalog.write_user_device(table, table["name"])
-
-
-def run(
-    model: options.Model,
-    batch: options.Batch = None,
-    backend: Backend = "torch",
-    device: Place = "cpu",
-    phase: options.Phase = "train",
-    dtype: options.Dtype = "float32",
-    optimizer: options.Optimizer = "sgd",
-    threads: Threads = None,
-    compile_: Compile = False,
-    tf32: Tf32 = False,
-    budget: Budget = 3.0,
-    limit: Annotated[
-        float,
-        typer.Option(
-            "--limit", min=0.1, max=864_000, metavar="S", help="Seconds before a run is ended."
-        ),
-    ] = 600.0,
-    runs: Annotated[
-        int, typer.Option("--runs", min=1, max=MOST_VISITS, help="Fresh processes.")
-    ] = 1,
-    parts: Annotated[
-        bool, typer.Option("--parts", help="Time forward, backward and update apart, too.")
-    ] = False,
-    energy: Annotated[
-        bool, typer.Option("--energy", help="Meter the energy of a step, in as long again.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Keep the record in this folder.")
-    ] = None,
-    json: options.Json = False,
-) -> int:
-    """Measure one network on this machine."""
-    from steptime import store
-    from steptime.build import build_step
-    from steptime.sweep.cells import Cell
-    from steptime.sweep.run import How, Workers, measure_cell
-
-    check_backend(backend)
-    workload = options.workload_of(model, batch, dtype, phase, optimizer)
-    build_step(workload)  # sizes that fit nowhere are refused before a worker starts
-    cell = Cell(workload, backend, place_options(device, threads, compile_, tf32))
-    how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
-    workers = Workers()
-    try:
-        if out is None:
-            record = measure_cell(workers, cell, how)
-        else:
-            with store.open_writer(out) as writer:
-                record = measure_cell(workers, cell, how)
-                writer.append(record)
-    finally:
-        workers.close()
-    document = _measured(record)
-    if json:
-        output.emit_json(document)
-    else:
-        _show_run(document)
-    return 0 if record.status == "ok" else UNSUCCESSFUL
-
-
-def _measured(record: Record) -> dict[str, Any]:
-    from steptime.analysis.measurement import measurement
-    from steptime.build import build_step
-    from steptime.count import count
-
-    flop = count(build_step(record.workload)).flop
-    return measurement(record, flop, _peaks(record))
-
-
-def _peaks(record: Record) -> dict[str, float | None]:
-    """Give the peak of the record's dtype as probed here and as the datasheet says, if known."""
-    from steptime import catalog
-    from steptime.core.dtypes import precision
-
-    wanted = precision(record.workload.dtype).compute
-    if record.method.options.get("tf32") and wanted == "float32":
-        wanted = "tf32"
-    peaks: dict[str, float | None] = {"probed": None, "datasheet": None}
-    for device in catalog.devices():
-        if device.name == record.platform:
-            peaks["probed" if device.measured else "datasheet"] = device.peak_flop_per_s.get(wanted)
-    return peaks
-
-
-def _show_run(document: dict[str, Any]) -> None:
-    title = f"{document['model']}, batch {document['batch']} on {document['platform']}"
-    step = document["step_s"]
-    if step is None:
-        output.note(f"{title}: {document['status']} ({document['cause']}): {document['note']}")
-        return
-    speed = document["speed"]
-    interval = f"{seconds(step['low'])} .. {seconds(step['high'])} ({step['interval']})"
-    rows: list[tuple[str, object]] = [
-        ("step, median", seconds(step["median"])),
-        ("  95 % interval", interval),
-        ("  minimum, p5, p95", ", ".join(seconds(step[k]) for k in ("min", "p5", "p95"))),
-        ("speed", f"{speed['mean']:.4g} examples/s"),
-        ("  uncertainty, jitter", f"{speed['uncertainty']:.3g}, {speed['jitter']:.3g}"),
-        ("work", si(document["flop_per_s"], "FLOP/s")),
-    ]
-    for name, share in document["fraction_of_peak"].items():
-        rows.append((f"  of the {name} peak", None if share is None else f"{100 * share:.3g} %"))
-    peak = document["peak_memory_bytes"]
-    rows.append(("peak memory", None if peak is None else size(peak)))
-    if document["energy_j"] is not None:
-        rows.append(("energy", si(document["energy_j"], "J")))
-        power = si(document["power_w"], "W")
-        rows.append(("  mean power", f"{power} ({document['env']['energy_meter']})"))
-    samples = f"{len(step['samples'])}, {document['disturbed']} of them disturbed"
-    rows.append(("samples", samples))
-    output.table(title, ("", "measured"), rows)
-    for remark in document["remarks"]:
-        output.note(f"! {remark}")

@@ -14,7 +14,7 @@ from steptime.cli.measure import (
     Backend,
     Out,
     check_backend,
-    place_options,
+    options_of,
     take_probe,
 )
 from steptime.core.errors import InputError, shorten
@@ -104,6 +104,8 @@ def request_of(
     from steptime.sweep.run import How, Request
 
     cells, must_fit = cells_of(experiment, where, on_cluster=launcher != "local")
+    if launcher == "local":
+        _check_input(experiment)
     how = How(
         experiment.budget_s,
         experiment.time_limit_s,
@@ -123,6 +125,17 @@ def request_of(
         retry,
         force,
     )
+
+
+def _check_input(experiment: Experiment) -> None:
+    """Refuse files of input that are not here, before anything runs; nodes may see others."""
+    from steptime.measure.data.dataset import find
+    from steptime.measure.data.staging import place
+
+    if "dataset" in experiment.input:
+        find(experiment.data)
+        if "local" in experiment.staging:
+            place(experiment.stage_to)
 
 
 def _shard(text: str, cells: int) -> tuple[int, int]:
@@ -199,7 +212,7 @@ def quickstart(
     if budget is not None:
         changes["budget_s"] = budget
     output.note("probing this machine (about 20 s) ...")
-    table, _ = take_probe(backend, place_options("cpu", None, False, False), 20.0)
+    table, _ = take_probe(backend, options_of("cpu", None, False, False), 20.0)
     output.note(f"measuring into {out} ...")
     changed = experiment.model_copy(update=changes)
     document = run_here(request_of(changed, "quickstart", out))

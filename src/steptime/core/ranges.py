@@ -9,6 +9,8 @@ from steptime.core.errors import InputError, shorten
 LARGEST = 2**53
 MOST_VALUES = 10_000_000
 MOST_VISITS = 10_000  # rounds of a sweep, or runs of a cell
+MOST_STEPS = 10_000_000  # of a training
+MOST_PROCESSES = 100_000  # of one cell
 _RANGE = re.compile(r"\s*(\d{1,17})\s*\.\.\s*(\d{1,17})\s*(?:([+x*])\s*(\d{1,17}))?\s*")
 
 

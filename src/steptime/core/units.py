@@ -15,6 +15,8 @@ QUANTITIES = {  # name: (unit, meaning)
     "traffic_bytes": ("byte", "bytes of every op's inputs and outputs"),
     "comm_bytes": ("byte", "bytes sent and received"),
     "peak_memory_bytes": ("byte", "memory at the worst moment of a step"),
+    "accuracy": ("1", "share of the test set that a trained network tells right"),
+    "loss": ("1", "loss of the last step of a training"),
     "energy_j": ("J", "energy of a step"),
     "power_w": ("W", "mean power"),
 }

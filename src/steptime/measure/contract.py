@@ -2,7 +2,8 @@
 
 A backend is a module, named in `BACKENDS`, with
 
-* `prepare(graph, workload, options) -> Prepared`, given the forward graph,
+* `prepare(graph, workload, options, feed=None) -> Prepared`, given the forward graph, and where
+  steps take their input from if it is a data set,
 * `RUNS`, the table of the op kinds that it can run,
 * `version() -> str`, of the framework,
 * `device_product(device) -> str`, the name of `cpu`, `cuda[:n]` or `mps` as its driver or system
@@ -15,7 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import Any
 
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph
 from steptime.core.record import Method
 
 BACKENDS = {
@@ -32,6 +36,18 @@ class OutOfMemoryError(Exception):
     """The device or the host had not enough memory for this workload."""
 
 
+class MissingFileError(InputError):
+    """A file or folder of the data set is not there; known before anything runs, wrong input."""
+
+
+class BadDataError(InputError):
+    """A file of the data set is not what it should be; the message names it and what it lacks."""
+
+
+class NoSpaceError(Exception):
+    """There is no room for a copy of the data set; the message says where, and how much."""
+
+
 INPUTS = {
     "device": "synthetic, resident on the device",
     "host": "synthetic, copied from the host before each step",
@@ -41,6 +57,7 @@ STAGINGS = {
     "shared": "files are read where they are",
     "local": "files are copied to this machine first",
 }
+LEAST_TRAINED = 10  # steps of a training: fewer leave nothing to time
 STRATEGIES = {
     "allreduce": "gradients are averaged over the replicas",
     "independent": "nothing is exchanged: the upper bound",
@@ -124,7 +141,7 @@ def meaningful(options: Options, replicas: int) -> Options:
     elif options.strategy in {"", "independent"}:
         options = replace(options, overlap=True)
     if options.input != "dataset":
-        options = replace(
+        return replace(
             options,
             data=_PLAIN.data,
             staging=_PLAIN.staging,
@@ -133,19 +150,38 @@ def meaningful(options: Options, replicas: int) -> Options:
             prefetch=_PLAIN.prefetch,
             train_steps=_PLAIN.train_steps,
         )
-    elif options.staging == "shared":
+    if options.staging == "shared":
         options = replace(options, stage_to="")
+    if options.loaders == 0:
+        options = replace(options, prefetch=_PLAIN.prefetch)
     return options
+
+
+Arrays = Mapping[str, Any]  # numpy arrays by the name of the graph's input
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Batches of a data set for a graph: `next` waits for one, valid until the next call."""
+
+    next: Callable[[], Arrays]
+    close: Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A step that is ready to be run again and again, its input resident on the device.
+    """A step that is ready to be run again and again.
 
-    `parts` run one after the other make one step (`forward`, `backward`, `update`; in inference
-    `forward` alone). `memory` gives the peak bytes since `reset_memory` and the meter's name, or
-    None and the reason. `timer(step, n)` gives the seconds of n steps by the device's own clock;
-    without it the host's clock and `sync` are used. `product` is the device's name.
+    It takes its input first, unless that is resident on the device. `parts` run one after the
+    other make the rest of it, on the input that is there (`forward`, `backward`, `update`; in
+    inference `forward` alone). `memory` gives the peak bytes since `reset_memory` and the meter's
+    name, or None and the reason. `timer(step, n)` gives the seconds of n steps by the device's own
+    clock; without it the host's clock and `sync` are used. `product` is the device's name.
+
+    `waited` gives the seconds that steps have waited for their input since it was last asked, once
+    the device has finished; None where input is resident. `loss` is that of the last training step.
+    `inference(graph)` takes the inference graph of the same network and gives its function: inputs
+    by name to the output as a numpy array, by the weights as they are when it is called.
     """
 
     step: Callable[[], None]
@@ -155,4 +191,7 @@ class Prepared:
     reset_memory: Callable[[], None]
     parts: Mapping[str, Callable[[], None]]
     timer: Callable[[Callable[[], None], int], float] | None = None
+    waited: Callable[[], float] | None = None
+    loss: Callable[[], float] | None = None
+    inference: Callable[[Graph], Callable[[Arrays], Any]] | None = None
     facts: Mapping[str, object] = field(default_factory=dict)

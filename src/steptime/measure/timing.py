@@ -11,6 +11,9 @@ How a step is timed
        their median is narrower than +-1 %, or the budget is spent. There are never fewer than 3.
     4. `steady` says whether the first and the second half of the samples agree, by the same rule.
 
+A training of a stated number of steps is timed as it goes: all its steps, and no others, are in
+one block or another. No budget ends it, so warm-up is told afterwards, by the rule of 2.
+
 Georges, Buytaert and Eeckhout (2007) end warm-up where the coefficient of variation of a window
 falls below 1 or 2 %. On a shared machine it never does, so two windows are compared here.
 """
@@ -32,6 +35,7 @@ TOLERANCE = 0.01  # windows that differ less are taken as equal
 WARM_UP_SHARE = 1 / 3  # of the budget
 NARROW = 0.01  # half-width of the median's interval that ends sampling
 MARGIN = 1.1  # samples aim at 10 % more than the shortest that counts
+MOST_BLOCKS = 1000  # of a training: a long one has longer samples, not more
 
 WARM_UP_RULE = (
     "two windows of 5 samples whose medians differ by at most 1 % or twice their standard error; "
@@ -46,7 +50,8 @@ Clock = Callable[[], float]
 class Samples:
     """Times of a step in seconds; a sample is the mean over the steps in it.
 
-    `columns` has one entry a sample under each name: `steps`, and what the watch saw.
+    `columns` has one entry a sample under each name: `steps`, and what the watch saw. `input_s`
+    is the part of each that the step waited for its input; empty where that is resident.
     """
 
     step_s: tuple[float, ...]
@@ -55,7 +60,35 @@ class Samples:
     warmup_s: tuple[float, ...]
     steady: bool
     few_samples: bool
+    input_s: tuple[float, ...] = ()
     columns: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+class _Taker:
+    """Takes samples of a step: how long, with what disturbance, and how much of it input was."""
+
+    def __init__(
+        self,
+        step: Step,
+        seconds_of: Callable[[Step, int], float],
+        watch: Watch | None,
+        waited: Callable[[], float] | None,
+    ) -> None:
+        self._step, self._seconds_of, self._watch, self._waited = step, seconds_of, watch, waited
+        self._counted = watch.read() if watch else {}
+
+    def take(self, steps: int) -> tuple[float, dict[str, Any]]:
+        """Give the seconds of `steps` steps, and the row of columns of this sample."""
+        if self._waited:
+            self._waited()
+        total_s = self._seconds_of(self._step, steps)
+        row: dict[str, Any] = {"steps": steps}
+        if self._waited:
+            row["input_s"] = self._waited() / steps
+        if self._watch:
+            before, self._counted = self._counted, self._watch.read()  # one a sample: no gap
+            row |= changes(before, self._counted, total_s)
+        return total_s, row
 
 
 def take_samples(
@@ -69,11 +102,13 @@ def take_samples(
     sample_s: float = 0.010,
     watch: Watch | None = None,
     timer: Callable[[Step, int], float] | None = None,
+    waited: Callable[[], float] | None = None,
 ) -> Samples:
     """Give the samples of `step`, in seconds a step, as this module's page says.
 
     `sync` returns when the device has finished. `timer(step, n)`, if given, gives the seconds of
-    `n` steps by a backend's own means (CUDA events); else `clock` is read around them.
+    `n` steps by a backend's own means (CUDA events); else `clock` is read around them. `waited`
+    gives the seconds that steps waited for input since it was last asked.
     `few_samples` says that there are fewer than `wanted`. What `step` raises passes through.
     """
     seconds_of = timer or _timer(sync, clock)
@@ -90,13 +125,9 @@ def take_samples(
     step_s: list[float] = []
     ordered: list[float] = []
     rows: list[dict[str, Any]] = []
-    counted = watch.read() if watch else {}
+    taker = _Taker(step, seconds_of, watch, waited)
     while True:
-        total_s = seconds_of(step, steps)
-        row: dict[str, Any] = {"steps": steps}
-        if watch:
-            before, counted = counted, watch.read()  # one reading a sample: the gap is nothing
-            row |= changes(before, counted, total_s)
+        total_s, row = taker.take(steps)
         left_s = start_s + budget_s - clock()
         if total_s < sample_s and left_s > 0:  # the step became faster: it was not warm
             warmup_s.append(total_s / steps)
@@ -109,16 +140,77 @@ def take_samples(
             break
         if len(step_s) >= max(wanted, least) and median_half_width(ordered) <= NARROW:
             break
+    return _samples(step_s, rows, first_step_s, warmup_s, wanted)
 
+
+def take_training(
+    step: Step,
+    sync: Callable[[], object],
+    total: int,
+    *,
+    clock: Clock = time.perf_counter,
+    wanted: int = 20,
+    least: int = 3,
+    sample_s: float = 0.010,
+    watch: Watch | None = None,
+    timer: Callable[[Step, int], float] | None = None,
+    waited: Callable[[], float] | None = None,
+) -> Samples:
+    """Run `step` exactly `total` times (at least 10) and give the samples of that.
+
+    Blocks grow until one fills a sample; the last may hold up to twice as many steps. Samples are
+    those after warm-up, at most two thirds of them, at least `least`.
+    """
+    first_step_s = _timer(sync, clock)(step, 1)
+    taker = _Taker(step, timer or _timer(sync, clock), watch, waited)
+    times_s: list[float] = []
+    rows: list[dict[str, Any]] = []
+    left, steps = total - 1, 1
+    filled: int | None = None  # the first block that fills a sample
+    while left:
+        taken = steps if left >= 2 * steps else left
+        total_s, row = taker.take(taken)
+        left -= taken
+        times_s.append(total_s / taken)
+        rows.append(row)
+        if filled is None and total_s >= sample_s:
+            filled = len(times_s) - 1
+            steps = max(steps, -(-left // MOST_BLOCKS))
+        elif filled is None:
+            grown = min(10 * steps, max(steps + 1, _steps_for(sample_s, times_s[-1])))
+            steps = max(1, min(grown, left // least))
+    cold = filled or 0
+    first = min(cold + _warm_blocks(times_s[cold:]), max(0, len(times_s) - least))
+    return _samples(times_s[first:], rows[first:], first_step_s, times_s[:first], wanted)
+
+
+def _warm_blocks(times_s: Sequence[float]) -> int:
+    """Give how many of these are warm-up: up to the first two windows that agree, or a third."""
+    most = int(len(times_s) * WARM_UP_SHARE)
+    for end in range(2 * WINDOW, most + 1, WINDOW):
+        if agree(times_s[end - 2 * WINDOW : end - WINDOW], times_s[end - WINDOW : end]):
+            return end
+    return most
+
+
+def _samples(
+    step_s: Sequence[float],
+    rows: Sequence[Mapping[str, Any]],
+    first_step_s: float,
+    warmup_s: Sequence[float],
+    wanted: int,
+) -> Samples:
     half = len(step_s) // 2
+    columns = {name: tuple(row[name] for row in rows) for name in rows[0]}
     return Samples(
         step_s=tuple(step_s),
-        steps_per_sample=steps,
+        steps_per_sample=rows[-1]["steps"],
         first_step_s=first_step_s,
         warmup_s=tuple(warmup_s),
         steady=half > 0 and agree(step_s[:half], step_s[-half:]),
         few_samples=len(step_s) < wanted,
-        columns={name: tuple(row[name] for row in rows) for name in rows[0]},
+        input_s=columns.pop("input_s", ()),
+        columns=columns,
     )
 
 

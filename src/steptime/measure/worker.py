@@ -8,6 +8,7 @@ to stderr. The worker ends when its standard input does, so it never outlives it
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import json
@@ -16,6 +17,7 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -27,6 +29,9 @@ from steptime.core.workload import Workload, workload_from_json
 from steptime.measure import machine
 from steptime.measure.contract import (
     BACKENDS,
+    BadDataError,
+    MissingFileError,
+    NoSpaceError,
     Options,
     OutOfMemoryError,
     Prepared,
@@ -35,7 +40,7 @@ from steptime.measure.contract import (
 )
 from steptime.measure.disturbance import Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
-from steptime.measure.timing import WARM_UP_RULE, Samples, take_samples
+from steptime.measure.timing import WARM_UP_RULE, Samples, take_samples, take_training
 
 
 def _requests(stream: TextIO) -> Iterator[dict[str, Any]]:
@@ -118,55 +123,89 @@ def measure(session: Session, request: Mapping[str, Any]) -> Record:
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
-        return _measured(session, workload, request, record)
+        with ExitStack() as held:
+            return _measured(session, workload, request, record, held)
     except UnsupportedError as error:
         return replace(record, status="unsupported", cause="unsupported", note=_line(error))
     except (OutOfMemoryError, MemoryError) as error:
         return replace(record, status="oom", cause="out-of-memory", note=_line(error))
+    except MissingFileError as error:
+        return replace(record, status="failed", cause="missing-file", note=str(error))
+    except BadDataError as error:
+        return replace(record, status="failed", cause="bad-data", note=str(error))
+    except NoSpaceError as error:
+        return replace(record, status="failed", cause="no-space", note=str(error))
     except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
         return replace(record, status="failed", cause="exception", note=_line(error))
     finally:
         gc.collect()
 
 
+@functools.cache
+def _sources() -> Any:
+    """Give the data sets of this process; numpy, which reads them, is not loaded before."""
+    from steptime.measure.data.sources import Sources
+
+    return Sources()
+
+
 def _measured(
-    session: Session, workload: Workload, request: Mapping[str, Any], record: Record
+    session: Session,
+    workload: Workload,
+    request: Mapping[str, Any],
+    record: Record,
+    held: ExitStack,
 ) -> Record:
-    read_resident = machine.resident_memory_meter()
+    options = session.options
     graph = build(workload)
     if workload.phase == "train" and not graph.weights:
         raise UnsupportedError("the network has no weights to train; --phase infer runs it")
-    prepared: Prepared = session.backend.prepare(graph, workload, session.options)
+    given: Any = None
+    feed = None
+    if options.input == "dataset":
+        given = _sources().open(graph, workload, options)
+        feed = given.feed
+        held.callback(feed.close)
+    read_resident = machine.resident_memory_meter()
+    prepared: Prepared = session.backend.prepare(graph, workload, options, feed)
     prepared.reset_memory()
     watch = Watch()
-    samples = take_samples(
-        prepared.step, prepared.sync, timer=prepared.timer, watch=watch, **request["timing"]
-    )
+    examine = None
+    if options.train_steps:
+        from steptime.measure.training import examination
+
+        examine = examination(prepared, workload, options, given)
+    samples = _samples(prepared, options.train_steps, watch, request["timing"])
     peak, meter = prepared.memory()
-    if peak is None and session.options.device == "cpu":
+    if peak is None and options.device == "cpu":
         reading = read_resident()
         peak, meter = reading.value_bytes, reading.note or reading.meter
     quantities = {
         "step_s": Quantity(samples=samples.step_s, columns=_columns(samples)),
         "first_step_s": Quantity(samples.first_step_s),
     }
+    if samples.input_s:
+        quantities["input_s"] = Quantity(samples=samples.input_s, columns=_run(samples.input_s))
     if peak is not None:
         quantities["peak_memory_bytes"] = Quantity(float(peak))
+    found: dict[str, Any] = {}
+    if examine:
+        learned, found["training"] = examine()
+        quantities.update(learned)
     if request["parts"]:
         quantities.update(_parts(prepared, len(samples.step_s), samples.steps_per_sample))
-    metered = {}
     if request["energy"]:
         energy = take_energy(
             prepared.step,
             prepared.sync,
             samples.steps_per_sample,
             max(LEAST_S, request["timing"]["budget_s"]),
-            lambda: meters(session.options.device),
+            lambda: meters(options.device),
         )
-        metered["energy_meter"] = energy.meter
+        found["energy_meter"] = energy.meter
         for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):
             if value is not None:
-                quantities[name] = Quantity(samples=(value,), columns={"run": (0,)})
+                quantities[name] = Quantity(samples=(value,), columns=_run((value,)))
     facts = {
         "memory_meter": meter,
         "absent_counters": dict(watch.absent),
@@ -175,14 +214,30 @@ def _measured(
         "few_samples": samples.few_samples,
         "warmup_s": list(samples.warmup_s),
         "steps_per_sample": samples.steps_per_sample,
-        **metered,
+        **found,
         **prepared.facts,
+        **(given.facts if given else {}),
     }
     return replace(record, quantities=quantities, env={**record.env, **facts})
 
 
+def _samples(
+    prepared: Prepared, train_steps: int, watch: Watch, timing: Mapping[str, Any]
+) -> Samples:
+    """Time steps for as long as the budget lasts, or those of a whole training."""
+    step, sync, timer, waited = prepared.step, prepared.sync, prepared.timer, prepared.waited
+    if train_steps:
+        return take_training(step, sync, train_steps, timer=timer, watch=watch, waited=waited)
+    return take_samples(step, sync, timer=timer, watch=watch, waited=waited, **timing)
+
+
 def _columns(samples: Samples) -> dict[str, tuple[Any, ...]]:
-    return {"run": (0,) * len(samples.step_s), **samples.columns}
+    return {**_run(samples.step_s), **samples.columns}
+
+
+def _run(samples: tuple[float, ...]) -> dict[str, tuple[Any, ...]]:
+    """Give the column that says the run of each sample: one worker is one run."""
+    return {"run": (0,) * len(samples)}
 
 
 def _parts(prepared: Prepared, wanted: int, steps: int) -> dict[str, Quantity]:

@@ -12,10 +12,22 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from steptime.build import Choice, choice_of, family_of, read_table
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import MOST_VISITS, expand_range, is_range
+from steptime.core.ranges import (
+    MOST_PROCESSES,
+    MOST_STEPS,
+    MOST_VISITS,
+    expand_range,
+    is_range,
+)
 from steptime.core.workload import OPTIMIZERS, PHASES
 from steptime.launch.allocation import Allocation
-from steptime.measure.contract import BACKENDS, INPUTS, STAGINGS, STRATEGIES
+from steptime.measure.contract import (
+    BACKENDS,
+    INPUTS,
+    LEAST_TRAINED,
+    STAGINGS,
+    STRATEGIES,
+)
 from steptime.models.family import whole_number
 
 
@@ -38,8 +50,6 @@ def _one_or_more(value: object) -> list[object]:
 
 
 Axis = Annotated[list[Any], BeforeValidator(_listed)]
-MOST_STEPS = 10_000_000  # of a training
-MOST_PROCESSES = 100_000  # of one cell
 
 
 class Sample(BaseModel):
@@ -168,9 +178,22 @@ def _check_words(experiment: Experiment, where: str) -> None:
         raise InputError(f"{where}: name must be a text on one line")
     if "dataset" in experiment.input and not experiment.data:
         raise InputError(f"{where}: input 'dataset' needs data = \"FOLDER\"")
+    if experiment.train_steps:
+        _check_training(experiment, where)
     sample = experiment.sample
     if (sample.method == "grid") != (sample.count is None):
         raise InputError(f"{where}: sample: a count goes with method random or sobol, and only so")
+
+
+def _check_training(experiment: Experiment, where: str) -> None:
+    if experiment.train_steps < LEAST_TRAINED:
+        raise InputError(
+            f"{where}: train_steps: must be 0 or at least {LEAST_TRAINED}, "
+            f"not {experiment.train_steps}"
+        )
+    for axis, needed in (("input", "dataset"), ("phase", "train")):
+        if set(getattr(experiment, axis)) != {needed}:
+            raise InputError(f'{where}: train_steps needs {axis} = "{needed}" and no other')
 
 
 def _check_numbers(experiment: Experiment, where: str) -> None:

@@ -14,7 +14,15 @@ from steptime.core.workload import Plan, Workload
 from steptime.measure import machine
 from steptime.measure.backends import numpy_image, numpy_kinds, numpy_norm
 from steptime.measure.backends.numpy_kinds import ALSO_GIVEN, Run, element_type
-from steptime.measure.contract import Options, OutOfMemoryError, Prepared, UnsupportedError
+from steptime.measure.contract import (
+    Arrays,
+    Feed,
+    Options,
+    OutOfMemoryError,
+    Prepared,
+    UnsupportedError,
+)
+from steptime.measure.infeed import HOST_CLOCK, clocked
 from steptime.measure.synthetic import Fill, fills, rotary_angle
 from steptime.ops.training import training_graph
 
@@ -130,7 +138,9 @@ def _angles(shape: tuple[int, ...], _: Fill, __: np.random.Generator) -> Values:
 _DRAWS = {"normal": _normal, "constant": _constant, "ids": _ids, "angles": _angles}
 
 
-def prepare(graph: Graph, workload: Workload, options: Options) -> Prepared:
+def prepare(
+    graph: Graph, workload: Workload, options: Options, feed: Feed | None = None
+) -> Prepared:
     """Give the step of a forward graph, with its gradients and updates as ops in training.
 
     The number of threads is the BLAS library's, set before numpy is imported. Raises `InputError`
@@ -144,9 +154,16 @@ def prepare(graph: Graph, workload: Workload, options: Options) -> Prepared:
     training = workload.phase == "train"
     whole = training_graph(graph, workload.optimizer) if training else graph
     _check(whole)
-    parts = _parts(whole, options.seed)
+    try:
+        live = initial_values(whole, options.seed)
+    except MemoryError as error:
+        raise OutOfMemoryError(str(error)) from error
+    parts = _parts(whole, live, options.seed)
+    take, waited = _input(graph, live, options, feed)
 
     def step() -> None:
+        if take:
+            take()
         for part in parts.values():
             part()
 
@@ -157,20 +174,52 @@ def prepare(graph: Graph, workload: Workload, options: Options) -> Prepared:
         memory=lambda: (None, "resident set, by the worker"),
         reset_memory=lambda: None,
         parts=parts,
-        facts={"numpy": version(), "blas": _blas()},
+        waited=waited,
+        loss=(lambda: float(live[graph.outputs[0]])) if training else None,
+        inference=lambda one: _inference(one, live),
+        facts={"numpy": version(), "blas": _blas()} | ({"input_clock": HOST_CLOCK} if take else {}),
     )
 
 
-def _parts(graph: Graph, seed: int) -> dict[str, Callable[[], None]]:
+def _input(
+    graph: Graph, live: Mapping[str, Values], options: Options, feed: Feed | None
+) -> tuple[Callable[[], None] | None, Callable[[], float] | None]:
+    """Give what copies a step's input to where the step reads it, and how long that took."""
+    if options.input == "device":
+        return None, None
+    made = {} if feed else {name: live[name].copy() for name in graph.inputs}
+
+    def take() -> None:
+        for name, array in (feed.next() if feed else made).items():
+            np.copyto(live[name], array, casting="same_kind")
+
+    return clocked(take)
+
+
+def _inference(graph: Graph, live: Mapping[str, Values]) -> Callable[[Arrays], Values]:
+    """Give the function of an inference graph, over the weights in `live` when it is called."""
+    if any(op.kind == "batch_norm" for op in graph.ops):
+        raise UnsupportedError("numpy keeps no running statistics, so it gives no accuracy here")
+    kept = (*graph.weights, *graph.buffers)
+
+    def outputs(inputs: Arrays) -> Values:
+        values = {name: live[name] for name in kept}
+        return execute(graph, {**values, **_typed(graph, inputs)})[graph.outputs[0]]
+
+    return outputs
+
+
+def _typed(graph: Graph, inputs: Arrays) -> dict[str, Values]:
+    dtypes = {name: element_type(graph.tensors[name].dtype) for name in inputs}
+    return {name: array.astype(dtypes[name]) for name, array in inputs.items()}
+
+
+def _parts(graph: Graph, live: dict[str, Values], seed: int) -> dict[str, Callable[[], None]]:
     """Give the parts of a step by name; each goes on from what the one before has left."""
     updates = [op for op in graph.ops if op.part == "update"]
-    endings = _endings(graph, {name for op in updates for name in op.outputs})
-    rng = np.random.default_rng(seed)
-    try:
-        live = initial_values(graph, seed)
-    except MemoryError as error:
-        raise OutOfMemoryError(str(error)) from error
-    given: dict[str, Any] = {"step": 0, "rng": rng}
+    kept = {name for op in updates for name in op.outputs}
+    endings = _endings(graph, {*kept, *graph.outputs} if updates else kept)  # the loss is asked for
+    given: dict[str, Any] = {"step": 0, "rng": np.random.default_rng(seed)}
 
     def part_of(name: str) -> Callable[[], None]:
         ops = [op for op in graph.ops if op.part == name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,13 +14,22 @@ from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
 from steptime.measure import synthetic
 from steptime.measure.backends import torch_device
+from steptime.measure.backends.torch_input import EVENTS, input_of
 from steptime.measure.backends.torch_kinds import RUNS
 from steptime.measure.backends.torch_module import (
     initial_values,
     join_recurrent_weights,
     module_of,
 )
-from steptime.measure.contract import Options, OutOfMemoryError, Prepared, UnsupportedError
+from steptime.measure.contract import (
+    Arrays,
+    Feed,
+    Options,
+    OutOfMemoryError,
+    Prepared,
+    UnsupportedError,
+)
+from steptime.measure.infeed import HOST_CLOCK
 
 __all__ = ["RUNS", "device_memory_bytes", "device_product", "prepare", "version"]
 
@@ -42,7 +51,9 @@ def device_memory_bytes(device: str) -> int | None:
     return torch_device.memory_bytes(torch_device.find(device))
 
 
-def prepare(graph: Graph, workload: Workload, options: Options) -> Prepared:
+def prepare(
+    graph: Graph, workload: Workload, options: Options, feed: Feed | None = None
+) -> Prepared:
     """Give the step of a forward graph, ready on its device: weights, inputs, optimizer made.
 
     Raises `InputError` for a device that is not here, `UnsupportedError` for a kind, type or plan
@@ -56,12 +67,18 @@ def prepare(graph: Graph, workload: Workload, options: Options) -> Prepared:
     held: dict[str, Any] = {}
 
     def make() -> None:
-        held.update(_parts(graph, workload, options, device, types))
+        values = _values(graph, options, device)
+        held.update(_parts(graph, workload, options, device, types, values))
+        held["values"] = values
+        held["input"] = input_of(graph, values, device, options, feed)
 
     translated(make)()
     parts: dict[str, Callable[[], None]] = held["parts"]
+    take, waited = held["input"] or (None, None)
 
     def step() -> None:
+        if take:
+            take()
         for part in parts.values():
             part()
 
@@ -74,6 +91,9 @@ def prepare(graph: Graph, workload: Workload, options: Options) -> Prepared:
         reset_memory=reset_memory,
         parts={name: translated(part) for name, part in parts.items()},
         timer=torch_device.timer(device),
+        waited=waited,
+        loss=held["loss"],
+        inference=lambda one: _outputs(one, held["values"], types, device),
         facts=_facts(options, device) | held["facts"],
     )
 
@@ -98,31 +118,42 @@ def _settings(options: Options) -> None:
         torch.compiler.reset()
 
 
-def _parts(
-    graph: Graph, workload: Workload, options: Options, device: torch.device, types: Precision
-) -> dict[str, Any]:
-    """Give the parts of a step by name, and facts about them."""
-    training = workload.phase == "train"
+def _values(graph: Graph, options: Options, device: torch.device) -> dict[str, Tensor]:
+    """Give what the network starts from: inputs, weights and buffers, by name."""
     torch.manual_seed(options.seed)  # dropout draws from it
     values = initial_values(graph, device, options.seed)
     if device.type == "cuda":
         join_recurrent_weights(graph, values)
+    return values
+
+
+def _parts(
+    graph: Graph,
+    workload: Workload,
+    options: Options,
+    device: torch.device,
+    types: Precision,
+    values: Mapping[str, Tensor],
+) -> dict[str, Any]:
+    """Give the parts of a step by name, what gives the last loss, and facts about them."""
+    training = workload.phase == "train"
     module = module_of(graph, values, types, options.compile)
     network = torch.compile(module, dynamic=False) if options.compile else module
     inputs = [values[name] for name in graph.inputs]
     autocast = _autocast(types, device)
     if not training:
-        return {"parts": {"forward": _inference(network, inputs, autocast)}, "facts": {}}
+        forward = _inference(network, inputs, autocast)
+        return {"parts": {"forward": forward}, "loss": None, "facts": {}}
     weights = [values[name] for name in graph.weights]
     scaled = workload.dtype == "float16-mixed"
     scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
     optimizer = optimizer_of(workload.optimizer, weights, types.weights)
-    parts = _training(network, inputs, autocast, optimizer, scaler)
+    parts, loss = _training(network, inputs, autocast, optimizer, scaler)
     facts = {
         "learning_rate": synthetic.LEARNING_RATE,
         "loss_scaling": "torch.amp.GradScaler" if scaled else None,
     }
-    return {"parts": parts, "facts": facts}
+    return {"parts": parts, "loss": loss, "facts": facts}
 
 
 def _autocast(
@@ -153,9 +184,13 @@ def _training(
     autocast: Open,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler | None,
-) -> dict[str, Callable[[], None]]:
-    """Give forward, backward and update; gradients are dropped after they have been used."""
+) -> tuple[dict[str, Callable[[], None]], Callable[[], float]]:
+    """Give forward, backward and update, and what gives the last loss.
+
+    Gradients are dropped after they have been used, and the loss keeps none of what it is from.
+    """
     losses: list[Tensor] = []
+    last: list[Tensor] = []
 
     def forward() -> None:
         if autocast is None:
@@ -166,6 +201,7 @@ def _training(
 
     def backward() -> None:
         loss = losses.pop()
+        last[:] = (loss.detach(),)
         (scaler.scale(loss) if scaler else loss).backward()
 
     def update() -> None:
@@ -176,7 +212,28 @@ def _training(
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return {"forward": forward, "backward": backward, "update": update}
+    parts = {"forward": forward, "backward": backward, "update": update}
+    return parts, lambda: float(last[0])
+
+
+def _outputs(
+    graph: Graph, values: Mapping[str, Tensor], types: Precision, device: torch.device
+) -> Callable[[Arrays], Any]:
+    """Give the function of an inference graph over the weights in `values`, eager."""
+    module = module_of(graph, values, types)
+    autocast = _autocast(types, device)
+
+    def outputs(inputs: Arrays) -> Any:
+        with torch.inference_mode(), autocast() if autocast else contextlib.nullcontext():
+            tensors = [
+                torch.from_numpy(inputs[name]).to(
+                    device, getattr(torch, graph.tensors[name].dtype), copy=True
+                )
+                for name in graph.inputs
+            ]
+            return module(*tensors).float().cpu().numpy()
+
+    return outputs
 
 
 def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
@@ -247,6 +304,8 @@ def _facts(options: Options, device: torch.device) -> dict[str, object]:
         "torch_threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
+    if options.input != "device":
+        facts["input_clock"] = EVENTS if device.type == "cuda" else HOST_CLOCK
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         facts |= {

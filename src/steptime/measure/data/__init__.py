@@ -1,0 +1,1 @@
+"""Input of real files: what a folder holds, staged where asked, read and put into batches."""

