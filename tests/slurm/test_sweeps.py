@@ -16,15 +16,19 @@ from typing import Any
 import pytest
 from cluster import SlurmCluster
 
+import idx_folder
+
 EXPERIMENT: dict[str, Any] = {
     "name": "24 cells",
     "backend": "numpy",
     "threads": 1,
-    "batch": [2, 4, 8, 16],
+    "batch": [2, 4],
+    "input": "dataset",
+    "data": "images",
     "budget_s": 1.0,
     "time_limit_s": 4.0,
-    "staging": "shared",
-    "networks": [{"family": "fc", "layers": [1, 2, 3], "nodes": 8, "inputs": 784, "outputs": 10}],
+    "staging": ["shared", "local"],
+    "networks": [{"family": "fc", "layers": [1, 2, 3], "nodes": 8, "inputs": 16, "outputs": 4}],
     "slurm": {"gpu": ["k80", "p100"], "cells_per_task": 3, "tasks_at_once": 2},
 }
 Steptime = Callable[..., Any]
@@ -47,6 +51,7 @@ def steptime(slurm: SlurmCluster, tmp_path: Path) -> Steptime:
 
 
 def _file(folder: Path, **changes: Any) -> Path:
+    idx_folder.write(folder / "images")
     path = folder / "experiment.json"
     path.write_text(json.dumps({**EXPERIMENT, **changes}))
     return path
@@ -104,7 +109,7 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
     k80, p100 = (int(job) for job in sent["jobs"])
 
     # two tasks of k80 run (tasks 0 and 1), all others wait
-    slurm.wait(lambda: all(_in_flight(folder, n) for n in (0, 1)), 20, "two tasks to begin")
+    slurm.wait(lambda: len(_records(out)) >= 2, 20, "the first records")
     status = steptime("status", out)
     assert status["queued"] + status["running"] + status["done"] == 24
     assert status["running"] == 2
@@ -191,11 +196,11 @@ def test_a_head_node_that_goes_away_loses_nothing(
     slurm.wait(lambda: _in_flight(folder, 0) != "", 20, "a task to begin")
     slurm.controller_stop()
     assert "ontact slurm controller" in steptime("status", out, code=1)
-    slurm.wait(lambda: len(_records(out)) == 8, 30, "tasks to go on without it")
+    slurm.wait(lambda: len(_records(out)) == 4, 30, "tasks to go on without it")
     slurm.controller_start()
     slurm.wait(slurm.quiet, 30, lambda: slurm.run("squeue"))
     status = steptime("status", out)
-    assert (status["done"], status["status"]) == (8, {"ok": 8})
+    assert (status["done"], status["status"]) == (4, {"ok": 4})
 
 
 def test_a_node_that_fails_for_good_is_said_so(
@@ -205,8 +210,7 @@ def test_a_node_that_fails_for_good_is_said_so(
     few = {
         "networks": [{**EXPERIMENT["networks"][0], "layers": 1}],
         "staging": "shared",
-        "budget_s": 8.0,
-        "time_limit_s": 30.0,
+        "runs": 1000,  # longer than any test
         "slurm": {"gpu": "k80", "requeues": 0, "time": "1"},
     }
     sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
@@ -220,9 +224,7 @@ def test_a_node_that_fails_for_good_is_said_so(
     assert {(row["status"], row["cause"]) for row in rows} == {("failed", "node-fail")}
     assert [row["note"] for row in rows] == [
         f"job {row['note'].split()[1]} ended {when} (NODE_FAIL, exit code 0)"
-        for row, when in zip(
-            rows, ("while it was measured", *["before it was begun"] * 3), strict=True
-        )
+        for row, when in zip(rows, ("while it was measured", "before it was begun"), strict=True)
     ]
 
 
@@ -233,8 +235,7 @@ def test_preemption_and_a_jobs_time_limit(
     few = {
         "networks": [{**EXPERIMENT["networks"][0], "layers": 1}],
         "staging": "shared",
-        "budget_s": 20.0,
-        "time_limit_s": 60.0,
+        "runs": 1000,  # longer than any test
         "slurm": {"gpu": ["k80", "p100"], "requeues": 0, "time": "2", "exclusive": True},
     }
     sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
