@@ -47,16 +47,19 @@ class Writer:
 
         Raises `ValueError` for a record with a number that is not finite.
         """
-        text = json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False)
-        line = (text + "\n").encode()
+        self.append_all([record])
+
+    def append_all(self, records: Iterable[Record]) -> None:
+        """Put all of `records` on the disk, or none of them; raises as `append`."""
+        lines = "".join(f"{_line(record)}\n" for record in records).encode()
         try:
-            _write_all(self._descriptor, line)
+            _write_all(self._descriptor, lines)
             os.fsync(self._descriptor)
         except OSError as error:
             os.ftruncate(self._descriptor, self._size)  # what follows must not join a torn line
             reason = error.strerror or error
             raise StoreError(f"{self.path}: cannot write a record: {reason}") from error
-        self._size += len(line)
+        self._size += len(lines)
 
     def close(self) -> None:
         """Close the file; one without a record is taken away."""
@@ -71,9 +74,14 @@ class Writer:
         self.close()
 
 
-def _write_all(descriptor: int, line: bytes) -> None:
-    while line:
-        line = line[os.write(descriptor, line) :]
+def _line(record: Record) -> str:
+    return json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False)
+
+
+def _write_all(descriptor: int, lines: bytes) -> None:
+    rest = memoryview(lines)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def open_writer(folder: Path) -> Writer:

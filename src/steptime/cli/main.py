@@ -17,6 +17,7 @@ import typer
 
 from steptime import __version__
 from steptime.cli import (
+    devices_table,
     energy,
     explain,
     explore,
@@ -25,6 +26,7 @@ from steptime.cli import (
     model,
     output,
     predict,
+    published,
     scale,
     split,
 )
@@ -73,6 +75,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "run": measure.run,
     "sweep": measure.sweep,
     "quickstart": measure.quickstart,
+    "import": published.import_,
+    "table": devices_table.table,
     "compare": look.compare,
     "query": look.query,
     "export": look.export,

@@ -17,6 +17,10 @@ QUANTITIES = {  # name: (unit, meaning)
     "peak_memory_bytes": ("byte", "memory at the worst moment of a step"),
     "energy_j": ("J", "energy of a step"),
     "power_w": ("W", "mean power"),
+    "accuracy": ("", "share of the test examples that the trained network classifies right"),
+    "published_speed_per_s": ("/s", "examples a second, as published"),
+    "published_speed_uncertainty_per_s": ("/s", "its uncertainty, as published"),
+    "published_speed_jitter_per_s": ("/s", "its jitter, as published"),
 }
 
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -1,0 +1,112 @@
+"""Other people's results as records of origin "published".
+
+A reader is a module with `recognises(source) -> bool`, which looks at the name and the first
+characters, and `read(sources) -> Found`, which gets the sources that belong together. These are
+one, but where the module has `together(name) -> str`: then they are those of equal text.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.record import Record
+from steptime.readers.found import Found
+from steptime.readers.sources import Source, Unread, sources
+
+READERS = {
+    "psc-log": "steptime.readers.psc_log",
+}
+
+
+@dataclass
+class Import:
+    """What became of everything at a path.
+
+    `formats` counts the files that each reader took. `duplicates` gives for a file the one that has
+    the same content: of equal files the one that lies deepest, by name, is taken for the original.
+    """
+
+    files: int = 0
+    records: list[Record] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    formats: Counter[str] = field(default_factory=Counter)
+    duplicates: dict[str, str] = field(default_factory=dict)
+
+
+def read_path(path: Path, mapping: Any = None) -> Import:
+    """Give the records of all files at `path`, and what was not read.
+
+    `mapping` says what the columns of CSV files mean that no reader knows. Raises `InputError`
+    where the path does not exist.
+    """
+    done = Import()
+    held: dict[tuple[str, str], list[Source]] = {}
+    for source in sources(path):
+        done.files += 1
+        if isinstance(source, Unread):
+            done.unread.append(source)
+            continue
+        name = _format_of(source)
+        if name is None:
+            done.unread.append(Unread(source.name, None, f"no known format: {_seen(source)}"))
+            continue
+        together: Callable[[str], str] | None = getattr(_reader(name), "together", None)
+        if together:
+            held.setdefault((name, together(source.name)), []).append(source)
+        else:
+            _take(done, name, [source])
+    for (name, _), group in held.items():
+        _take(done, name, group)
+    _mark_duplicates(done)
+    return done
+
+
+def source_key(record: Record) -> tuple[Any, ...]:
+    """Give what is equal for records of one content and entry, wherever the file lies."""
+    return tuple(record.env.get(name) for name in ("source_sha256", "source_entry", "mapping"))
+
+
+def _mark_duplicates(done: Import) -> None:
+    files: dict[str, list[str]] = {}
+    for record in done.records:
+        files.setdefault(record.env["source_sha256"], []).append(record.env["source_file"])
+    for names in files.values():
+        original = min(names, key=lambda name: (-name.count("/"), name))
+        done.duplicates |= {name: original for name in names if name != original}
+    done.records = [
+        replace(one, env={**one.env, "duplicate_of": done.duplicates.get(one.env["source_file"])})
+        for one in done.records
+    ]
+
+
+def _reader(name: str) -> Any:
+    return importlib.import_module(READERS[name])
+
+
+def _format_of(source: Source) -> str | None:
+    return next((name for name in READERS if _reader(name).recognises(source)), None)
+
+
+def _take(done: Import, name: str, group: Sequence[Source]) -> None:
+    try:
+        found: Found = _reader(name).read(group)
+    except InputError as error:
+        found = Found(unread=(Unread(group[0].name, None, str(error)),))
+    about = {"source_file": group[0].name, "source_sha256": "+".join(one.sha256 for one in group)}
+    done.records += [replace(one, env={**about, **one.env}) for one in found.records]
+    done.unread += found.unread
+    done.formats[name] += len(group)
+
+
+def _seen(source: Source) -> str:
+    if not source.content:
+        return "an empty file"
+    if b"\0" in source.content[:1000]:
+        return "binary data"
+    return f"begins with {shorten(source.head.lstrip().partition(chr(10))[0].strip())}"
