@@ -115,3 +115,44 @@ def _staged_from(options: Mapping[str, Any]) -> str | None:
 def _value(record: Record, name: str) -> float | None:
     quantity = record.quantities.get(name)
     return headline(quantity) if quantity else None
+
+
+def device_bars(records: Iterable[Record]) -> list[Row]:
+    """Give the speed of each step that was measured or published, with its error, for bars.
+
+    `speed` [examples/s] counts all replicas. `low` and `high` are the 95 % interval of a
+    measurement; of a published number one sigma to each side, as published (`interval` says which).
+    What only has the content of another file is left out.
+    """
+    chosen = [r for r in records if r.status == "ok" and not r.env.get("duplicate_of")]
+    return [
+        {**row, **bar}
+        for record in chosen
+        for row in device_rows([record])
+        if (bar := _bar(record, row))
+    ]
+
+
+def _bar(record: Record, row: Row) -> Row | None:
+    step = record.quantities.get("step_s")
+    if step is None or not row["mean_speed_corrected"]:
+        return None
+    batch = record.workload.batch_per_replica * record.workload.plan.data
+    if step.samples:
+        summary = summarize(step, batch)
+        ends = (summary.low_s, summary.high_s)
+        return {
+            "speed": batch / summary.value_s,
+            "low": ends[1] and batch / ends[1],
+            "high": ends[0] and batch / ends[0],
+            "interval": "95 %",
+        }
+    speed, sigma = row["mean_speed_corrected"], row["speed_uncertainty"]
+    if sigma is not None and row["mean_speed"]:
+        sigma *= speed / row["mean_speed"]  # of the batch that the speed counts
+    return {
+        "speed": speed,
+        "low": None if sigma is None else speed - sigma,
+        "high": None if sigma is None else speed + sigma,
+        "interval": "1 sigma",
+    }

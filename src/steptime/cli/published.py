@@ -24,6 +24,12 @@ def import_(
         typer.Argument(metavar="PATH", help="A file, a folder, or an archive (.tar, .tar.gz)."),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of records.")],
+    mapping: Annotated[
+        Path | None,
+        typer.Option(
+            "--mapping", metavar="FILE", help="A .toml file: what the columns of CSV files mean."
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Read other people's results into a folder of records.
@@ -32,8 +38,9 @@ def import_(
     """
     from steptime import store
     from steptime.readers import read_path, source_key
+    from steptime.readers.csv_mapping import read_mapping
 
-    found = read_path(path)
+    found = read_path(path, read_mapping(mapping) if mapping else None)
     if not found.records:
         raise InputError(f"{path}: {_nothing(found)}")
     known = {source_key(one) for one in store.load(out, output.note, required=False)}
@@ -59,7 +66,10 @@ def import_(
 
 
 def _nothing(found: Import) -> str:
-    first = found.unread[0] if found.unread else None
+    from steptime.readers import NO_FORMAT
+
+    known_first = sorted(found.unread, key=lambda one: one.reason.startswith(NO_FORMAT))
+    first = known_first[0] if known_first else None
     seen = f"{first.file}: {first.reason}" if first else "an empty folder"
     more = f", and {len(found.unread) - 1} more" if len(found.unread) > 1 else ""
     return f"nothing here became a record ({seen}{more})"

@@ -12,16 +12,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.record import Record
 from steptime.readers.found import Found
 from steptime.readers.sources import Source, Unread, sources
 
+if TYPE_CHECKING:
+    from steptime.readers.csv_mapping import Mapped
+
 READERS = {
     "psc-log": "steptime.readers.psc_log",
+    "psc-collector": "steptime.readers.psc_collector",
+    "paradnn-json": "steptime.readers.paradnn_json",
+    "paradnn-log": "steptime.readers.paradnn_log",
+    "pytorch-paradnn": "steptime.readers.pytorch_paradnn",
 }
+
+NO_FORMAT = "no known format"
 
 
 @dataclass
@@ -39,12 +48,14 @@ class Import:
     duplicates: dict[str, str] = field(default_factory=dict)
 
 
-def read_path(path: Path, mapping: Any = None) -> Import:
+def read_path(path: Path, mapping: Mapped | None = None) -> Import:
     """Give the records of all files at `path`, and what was not read.
 
-    `mapping` says what the columns of CSV files mean that no reader knows. Raises `InputError`
-    where the path does not exist.
+    With a `mapping` CSV files are read by it, whatever they are. Raises `InputError` where the path
+    does not exist.
     """
+    readers: dict[str, Any] = {"csv": mapping} if mapping else {}
+    readers |= {name: importlib.import_module(module) for name, module in READERS.items()}
     done = Import()
     held: dict[tuple[str, str], list[Source]] = {}
     for source in sources(path):
@@ -52,17 +63,17 @@ def read_path(path: Path, mapping: Any = None) -> Import:
         if isinstance(source, Unread):
             done.unread.append(source)
             continue
-        name = _format_of(source)
+        name = next((name for name, one in readers.items() if one.recognises(source)), None)
         if name is None:
-            done.unread.append(Unread(source.name, None, f"no known format: {_seen(source)}"))
+            done.unread.append(Unread(source.name, None, f"{NO_FORMAT}: {_seen(source)}"))
             continue
-        together: Callable[[str], str] | None = getattr(_reader(name), "together", None)
+        together: Callable[[str], str] | None = getattr(readers[name], "together", None)
         if together:
             held.setdefault((name, together(source.name)), []).append(source)
         else:
-            _take(done, name, [source])
+            _take(done, name, readers[name], [source])
     for (name, _), group in held.items():
-        _take(done, name, group)
+        _take(done, name, readers[name], group)
     _mark_duplicates(done)
     return done
 
@@ -85,17 +96,9 @@ def _mark_duplicates(done: Import) -> None:
     ]
 
 
-def _reader(name: str) -> Any:
-    return importlib.import_module(READERS[name])
-
-
-def _format_of(source: Source) -> str | None:
-    return next((name for name in READERS if _reader(name).recognises(source)), None)
-
-
-def _take(done: Import, name: str, group: Sequence[Source]) -> None:
+def _take(done: Import, name: str, reader: Any, group: Sequence[Source]) -> None:
     try:
-        found: Found = _reader(name).read(group)
+        found: Found = reader.read(group)
     except InputError as error:
         found = Found(unread=(Unread(group[0].name, None, str(error)),))
     about = {"source_file": group[0].name, "source_sha256": "+".join(one.sha256 for one in group)}

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from steptime import catalog
 from steptime.build import make_workload, read_model
 from steptime.core.record import Method, Quantity, Record
 from steptime.readers.found import Found
+from steptime.readers.platforms import platform_of
 from steptime.readers.psc_log_fields import FileName, Log, file_name, log_fields
 from steptime.readers.sources import Source, Unread
 
@@ -175,10 +175,6 @@ def _cpu(log: Log, name: FileName) -> tuple[str, str]:
 def _platform(log: Log, worked: Worked) -> str:
     """Give the name of the device in data/; one that the log does not print by Slurm's word."""
     if worked.kind == "gpu":
-        words = (log.gpu_full_name, f"Tesla {worked.type}")
-        known = (catalog.platform_of_product(word) for word in words if word)
-        return next(filter(None, known), None) or catalog.aliases().get(
-            worked.type, worked.type.lower()
-        )
+        return platform_of(log.gpu_full_name or worked.type)
     model = re.sub(r"[^a-z0-9]+", "-", (worked.type or "unknown").lower())
     return f"cpu-{model}-{log.cpus}t" if log.cpus else f"cpu-{model}"
