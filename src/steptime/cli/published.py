@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from steptime.readers import Import
 
 SHOWN_UNREAD = 8
+LONGEST_REASON = 300  # characters
 
 
 def import_(
@@ -85,6 +86,6 @@ def _show(found: Import, new: int, out: Path) -> None:
         output.note(f"{len(found.duplicates)} files have the content of another (duplicate_of)")
     for one in found.unread[:SHOWN_UNREAD]:
         place = one.file if one.line is None else f"{one.file}, {one.line}"
-        output.note(f"not read: {place}: {one.reason}")
+        output.note(f"not read: {place}: {one.reason[:LONGEST_REASON]}")
     if len(found.unread) > SHOWN_UNREAD:
         output.note(f"not read: {len(found.unread) - SHOWN_UNREAD} more, all in --json")

@@ -8,6 +8,7 @@ one, but where the module has `together(name) -> str`: then they are those of eq
 from __future__ import annotations
 
 import importlib
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.record import Record
+from steptime.core.record import Quantity, Record
 from steptime.readers.found import Found
-from steptime.readers.sources import Source, Unread, sources
+from steptime.readers.sources import Source, Unread, sources_at
 
 if TYPE_CHECKING:
     from steptime.readers.csv_mapping import Mapped
@@ -58,7 +59,7 @@ def read_path(path: Path, mapping: Mapped | None = None) -> Import:
     readers |= {name: importlib.import_module(module) for name, module in READERS.items()}
     done = Import()
     held: dict[tuple[str, str], list[Source]] = {}
-    for source in sources(path):
+    for source in sources_at(path):
         done.files += 1
         if isinstance(source, Unread):
             done.unread.append(source)
@@ -102,9 +103,18 @@ def _take(done: Import, name: str, reader: Any, group: Sequence[Source]) -> None
     except InputError as error:
         found = Found(unread=(Unread(group[0].name, None, str(error)),))
     about = {"source_file": group[0].name, "source_sha256": "+".join(one.sha256 for one in group)}
-    done.records += [replace(one, env={**about, **one.env}) for one in found.records]
+    for one in found.records:
+        if all(map(_finite, one.quantities.values())):
+            done.records.append(replace(one, env={**about, **one.env}))
+        else:
+            entry = one.env.get("source_entry")
+            done.unread.append(Unread(group[0].name, entry, "a number is too large"))
     done.unread += found.unread
     done.formats[name] += len(group)
+
+
+def _finite(quantity: Quantity) -> bool:
+    return all(map(math.isfinite, (*quantity.samples, quantity.value or 0.0)))
 
 
 def _seen(source: Source) -> str:

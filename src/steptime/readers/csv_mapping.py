@@ -171,6 +171,8 @@ def _quantities(row: Row, amounts: Mapping[str, Amount]) -> Mapping[str, Quantit
     for name, amount in amounts.items():
         above_zero = amount.inverse or QUANTITIES[name][0] == "s"
         value = (positive if above_zero else number)(row, amount.column) * amount.scale
+        if above_zero and not value:
+            raise InputError(f"{amount.column}: too small: {shorten(row[amount.column])}")
         found[name] = Quantity(1 / value if amount.inverse else value)
     return found
 

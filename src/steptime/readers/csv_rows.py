@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,9 +37,9 @@ def csv_table(source: Source, delimiter: str = ",") -> Table:
         raise InputError(f"line 1 is no line of CSV: {error}") from None
     if not any(columns):
         raise InputError("line 1 names no columns")
-    twice = {name for name in columns if columns.count(name) > 1}
+    twice = [name for name, count in Counter(columns).items() if count > 1]
     if twice:
-        raise InputError(f"line 1 names a column twice: {shorten(min(twice))}")
+        raise InputError(f"line 1 names a column twice: {shorten(twice[0])}")
     return Table(columns, _rows(reader, source.name, columns))
 
 

@@ -129,9 +129,7 @@ def _profiles(lists: Lists, _: str) -> Points:
             if name in lists
         }
         traces = {
-            ours: Quantity(samples=tuple(0.01 * share for share in lists[name][index]))
-            for name, ours in TRACES.items()
-            if name in lists and _is_trace(lists[name][index])
+            ours: _trace(lists[name][index]) for name, ours in TRACES.items() if name in lists
         }
         yield _point(label, machine, method, values, traces)
 
@@ -142,8 +140,10 @@ def _unknown_lists(lists: Lists, known: set[str]) -> Points:
             yield None, f"list {shorten(name)} is not known"
 
 
-def _is_trace(values: object) -> bool:
-    return isinstance(values, list) and bool(values) and all(map(_is_number, values))
+def _trace(values: object) -> Quantity | None:
+    if not isinstance(values, list) or not values or not all(map(_is_number, values)):
+        return None
+    return Quantity(samples=tuple(0.01 * share for share in values))
 
 
 def _is_number(value: object) -> bool:
@@ -165,7 +165,7 @@ def _point(
     machine: _Machine,
     method: Method,
     values: Mapping[str, float | None],
-    traces: Mapping[str, Quantity] | None = None,
+    traces: Mapping[str, Quantity | None] | None = None,
     *,
     status: str = "ok",
     cause: str = "",
@@ -178,16 +178,17 @@ def _point(
     except InputError as error:
         return text[:200], str(error)
     env: dict[str, Any] = {"source_entry": text, "cores": machine.cores}
-    absent = [name for name, value in values.items() if value is None]
+    absent = [name for name, value in {**values, **(traces or {})}.items() if value is None]
     if absent:
         env["not_given"] = absent
     known = {name: Quantity(value) for name, value in values.items() if value is not None}
+    known |= {name: trace for name, trace in (traces or {}).items() if trace}
     return text, Record(
         origin="published",
         method=method,
         workload=workload,
         platform=machine.platform,
-        quantities={**known, **(traces or {})},
+        quantities=known,
         status=status,
         cause=cause,
         scope=scope,

@@ -37,7 +37,7 @@ FC_FLAGS = {"layer": "layers", "node": "nodes", "input_size": "inputs", "output_
 OPTIMIZERS = {"rms": "rmsprop", "sgd": "sgd", "momentum": "momentum"}
 MIXED = {"float16": "float16-mixed", "bfloat16": "bfloat16-mixed", "float32": "float32"}
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
-_NUMBER = r"(\d+\.?\d*(?:[eE][-+]?\d+)?)"
+_NUMBER = r"(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 
 
 def recognises(source: Source) -> bool:
@@ -62,7 +62,7 @@ def read(group: Sequence[Source]) -> Found:
 
 def _record(run: str, out: str, err: str) -> Record:
     folder, _, label = run.rpartition("/")
-    flags: Mapping[str, str] = dict(re.findall(r"^\*\*\*(\w+): (.*?)\s*$", out, re.MULTILINE))
+    flags: Mapping[str, str] = dict(re.findall(r"^\*\*\*(\w+): ([^\s]*)", out, re.MULTILINE))
     choice, batch = network(label, folder)
     flagged = {
         name: flags[flag]
@@ -118,7 +118,7 @@ def _quantities(
 
 def _profiled(out: str, what: str) -> float | None:
     """Give a count of the profiler: `_TFProfRoot (--/17.63b flops)` is 17.63e9."""
-    found = re.search(rf"_TFProfRoot \(\S*/{_NUMBER}([kmb]?) {what}\)", out)
+    found = re.search(rf"_TFProfRoot \(\S{{0,99}}/{_NUMBER}([kmb]?) {what}\)", out)
     return float(found[1]) * UNITS[found[2]] if found else None
 
 

@@ -6,14 +6,14 @@ import math
 import re
 from dataclasses import dataclass
 
-_NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+_NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
 _CAUSES = (  # word, what the log says
     ("slurm_time_limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT"),
     ("module_conflict_error", r"conflicts with the currently loaded module"),
     ("slurm_cancelled", r"CANCELLED AT \S+ \*\*\*"),
     ("script_not_found", r"can't open file"),
     ("python_syntax_error", r"^SyntaxError:"),
-    ("import_error_glibcxx", r"^ImportError: .*GLIBCXX_\S+ not found"),
+    ("import_error_glibcxx", r"^ImportError: .{0,500}GLIBCXX_\S{1,50} not found"),
     ("import_error_no_module", r"^(?:ImportError|ModuleNotFoundError): No module named"),
     ("illegal_instruction", r"\bIllegal instruction\b"),
 )
@@ -85,7 +85,7 @@ def file_name(path: str) -> FileName:
 
 def log_fields(text: str) -> Log:
     """Give the fields of a log; standard output and error may be interleaved anywhere in it."""
-    gres = re.search(r"\bGres=gpu:(\w+):(\d+)", text)
+    gres = re.search(r"\bGres=gpu:(\w+):(\d{1,6})\b", text)
     program = _first(text, r"^\+ python\d? (\S+\.py)")
     full_name = _first(text, r"\bname: ((?:Tesla|GeForce|Quadro|NVIDIA) [\w -]*?\w)(?=,| major|$)")
     step_s = _number(text, r"Mean Time(?: Per Step)? *: *")
@@ -98,7 +98,7 @@ def log_fields(text: str) -> Log:
         started=started,
         cluster=_first(text, r"^SLURM_CLUSTER_NAME=(\S+)"),
         partition=_first(text, r"\bPartition=(\S+)"),
-        node=_first(text, r"^\s*NodeList=(\w\S*)"),
+        node=_first(text, r"^ *NodeList=(\w\S*)"),
         tasks=_whole(text, r"\bNumTasks=(\d+)"),
         cpus=_whole(text, r"\bNumCPUs=(\d+)"),
         gpu_type=gres[1] if gres else "",
@@ -112,7 +112,7 @@ def log_fields(text: str) -> Log:
         tensorflow=_tensorflow(text),
         mode=_mode(program),
         staging=_staging(text),
-        batch=_whole(text, r"^batch_size = (\d+)") or _whole(text, r"^batch_size=(\d+)"),
+        batch=_whole(text, r"batch_size = (\d+)") or _whole(text, r"batch_size=(\d+)"),
         step_s=step_s,
         speed=speed,
         uncertainty=_number(text, r"speed uncertainty *: *"),
@@ -161,7 +161,7 @@ def _gpus_used(text: str) -> int | None:
 
 
 def _tensorflow(text: str) -> str:
-    versions = re.findall(r"VIRTUAL_ENV=\S*/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
+    versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
     return versions[-1] if versions else ""
 
 

@@ -65,15 +65,15 @@ class Unread:
     reason: str
 
 
-def sources(path: Path) -> Iterator[Source | Unread]:
+def sources_at(path: Path) -> Iterator[Source | Unread]:
     """Give every file at `path`, by name; raises `InputError` where there is nothing."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_dir():
-        yield from _file(path, path.name)
+        yield from _file(path, _printable(path.name))
         return
     for number, file in enumerate(_files(path), start=1):
-        name = file.relative_to(path).as_posix()
+        name = _printable(file.relative_to(path).as_posix())
         if number > MOST_FILES:
             yield Unread(name, None, f"not looked at: more than {MOST_FILES} files")
             return
@@ -81,7 +81,7 @@ def sources(path: Path) -> Iterator[Source | Unread]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if not path.is_dir())
+    return sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
 
 
 def _file(path: Path, name: str) -> Iterator[Source | Unread]:
@@ -121,7 +121,7 @@ def _members(file: IO[bytes]) -> Iterator[Source | Unread]:
     total = 0
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for number, member in enumerate(archive, start=1):
-            name = member.name
+            name = _printable(member.name)
             total += member.size
             if number > MOST_FILES or total > MOST_BYTES:
                 yield Unread(name, None, "not looked at: the archive holds too much")
@@ -142,6 +142,11 @@ def _content(file: IO[bytes], name: str) -> Source | Unread:
     if content.startswith(b"\x1f\x8b"):  # a gzip file of an archive
         return _content(gzip.open(io.BytesIO(content)), name.removesuffix(".gz"))  # type: ignore[arg-type]
     return Source(name, content)
+
+
+def _printable(name: str) -> str:
+    """Give a name without what a terminal or a file of UTF-8 cannot hold."""
+    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 def _reason(error: Exception) -> str:
