@@ -38,7 +38,10 @@ def table(
         str, typer.Option("--format", metavar="FORM", help="text, csv, json or markdown.")
     ] = "text",
 ) -> None:
-    """Print speeds by device, number of devices and staging, a row a measured or published step."""
+    """Print speeds by device, number and staging.
+
+    A row is a measured or published step.
+    """
     from steptime import store
     from steptime.analysis.devices_table import device_rows
 

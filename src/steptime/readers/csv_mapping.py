@@ -179,23 +179,27 @@ def _quantities(row: Row, amounts: Mapping[str, Amount]) -> Mapping[str, Quantit
 
 def read_mapping(path: Path) -> Mapped:
     """Give the reader that a TOML file says; raises `InputError` naming every fault."""
-    table = read_table(str(path), "mapping")
+    return check_mapping(read_table(str(path), "mapping"), str(path))
+
+
+def check_mapping(table: object, where: str) -> Mapped:
+    """Give the reader that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
-        raise InputError(f"{path}: a mapping is a table, not {shorten(table)}")
+        raise InputError(f"{where}: a mapping is a table, not {shorten(table)}")
     for key in table:
         if key not in Keys.model_fields:
-            raise unknown("key", key, Keys.model_fields, str(path))
+            raise unknown("key", key, Keys.model_fields, where)
     try:
         keys = Keys.model_validate(table)
     except ValidationError as error:
         faults = "; ".join(map(_fault, error.errors()[:10]))
-        raise InputError(f"{path}: {faults}") from None
+        raise InputError(f"{where}: {faults}") from None
     for name in keys.quantities:
         if name not in QUANTITIES:
-            raise unknown("quantity", name, QUANTITIES, str(path))
+            raise unknown("quantity", name, QUANTITIES, where)
     for rule in keys.status:
         if rule.status not in STATUSES:
-            raise unknown("status", rule.status, STATUSES, str(path))
+            raise unknown("status", rule.status, STATUSES, where)
     content = hashlib.sha256(keys.model_dump_json().encode()).hexdigest()
     return Mapped(keys, content)
 
