@@ -362,6 +362,7 @@ def test_every_reader_has_what_a_reader_has() -> None:
         reader = importlib.import_module(module)
         assert callable(reader.recognises), name
         assert callable(reader.read), name
+        assert reader.SOURCE
         assert reader.__doc__
 
 

@@ -52,7 +52,13 @@ def device_rows(records: Iterable[Record]) -> list[Row]:
     differs where a program divided by the batch of one replica only. `num_gpu` counts the devices
     that the job had, `replicas` those that worked.
     """
-    return [_row(record) for record in records if record.origin != "predicted" and not record.scope]
+    return [
+        _row(record)
+        for record in records
+        if record.origin != "predicted"
+        and not record.scope
+        and (record.status != "ok" or "step_s" in record.quantities)
+    ]
 
 
 def _row(record: Record) -> Row:

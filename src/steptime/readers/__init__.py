@@ -1,8 +1,9 @@
 """Other people's results as records of origin "published".
 
-A reader is a module with `recognises(source) -> bool`, which looks at the name and the first
-characters, and `read(sources) -> Found`, which gets the sources that belong together. These are
-one, but where the module has `together(name) -> str`: then they are those of equal text.
+A reader is a module with `SOURCE`, where such results are from, `recognises(source) -> bool`, which
+looks at the name and the first characters, and `read(sources) -> Found`, which gets the sources
+that belong together. These are one, but where the module has `together(name) -> str`: then they are
+those of equal text.
 """
 
 from __future__ import annotations
@@ -102,7 +103,12 @@ def _take(done: Import, name: str, reader: Any, group: Sequence[Source]) -> None
         found: Found = reader.read(group)
     except InputError as error:
         found = Found(unread=(Unread(group[0].name, None, str(error)),))
-    about = {"source_file": group[0].name, "source_sha256": "+".join(one.sha256 for one in group)}
+    about = {
+        "source": reader.SOURCE,
+        "source_file": group[0].name,
+        "source_archive": group[0].archive,
+        "source_sha256": "+".join(one.sha256 for one in group),
+    }
     for one in found.records:
         if all(map(_finite, one.quantities.values())):
             done.records.append(replace(one, env={**about, **one.env}))

@@ -89,6 +89,11 @@ class Mapped:
     keys: Keys
     sha256: str
 
+    @property
+    def SOURCE(self) -> str:  # noqa: N802  # as the readers that are modules have it
+        """Who measured what the mapping is for."""
+        return self.keys.source
+
     def recognises(self, source: Source) -> bool:
         """Whether this is a table, by its name."""
         return source.name.lower().endswith(ENDINGS)
@@ -156,7 +161,7 @@ class Mapped:
             status=rule.status if rule else "ok",
             cause=rule.cause if rule else "",
             scope=text(keys.scope),
-            env={"source_entry": line, "source": keys.source, "mapping": self.sha256},
+            env={"source_entry": line, "mapping": self.sha256},
         )
 
 

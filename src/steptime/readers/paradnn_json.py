@@ -22,6 +22,7 @@ from steptime.readers.sources import Source, Unread
 
 Lists = Mapping[str, list[Any]]
 
+SOURCE = "Emma926/paradnn; Wang, Wei, Brooks, MLSys 2020"
 CORES = 8  # of a Cloud TPU v2-8: its files count FLOP of one core
 TPU, GPU = "tpu-v2-8", "v100-sxm2-16gb"
 BEST = "best interval of the run"

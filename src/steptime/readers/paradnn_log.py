@@ -16,11 +16,12 @@ from steptime.build import make_workload
 from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Workload
 from steptime.readers.found import Found
-from steptime.readers.paradnn_json import BEST, CORES, GPU, TPU
+from steptime.readers.paradnn_json import BEST, CORES, GPU, SOURCE, TPU
 from steptime.readers.paradnn_label import is_label, network
 from steptime.readers.platforms import platform_of
 from steptime.readers.sources import Source, Unread
 
+__all__ = ["SOURCE", "read", "recognises", "together"]
 ENDINGS = (".out", ".err")
 STATES = (  # what .err says, ParaDnn's word for it, status
     (r"OOM|RESOURCE_EXHAUSTED|ResourceExhausted|\bout of memory\b", "OOM", "oom"),

@@ -16,6 +16,7 @@ from steptime.readers.found import Found
 from steptime.readers.platforms import platform_of
 from steptime.readers.sources import Source, Unread
 
+SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 QUANTITIES = {
     "Mean_Time_Per_Step": "step_s",
     "mean_speed": "published_speed_per_s",

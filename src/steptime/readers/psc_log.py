@@ -18,6 +18,7 @@ from steptime.readers.platforms import platform_of
 from steptime.readers.psc_log_fields import FileName, Log, file_name, log_fields
 from steptime.readers.sources import Source, Unread
 
+SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 METHOD = "psc-mnist"
 STAGINGS = {"local": "local", "scratch": "shared"}  # the authors' words: ours
 STRATEGIES = {"IN": "independent", "PS": "parameter-server", "single": ""}
@@ -42,6 +43,7 @@ def recognises(source: Source) -> bool:
     """Whether this is the log of a job of Slurm, by its name or by what the job printed first."""
     return bool(
         re.search(r"(^|/)slurm-\d+\.out$", source.name)
+        or file_name(source.name) != FileName()
         or re.search(r"^JobId=\d+ JobName=", source.head, re.MULTILINE)
         or re.search(r"Mean Speed *: *\d", source.tail)
     )

@@ -155,8 +155,10 @@ def _gpus_used(text: str) -> int | None:
 
     Each operation comes up to three times, as `name: (Kind)/job:.../device:GPU:0` from the placer
     and as `name: (Kind): /job:...` on standard output; GPUs are counted, so that does not matter.
+    A line that another one breaks into has no number at its end, and is left out.
     """
-    placed = re.findall(r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d+)", text)
+    spot = r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d{1,3})\r?$"
+    placed = re.findall(spot, text, re.MULTILINE)
     return len({number for kind, number in placed if kind == "GPU"}) if placed else None
 
 

@@ -17,6 +17,7 @@ from steptime.readers.found import Found
 from steptime.readers.platforms import platform_of
 from steptime.readers.sources import Source, Unread
 
+SOURCE = "cissieAB/pytorch-paradnn; Jefferson Lab, CHEP 2023"
 STEPS = 100  # that a duration is of, after 30 of warm-up
 COLUMNS = ("device", "input_type", "layers", "nodes", "batch_size", "input_size", "output_size")
 DERIVED = ("#params", "tflops")

@@ -30,10 +30,11 @@ _BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
 
 @dataclass(frozen=True)
 class Source:
-    """One file's content; `name` is its path in the folder or archive that was given."""
+    """One file's content; `name` is its path in the folder, or in the `archive` of this name."""
 
     name: str
     content: bytes
+    archive: str = ""
 
     @cached_property
     def sha256(self) -> str:
@@ -104,7 +105,7 @@ def _opened(file: IO[bytes], head: bytes, name: str) -> Iterator[Source | Unread
         head = file.read(HEAD_BYTES)
         file.seek(0)
     if _is_tar(head):
-        yield from _members(file)
+        yield from _members(file, archive_name=name)
     else:
         yield _content(file, name.removesuffix(".gz") if packed else name)
 
@@ -117,7 +118,7 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
-def _members(file: IO[bytes]) -> Iterator[Source | Unread]:
+def _members(file: IO[bytes], archive_name: str) -> Iterator[Source | Unread]:
     total = 0
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for number, member in enumerate(archive, start=1):
@@ -132,16 +133,17 @@ def _members(file: IO[bytes]) -> Iterator[Source | Unread]:
             if content is None:
                 yield Unread(name, None, "is no plain file")
             else:
-                yield _content(content, name)
+                yield _content(content, name, archive_name)
 
 
-def _content(file: IO[bytes], name: str) -> Source | Unread:
+def _content(file: IO[bytes], name: str, archive: str = "") -> Source | Unread:
     content = file.read(LARGEST_BYTES + 1)
     if len(content) > LARGEST_BYTES:
         return Unread(name, None, f"holds more than {LARGEST_BYTES} bytes")
     if content.startswith(b"\x1f\x8b"):  # a gzip file of an archive
-        return _content(gzip.open(io.BytesIO(content)), name.removesuffix(".gz"))  # type: ignore[arg-type]
-    return Source(name, content)
+        unpacked = gzip.open(io.BytesIO(content))  # noqa: SIM115  # of memory, nothing to close
+        return _content(unpacked, name.removesuffix(".gz"), archive)  # type: ignore[arg-type]
+    return Source(name, content, archive)
 
 
 def _printable(name: str) -> str:
