@@ -28,7 +28,7 @@ from steptime.plots.style import (
 )
 
 BAR, GAP, HEIGHT = 26, 14, 150
-LEAST_WIDTH, LABEL_CHARACTER = 60, 6.4
+LABEL_CHARACTER = 6.4  # pixels
 ROW_ROOM = 900  # pixels that the groups of a row may take
 MOST_ROWS = 12
 ANYWHERE = "synthetic or not said"
@@ -59,12 +59,12 @@ def chart(records: Sequence[Record]) -> Spec:
     lines = [
         line for name, held in list(rows.items())[:MOST_ROWS] for line in _lines(name, held, used)
     ]
-    grid = alt.vconcat(*lines, spacing=26).resolve_scale(color="shared", xOffset="independent")
-    seen = {bar["interval"] for bar in bars}
+    grid = alt.vconcat(*lines, spacing=26).resolve_scale(color="shared")
+    seen = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in seen)
     caption = [
         SPEED,
-        f"Error bars: {errors}.",
+        f"Error bars: {errors or 'none, as no uncertainty is known'}.",
         sources([r for r in records if r.origin != "predicted"]),
     ]
     if len(rows) > MOST_ROWS:
@@ -115,66 +115,71 @@ def _group(bar: Row) -> str:
 
 
 def _lines(name: str, points: Sequence[Row], used: Sequence[str]) -> list[Any]:
-    """Give the groups of a type of device, in as many lines as they need."""
-    groups: dict[str, list[Row]] = {}
-    for point in points:
-        groups.setdefault(point["group"], []).append(point)
+    """Give the groups of a type of device side by side, in as many charts as they need."""
     top = max(point["high"] or point["speed"] for point in points) * 1.04
-    lines: list[list[Any]] = [[]]
-    room: float = ROW_ROOM
-    for group, held in groups.items():
-        width = _width(group, held)
-        if lines[-1] and width > room:
-            lines.append([])
-            room = ROW_ROOM
-        room -= width + GAP
-        lines[-1].append(_panel(group, held, used, width, top, first=not lines[-1]))
+    lines = _placed(points)
     return [
-        alt.hconcat(*line, spacing=GAP, bounds="flush")
-        .resolve_scale(xOffset="independent")
-        .properties(
-            title=alt.TitleParams(
-                name if index == 0 else f"{name}, continued",
-                anchor="start", frame="group", fontSize=13, color=INK, offset=6,
-            )
-        )
+        _line(name if index == 0 else f"{name}, continued", line, used, top)
         for index, line in enumerate(lines)
-    ]  # fmt: skip
+    ]
 
 
-def _width(group: str, points: Sequence[Row]) -> float:
-    many = len({point["devices"] for point in points}) * len({point["staged"] for point in points})
-    return max(LEAST_WIDTH, many * BAR + GAP, max(map(len, group.split("\n"))) * LABEL_CHARACTER)
+def _placed(points: Sequence[Row]) -> list[list[Row]]:
+    """Give the points with the place `x` [pixel] of their bar, `at` of their number, line by line.
+
+    The bars of one number of devices stand together, and so do the numbers of a group, which begins
+    at `begin`.
+    """
+    lines: list[list[Row]] = [[]]
+    begin = 0.0
+    for group in dict.fromkeys(point["group"] for point in points):
+        held = [point for point in points if point["group"] == group]
+        x, placed = begin + BAR / 2, []
+        for number in dict.fromkeys(point["devices"] for point in held):
+            mine = [point for point in held if point["devices"] == number]
+            staged = [name for name in STAGED if any(point["staged"] == name for point in mine)]
+            at = x + (len(staged) - 1) * BAR / 2
+            placed += [
+                {**point, "x": x + staged.index(point["staged"]) * BAR, "at": at, "begin": begin}
+                for point in mine
+            ]
+            x += len(staged) * BAR + GAP / 2
+        words = max(map(len, group.split("\n"))) * LABEL_CHARACTER
+        width = max(x - begin - BAR / 2, words) + GAP
+        if lines[-1] and begin + width > ROW_ROOM:
+            lines.append([])
+            placed = [
+                {**point, "begin": 0.0} | {k: point[k] - begin for k in ("x", "at")}
+                for point in placed
+            ]
+            begin = 0.0
+        lines[-1] += placed
+        begin += width
+    return lines
 
 
-def _panel(
-    group: str,
-    points: Sequence[Row],
-    used: Sequence[str],
-    width: float,
-    top: float,
-    *,
-    first: bool,
-) -> Any:
-    staged = [name for name in used if any(point["staged"] == name for point in points)]
+def _line(title: str, points: Sequence[Row], used: Sequence[str], top: float) -> Any:
+    width = max(
+        max(point["begin"] + max(map(len, point["group"].split("\n"))) * LABEL_CHARACTER,
+            point["x"] + BAR)
+        for point in points
+    )  # fmt: skip
     x = alt.X(
-        "devices:O",
-        axis=alt.Axis(title="devices" if first else None, labelAngle=0, ticks=False),
-        scale=alt.Scale(paddingInner=0.2, paddingOuter=0.15),
-    )
-    axis = (
-        alt.Axis(title="speed (examples/s)", labelExpr=si_label(""), tickCount=4, domain=False)
-        if first
-        else alt.Axis(title=None, labels=False, ticks=False, tickCount=4, domain=False)
-    )
+        "x:Q",
+        scale=alt.Scale(domain=[0, width], nice=False, padding=0),
+        axis=alt.Axis(
+            title="devices", labels=False, ticks=False, grid=False,
+            titlePadding=24, titleAnchor="start",
+        ),
+    )  # fmt: skip
+    axis = alt.Axis(title="speed (examples/s)", labelExpr=si_label(""), tickCount=4, domain=False)
     scale = alt.Scale(domain=[0, top], nice=False)
-    offset = alt.XOffset("staged:N", scale=alt.Scale(domain=list(staged), paddingInner=0.08))
     colour = alt.Color(
         "staged:N",
         scale=alt.Scale(domain=list(used), range=[COLOURS[STAGED.index(name)] for name in used]),
         legend=alt.Legend(title="input read from", orient="top"),
     )
-    base = over_rows(points).encode(x=x, xOffset=offset)
+    base = over_rows(points).encode(x=x)
     bars = base.mark_bar(opacity=0.55, size=BAR - 4).encode(
         y=alt.Y("bar:Q", axis=axis, scale=scale), color=colour
     )
@@ -185,9 +190,27 @@ def _panel(
         y=alt.Y("speed:Q", axis=axis, scale=scale),
         tooltip=tooltip("network", "devices", "staged", "examples_per_s", "run", "source"),
     )
-    name = (
-        over_rows([{"group": group}])
-        .mark_text(align="left", baseline="line-bottom", fontSize=11.5, color=QUIET, lineBreak="\n")
-        .encode(x=alt.value(0), y=alt.value(-6 - 14 * group.count("\n")), text="group:N")
+    numbers = sorted({(point["at"], str(point["devices"])) for point in points})
+    heads = {(point["begin"], point["group"]) for point in points}
+    upper = sorted((at, text.partition("\n")[0]) for at, text in heads if "\n" in text)
+    lower = sorted((at, text.rpartition("\n")[2]) for at, text in heads)
+    texts = [
+        _texts(numbers, x, HEIGHT + 18, align="center", color=INK),
+        _texts(upper, x, -20, align="left", color=QUIET),
+        _texts(lower, x, -6, align="left", color=QUIET),
+    ]
+    head = alt.TitleParams(title, anchor="start", frame="group", fontSize=13, color=INK, offset=6)
+    return alt.layer(bars, whiskers, runs, *filter(None, texts)).properties(
+        width=width, height=HEIGHT, title=head
     )
-    return alt.layer(bars, whiskers, runs, name).properties(width=width, height=HEIGHT)
+
+
+def _texts(places: Sequence[tuple[float, str]], x: alt.X, y: float, **style: Any) -> Any:
+    """Give texts at their `x`, all `y` pixels below the top; None for no texts."""
+    if not places:
+        return None
+    return (
+        over_rows([{"x": at, "text": text} for at, text in places])
+        .mark_text(fontSize=11.5, baseline="bottom", **style)
+        .encode(x=x, y=alt.value(y), text="text:N")
+    )

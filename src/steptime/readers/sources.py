@@ -30,7 +30,10 @@ _BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
 
 @dataclass(frozen=True)
 class Source:
-    """One file's content; `name` is its path in the folder, or in the `archive` of this name."""
+    """One file's content; `name` is its path in the folder or in the `archive`.
+
+    What is packed alone is an archive too, of one file: `x` in `x.gz`.
+    """
 
     name: str
     content: bytes
@@ -106,8 +109,10 @@ def _opened(file: IO[bytes], head: bytes, name: str) -> Iterator[Source | Unread
         file.seek(0)
     if _is_tar(head):
         yield from _members(file, archive_name=name)
+    elif packed:
+        yield _content(file, name.removesuffix(".gz"), archive=name)
     else:
-        yield _content(file, name.removesuffix(".gz") if packed else name)
+        yield _content(file, name)
 
 
 def _is_tar(head: bytes) -> bool:
