@@ -19,6 +19,7 @@ from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record
 from steptime.plots import draw
+from steptime.readers import read_path
 
 
 @pytest.fixture
@@ -158,6 +159,19 @@ def test_bars_show_every_run() -> None:
     assert text.count('"run": "2 of 2"') >= 6
     assert "allreduce" in text
     assert any("95 % interval" in line for line in spec["title"]["subtitle"])
+
+
+def test_one_strategy_is_one_group_of_bars(tmp_path: Path) -> None:
+    for gpus in (1, 2, 4):
+        text = psc_log(
+            gpus, gpus=gpus, program="CNN_MNIST_INDEPENDENT.py", placed=tuple(range(gpus)),
+            step_s=0.1, speed=5120.0,
+        )  # fmt: skip
+        (tmp_path / f"slurm-{gpus}.out").write_text(text, encoding="utf-8")
+    text = json.dumps(draw("devices", read_path(tmp_path).records))
+    assert text.count('"text": "independent"') == 1
+    assert text.count('"text": "batch 512 each"') == 1
+    assert "one of them works" not in text
 
 
 def test_many_networks_are_drawn_in_part() -> None:

@@ -110,7 +110,7 @@ def _group(bar: Row) -> str:
     """Give what the bars of a group have in common, in one line or two: how, and the batch."""
     idle = bar["num_gpu"] > bar["replicas"]
     how = bar["strategy"] or ("one of them works" if idle else "")
-    batch = f"batch {bar['batch']}{' each' if bar['replicas'] > 1 else ''}"
+    batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
     return f"{how}\n{batch}" if how else batch
 
 
