@@ -301,6 +301,8 @@ def test_the_day_is_that_of_the_run(tmp_path: Path) -> None:
     record = _one(tmp_path, psc_log(), "2018-06-01-k80:1")
     assert (record.env["date"], record.env["submitted"]) == ("2018-06-03", "2018-06-02")
     assert record.taken_at == "2018-06-03T23:59:58"
+    without = psc_log().replace("StartTime=", "Start=")
+    assert _one(tmp_path, without).env["date"] == "2018-06-03"  # as `date` printed it
 
 
 def test_of_files_of_one_content_the_deepest_is_the_original(tmp_path: Path) -> None:

@@ -347,6 +347,13 @@ def test_every_fault_of_a_mapping_is_named_at_once(tmp_path: Path) -> None:
         read_mapping(tmp_path / "m.toml")
 
 
+def test_tables_as_windows_writes_them(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(MAPPING, encoding="utf-8")
+    (tmp_path / "t.csv").write_bytes(TABLE.replace("\n", "\r\n").encode("utf-8-sig"))
+    found = read_path(tmp_path / "t.csv", read_mapping(tmp_path / "m.toml"))
+    assert len(found.records) == 3
+
+
 def test_a_mapping_of_columns_that_a_table_has_not(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text(MAPPING, encoding="utf-8")
     (tmp_path / "t.csv").write_text(TABLE.replace("depth", "dept", 1), encoding="utf-8")

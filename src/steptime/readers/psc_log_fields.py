@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _CAUSES = (  # word, what the log says
     ("slurm_time_limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT"),
     ("module_conflict_error", r"conflicts with the currently loaded module"),
@@ -93,7 +94,7 @@ def log_fields(text: str) -> Log:
     started = _first(text, r"\bStartTime=(\d{4}-\d\d-\d\dT[\d:]+)")
     return Log(
         job_id=_whole(text, r"^JobId=(\d+)"),
-        day=started[:10],
+        day=started[:10] or _printed_day(text),
         submitted=_first(text, r"\bSubmitTime=(\d{4}-\d\d-\d\d)"),
         started=started,
         cluster=_first(text, r"^SLURM_CLUSTER_NAME=(\S+)"),
@@ -135,6 +136,14 @@ def _first(text: str, pattern: str) -> str:
 def _whole(text: str, pattern: str) -> int | None:
     found = _first(text, pattern)
     return int(found) if found and len(found) <= 15 else None
+
+
+def _printed_day(text: str) -> str:
+    """Give the day that `date` prints, `Fri Jun  1 12:50:37 EDT 2018`, as 2018-06-01."""
+    found = re.search(r"^\w{3} (\w{3}) +(\d{1,2}) [\d:]{8} \w+ (\d{4})$", text, re.MULTILINE)
+    if not found or found[1] not in MONTHS:
+        return ""
+    return f"{found[3]}-{MONTHS.index(found[1]) + 1:02}-{int(found[2]):02}"
 
 
 def _number(text: str, label: str) -> float | None:

@@ -47,7 +47,7 @@ class Source:
     @property
     def head(self) -> str:
         """The first characters, by which a format is recognised."""
-        return self.content[:HEAD_BYTES].decode("utf-8", "replace")
+        return self.content[:HEAD_BYTES].decode("utf-8-sig", "replace")
 
     @property
     def tail(self) -> str:
@@ -57,7 +57,7 @@ class Source:
     @property
     def text(self) -> str:
         """The content as text; bytes that are none of UTF-8 are replaced."""
-        return self.content.decode("utf-8", "replace")
+        return self.content.decode("utf-8-sig", "replace")
 
 
 @dataclass(frozen=True)
