@@ -192,6 +192,16 @@ def test_failed_runs_of_paradnn(err: str, status: str, cause: str, tmp_path: Pat
     assert record.quantities == {}
 
 
+def test_runs_that_say_the_same_of_different_networks_are_no_duplicates(tmp_path: Path) -> None:
+    for label in (LABEL, LABEL + "0"):
+        _run(tmp_path / "fc_gpu_float32", "", "OOM", label)
+    _run(tmp_path / "fc_gpu_float32" / "copy", "", "OOM")
+    found = read_path(tmp_path)
+    assert len(found.records) == 3
+    original = f"fc_gpu_float32/copy/{LABEL}.err"
+    assert found.duplicates == {f"fc_gpu_float32/{LABEL}.err": original}
+
+
 def test_a_run_of_paradnn_without_errors_or_label(tmp_path: Path) -> None:
     _run(tmp_path / "fc_gpu_float32", OUT, None)
     _run(tmp_path / "fc_gpu_float32", None, ERR, "mine")

@@ -86,9 +86,9 @@ def source_key(record: Record) -> tuple[Any, ...]:
 
 
 def _mark_duplicates(done: Import) -> None:
-    files: dict[str, list[str]] = {}
+    files: dict[tuple[Any, ...], list[str]] = {}
     for record in done.records:
-        files.setdefault(record.env["source_sha256"], []).append(record.env["source_file"])
+        files.setdefault(source_key(record), []).append(record.env["source_file"])
     for names in files.values():
         original = min(names, key=lambda name: (-name.count("/"), name))
         done.duplicates |= {name: original for name in names if name != original}

@@ -93,7 +93,7 @@ def _record(run: str, out: str, err: str) -> Record:
         note=f"the flags say {', '.join(map(_said, flagged.items()))}, not the label's name"
         if flagged
         else "",
-        env={"cores": cores, "label": label},
+        env={"cores": cores, "source_entry": label},
     )
 
 
