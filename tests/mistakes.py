@@ -157,7 +157,30 @@ _ENERGY = [
     ("--diagnose --by-op", "--by-op, --dram and --nets need a network beside --diagnose"),
 ]
 
+_IMPORT = [
+    ("absent --out o", "absent: no such file or folder"),
+    (f"{LONG} --out o", "File name too long"),
+    ("file", "Missing option '-o' / '--out'"),
+    (
+        "file --out o",
+        "nothing here became a record (file: no known format: begins with 'no folder'",
+    ),
+    ("junk.json --out o", "no known format: binary data"),
+    ("empty.json --out o", "no known format: an empty file"),
+    ("empty --out o", "readme: no known format: an empty file"),
+    ("timings.csv --out file", "file: is a file, not a folder of records"),
+    ("file --out o --mapping absent.toml", "mapping 'absent.toml': no such file"),
+    ("file --out o --mapping junk.toml", "mapping 'junk.toml': is no TOML"),
+    ("file --out o --mapping empty.toml", "empty.toml: name: Field required; source: Field"),
+    ("file --out o --mapping deep.toml", "mapping 'deep.toml': is no TOML"),
+    ("file --out o --mappin m.toml", "did you mean '--mapping'?"),
+]
 LINES = [
+    *((f"import {words}", message) for words, message in _IMPORT),
+    ("table records --format cvs", "unknown --format 'cvs'; did you mean 'csv'?"),
+    (f"table records --format {LONG}", f"unknown --format '{LONG[:60]}...'"),
+    ("compare records --any-dtype", "--any-dtype goes with --platforms A,B"),
+    ("plot device --in records -o p.svg", "unknown plot 'device'; did you mean 'devices'?"),
     *((f"predict {file} --device T4", message) for file, (_, message) in NETWORKS.items()),
     *((f"count {file}", message) for file, (_, message) in NETWORKS.items()),
     *((f"predict fc {words}", message) for words, message in _DEVICE),

@@ -24,6 +24,8 @@ FILES: dict[str, str | bytes] = {
     "junk.toml": bytes(range(256)) * 4,
     "junk.json": bytes(range(256)) * 4,
     "empty.toml": "",
+    "timings.csv": ",mean_speed,Mean_Time_Per_Step,speed_uncertainty,Speed_Jitter,gpu_type,num_gpu,"
+    "staged_from\n0,5000,0.01,1,2,k80,2,$LOCAL\n",
     "empty.json": "",
     "deep.toml": "family = " + "[" * 50_000,
     "deep.json": "[" * 50_000,
@@ -217,6 +219,7 @@ READERS = {  # command: (before the folder, after it)
     "export": ("--in", "-o t.csv"),
     "compare": ("", ""),
     "report": ("", "-o r.html"),
+    "table": ("", ""),
     "plot": ("--in", "memory -o p.svg"),
 }
 

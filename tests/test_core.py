@@ -127,6 +127,7 @@ def test_a_number_keeps_four_digits(value: float, unit: str) -> None:
 
 def test_quantities_wear_their_units() -> None:
     ends = {"s": "_s", "byte": "_bytes", "FLOP": "flop", "J": "_j", "W": "_w"}
+    ends |= {"/s": "_per_s", "FLOP/s": "_flop_per_s", "FLOP/byte": "_byte", "": ""}
     for name, (unit, meaning) in QUANTITIES.items():
         assert unit == "1" or name.endswith(ends[unit])
         assert meaning

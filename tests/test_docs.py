@@ -46,14 +46,17 @@ from steptime.measure.contract import BACKENDS, Options, method
 from steptime.models import FAMILIES, family
 from steptime.ops import OPS, cost_of, outputs_of
 from steptime.predict import cost_model
+from steptime.readers.csv_mapping import check_mapping
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import Experiment, Sample, check_experiment, read_experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXACT = ("count", "predict", "explain", "split", "scale", "energy", "list")
-QUICK = (*EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor")
 SLOW = ("run", "sweep", "probe", "quickstart", "data")
+QUICK = (
+    *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
+)  # fmt: skip
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands
 
 Example = tuple[str, str, str]  # page, command line, output shown
@@ -127,6 +130,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
     _fill(folder / "results")
     shutil.copytree(ROOT / "examples", folder / "examples")
+    (table,) = _blocks(ROOT / "docs/importing.md", "csv")
+    (folder / "timings.csv").write_text(table, encoding="utf-8")
     return folder
 
 
@@ -305,6 +310,8 @@ def test_toml_examples(page: str, block: str) -> None:
         assert cells_of(check_experiment(table, page), page)[0]
     elif "peak_TFLOP_per_s" in table:
         assert device_from_table(table, page).source
+    elif "quantities" in table:
+        assert check_mapping(table, page).columns
     elif "GB_per_s" in table:
         assert link_from_table(table, page).source
     else:
@@ -390,6 +397,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "explore": "explore --models fc,nin -o keys.html",
     "energy": "energy fc",
     "doctor": "doctor",
+    "import": "import timings.csv --mapping timings.toml --out keys",
     "compare": "compare results",
     "query": "query 'FROM records' --in results",
     "export": "export --in results -o keys.csv",
@@ -400,6 +408,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
 
 @pytest.mark.parametrize("command", KEYS)
 def test_keys_of_json(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _write_files("commands.md", KEYS[command], place)
     assert run([*shlex.split(KEYS[command]), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     tops = document if isinstance(document, list) else [document]
@@ -413,6 +422,25 @@ def test_keys_of_json(command: str, place: Path, capsys: pytest.CaptureFixture[s
     known = named | quantities | set(QUANTITIES) | set(family("fc").parameters)
     for table in (tops[0], *inner):
         assert set(table) <= known, set(table) - known
+
+
+def test_columns_of_the_table(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from steptime.analysis.devices_table import COLUMNS
+
+    assert run(["table", "results", "--format", "json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)[0]) == list(COLUMNS)
+    assert set(_first_names(_section("docs/importing.md", "The table"))) == set(COLUMNS)
+
+
+def test_formats_and_keys_of_importing() -> None:
+    from steptime.readers import READERS
+    from steptime.readers.csv_mapping import Keys
+
+    text = _text("docs/importing.md")
+    formats = _first_names(text.partition("| format |")[2].partition("## ")[0])
+    assert formats == [*READERS, "csv"]
+    keys = _first_names(_section("docs/importing.md", "Any table"))
+    assert set(keys) == set(Keys.model_fields)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from steptime.plots.style import log_ticks, spread
 pytestmark = pytest.mark.slow
 
 RECORDS = synthetic.sweep(ops=True, failures=True)
-UNITS = ("(s)", "(FLOP/s)", "(byte)", "(examples)", "(examples/s)", "(FLOP per byte")
+UNITS = ("(s)", "(FLOP/s)", "(byte)", "(examples)", "(examples/s)", "(FLOP per byte", "devices")
 
 
 def axis_titles(spec: Any) -> Iterator[str]:
@@ -80,6 +80,7 @@ LACKING = {
     "throughput": synthetic.predicted(synthetic.workloads()[0]),
     "memory": [synthetic.failed(synthetic.workloads()[0], "oom", "killed", "")],
     "samples": synthetic.predicted(synthetic.workloads()[0]),
+    "devices": synthetic.predicted(synthetic.workloads()[0]),
 }
 
 

@@ -14,6 +14,7 @@ import synthetic
 from steptime import store
 from steptime.core.errors import InputError
 from steptime.core.record import Record
+from steptime.plots import PLOTS
 from steptime.report import write_report
 from steptime.report.headline import numbers, sentences
 from steptime.report.page import page
@@ -80,10 +81,7 @@ def test_nothing_is_fetched_from_anywhere(whole: str) -> None:
 
 def test_every_plot_and_every_network_is_there(whole: str) -> None:
     seen = Page(whole)
-    assert set(seen.json) == {
-        f"spec-{kind}"
-        for kind in ("roofline", "ops", "predicted", "throughput", "memory", "samples")
-    }
+    assert set(seen.json) == {f"spec-{kind}" for kind in PLOTS}
     for text in seen.json.values():
         assert json.loads(text)["$schema"]
     assert sum(1 for tag, a in seen.tags if tag == "th" and a.get("scope") == "row") >= 24
@@ -116,7 +114,7 @@ def test_whatever_a_record_says_is_text(tmp_path: Path) -> None:
     write_report(folder, tmp_path / "x.html")
     seen = Page((tmp_path / "x.html").read_text())
     assert not any(tag in ("img", "b") for tag, _ in seen.tags)
-    assert sum(tag == "script" for tag, _ in seen.tags) == 2 + 6
+    assert sum(tag == "script" for tag, _ in seen.tags) == 2 + len(PLOTS)
     assert EVIL in seen.text
 
 

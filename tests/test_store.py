@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -187,6 +188,34 @@ def _fill_disk(folder: Path, answers: multiprocessing.Queue[object]) -> None:
         except store.StoreError as error:
             answers.put(str(error))
     writer.close()
+
+
+def test_many_records_are_written_at_once_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    with store.open_writer(tmp_path) as writer:
+        writer.append(RECORD)
+        monkeypatch.setattr("os.fsync", synced.append)
+        writer.append_all([RECORD] * 1000)
+        assert len(synced) == 1
+
+        def torn(descriptor: int, lines: memoryview) -> int:
+            count = real(descriptor, lines[:100])
+            monkeypatch.setattr("os.write", full)
+            return count
+
+        def full(_descriptor: int, _lines: memoryview) -> int:
+            raise OSError(28, "No space left on device")
+
+        real = os.write
+        monkeypatch.setattr("os.write", torn)
+        with pytest.raises(store.StoreError, match="No space left"):
+            writer.append_all([RECORD] * 10)
+        monkeypatch.setattr("os.write", real)
+        writer.append_all([])
+        writer.append(RECORD)
+    assert store.load(tmp_path, pytest.fail) == [RECORD] * 1002
 
 
 def test_a_full_disk_is_one_line_and_earlier_records_stay(tmp_path: Path) -> None:

@@ -50,12 +50,8 @@ class Writer:
         self.append_all([record])
 
     def append_all(self, records: Iterable[Record]) -> None:
-        """Put all of `records` on the disk, or none of them, as `append` does one."""
-        text = "".join(
-            json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False) + "\n"
-            for record in records
-        )
-        lines = text.encode()
+        """Put all of `records` on the disk, or none of them; raises as `append`."""
+        lines = "".join(f"{_line(record)}\n" for record in records).encode()
         try:
             _write_all(self._descriptor, lines)
             os.fsync(self._descriptor)
@@ -78,9 +74,14 @@ class Writer:
         self.close()
 
 
-def _write_all(descriptor: int, line: bytes) -> None:
-    while line:
-        line = line[os.write(descriptor, line) :]
+def _line(record: Record) -> str:
+    return json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False)
+
+
+def _write_all(descriptor: int, lines: bytes) -> None:
+    rest = memoryview(lines)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def open_writer(folder: Path) -> Writer:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -59,10 +59,18 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
     return pairing
 
 
-def two_platforms(records: Sequence[Record], a: str, b: str, quantity: str = "step_s") -> Pairing:
+def two_platforms(
+    records: Sequence[Record],
+    a: str,
+    b: str,
+    quantity: str = "step_s",
+    *,
+    any_dtype: bool = False,
+) -> Pairing:
     """Give platform `b` beside platform `a`, measured with measured, predicted with predicted.
 
-    Raises `InputError` for a platform or a quantity that no record has.
+    With `any_dtype` a network in one type is paired with itself in another. Raises `InputError` for
+    a platform or a quantity that no record has.
     """
     known = dict.fromkeys(record.platform for record in records)
     for platform in (a, b):
@@ -74,7 +82,12 @@ def two_platforms(records: Sequence[Record], a: str, b: str, quantity: str = "st
     return _alike(
         [record for record in records if record.platform == a],
         [record for record in records if record.platform == b],
-        lambda r: (r.workload.key, r.scope, r.origin, r.method.name),
+        lambda r: (
+            (replace(r.workload, dtype="") if any_dtype else r.workload).key,
+            r.scope,
+            r.origin,
+            r.method.name,
+        ),
         quantity,
         {"a": f"on {a}", "b": f"on {b}"},
     )
@@ -265,6 +278,7 @@ def _value(group: Group, quantity: str) -> Row:
         "method": last.method.name,
         "version": last.method.version,
         "platform": last.platform,
+        "dtype": last.workload.dtype,
     }
     # a prediction that says "does not fit" still says how long a step would take
     held = good(group, quantity) if last.origin == "measured" else group

@@ -45,7 +45,11 @@ COLUMNS: Mapping[str, type] = {
     "speed_uncertainty_per_s": float,
     "speed_jitter_per_s": float,
     "infeed": float,
-    **{name: float for name in QUANTITIES if name != "step_s"},
+    **{
+        name: float
+        for name in QUANTITIES
+        if name != "step_s" and not name.startswith("published_")  # these follow where they occur
+    },
     "round": int,
     "taken_at": str,
     "host": str,

@@ -82,6 +82,9 @@ def compare(
         str | None,
         typer.Option("--platforms", metavar="A,B", help="Platform B against A, in one folder."),
     ] = None,
+    any_dtype: Annotated[
+        bool, typer.Option("--any-dtype", help="With --platforms: pair types with other types.")
+    ] = False,
     quantity: Annotated[
         str, typer.Option("--quantity", metavar="NAME", help="step_s, peak_memory_bytes, ...")
     ] = "step_s",
@@ -95,6 +98,8 @@ def compare(
 
     if len(folders) > 2 or (platforms and len(folders) > 1):
         raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
+    if any_dtype and not platforms:
+        raise InputError("--any-dtype goes with --platforms A,B")
     records = _load(folders[0])
     if len(folders) == 2:
         found = pairs.two_folders(records, _load(folders[1]), quantity)
@@ -103,7 +108,7 @@ def compare(
         sides = [name.strip() for name in platforms.split(",")]
         if len(sides) != 2:
             raise InputError(f"--platforms is two names, A,B, not {shorten(platforms)}")
-        found = pairs.two_platforms(records, sides[0], sides[1], quantity)
+        found = pairs.two_platforms(records, sides[0], sides[1], quantity, any_dtype=any_dtype)
     else:
         found = pairs.predicted_and_measured(records, quantity)
         sides = ["predicted", "measured"]
@@ -128,7 +133,10 @@ def _show_pairs(document: dict[str, Any]) -> None:
         _show_table(document, judged)
     else:
         output.note(f"nothing to compare: no network has its {quantity} on both sides")
-    if rows and not judged:
+    if rows and document["a"] != "predicted" and not judged:
+        mean = summary["geometric_mean_ratio"]
+        output.note(f"b / a is {mean:.3g} in the geometric mean ({summary['pairs']} pairs)")
+    elif rows and not judged:
         output.note(
             f"a is off from b by {summary['median_error']:.0%} in the median "
             f"({summary['pairs']} pairs); b / a is {summary['geometric_mean_ratio']:.3g} in the "
@@ -142,7 +150,7 @@ def _show_pairs(document: dict[str, Any]) -> None:
 
 def _show_table(document: dict[str, Any], judged: bool) -> None:
     quantity = document["quantity"]
-    columns = ["network", "platform", "method", "a", "b", "b / a", "95 %"]
+    columns = ["network", "platform", "type", "method", "a", "b", "b / a", "95 %"]
     output.table(
         f"{quantity}: b = {document['b']} against a = {document['a']}",
         [*columns, "verdict on b"] if judged else columns,
@@ -157,7 +165,8 @@ def _pair_cells(row: dict[str, Any], quantity: str, judged: bool) -> list[object
     cells = [
         row["name"] + (f" {row['scope']}" if row["scope"] else ""),
         row["platform"],
-        _methods(row),
+        _either(row, "dtype"),
+        _either(row, "method"),
         _said(row["a"]["value"], quantity),
         _said(row["b"]["value"], quantity),
         f"{row['ratio']:.3g}",
@@ -166,8 +175,8 @@ def _pair_cells(row: dict[str, Any], quantity: str, judged: bool) -> list[object
     return [*cells, row["verdict"]] if judged else cells
 
 
-def _methods(row: dict[str, Any]) -> str:
-    return " | ".join(dict.fromkeys((row["a"]["method"], row["b"]["method"])))
+def _either(row: dict[str, Any], name: str) -> str:
+    return " | ".join(dict.fromkeys((row["a"][name], row["b"][name])))
 
 
 def _said(value: float, quantity: str) -> str:
@@ -200,7 +209,7 @@ def plot(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND", help="roofline, ops, predicted, throughput, memory or samples."
+            metavar="KIND", help="roofline, ops, predicted, throughput, memory, samples or devices."
         ),
     ],
     in_dir: options.Folder,

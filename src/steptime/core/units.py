@@ -19,6 +19,23 @@ QUANTITIES = {  # name: (unit, meaning)
     "loss": ("1", "loss of the last step of a training"),
     "energy_j": ("J", "energy of a step"),
     "power_w": ("W", "mean power"),
+    "published_speed_per_s": ("/s", "examples a second, as published"),
+    "published_speed_uncertainty_per_s": ("/s", "its uncertainty, as published"),
+    "published_speed_jitter_per_s": ("/s", "its jitter, as published"),
+    "published_steps_per_s": ("/s", "steps a second in each interval of a log"),
+    "published_flop_per_s": ("FLOP/s", "floating-point operations a second, as published"),
+    "published_flop": ("FLOP", "floating-point operations of a step, as published"),
+    "published_flop_per_parameter_byte": ("FLOP/byte", "FLOP of a step over bytes of weights"),
+    "published_parameters": ("1", "trainable numbers, as published"),
+    "published_time_share": ("1", "share of the step's time"),
+    "published_flop_share": ("1", "share of the peak, the best of the profiles"),
+    "published_flop_shares": ("1", "share of the peak in each profile"),
+    "published_bandwidth_share": ("1", "share of the peak memory bandwidth"),
+    "published_traffic_bytes": ("byte", "bytes of memory in a profile"),
+    "published_intensity_flop_per_byte": ("FLOP/byte", "FLOP over bytes of memory in a profile"),
+    "published_infeed_share": ("1", "share of the time spent waiting for input"),
+    "published_infeed_share_std": ("1", "its deviation from step to step"),
+    "published_infeed_shares": ("1", "share of the time waiting for input in each profile"),
 }
 
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -18,6 +18,7 @@ PLOTS = {
     "throughput": "steptime.plots.throughput:chart",
     "memory": "steptime.plots.memory:chart",
     "samples": "steptime.plots.samples:chart",
+    "devices": "steptime.plots.devices:chart",
 }
 
 

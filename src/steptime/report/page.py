@@ -22,7 +22,7 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'"
 )
-FOLDED = ("samples",)  # drawn, but shown only when asked for
+FOLDED = ("samples", "devices")  # drawn, but shown only when asked for
 
 
 def page(records: Sequence[Record], name: str) -> tuple[str, Row]:

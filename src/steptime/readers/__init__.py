@@ -1,0 +1,131 @@
+"""Other people's results as records of origin "published".
+
+A reader is a module with `SOURCE`, where such results are from, `recognises(source) -> bool`, which
+looks at the name and the first characters, and `read(sources) -> Found`, which gets the sources
+that belong together. These are one, but where the module has `together(name) -> str`: then they are
+those of equal text.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.record import Quantity, Record
+from steptime.readers.found import Found
+from steptime.readers.sources import Source, Unread, sources_at
+
+if TYPE_CHECKING:
+    from steptime.readers.csv_mapping import Mapped
+
+READERS = {
+    "psc-log": "steptime.readers.psc_log",
+    "psc-collector": "steptime.readers.psc_collector",
+    "paradnn-json": "steptime.readers.paradnn_json",
+    "paradnn-log": "steptime.readers.paradnn_log",
+    "pytorch-paradnn": "steptime.readers.pytorch_paradnn",
+}
+
+NO_FORMAT = "no known format"
+
+
+@dataclass
+class Import:
+    """What became of everything at a path.
+
+    `formats` counts the files that each reader took. `duplicates` gives for a file the one that has
+    the same content: of equal files the one that lies deepest, by name, is taken for the original.
+    """
+
+    files: int = 0
+    records: list[Record] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    formats: Counter[str] = field(default_factory=Counter)
+    duplicates: dict[str, str] = field(default_factory=dict)
+
+
+def read_path(path: Path, mapping: Mapped | None = None) -> Import:
+    """Give the records of all files at `path`, and what was not read.
+
+    With a `mapping` CSV files are read by it, whatever they are. Raises `InputError` where the path
+    does not exist.
+    """
+    readers: dict[str, Any] = {"csv": mapping} if mapping else {}
+    readers |= {name: importlib.import_module(module) for name, module in READERS.items()}
+    done = Import()
+    held: dict[tuple[str, str], list[Source]] = {}
+    for source in sources_at(path):
+        done.files += 1
+        if isinstance(source, Unread):
+            done.unread.append(source)
+            continue
+        name = next((name for name, one in readers.items() if one.recognises(source)), None)
+        if name is None:
+            done.unread.append(Unread(source.name, None, f"{NO_FORMAT}: {_seen(source)}"))
+            continue
+        together: Callable[[str], str] | None = getattr(readers[name], "together", None)
+        if together:
+            held.setdefault((name, together(source.name)), []).append(source)
+        else:
+            _take(done, name, readers[name], [source])
+    for (name, _), group in held.items():
+        _take(done, name, readers[name], group)
+    _mark_duplicates(done)
+    return done
+
+
+def source_key(record: Record) -> tuple[Any, ...]:
+    """Give what is equal for records of one content and entry, wherever the file lies."""
+    return tuple(record.env.get(name) for name in ("source_sha256", "source_entry", "mapping"))
+
+
+def _mark_duplicates(done: Import) -> None:
+    files: dict[tuple[Any, ...], list[str]] = {}
+    for record in done.records:
+        files.setdefault(source_key(record), []).append(record.env["source_file"])
+    for names in files.values():
+        original = min(names, key=lambda name: (-name.count("/"), name))
+        done.duplicates |= {name: original for name in names if name != original}
+    done.records = [
+        replace(one, env={**one.env, "duplicate_of": done.duplicates.get(one.env["source_file"])})
+        for one in done.records
+    ]
+
+
+def _take(done: Import, name: str, reader: Any, group: Sequence[Source]) -> None:
+    try:
+        found: Found = reader.read(group)
+    except InputError as error:
+        found = Found(unread=(Unread(group[0].name, None, str(error)),))
+    about = {
+        "source": reader.SOURCE,
+        "source_file": group[0].name,
+        "source_archive": group[0].archive,
+        "source_sha256": "+".join(one.sha256 for one in group),
+    }
+    for one in found.records:
+        if all(map(_finite, one.quantities.values())):
+            done.records.append(replace(one, env={**about, **one.env}))
+        else:
+            entry = one.env.get("source_entry")
+            done.unread.append(Unread(group[0].name, entry, "a number is too large"))
+    done.unread += found.unread
+    done.formats[name] += len(group)
+
+
+def _finite(quantity: Quantity) -> bool:
+    return all(map(math.isfinite, (*quantity.samples, quantity.value or 0.0)))
+
+
+def _seen(source: Source) -> str:
+    if not source.content:
+        return "an empty file"
+    if b"\0" in source.content[:1000]:
+        return "binary data"
+    return f"begins with {shorten(source.head.lstrip().partition(chr(10))[0].strip())}"

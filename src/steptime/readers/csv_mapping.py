@@ -1,0 +1,214 @@
+"""CSV files of any columns, read as a mapping file says."""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from steptime.build import make_workload, read_model, read_table
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.record import STATUSES, Method, Quantity, Record
+from steptime.core.units import QUANTITIES
+from steptime.readers.csv_rows import Row, csv_table, number, positive
+from steptime.readers.found import Found
+from steptime.readers.platforms import platform_of
+from steptime.readers.sources import Source, Unread
+
+ENDINGS = (".csv", ".tsv", ".txt")
+
+
+def _template(text: str) -> str:
+    try:
+        parts = list(string.Formatter().parse(text))
+    except ValueError as error:
+        raise ValueError(f"is no text with {{columns}}: {error}") from None
+    if any(name == "" or form or turned for _, name, form, turned in parts):
+        raise ValueError("a column stands in braces, {column}, and nothing else does")
+    return text
+
+
+def _number_as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Template = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_template)]
+
+
+class Amount(BaseModel):
+    """Where a quantity stands: in SI it is the cell times `scale`, `inverse` one over that."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    column: str
+    scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    inverse: bool = False
+
+
+class Rule(BaseModel):
+    """A row whose `column` holds the text `equals` has this status."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    column: str
+    equals: str
+    status: str
+    cause: str = ""
+
+
+class Keys(BaseModel):
+    """The keys of a mapping file; a text may name columns in braces."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str = Field(min_length=1)
+    source: str = Field(min_length=1)
+    model: Template
+    platform: Template
+    batch: Template
+    quantities: dict[str, Amount] = Field(min_length=1)
+    version: Template = "unknown"
+    dtype: Template = "float32"
+    phase: Template = "train"
+    optimizer: Template = "sgd"
+    replicas: Template = "1"
+    scope: Template = ""
+    options: dict[str, Template] = {}
+    words: dict[str, dict[str, str]] = {}
+    status: tuple[Rule, ...] = ()
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A reader of CSV files by the keys of one file, whose content has the hash `sha256`."""
+
+    keys: Keys
+    sha256: str
+
+    @property
+    def SOURCE(self) -> str:  # noqa: N802  # as the readers that are modules have it
+        """Who measured what the mapping is for."""
+        return self.keys.source
+
+    def recognises(self, source: Source) -> bool:
+        """Whether this is a table, by its name."""
+        return source.name.lower().endswith(ENDINGS)
+
+    def read(self, group: Sequence[Source]) -> Found:
+        """Give a record a row; raises `InputError` for a column that the file has not."""
+        (source,) = group
+        table = csv_table(source, self.keys.delimiter)
+        for column in self.columns:
+            if column not in table.columns:
+                raise unknown("column", column, table.columns)
+        records: list[Record] = []
+        unread: list[Unread] = []
+        for found in table.rows:
+            if isinstance(found, Unread):
+                unread.append(found)
+                continue
+            line, row = found
+            try:
+                records.append(self._record(row, line))
+            except InputError as error:
+                unread.append(Unread(source.name, line, str(error)))
+        return Found(tuple(records), tuple(unread))
+
+    @cached_property
+    def columns(self) -> Sequence[str]:
+        """The columns that the mapping names."""
+        keys = self.keys
+        texts = [value for value in keys.__dict__.values() if isinstance(value, str)]
+        named = [
+            column
+            for text in (*texts, *keys.options.values())
+            for _, column, _, _ in string.Formatter().parse(text)
+            if column and text not in (keys.name, keys.source, keys.delimiter)
+        ]
+        named += [one.column for one in keys.quantities.values()]
+        named += [one.column for one in keys.status]
+        return list(dict.fromkeys([*named, *keys.words]))
+
+    def _record(self, row: Row, line: int) -> Record:
+        keys = self.keys
+        said = {name: keys.words.get(name, {}).get(cell, cell) for name, cell in row.items()}
+
+        def text(template: str) -> str:
+            return template.format_map(said)
+
+        rule = next((one for one in keys.status if row[one.column] == one.equals), None)
+        workload = make_workload(
+            read_model(_network(text(keys.model))),
+            batch=text(keys.batch),
+            dtype=text(keys.dtype),
+            phase=text(keys.phase),
+            optimizer=text(keys.optimizer),
+            replicas=text(keys.replicas),
+        )
+        ok = rule is None or rule.status == "ok"
+        return Record(
+            origin="published",
+            method=Method(
+                keys.name, text(keys.version), {k: text(v) for k, v in keys.options.items()}
+            ),
+            workload=workload,
+            platform=platform_of(text(keys.platform)),
+            quantities=_quantities(row, keys.quantities) if ok else {},
+            status=rule.status if rule else "ok",
+            cause=rule.cause if rule else "",
+            scope=text(keys.scope),
+            env={"source_entry": line, "mapping": self.sha256},
+        )
+
+
+def _network(text: str) -> str:
+    if "/" in text or "." in text:
+        raise InputError(f"model {shorten(text)}: a family or a named network, not a file")
+    return text
+
+
+def _quantities(row: Row, amounts: Mapping[str, Amount]) -> Mapping[str, Quantity]:
+    found = {}
+    for name, amount in amounts.items():
+        above_zero = amount.inverse or QUANTITIES[name][0] == "s"
+        value = (positive if above_zero else number)(row, amount.column) * amount.scale
+        if above_zero and not value:
+            raise InputError(f"{amount.column}: too small: {shorten(row[amount.column])}")
+        found[name] = Quantity(1 / value if amount.inverse else value)
+    return found
+
+
+def read_mapping(path: Path) -> Mapped:
+    """Give the reader that a TOML file says; raises `InputError` naming every fault."""
+    return check_mapping(read_table(str(path), "mapping"), str(path))
+
+
+def check_mapping(table: object, where: str) -> Mapped:
+    """Give the reader that a table says; raises `InputError` with all faults on one line."""
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: a mapping is a table, not {shorten(table)}")
+    for key in table:
+        if key not in Keys.model_fields:
+            raise unknown("key", key, Keys.model_fields, where)
+    try:
+        keys = Keys.model_validate(table)
+    except ValidationError as error:
+        faults = "; ".join(map(_fault, error.errors()[:10]))
+        raise InputError(f"{where}: {faults}") from None
+    for name in keys.quantities:
+        if name not in QUANTITIES:
+            raise unknown("quantity", name, QUANTITIES, where)
+    for rule in keys.status:
+        if rule.status not in STATUSES:
+            raise unknown("status", rule.status, STATUSES, where)
+    content = hashlib.sha256(keys.model_dump_json().encode()).hexdigest()
+    return Mapped(keys, content)
+
+
+def _fault(fault: Mapping[str, Any]) -> str:
+    place = ".".join(str(part) for part in fault["loc"])
+    return f"{place}: {fault['msg'].removeprefix('Value error, ')}"

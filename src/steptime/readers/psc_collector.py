@@ -1,0 +1,77 @@
+"""The table that the collector of the PSC logs writes, one row a log.
+
+It has no batch and no strategy. The batch is speed x time, because the logs divide the one by the
+other; whether several GPUs shared a step cannot be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from steptime.build import make_workload, read_model
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.record import Method, Quantity, Record
+from steptime.readers.csv_rows import Row, csv_table, number, positive
+from steptime.readers.found import Found
+from steptime.readers.platforms import platform_of
+from steptime.readers.sources import Source, Unread
+
+SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
+QUANTITIES = {
+    "Mean_Time_Per_Step": "step_s",
+    "mean_speed": "published_speed_per_s",
+    "speed_uncertainty": "published_speed_uncertainty_per_s",
+    "Speed_Jitter": "published_speed_jitter_per_s",
+}
+STAGED = {"$LOCAL": "local", "$SCRATCH": "shared"}
+COLUMNS = (*QUANTITIES, "gpu_type", "num_gpu", "staged_from")
+INDEX = ("", "Unnamed: 0")  # what pandas writes before the columns
+NOTE = "the batch is speed x time; whether the GPUs shared a step is not said"
+
+
+def recognises(source: Source) -> bool:
+    """Whether the first line names the columns of the collector, and no others."""
+    first = {name.strip() for name in source.head.partition("\n")[0].split(",")}
+    return set(COLUMNS) <= first <= {*COLUMNS, *INDEX}
+
+
+def read(group: Sequence[Source]) -> Found:
+    """Give a record a row."""
+    (source,) = group
+    records: list[Record] = []
+    unread: list[Unread] = []
+    for found in csv_table(source).rows:
+        if isinstance(found, Unread):
+            unread.append(found)
+            continue
+        line, row = found
+        try:
+            records.append(_record(row, line))
+        except InputError as error:
+            unread.append(Unread(source.name, line, str(error)))
+    return Found(tuple(records), tuple(unread))
+
+
+def _record(row: Row, line: int) -> Record:
+    if row["staged_from"] not in STAGED:
+        raise unknown("staged_from", row["staged_from"], STAGED)
+    batch = positive(row, "mean_speed") * positive(row, "Mean_Time_Per_Step")
+    if batch < 0.5 or abs(batch - round(batch)) > 1e-3:
+        raise InputError(f"mean_speed x Mean_Time_Per_Step is no batch: {batch:.6g}")
+    devices = positive(row, "num_gpu")
+    if devices != int(devices):
+        raise InputError(f"num_gpu: a whole number, not {shorten(row['num_gpu'])}")
+    options = {
+        "gpu": row["gpu_type"],
+        "devices": int(devices),
+        "staging": STAGED[row["staged_from"]],
+    }
+    return Record(
+        origin="published",
+        method=Method("psc-collector", "unknown", options),
+        workload=make_workload(read_model("deep_mnist"), batch=round(batch), optimizer="adam"),
+        platform=platform_of(row["gpu_type"]),
+        quantities={ours: Quantity(number(row, name)) for name, ours in QUANTITIES.items()},
+        note=NOTE,
+        env={"source_entry": line, "batch_source": "implied"},
+    )

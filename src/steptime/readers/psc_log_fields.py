@@ -1,0 +1,189 @@
+"""The fields of one Slurm log of Deep MNIST, and of its file name, each as it is written there."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+_NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_CAUSES = (  # word, what the log says
+    ("slurm_time_limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT"),
+    ("module_conflict_error", r"conflicts with the currently loaded module"),
+    ("slurm_cancelled", r"CANCELLED AT \S+ \*\*\*"),
+    ("script_not_found", r"can't open file"),
+    ("python_syntax_error", r"^SyntaxError:"),
+    ("import_error_glibcxx", r"^ImportError: .{0,500}GLIBCXX_\S{1,50} not found"),
+    ("import_error_no_module", r"^(?:ImportError|ModuleNotFoundError): No module named"),
+    ("illegal_instruction", r"\bIllegal instruction\b"),
+)
+
+
+@dataclass(frozen=True)
+class FileName:
+    """What the name of a log claims; "" and None where it says nothing."""
+
+    gpu: str = ""
+    cpu: str = ""
+    count: int | None = None
+    batch: int | None = None
+    staging: str = ""
+    mode: str = ""
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a log says; "" and None where it says nothing."""
+
+    job_id: int | None
+    day: str
+    submitted: str
+    started: str
+    cluster: str
+    partition: str
+    node: str
+    tasks: int | None
+    cpus: int | None
+    gpu_type: str
+    gpu_count: int | None
+    gpu_full_name: str
+    gpu_product: str
+    cpu_product: str
+    gpus_used: int | None
+    sees_no_gpu: bool
+    program: str
+    tensorflow: str
+    mode: str
+    staging: str
+    batch: int | None
+    step_s: float | None
+    speed: float | None
+    uncertainty: float | None
+    jitter: float | None
+    accuracy: float | None
+    causes: tuple[str, ...]
+    is_benchmark: bool
+
+
+def file_name(path: str) -> FileName:
+    """Give what a name such as `2018-07-05-CPU-RM:E5-2695-V2:8:32:scratch` claims."""
+    first, *rest = path.rpartition("/")[2].split(":")
+    start = re.fullmatch(r"\d{4}-?\d\d-?\d\d-(?:(CPU)-\w+|(?:GPU-)?(\w+))", first)
+    if not start:
+        return FileName()
+    cpu = rest.pop(0) if start[1] and rest else ""
+    numbers = [int(word) for word in rest if re.fullmatch(r"\d{1,9}", word)]
+    return FileName(
+        gpu=start[2] or "",
+        cpu=re.sub(r"-[vV](\d+)$", r" v\1", cpu),
+        count=numbers[0] if numbers else None,
+        batch=numbers[1] if len(numbers) > 1 else None,
+        staging=next((word for word in rest if word in ("local", "scratch")), ""),
+        mode=next((word for word in rest if word in ("IN", "PS")), ""),
+    )
+
+
+def log_fields(text: str) -> Log:
+    """Give the fields of a log; standard output and error may be interleaved anywhere in it."""
+    gres = re.search(r"\bGres=gpu:(\w+):(\d{1,6})\b", text)
+    program = _first(text, r"^\+ python\d? (\S+\.py)")
+    full_name = _first(text, r"\bname: ((?:Tesla|GeForce|Quadro|NVIDIA) [\w -]*?\w)(?=,| major|$)")
+    step_s = _number(text, r"Mean Time(?: Per Step)? *: *")
+    speed = _number(text, r"Mean Speed *: *")
+    started = _first(text, r"\bStartTime=(\d{4}-\d\d-\d\dT[\d:]+)")
+    return Log(
+        job_id=_whole(text, r"^JobId=(\d+)"),
+        day=started[:10] or _printed_day(text),
+        submitted=_first(text, r"\bSubmitTime=(\d{4}-\d\d-\d\d)"),
+        started=started,
+        cluster=_first(text, r"^SLURM_CLUSTER_NAME=(\S+)"),
+        partition=_first(text, r"\bPartition=(\S+)"),
+        node=_first(text, r"^ *NodeList=(\w\S*)"),
+        tasks=_whole(text, r"\bNumTasks=(\d+)"),
+        cpus=_whole(text, r"\bNumCPUs=(\d+)"),
+        gpu_type=gres[1] if gres else "",
+        gpu_count=int(gres[2]) if gres else None,
+        gpu_full_name=full_name,
+        gpu_product=re.sub(r"^\w+ |-.*", "", full_name),
+        cpu_product=_cpu(text),
+        gpus_used=_gpus_used(text),
+        sees_no_gpu="Device mapping: no known devices" in text,
+        program=program,
+        tensorflow=_tensorflow(text),
+        mode=_mode(program),
+        staging=_staging(text),
+        batch=_whole(text, r"batch_size = (\d+)") or _whole(text, r"batch_size=(\d+)"),
+        step_s=step_s,
+        speed=speed,
+        uncertainty=_number(text, r"speed uncertainty *: *"),
+        jitter=_number(text, r"Speed Jitter *: *"),
+        accuracy=_number(text, r"test accuracy *:? *"),
+        causes=tuple(word for word, says in _CAUSES if re.search(says, text, re.MULTILINE)),
+        is_benchmark=bool(
+            speed is not None
+            or "CNN_MNIST" in program
+            or re.search(r"^JobId=\d+ JobName=\S*CNN_MNIST", text, re.MULTILINE)
+        ),
+    )
+
+
+def _first(text: str, pattern: str) -> str:
+    found = re.search(pattern, text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _whole(text: str, pattern: str) -> int | None:
+    found = _first(text, pattern)
+    return int(found) if found and len(found) <= 15 else None
+
+
+def _printed_day(text: str) -> str:
+    """Give the day that `date` prints, `Fri Jun  1 12:50:37 EDT 2018`, as 2018-06-01."""
+    found = re.search(r"^\w{3} (\w{3}) +(\d{1,2}) [\d:]{8} \w+ (\d{4})$", text, re.MULTILINE)
+    if not found or found[1] not in MONTHS:
+        return ""
+    return f"{found[3]}-{MONTHS.index(found[1]) + 1:02}-{int(found[2]):02}"
+
+
+def _number(text: str, label: str) -> float | None:
+    """Give the positive number behind a label; a line of code with the label has none there."""
+    found = _first(text, rf"(?i:{label}){_NUMBER}")
+    value = float(found) if found else math.nan
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def _cpu(text: str) -> str:
+    """Give the CPU that lscpu prints: `Intel(R) Xeon(R) CPU E5-2695 v3 @ 2.30GHz` is E5-2695 v3."""
+    product = _first(text, r"^Model name: *(.+)$").partition("@")[0]
+    return " ".join(re.sub(r"\(R\)|\(TM\)|\b(Intel|Xeon|CPU|Processor)\b", " ", product).split())
+
+
+def _gpus_used(text: str) -> int | None:
+    """Give on how many GPUs operations were placed, None where placement was not logged.
+
+    Each operation comes up to three times, as `name: (Kind)/job:.../device:GPU:0` from the placer
+    and as `name: (Kind): /job:...` on standard output; GPUs are counted, so that does not matter.
+    A line that another one breaks into has no number at its end, and is left out.
+    """
+    spot = r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d{1,3})\r?$"
+    placed = re.findall(spot, text, re.MULTILINE)
+    return len({number for kind, number in placed if kind == "GPU"}) if placed else None
+
+
+def _tensorflow(text: str) -> str:
+    versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
+    return versions[-1] if versions else ""
+
+
+def _mode(program: str) -> str:
+    if not program:
+        return ""
+    return "IN" if "INDEPENDENT" in program else "PS" if "_PS" in program else "single"
+
+
+def _staging(text: str) -> str:
+    """Give whether files were copied to the node's own disk; "" before the job got so far."""
+    if re.search(r"^\+ cd /local/", text, re.MULTILINE):
+        return "local"
+    return "scratch" if re.search(r"^\+ python", text, re.MULTILINE) else ""

@@ -1,0 +1,88 @@
+"""The CSV of pytorch-paradnn: fully connected networks, seconds for 100 steps of training.
+
+`layers` are square layers beside the input layer, so our `fc` has one more. Its columns `#params`
+(one square layer too few) and `tflops` (which follows from that) are not taken. A pair that was
+measured twice stays two records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from steptime.build import make_workload, read_model
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.record import Method, Quantity, Record
+from steptime.readers.csv_rows import Row, csv_table, number
+from steptime.readers.found import Found
+from steptime.readers.platforms import platform_of
+from steptime.readers.sources import Source, Unread
+
+SOURCE = "cissieAB/pytorch-paradnn; Jefferson Lab, CHEP 2023"
+STEPS = 100  # that a duration is of, after 30 of warm-up
+COLUMNS = ("device", "input_type", "layers", "nodes", "batch_size", "input_size", "output_size")
+DERIVED = ("#params", "tflops")
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+
+
+def recognises(source: Source) -> bool:
+    """Whether the first line names the columns of the data set."""
+    first = source.head.partition("\n")[0].replace(" ", "").split(",")
+    return {*COLUMNS, "duration"} <= {name.strip() for name in first}
+
+
+def read(group: Sequence[Source]) -> Found:
+    """Give a record a row; a duration of 0 is a network that did not fit."""
+    (source,) = group
+    table = csv_table(source)
+    records: list[Record] = []
+    known = {*COLUMNS, *DERIVED, "duration"}
+    unread = [
+        Unread(source.name, None, f"column {shorten(name)} is not known")
+        for name in table.columns
+        if name not in known
+    ]
+    for found in table.rows:
+        if isinstance(found, Unread):
+            unread.append(found)
+            continue
+        line, row = found
+        try:
+            records.append(_record(row, line))
+        except InputError as error:
+            unread.append(Unread(source.name, line, str(error)))
+    return Found(tuple(records), tuple(unread))
+
+
+def _record(row: Row, line: int) -> Record:
+    if row["input_type"] not in DTYPES:
+        raise unknown("input_type", row["input_type"], DTYPES)
+    duration = number(row, "duration")
+    if duration < 0:
+        raise InputError(f"duration: seconds, not {shorten(row['duration'])}")
+    layers = number(row, "layers")
+    if layers != int(layers):
+        raise InputError(f"layers: a whole number, not {shorten(row['layers'])}")
+    widths = ",".join(
+        f"{ours}={row[theirs]}"
+        for ours, theirs in (
+            ("nodes", "nodes"),
+            ("inputs", "input_size"),
+            ("outputs", "output_size"),
+        )
+    )
+    workload = make_workload(
+        read_model(f"fc:layers={int(layers) + 1},{widths}"),
+        batch=row["batch_size"],
+        dtype=DTYPES[row["input_type"]],
+        optimizer="adam",
+    )
+    return Record(
+        origin="published",
+        method=Method("pytorch-paradnn", "unknown", {"steps": STEPS}),
+        workload=workload,
+        platform=platform_of(row["device"]),
+        quantities={"step_s": Quantity(duration / STEPS)} if duration else {},
+        status="ok" if duration else "oom",
+        cause="" if duration else "duration 0",
+        env={"source_entry": line, "device": row["device"]},
+    )

@@ -1,0 +1,160 @@
+"""What lies at a path, file by file, as bytes: a file, a folder, a tar archive, gzip of each.
+
+Archives are read, never unpacked, so their names may be whatever they are. What cannot be read, or
+is too large, is an `Unread` with its reason.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO
+
+from steptime.core.errors import InputError
+
+LARGEST_BYTES = 64_000_000  # of one file, unpacked
+MOST_BYTES = 2_000_000_000  # of all members of an archive
+MOST_FILES = 100_000
+HEAD_BYTES = 16_384
+
+_BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file's content; `name` is its path in the folder or in the `archive`.
+
+    What is packed alone is an archive too, of one file: `x` in `x.gz`.
+    """
+
+    name: str
+    content: bytes
+    archive: str = ""
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the content."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def head(self) -> str:
+        """The first characters, by which a format is recognised."""
+        return self.content[:HEAD_BYTES].decode("utf-8-sig", "replace")
+
+    @property
+    def tail(self) -> str:
+        """The last characters."""
+        return self.content[-HEAD_BYTES:].decode("utf-8", "replace")
+
+    @property
+    def text(self) -> str:
+        """The content as text; bytes that are none of UTF-8 are replaced."""
+        return self.content.decode("utf-8-sig", "replace")
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A file, or a line or entry of one, that became no record, and why."""
+
+    file: str
+    line: int | str | None
+    reason: str
+
+
+def sources_at(path: Path) -> Iterator[Source | Unread]:
+    """Give every file at `path`, by name; raises `InputError` where there is nothing."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder")
+    if not path.is_dir():
+        yield from _file(path, _printable(path.name))
+        return
+    for number, file in enumerate(_files(path), start=1):
+        name = _printable(file.relative_to(path).as_posix())
+        if number > MOST_FILES:
+            yield Unread(name, None, f"not looked at: more than {MOST_FILES} files")
+            return
+        yield from _file(file, name)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+
+
+def _file(path: Path, name: str) -> Iterator[Source | Unread]:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            yield Unread(name, None, "is no plain file")
+            return
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+            file.seek(0)
+            yield from _opened(file, head, name)
+    except _BROKEN as error:
+        yield Unread(name, None, f"cannot be read: {_reason(error)}")
+
+
+def _opened(file: IO[bytes], head: bytes, name: str) -> Iterator[Source | Unread]:
+    packed = head.startswith(b"\x1f\x8b")
+    if packed:
+        file = gzip.open(file)  # type: ignore[assignment]  # noqa: SIM115  # the caller closes it
+        head = file.read(HEAD_BYTES)
+        file.seek(0)
+    if _is_tar(head):
+        yield from _members(file, archive_name=name)
+    elif packed:
+        yield _content(file, name.removesuffix(".gz"), archive=name)
+    else:
+        yield _content(file, name)
+
+
+def _is_tar(head: bytes) -> bool:
+    try:
+        tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+    except tarfile.TarError:
+        return False
+    return True
+
+
+def _members(file: IO[bytes], archive_name: str) -> Iterator[Source | Unread]:
+    total = 0
+    with tarfile.open(fileobj=file, mode="r|") as archive:
+        for number, member in enumerate(archive, start=1):
+            name = _printable(member.name)
+            total += member.size
+            if number > MOST_FILES or total > MOST_BYTES:
+                yield Unread(name, None, "not looked at: the archive holds too much")
+                return
+            if member.isdir():
+                continue
+            content = archive.extractfile(member) if member.isreg() else None
+            if content is None:
+                yield Unread(name, None, "is no plain file")
+            else:
+                yield _content(content, name, archive_name)
+
+
+def _content(file: IO[bytes], name: str, archive: str = "") -> Source | Unread:
+    content = file.read(LARGEST_BYTES + 1)
+    if len(content) > LARGEST_BYTES:
+        return Unread(name, None, f"holds more than {LARGEST_BYTES} bytes")
+    if content.startswith(b"\x1f\x8b"):  # a gzip file of an archive
+        unpacked = gzip.open(io.BytesIO(content))  # noqa: SIM115  # of memory, nothing to close
+        return _content(unpacked, name.removesuffix(".gz"), archive)  # type: ignore[arg-type]
+    return Source(name, content, archive)
+
+
+def _printable(name: str) -> str:
+    """Give a name without what a terminal or a file of UTF-8 cannot hold."""
+    return "".join(c if c.isprintable() else "?" for c in name)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

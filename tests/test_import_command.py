@@ -1,0 +1,183 @@
+"""Importing and the table as a user sees them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import synthetic
+from psc_log_text import psc_log
+from steptime import store
+from steptime.analysis.devices_table import COLUMNS, device_bars, device_rows
+from steptime.analysis.tables import summarize
+from steptime.build import make_workload, read_model
+from steptime.cli.main import run
+from steptime.core.record import Method, Quantity, Record
+from steptime.plots import draw
+from steptime.readers import read_path
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    (folder / "old").mkdir(parents=True)
+    for name, text in {
+        "2018-06-05-k80:1:local": psc_log(1, local=True),
+        "old/2018-06-05-k80:1:local": psc_log(1, local=True),
+        "2018-06-05-k80:2:scratch": psc_log(2, gpus=2, step_s=None),
+        "README": "of no format\n",
+    }.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert run([*words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_importing_twice_adds_nothing(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    first = _json(capsys, "import", str(logs), "--out", out, "--json")
+    assert first == {
+        "out": out,
+        "files": 4,
+        "records": 3,
+        "already_there": 0,
+        "formats": {"psc-log": 3},
+        "unread": [
+            {"file": "README", "line": None,
+             "reason": "no known format: begins with 'of no format'"}
+        ],
+        "duplicates": [
+            {"file": "2018-06-05-k80:1:local", "duplicate_of": "old/2018-06-05-k80:1:local"}
+        ],
+    }  # fmt: skip
+    before = sorted(path.name for path in Path(out).iterdir())
+    (logs / "2018-06-06-k80:1").write_text(psc_log(3), encoding="utf-8")
+    again = _json(capsys, "import", str(logs), "--out", out, "--json")
+    assert (again["records"], again["already_there"]) == (1, 3)
+    assert run(["import", str(logs), "--out", out]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [
+        f"0 records of 5 files (4 psc-log) written to {out}",
+        "4 records were there already, and are not written again",
+        "1 files have the content of another (duplicate_of)",
+        "not read: README: no known format: begins with 'of no format'",
+    ]
+    assert len(list(Path(out).iterdir())) == len(before) + 1
+    assert len(store.load(Path(out), pytest.fail)) == 4
+
+
+def test_a_handful_of_what_is_not_read_is_shown(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(20):
+        (logs / f"x{number}").write_text("x", encoding="utf-8")
+    assert run(["import", str(logs), "--out", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "not read: 13 more, all in --json"
+
+
+def test_forms_of_the_table(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    assert run(["import", str(logs), "--out", out]) == 0
+    capsys.readouterr()
+    rows = _json(capsys, "table", out, "--format", "json")
+    assert [row["status"] for row in rows] == ["ok", "failed", "ok"]
+    assert list(rows[0]) == list(COLUMNS)
+    assert run(["table", out, "--format", "csv"]) == 0
+    read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert list(read[0]) == list(COLUMNS)
+    assert [row["mean_speed"] for row in read] == ["5000.0", "", "5000.0"]
+    assert read[0]["staged_from"] == "$LOCAL"
+    for form, start in (("markdown", "| mean_speed | "), ("text", " mean_speed")):
+        assert run(["table", out, "--format", form]) == 0
+        assert capsys.readouterr().out.startswith(start)
+
+
+def test_the_table_of_measurements_is_by_the_formulas_of_the_seed() -> None:
+    record = synthetic.measured(synthetic.workloads()[0])
+    (row,) = device_rows([record, *synthetic.predicted(record.workload)])
+    summary = summarize(record.quantities["step_s"], record.workload.batch_per_replica)
+    assert row["mean_speed"] == row["mean_speed_corrected"] == summary.speed_mean
+    assert row["speed_uncertainty"] == summary.speed_uncertainty
+    assert row["Speed_Jitter"] == summary.speed_jitter
+    assert row["Mean_Time_Per_Step"] == summary.mean_s
+    assert (row["gpu_type"], row["num_gpu"]) == (record.platform, 1)
+    assert row["staged_from"] is None
+    (bar,) = device_bars([record])
+    assert bar["low"] <= bar["speed"] <= bar["high"]
+    assert bar["interval"] == "95 %"
+
+
+def _sweep_of_devices() -> list[Record]:
+    """Give measurements of 1, 2 and 4 devices, twice each, from the cluster's disk and a copy."""
+    records = []
+    for replicas in (1, 2, 4):
+        for staging in ({}, {"staging": "local"}):
+            for visit in (0, 1):
+                options = {"gpu": "v100", "input": "dataset", "strategy": "allreduce", **staging}
+                workload = make_workload(read_model("deep_mnist"), batch=64, replicas=replicas)
+                samples = tuple(0.01 * (1 + 0.01 * (i % 3) + 0.05 * visit) for i in range(9))
+                records.append(
+                    Record(
+                        "measured",
+                        Method("torch", "2.13.0", options),
+                        workload,
+                        "v100-sxm2-16gb",
+                        {"step_s": Quantity(samples=samples)},
+                        env={"round": visit},
+                    )
+                )
+    return records
+
+
+def test_a_sweep_of_devices_has_its_columns() -> None:
+    rows = device_rows(_sweep_of_devices())
+    assert {(row["num_gpu"], row["staged_from"]) for row in rows} == {
+        (number, staged) for number in (1, 2, 4) for staged in ("$LOCAL", "$SCRATCH")
+    }
+    assert {row["gpu_type"] for row in rows} == {"v100"}
+    four = next(row for row in rows if row["num_gpu"] == 4)
+    assert four["global_batch"] == 256
+    assert four["mean_speed"] == pytest.approx(256 / four["Mean_Time_Per_Step"])
+
+
+def test_bars_show_every_run() -> None:
+    spec = draw("devices", _sweep_of_devices())
+    text = json.dumps(spec)
+    assert text.count('"run": "2 of 2"') >= 6
+    assert "allreduce" in text
+    assert any("95 % interval" in line for line in spec["title"]["subtitle"])
+
+
+def test_one_strategy_is_one_group_of_bars(tmp_path: Path) -> None:
+    for gpus in (1, 2, 4):
+        text = psc_log(
+            gpus, gpus=gpus, program="CNN_MNIST_INDEPENDENT.py", placed=tuple(range(gpus)),
+            step_s=0.1, speed=5120.0,
+        )  # fmt: skip
+        (tmp_path / f"slurm-{gpus}.out").write_text(text, encoding="utf-8")
+    text = json.dumps(draw("devices", read_path(tmp_path).records))
+    assert text.count('"text": "independent"') == 1
+    assert text.count('"text": "batch 512 each"') == 1
+    assert "one of them works" not in text
+
+
+def test_many_networks_are_drawn_in_part() -> None:
+    records = [
+        synthetic.measured(make_workload(read_model(f"fc:layers=4,nodes={32 + i}"), batch=64))
+        for i in range(20)
+    ]
+    spec = draw("devices", records)
+    assert any(line.startswith("8 more rows") for line in spec["title"]["subtitle"])
