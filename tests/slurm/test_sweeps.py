@@ -82,18 +82,14 @@ def _task(folder: Path, number: int) -> int:
 
 
 def _worker(task: int) -> int:
-    """Give the process id of the worker of a task, or 0."""
-    children = Path(f"/proc/{task}/task/{task}/children").read_text().split()
-    return int(children[0]) if children else 0
+    """Give the process id of the worker of a task."""
+    return int(Path(f"/proc/{task}/task/{task}/children").read_text().split()[0])
 
 
-def _in_flight(folder: Path, number: int, restart: int = 0) -> str:
-    begun = [
-        line["cell"]
-        for line in _lines(folder / "progress" / f"{number}.{restart}.jsonl")
-        if "cell" in line
-    ]
-    return begun[-1] if begun else ""
+def _begun(folder: Path, number: int) -> list[str]:
+    """Give the cells that a task began when it was started first."""
+    path = folder / "progress" / f"{number}.0.jsonl"
+    return [line["cell"] for line in _lines(path) if "cell" in line]
 
 
 def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
@@ -109,7 +105,7 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
     k80, p100 = (int(job) for job in sent["jobs"])
 
     # two tasks of k80 run (tasks 0 and 1), all others wait
-    slurm.wait(lambda: len(_records(out)) >= 2, 20, "the first records")
+    slurm.wait(lambda: all(len(_begun(folder, n)) > 1 for n in (0, 1)), 20, "their second cells")
     status = steptime("status", out)
     assert status["queued"] + status["running"] + status["done"] == 24
     assert status["running"] == 2
@@ -119,11 +115,10 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
     }  # fmt: skip
 
     # one crashes, one stands still until its time limit
-    crashed, stopped = _in_flight(folder, 0), _in_flight(folder, 1)
-    slurm.wait(lambda: _worker(_task(folder, 0)) != 0, 10, "a worker")
-    os.kill(_worker(_task(folder, 0)), signal.SIGSEGV)
-    slurm.wait(lambda: _worker(_task(folder, 1)) != 0, 10, "a worker")
-    os.kill(_worker(_task(folder, 1)), signal.SIGSTOP)
+    first, second = (_worker(_task(folder, n)) for n in (0, 1))
+    crashed, stopped = (_begun(folder, n)[-1] for n in (0, 1))
+    os.kill(first, signal.SIGSEGV)
+    os.kill(second, signal.SIGSTOP)
 
     # one task is cancelled while it waits, its three cells with it
     slurm.run("scancel", f"{k80}_3")
@@ -131,8 +126,8 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
 
     # one node goes down under its task; the scheduler starts the task again on another one
     slurm.run("scontrol", "update", "nodename=p1", "state=resume")
-    slurm.wait(lambda: all(_in_flight(folder, n) for n in (4, 5)), 20, "tasks of p100 to begin")
-    lost = {_in_flight(folder, n) for n in (4, 5)}
+    slurm.wait(lambda: all(_begun(folder, n) for n in (4, 5)), 20, "tasks of p100 to begin")
+    lost = {_begun(folder, n)[-1] for n in (4, 5)}
     slurm.node_down("p1")
     slurm.run("scontrol", "update", "nodename=p1", "state=down", "reason=power")
     slurm.run("scontrol", "update", "nodename=k2,p2", "state=resume")
@@ -193,7 +188,7 @@ def test_a_head_node_that_goes_away_loses_nothing(
     few = {"networks": [{**EXPERIMENT["networks"][0], "layers": 1}], "staging": "shared"}
     sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
     folder = Path(steptime(*sweep)["folder"])
-    slurm.wait(lambda: _in_flight(folder, 0) != "", 20, "a task to begin")
+    slurm.wait(lambda: bool(_begun(folder, 0)), 20, "a task to begin")
     slurm.controller_stop()
     assert "ontact slurm controller" in steptime("status", out, code=1)
     slurm.wait(lambda: len(_records(out)) == 4, 30, "tasks to go on without it")
@@ -215,7 +210,7 @@ def test_a_node_that_fails_for_good_is_said_so(
     }
     sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
     folder = Path(steptime(*sweep)["folder"])
-    slurm.wait(lambda: _in_flight(folder, 0) != "", 20, "a task to begin")
+    slurm.wait(lambda: bool(_begun(folder, 0)), 20, "a task to begin")
     (node,) = {job["text"] for job in steptime("status", out)["jobs"]}
     slurm.node_down(node)
     slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=power")
@@ -241,7 +236,7 @@ def test_preemption_and_a_jobs_time_limit(
     sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
     sent = steptime(*sweep)
     folder = Path(sent["folder"])
-    slurm.wait(lambda: all(_in_flight(folder, n) for n in (0, 1)), 20, "two tasks to begin")
+    slurm.wait(lambda: all(_begun(folder, n) for n in (0, 1)), 20, "two tasks to begin")
     jobs = {job["job"]: job["text"] for job in steptime("status", out)["jobs"]}
     node = jobs[f"{sent['jobs'][0]}_0"]
     slurm.submit("true", "--partition=urgent", "--exclusive", f"--nodelist={node}")
