@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,6 +128,9 @@ def run(
     energy: Annotated[
         bool, typer.Option("--energy", help="Meter the energy of a step, in as long again.")
     ] = False,
+    replicas: options.Replicas = None,
+    strategy: options.Strategy = "allreduce",
+    no_overlap: options.NoOverlap = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Keep the record in this folder.")
     ] = None,
@@ -140,12 +144,13 @@ def run(
 
     _check_backend(backend)
     workload = options.workload_of(model, batch, dtype, phase, optimizer)
+    workload, spread = options.over_replicas(workload, replicas, strategy, no_overlap)
     build_step(workload)  # sizes that fit nowhere are refused before a worker starts
-    cell = Cell(workload, backend, _options(device, threads, compile_, tf32))
+    cell = Cell(workload, backend, replace(_options(device, threads, compile_, tf32), **spread))
     how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
     try:
-        if out is None:
+        if out is None or not workers.leads:
             record = measure_cell(workers, cell, how)
         else:
             with store.open_writer(out) as writer:
@@ -153,11 +158,10 @@ def run(
                 writer.append(record)
     finally:
         workers.close()
-    document = _measured(record)
-    if json:
-        output.emit_json(document)
-    else:
-        _show_run(document)
+    if workers.leads:
+        _tell_run(record, json)
+    elif record.status != "ok":
+        output.note(f"{workers.name}: {record.status}: {record.note}")
     return 0 if record.status == "ok" else UNSUCCESSFUL
 
 
@@ -183,6 +187,14 @@ def _peaks(record: Record) -> dict[str, float | None]:
         if device.name == record.platform:
             peaks["probed" if device.measured else "datasheet"] = device.peak_flop_per_s.get(wanted)
     return peaks
+
+
+def _tell_run(record: Record, json: bool) -> None:
+    document = _measured(record)
+    if json:
+        output.emit_json(document)
+    else:
+        _show_run(document)
 
 
 def _show_run(document: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from steptime.build import Choice, build, make_workload
 from steptime.core.errors import InputError, unknown
 from steptime.core.record import Quantity, Record, record_to_json
 from steptime.core.workload import Workload, workload_from_json
-from steptime.measure import machine
+from steptime.measure import machine, ranks
 from steptime.measure.contract import (
     BACKENDS,
     Options,
@@ -35,6 +35,8 @@ from steptime.measure.contract import (
 )
 from steptime.measure.disturbance import Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
+from steptime.measure.ranks import Rank
+from steptime.measure.team import Pace, check_apart, shared_results, take_team_samples
 from steptime.measure.timing import WARM_UP_RULE, Samples, take_samples
 
 
@@ -67,12 +69,14 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     if request["backend"] not in BACKENDS:
         raise unknown("backend", request["backend"], BACKENDS)
     options = Options(**request["options"])
-    threads = options.threads or machine.default_threads()
-    cpus = machine.bind_threads(threads)
-    options = replace(options, threads=threads)
+    rank = ranks.here()
+    sharing = 1 if rank.own_cpus else rank.local_size
+    threads = options.threads or machine.default_threads(processes=sharing)
+    cpus = machine.bind_threads(threads, rank.local_rank % sharing, sharing)
+    options = replace(options, threads=threads, device=_own_device(options.device, rank))
     backend = importlib.import_module(BACKENDS[request["backend"]])
     product = backend.device_product(options.device)
-    _wake(backend, options)
+    prepared = _wake(backend, options, rank.size)
     gc.collect()
     gc.freeze()  # the framework's own objects would cost each later collection 0.15 s
     env = {
@@ -83,6 +87,9 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
         "framework": f"{request['backend']} {backend.version()}",
         "product": product,
     }
+    if prepared.team is not None:
+        env["ranks"] = prepared.team.gather(_about(rank, options, env))
+        check_apart(env["ranks"])
     greeting = {
         "version": backend.version(),
         "platform": machine.platform_name(options.device, product, threads),
@@ -94,19 +101,40 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     return Session(backend, request["backend"], options, env), greeting
 
 
-def _wake(backend: Any, options: Options) -> None:
+def _own_device(device: str, rank: Rank) -> str:
+    """Give the device of this process: replicas have one each."""
+    if rank.size == 1 or device in {"cpu", "mps"}:
+        return device
+    if device != "cuda":
+        raise InputError(f"{device} is one device; replicas run on 'cuda', one on each GPU")
+    return f"cuda:{rank.local_rank}"
+
+
+def _about(rank: Rank, options: Options, env: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {"rank": rank.rank, "host": env["host"], "cpus": env["cpus"]}
+    return facts | {"device": options.device, "product": env["product"]}
+
+
+def _wake(backend: Any, options: Options, replicas: int) -> Prepared:
     """Run one step of a tiny network, so that no measured one pays for what is loaded at first use.
 
     Without it the first network of a worker would show some 80 MB of PyTorch's own as its memory.
+    Replicas are joined here, if the backend can.
     """
-    workload = make_workload(Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8}), 2)
-    backend.prepare(build(workload), workload, replace(options, compile=False)).step()
+    tiny = Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8})
+    workload = make_workload(tiny, 2, replicas=replicas if backend.STRATEGIES else 1)
+    strategy = "allreduce" if workload.plan.data > 1 else ""
+    options = replace(options, compile=False, strategy=strategy)
+    prepared: Prepared = backend.prepare(build(workload), workload, options)
+    prepared.step()
+    return prepared
 
 
 def measure(session: Session, request: Mapping[str, Any]) -> Record:
     """Build the workload, prepare it, time it, and give its record, whatever happened."""
     workload = workload_from_json(request["workload"])
-    options = Options(**{**request["options"], "threads": session.options.threads})
+    own = {"threads": session.options.threads, "device": session.options.device}
+    options = Options(**{**request["options"], **own})
     session = replace(session, options=options)
     record = Record(
         origin="measured",
@@ -136,24 +164,40 @@ def _measured(
     graph = build(workload)
     if workload.phase == "train" and not graph.weights:
         raise UnsupportedError("the network has no weights to train; --phase infer runs it")
+    if request["energy"] and workload.plan.data > 1:
+        raise UnsupportedError("energy is metered on one device, not on replicas")
     prepared: Prepared = session.backend.prepare(graph, workload, session.options)
     prepared.reset_memory()
-    watch = Watch()
-    samples = take_samples(
-        prepared.step, prepared.sync, timer=prepared.timer, watch=watch, **request["timing"]
-    )
+    pace = Pace(prepared.team, prepared.sync) if prepared.team else None
+    samples: Samples | None
+    if pace:
+        samples, watch = take_team_samples(prepared, pace, request["timing"])
+    else:
+        watch = Watch()
+        samples = take_samples(
+            prepared.step, prepared.sync, timer=prepared.timer, watch=watch, **request["timing"]
+        )
     peak, meter = prepared.memory()
     if peak is None and session.options.device == "cpu":
         reading = read_resident()
         peak, meter = reading.value_bytes, reading.note or reading.meter
-    quantities = {
+    quantities: dict[str, Quantity] = {}
+    shared: dict[str, Any] = {}
+    if pace:
+        peak, quantities, shared = shared_results(prepared, pace, samples, peak, request)
+    wanted, steps = (len(samples.step_s), samples.steps_per_sample) if samples else (0, 0)
+    if pace:
+        wanted, steps = pace.team.agree(wanted), pace.team.agree(steps)
+    if request["parts"]:
+        quantities |= _parts(prepared, wanted, steps)
+    if samples is None:  # rank 0 reports
+        return record
+    quantities |= {
         "step_s": Quantity(samples=samples.step_s, columns=_columns(samples)),
         "first_step_s": Quantity(samples.first_step_s),
     }
     if peak is not None:
         quantities["peak_memory_bytes"] = Quantity(float(peak))
-    if request["parts"]:
-        quantities.update(_parts(prepared, len(samples.step_s), samples.steps_per_sample))
     metered = {}
     if request["energy"]:
         energy = take_energy(
@@ -176,6 +220,7 @@ def _measured(
         "warmup_s": list(samples.warmup_s),
         "steps_per_sample": samples.steps_per_sample,
         **metered,
+        **shared,
         **prepared.facts,
     }
     return replace(record, quantities=quantities, env={**record.env, **facts})

@@ -18,6 +18,7 @@ from steptime.core.units import size
 from steptime.core.workload import Workload, workload_to_json
 from steptime.count import peak_memory_bytes
 from steptime.launch.local import Death, Worker, WorkerDiedError
+from steptime.measure import ranks
 from steptime.measure.contract import Options, method
 from steptime.predict import DEFAULT, cost_model
 from steptime.sweep.cells import Cell
@@ -52,19 +53,50 @@ class Outcome:
 
 
 class Workers:
-    """At most one live worker, for one backend and its options; replaced after a death."""
+    """At most one live worker, for one backend and its options; replaced after a death.
+
+    Several replicas are as many processes on this machine; where a launcher (torchrun, srun) has
+    started this process once for each, it has the worker of its own rank, and every rank must make
+    the same calls. Only the rank that `leads` gets samples and keeps records.
+    """
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
-        self._place: tuple[str, Options] | None = None
+        self._place: tuple[str, Options, int] | None = None
+        self._rank = ranks.here()
+        self._started = 0
 
-    def get(self, backend: str, options: Options, fresh: bool = False) -> Worker:
-        """Give a worker for this place, a new process if `fresh` or if the place changed."""
-        place = backend, options.of_process
+    @property
+    def leads(self) -> bool:
+        """Whether records of this process are to be kept."""
+        return self._rank.leads
+
+    @property
+    def name(self) -> str:
+        """Which rank this is, for people."""
+        return f"rank {self._rank.rank}"
+
+    def get(
+        self, backend: str, options: Options, replicas: int = 1, fresh: bool = False
+    ) -> Worker:
+        """Give a worker for this place, a new process if `fresh` or if the place changed.
+
+        Raises `InputError` where a launcher started another number of processes.
+        """
+        place = backend, options.of_process, replicas
         if fresh or self._place != place or self._worker is None:
             self.close()
-            self._worker, self._place = Worker(*place), place
+            self._worker, self._place = self._start(*place), place
         return self._worker
+
+    def _start(self, backend: str, options: Options, replicas: int) -> Worker:
+        size = self._rank.size
+        if size == 1:
+            return Worker(backend, options, replicas)
+        if replicas != size:
+            raise InputError(f"{replicas} replicas, but the launcher started {size} processes")
+        self._started += 1
+        return Worker(backend, options, variables={ranks.ATTEMPT: str(self._started)})
 
     def close(self) -> None:
         """End the worker, if there is one."""
@@ -100,7 +132,8 @@ def measure_cell(workers: Workers, cell: Cell, how: How, round_: int = 0) -> Rec
     """Give the record of one cell, measured in `how.runs` fresh processes if they are several."""
     records = []
     for run in range(how.runs):
-        worker = workers.get(cell.backend, cell.options, fresh=how.runs > 1)
+        replicas = cell.workload.plan.data
+        worker = workers.get(cell.backend, cell.options, replicas, fresh=how.runs > 1)
         record = _measure_once(workers, worker, cell, how, round_)
         if record.status != "ok":
             return record
@@ -122,7 +155,10 @@ def _measure_once(workers: Workers, worker: Worker, cell: Cell, how: How, round_
         "round": round_,
     }
     try:
-        return record_from_json(worker.ask(request, how.time_limit_s))
+        record = record_from_json(worker.ask(request, how.time_limit_s))
+        if record.status != "ok" and cell.workload.plan.data > 1:
+            workers.close()  # the others may still wait for the one that failed
+        return record
     except WorkerDiedError as died:
         workers.close()
         return _unmeasured(cell, place, how, round_, died.death)

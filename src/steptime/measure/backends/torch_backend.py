@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,17 +13,25 @@ from torch import Tensor
 from steptime.core.dtypes import Precision, precision
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
-from steptime.measure import synthetic
-from steptime.measure.backends import torch_device
+from steptime.measure import ranks, synthetic
+from steptime.measure.backends import torch_device, torch_parallel
 from steptime.measure.backends.torch_kinds import RUNS
 from steptime.measure.backends.torch_module import (
+    draw_inputs,
     initial_values,
     join_recurrent_weights,
     module_of,
 )
-from steptime.measure.contract import Options, OutOfMemoryError, Prepared, UnsupportedError
+from steptime.measure.backends.torch_parallel import STRATEGIES, Joined, Spread, Stopwatch
+from steptime.measure.contract import (
+    Options,
+    OutOfMemoryError,
+    Prepared,
+    Team,
+    UnsupportedError,
+)
 
-__all__ = ["RUNS", "device_memory_bytes", "device_product", "prepare", "version"]
+__all__ = ["RUNS", "STRATEGIES", "device_memory_bytes", "device_product", "prepare", "version"]
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
@@ -50,41 +59,67 @@ def prepare(graph: Graph, workload: Workload, options: Options) -> Prepared:
     """
     device = torch_device.find(options.device)
     types = precision(workload.dtype)
-    _check(workload, types, device)
+    _check(workload, options, types, device)
     _settings(options)
     translated = _translator(options.compile)
-    held: dict[str, Any] = {}
+    held: list[Assembled] = []
+    joined = torch_parallel.join(ranks.here(), device) if workload.plan.data > 1 else None
+    sync = torch_device.sync(device)
+    watch = Stopwatch(sync)
 
     def make() -> None:
-        held.update(_parts(graph, workload, options, device, types))
+        held.append(assemble(graph, workload, options, joined, watch))
 
     translated(make)()
-    parts: dict[str, Callable[[], None]] = held["parts"]
+    found = held[0]
 
-    def step() -> None:
-        for part in parts.values():
-            part()
+    def alone() -> Callable[[], None]:
+        if found.quiet is None:  # what is sharded cannot do without: a copy that is not
+            translated(lambda: held.append(
+                assemble(graph, workload, replace(options, strategy="independent"), joined, watch)
+            ))()
+        return translated((found if found.quiet else held[1]).step_alone)
 
     memory, reset_memory = torch_device.memory_meter(device)
+    team = None if joined is None else _team(joined, found, watch, alone)
     return Prepared(
-        step=translated(step),
-        sync=torch_device.sync(device),
+        step=translated(found.step),
+        sync=sync,
         product=torch_device.product(device),
         memory=memory,
         reset_memory=reset_memory,
-        parts={name: translated(part) for name, part in parts.items()},
+        parts={name: translated(part) for name, part in found.parts.items()},
         timer=torch_device.timer(device),
-        facts=_facts(options, device) | held["facts"],
+        facts=_facts(options, device) | found.facts,
+        team=team,
     )
 
 
-def _check(workload: Workload, types: Precision, device: torch.device) -> None:
-    if workload.plan != Plan():
-        raise UnsupportedError("torch runs on one device here, without a parallel plan")
+def _check(
+    workload: Workload, options: Options, types: Precision, device: torch.device
+) -> None:
+    replicas, size = workload.plan.data, ranks.here().size
+    if workload.plan != Plan(data=replicas):
+        raise UnsupportedError("torch runs data-parallel here, and by no other plan")
+    if replicas not in {1, size}:
+        raise UnsupportedError(f"{replicas} replicas are as many processes, not {size}")
+    if replicas > 1:
+        _check_parallel(workload, options, device)
     if device.type == "mps" and types.weights == "float64":
         raise UnsupportedError("mps has no float64")
     if device.type == "mps" and workload.dtype == "float16-mixed" and workload.phase == "train":
         raise UnsupportedError("mps has no loss scaling for float16-mixed")
+
+
+def _check_parallel(workload: Workload, options: Options, device: torch.device) -> None:
+    if device.type == "mps":
+        raise UnsupportedError("mps is one device, without replicas")
+    if workload.phase != "train" and options.strategy != "independent":
+        raise UnsupportedError("inference exchanges nothing: its strategy is independent")
+    if workload.dtype == "float16-mixed" and workload.phase == "train":
+        raise UnsupportedError("float16-mixed scales the loss of one replica, not of several")
+    if options.compile and options.strategy == "sharded":
+        raise UnsupportedError("torch.compile is not run on a sharded network here")
 
 
 def _settings(options: Options) -> None:
@@ -98,31 +133,91 @@ def _settings(options: Options) -> None:
         torch.compiler.reset()
 
 
-def _parts(
-    graph: Graph, workload: Workload, options: Options, device: torch.device, types: Precision
-) -> dict[str, Any]:
-    """Give the parts of a step by name, and facts about them."""
+@dataclass(frozen=True)
+class Assembled:
+    """A network with its inputs, its weights as the optimizer has them, and the parts of a step.
+
+    `quiet` opens a step that exchanges nothing, None where there is none to be left out.
+    """
+
+    inputs: list[Tensor]
+    weights: list[Tensor]
+    parts: dict[str, Callable[[], None]]
+    facts: dict[str, object]
+    quiet: Open = None
+    timed: bool = True
+
+    def step(self) -> None:
+        """Run all parts."""
+        for part in self.parts.values():
+            part()
+
+    def step_alone(self) -> None:
+        """Run all parts without an exchange."""
+        with self.quiet() if self.quiet else contextlib.nullcontext():
+            self.step()
+
+
+def assemble(
+    graph: Graph,
+    workload: Workload,
+    options: Options,
+    joined: Joined | None,
+    watch: Stopwatch,
+) -> Assembled:
+    """Give the parts of a step by name; replicas have the same weights and inputs of their own."""
+    device, types = torch_device.find(options.device), precision(workload.dtype)
     training = workload.phase == "train"
-    torch.manual_seed(options.seed)  # dropout draws from it
+    own_seed = options.seed + (joined.rank.rank if joined else 0)
+    torch.manual_seed(own_seed)  # dropout draws from it
     values = initial_values(graph, device, options.seed)
+    if own_seed != options.seed:
+        draw_inputs(graph, values, device, own_seed)
     if device.type == "cuda":
         join_recurrent_weights(graph, values)
     module = module_of(graph, values, types, options.compile)
-    network = torch.compile(module, dynamic=False) if options.compile else module
     inputs = [values[name] for name in graph.inputs]
     autocast = _autocast(types, device)
+    spread = Spread(module, [values[name] for name in graph.weights])
+    if joined and training:
+        spread = torch_parallel.spread(options.strategy, module, joined, watch, options.overlap)
+    network = spread.network
+    if options.compile:
+        network = torch.compile(network, dynamic=False)
     if not training:
-        return {"parts": {"forward": _inference(network, inputs, autocast)}, "facts": {}}
-    weights = [values[name] for name in graph.weights]
+        return Assembled(inputs, [], {"forward": _inference(network, inputs, autocast)}, {})
     scaled = workload.dtype == "float16-mixed"
     scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
-    optimizer = optimizer_of(workload.optimizer, weights, types.weights)
-    parts = _training(network, inputs, autocast, optimizer, scaler)
+    optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
+    parts = _training(network, inputs, autocast, optimizer, scaler, spread)
     facts = {
         "learning_rate": synthetic.LEARNING_RATE,
         "loss_scaling": "torch.amp.GradScaler" if scaled else None,
     }
-    return {"parts": parts, "facts": facts}
+    return Assembled(inputs, spread.weights, parts, facts, spread.quiet, spread.timed)
+
+
+def _team(
+    joined: Joined,
+    found: Assembled,
+    watch: Stopwatch,
+    alone: Callable[[], Callable[[], None]],
+) -> Team:
+    if found.timed:
+        meter = "host clock around every exchange of a rank, waiting for others included; mean"
+    elif found.quiet:
+        meter = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
+    else:
+        meter = "exposed: step less that of an unsharded copy without exchange, in turns"
+    return Team(
+        rank=joined.rank.rank,
+        backend=joined.backend,
+        agree=joined.agree,
+        gather=joined.gather,
+        comm_meter=meter,
+        comm_s=watch.read if found.timed else None,
+        alone=None if found.timed else alone,
+    )
 
 
 def _autocast(
@@ -153,6 +248,7 @@ def _training(
     autocast: Open,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler | None,
+    spread: Spread,
 ) -> dict[str, Callable[[], None]]:
     """Give forward, backward and update; gradients are dropped after they have been used."""
     losses: list[Tensor] = []
@@ -167,13 +263,15 @@ def _training(
     def backward() -> None:
         loss = losses.pop()
         (scaler.scale(loss) if scaler else loss).backward()
+        spread.exchange()
 
     def update() -> None:
         if scaler:
             scaler.step(optimizer)
             scaler.update()
-        else:
+        elif spread.updates:
             optimizer.step()
+        spread.publish()
         optimizer.zero_grad(set_to_none=True)
 
     return {"forward": forward, "backward": backward, "update": update}

@@ -1,0 +1,230 @@
+"""PyTorch over several replicas: one process each, joined by gloo (CPUs) or NCCL (GPUs).
+
+Every process has the same weights and other data. How they stay together is a row of `STRATEGIES`.
+Statistics of batch norm are each replica's own. NCCL is used as PyTorch's documentation says
+(torch.distributed, "Which backend to use?"): one process a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from steptime.measure.contract import UnsupportedError
+from steptime.measure.ranks import Rank
+
+BUCKET_BYTES = 25 * 2**20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb, in MiB
+
+Call = Callable[[], None]
+
+
+def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The processes that are joined: `control` carries the numbers that are no part of a step."""
+
+    rank: Rank
+    backend: str
+    control: Any
+
+    def agree(self, number: int) -> int:
+        """Give every process the number of rank 0."""
+        found = torch.tensor([number], dtype=torch.int64)
+        dist.broadcast(found, 0, group=self.control)
+        return int(found.item())
+
+    def gather(self, value: object) -> list[Any]:
+        """Give every process the values of all, in the order of ranks."""
+        found: list[Any] = [None] * self.rank.size
+        dist.all_gather_object(found, value, group=self.control)
+        return found
+
+
+_JOINED: dict[Rank, Joined] = {}  # joining is for the life of a process
+
+
+def join(rank: Rank, device: torch.device) -> Joined:
+    """Give the joined processes; the first call waits until all are there."""
+    if rank not in _JOINED:
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        theirs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun serves it
+        store = dist.TCPStore(
+            rank.address, rank.port, rank.size, is_master=rank.leads and not theirs
+        )
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore(f"steptime/{rank.attempt}", store),
+            rank=rank.rank,
+            world_size=rank.size,
+            device_id=device if device.type == "cuda" else None,
+        )
+        _JOINED[rank] = Joined(rank, backend, dist.new_group(backend="gloo"))
+    return _JOINED[rank]
+
+
+class Stopwatch:
+    """Seconds that this process spent exchanging; the device has nothing else to do meanwhile."""
+
+    def __init__(self, sync: Call) -> None:
+        self._sync = sync
+        self._seconds = 0.0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Add the time of a block."""
+        self._sync()
+        began = perf_counter()
+        yield
+        self._sync()
+        self._seconds += perf_counter() - began
+
+    def read(self) -> float:
+        """Give the seconds since the last reading."""
+        found, self._seconds = self._seconds, 0.0
+        return found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A network whose replicas stay together.
+
+    `network` runs forward, `weights` are what the optimizer updates. `exchange` comes after the
+    backward pass, `publish` after the update, which only those run of whom `updates` is true.
+    `quiet` opens a step that exchanges nothing, None where there is none. `timed` says that
+    `watch` has seen every exchange.
+    """
+
+    network: nn.Module
+    weights: list[Tensor]
+    exchange: Call = _nothing
+    publish: Call = _nothing
+    updates: bool = True
+    quiet: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+    timed: bool = True
+
+
+def _independent(module: nn.Module, _: Joined, __: Stopwatch, ___: bool) -> Spread:
+    return Spread(module, list(module.parameters()))
+
+
+def _allreduce(module: nn.Module, joined: Joined, watch: Stopwatch, overlap: bool) -> Spread:
+    """DDP, which exchanges buckets during the backward pass; or the same buckets after it."""
+    weights = list(module.parameters())
+    if overlap:
+        ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
+        return Spread(ddp, weights, quiet=ddp.no_sync, timed=False)
+    buckets = _buckets(weights)
+
+    def exchange() -> None:
+        with watch.running():
+            for bucket in buckets:
+                flat = _flat(bucket)
+                dist.all_reduce(flat)
+                _hand_out(flat.div_(joined.rank.size), bucket)
+
+    return Spread(module, weights, exchange)
+
+
+def _parameter_server(
+    module: nn.Module, joined: Joined, watch: Stopwatch, _: bool
+) -> Spread:
+    """Rank 0 holds the weights and computes, too: it takes gradients, updates, sends weights."""
+    weights = list(module.parameters())
+    buckets = _buckets(weights)
+    others = range(1, joined.rank.size)
+    leads = joined.rank.leads
+
+    def exchange() -> None:
+        with watch.running():
+            for bucket in buckets:
+                flat = _flat(bucket)
+                if not leads:
+                    dist.send(flat, 0)
+                    continue
+                theirs = torch.empty_like(flat)
+                for other in others:
+                    dist.recv(theirs, other)
+                    flat += theirs
+                _hand_out(flat.div_(joined.rank.size), bucket)
+
+    def publish() -> None:
+        with watch.running(), torch.no_grad():
+            for bucket in buckets:
+                flat = torch.cat([weight.reshape(-1) for weight in bucket])
+                if leads:
+                    for other in others:
+                        dist.send(flat, other)
+                    continue
+                dist.recv(flat, 0)
+                for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
+                    weight.copy_(part)
+
+    return Spread(module, weights, exchange, publish, updates=leads)
+
+
+def _sharded(module: nn.Module, _: Joined, __: Stopwatch, ___: bool) -> Spread:
+    """FSDP2 over the whole network: one unit, gathered before forward, scattered after backward."""
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(module)
+    return Spread(module, list(module.parameters()), timed=False)
+
+
+STRATEGIES: dict[str, Callable[[nn.Module, Joined, Stopwatch, bool], Spread]] = {
+    "independent": _independent,
+    "allreduce": _allreduce,
+    "sharded": _sharded,
+    "parameter-server": _parameter_server,
+}
+
+
+def spread(
+    strategy: str, module: nn.Module, joined: Joined, watch: Stopwatch, overlap: bool
+) -> Spread:
+    """Give the network under a strategy; raises `UnsupportedError` for one that is not there."""
+    if strategy not in STRATEGIES:
+        raise UnsupportedError(f"torch has no strategy '{strategy}' for several replicas")
+    return STRATEGIES[strategy](module, joined, watch, overlap)
+
+
+def _buckets(weights: list[Tensor]) -> list[list[Tensor]]:
+    """Give weights of one type in buckets of 25 MiB, the last first: so gradients become ready."""
+    found: list[list[Tensor]] = []
+    filled = BUCKET_BYTES
+    for weight in reversed(weights):
+        if filled >= BUCKET_BYTES or found[-1][0].dtype != weight.dtype:
+            found.append([])
+            filled = 0
+        found[-1].append(weight)
+        filled += weight.nbytes
+    return found
+
+
+def _flat(bucket: list[Tensor]) -> Tensor:
+    """Give the gradients of a bucket as one tensor; a weight that had no part in it has zeros."""
+    grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket]
+    return torch.cat([grad.reshape(-1) for grad in grads])
+
+
+def _parts_of(flat: Tensor, bucket: list[Tensor]) -> list[Tensor]:
+    parts = flat.split([one.numel() for one in bucket])
+    return [part.view_as(one) for part, one in zip(parts, bucket, strict=True)]
+
+
+def _hand_out(flat: Tensor, bucket: list[Tensor]) -> None:
+    """Make the parts of `flat` the gradients of a bucket."""
+    for one, part in zip(bucket, _parts_of(flat, bucket), strict=True):
+        one.grad = part
