@@ -14,15 +14,21 @@ from steptime.core.record import Record
 def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) -> dict[str, Any]:
     """Give the record's numbers in SI; what was not measured is None, `remarks` say what to mind.
 
-    `flop` is that of one step; `fraction_of_peak` the achieved FLOP/s over each of `peaks`.
+    `flop` is that of one replica's step; `fraction_of_peak` the FLOP/s that a replica achieved over
+    each of `peaks`. Speed and the document's FLOP count all replicas.
     """
     workload = record.workload
+    replicas = workload.plan.data
+    examples = replicas * workload.batch_per_replica
     document: dict[str, Any] = {
         "status": record.status,
         "cause": record.cause,
         "note": record.note,
         "model": workload.label,
         "batch": workload.batch_per_replica,
+        "replicas": replicas,
+        "global_batch": examples,
+        "strategy": record.method.options.get("strategy"),
         "phase": workload.phase,
         "dtype": workload.dtype,
         "optimizer": workload.optimizer,
@@ -31,11 +37,12 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         "step_s": None,
         "speed": None,
         "parts": None,
+        "comm_s": _middle(record, "comm_s"),
         "first_step_s": _value(record, "first_step_s"),
         "peak_memory_bytes": _value(record, "peak_memory_bytes"),
         "energy_j": _middle(record, "energy_j"),
         "power_w": _middle(record, "power_w"),
-        "flop": flop,
+        "flop": replicas * flop,
         "flop_per_s": None,
         "fraction_of_peak": dict.fromkeys(peaks),
         "disturbed": None,
@@ -45,8 +52,8 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
     if record.status != "ok":
         return document
     step = record.quantities["step_s"]
-    found = summarize(step, workload.batch_per_replica)
-    rate = flop / found.median_s
+    found = summarize(step, examples)
+    rate = flop / found.median_s  # of one replica
     document["step_s"] = {
         **{
             k: getattr(found, f"{k}_s")
@@ -62,11 +69,11 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         "jitter": found.speed_jitter,
     }
     document["parts"] = {
-        name: summarize(quantity, workload.batch_per_replica).median_s
+        name: summarize(quantity, examples).median_s
         for name, quantity in record.quantities.items()
         if name in ("forward_s", "backward_s", "update_s") and quantity.samples
     }
-    document["flop_per_s"] = rate
+    document["flop_per_s"] = replicas * rate
     document["fraction_of_peak"] = {
         name: None if peak is None else rate / peak for name, peak in peaks.items()
     }
@@ -82,7 +89,7 @@ def _value(record: Record, name: str) -> float | None:
 
 
 def _middle(record: Record, name: str) -> float | None:
-    """Give the median over runs of a quantity that a run has one sample of."""
+    """Give the median of a quantity's samples."""
     quantity = record.quantities.get(name)
     return median(quantity.samples) if quantity and quantity.samples else None
 
@@ -91,6 +98,8 @@ def _remarks(record: Record, interval: str) -> list[str]:
     remarks = []
     if record.env.get("energy_meter") and "energy_j" not in record.quantities:
         remarks.append(f"no energy: {record.env['energy_meter']}")
+    if "comm_meter" in record.env and "comm_s" not in record.quantities:
+        remarks.append(f"no time of communication: {record.env['comm_meter']}")
     if record.env.get("few_samples"):
         remarks.append("fewer than 20 samples: a longer --budget gives more")
     if record.env.get("steady") is False:

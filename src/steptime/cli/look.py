@@ -142,7 +142,7 @@ def _show_pairs(document: dict[str, Any]) -> None:
 
 def _show_table(document: dict[str, Any], judged: bool) -> None:
     quantity = document["quantity"]
-    columns = ["network", "platform", "method", "a", "b", "b / a", "95 %"]
+    columns = ["network", "replicas", "platform", "method", "a", "b", "b / a", "95 %"]
     output.table(
         f"{quantity}: b = {document['b']} against a = {document['a']}",
         [*columns, "verdict on b"] if judged else columns,
@@ -156,6 +156,7 @@ def _pair_cells(row: dict[str, Any], quantity: str, judged: bool) -> list[object
         interval = f"{row['ratio_low']:.3g} .. {row['ratio_high']:.3g}"
     cells = [
         row["name"] + (f" {row['scope']}" if row["scope"] else ""),
+        row["replicas"],
         row["platform"],
         _methods(row),
         _said(row["a"]["value"], quantity),

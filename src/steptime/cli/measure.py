@@ -199,6 +199,8 @@ def _tell_run(record: Record, json: bool) -> None:
 
 def _show_run(document: dict[str, Any]) -> None:
     title = f"{document['model']}, batch {document['batch']} on {document['platform']}"
+    if document["replicas"] > 1:
+        title = f"{title}, {document['replicas']} replicas, {document['strategy']}"
     step = document["step_s"]
     if step is None:
         output.note(f"{title}: {document['status']} ({document['cause']}): {document['note']}")
@@ -209,6 +211,7 @@ def _show_run(document: dict[str, Any]) -> None:
         ("step, median", seconds(step["median"])),
         ("  95 % interval", interval),
         ("  minimum, p5, p95", ", ".join(seconds(step[k]) for k in ("min", "p5", "p95"))),
+        *_shared_rows(document),
         ("speed", f"{speed['mean']:.4g} examples/s"),
         ("  uncertainty, jitter", f"{speed['uncertainty']:.3g}, {speed['jitter']:.3g}"),
         ("work", si(document["flop_per_s"], "FLOP/s")),
@@ -226,6 +229,17 @@ def _show_run(document: dict[str, Any]) -> None:
     output.table(title, ("", "measured"), rows)
     for remark in document["remarks"]:
         output.note(f"! {remark}")
+
+
+def _shared_rows(document: dict[str, Any]) -> list[tuple[str, object]]:
+    if document["replicas"] == 1:
+        return []
+    comm = document["comm_s"]
+    exposed = "  not hidden, of communication" if document["env"]["overlap"] else "  communication"
+    return [
+        (exposed, None if comm is None else seconds(comm)),
+        ("global batch", document["global_batch"]),
+    ]
 
 
 def sweep(
@@ -301,6 +315,7 @@ def run_experiment(
             how,
             rounds=rounds or experiment.rounds,
             predict_on=experiment.predict,
+            network=experiment.network,
             by_op=experiment.by_op,
             must_fit=must_fit,
             retry=retry,

@@ -23,6 +23,8 @@ def line(record: Record) -> str:
     """Give one result as a line: the network, and its median time or what went wrong."""
     workload = record.workload
     name = f"{workload.label} batch {workload.batch_per_replica} {workload.phase} {workload.dtype}"
+    if workload.plan.data > 1:
+        name += f", {workload.plan.data} replicas {record.method.options['strategy']}"
     if record.status != "ok":
         return f"{name}: {record.status} ({record.cause}): {record.note}"
     return f"{name}: {_found(record)} a step"

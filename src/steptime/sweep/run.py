@@ -12,15 +12,16 @@ from typing import Any
 from steptime import catalog, store
 from steptime.build import build_step
 from steptime.core.errors import InputError
-from steptime.core.hardware import Cluster, Device
+from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.units import size
-from steptime.core.workload import Workload, workload_to_json
+from steptime.core.workload import workload_to_json
 from steptime.count import peak_memory_bytes
 from steptime.launch.local import Death, Worker, WorkerDiedError
-from steptime.measure import ranks
+from steptime.measure import machine, ranks
 from steptime.measure.contract import Options, method
 from steptime.predict import DEFAULT, cost_model
+from steptime.predict.replicas import predict_replicas
 from steptime.sweep.cells import Cell
 
 
@@ -76,9 +77,7 @@ class Workers:
         """Which rank this is, for people."""
         return f"rank {self._rank.rank}"
 
-    def get(
-        self, backend: str, options: Options, replicas: int = 1, fresh: bool = False
-    ) -> Worker:
+    def get(self, backend: str, options: Options, replicas: int = 1, fresh: bool = False) -> Worker:
         """Give a worker for this place, a new process if `fresh` or if the place changed.
 
         Raises `InputError` where a launcher started another number of processes.
@@ -92,6 +91,9 @@ class Workers:
     def _start(self, backend: str, options: Options, replicas: int) -> Worker:
         size = self._rank.size
         if size == 1:
+            if replicas > 1:
+                threads = options.threads or machine.default_threads(processes=replicas)
+                machine.check_cpus(threads, replicas)
             return Worker(backend, options, replicas)
         if replicas != size:
             raise InputError(f"{replicas} replicas, but the launcher started {size} processes")
@@ -156,12 +158,12 @@ def _measure_once(workers: Workers, worker: Worker, cell: Cell, how: How, round_
     }
     try:
         record = record_from_json(worker.ask(request, how.time_limit_s))
-        if record.status != "ok" and cell.workload.plan.data > 1:
-            workers.close()  # the others may still wait for the one that failed
-        return record
     except WorkerDiedError as died:
         workers.close()
         return _unmeasured(cell, place, how, round_, died.death)
+    if record.status != "ok" and cell.workload.plan.data > 1:
+        workers.close()  # the others may still wait for the one that failed
+    return record
 
 
 def _unmeasured(cell: Cell, place: Place, how: How, round_: int, death: Death) -> Record:
@@ -216,10 +218,19 @@ def _joined(records: list[Record]) -> Record:
     return replace(first, quantities=quantities, env={**first.env, **flags})
 
 
-def predictions(workload: Workload, device: Device, by_op: bool) -> list[Record]:
-    """Give the prediction of a workload on a device by the default method."""
-    graph = build_step(workload)
-    records = cost_model(DEFAULT)(graph, workload, Cluster(device), {})
+def predictions(cell: Cell, device: Device, network: Link | None, by_op: bool) -> list[Record]:
+    """Give the prediction of a cell on a device by the default method.
+
+    `network` joins its replicas; none are given where that is needed and not known.
+    """
+    workload, options = cell.workload, cell.options
+    if workload.plan.data > 1:
+        if network is None and options.strategy != "independent":
+            return []
+        cluster = Cluster(device, workload.plan.data, between=network)
+        records = predict_replicas(workload, cluster, options.strategy, options.overlap)
+    else:
+        records = cost_model(DEFAULT)(build_step(workload), workload, Cluster(device), {})
     return list(records) if by_op else [records[0]]
 
 
@@ -233,6 +244,7 @@ def sweep(
     *,
     rounds: int = 1,
     predict_on: Iterable[str] = (),
+    network: str = "",
     by_op: bool = False,
     must_fit: bool = False,
     retry: Collection[str] = (),
@@ -244,9 +256,14 @@ def sweep(
 
     `report(cell, record, done, total)` is called after each measurement. With `must_fit`, cells
     that are predicted not to fit are left out; otherwise they are recorded so and not tried
-    (unless `how.try_all`). Raises `InputError` for a folder that is no store, or in use.
+    (unless `how.try_all`), as are cells that need more CPUs than there are. `network` is the link
+    that predictions of several replicas take. Raises `InputError` for a folder that is no store, or
+    in use, and under a launcher of several processes.
     """
+    if ranks.here().size > 1:
+        raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
     devices = [catalog.device(name) for name in predict_on]
+    link = catalog.link(network) if network else None
     outcome = Outcome()
     with ExitStack() as stack:
         stack.enter_context(store.exclusive(out))
@@ -257,8 +274,13 @@ def sweep(
         stack.callback(workers.close)
         places = _places(workers, cells)
         if must_fit:
-            cells = [cell for cell in cells if _fits(cell, places[cell.place])]
-        _predict(cells, devices, by_op, writer, store.done_keys(known))
+            cells = [cell for cell in cells if _fits(cell, places[_where(cell)])]
+        unpredicted = _predict(cells, devices, link, by_op, writer, store.done_keys(known))
+        if unpredicted:
+            warn(
+                f'{unpredicted} predictions of several replicas are left out: network = "local" or '
+                "the name of a link says what joins them"
+            )
 
         def missing() -> Iterator[tuple[int, Cell]]:
             for round_, place, cell in _visits(cells, places, rounds):
@@ -269,25 +291,36 @@ def sweep(
         total = sum(1 for _ in missing())
         outcome.done_before = outcome.cells - total
         for number, (round_, cell) in enumerate(missing(), start=1):
-            place = places[cell.place]
-            if how.try_all or _fits(cell, place):
+            place = places[_where(cell)]
+            if (why := _why_not(cell, place, how)) is None:
                 record = measure_cell(workers, cell, how, round_)
             else:
-                record = _unmeasured(cell, place, how, round_, _too_large(cell, place))
+                record = _unmeasured(cell, place, how, round_, why)
             writer.append(record)
             outcome.add(record)
             report(cell, record, number, total)
     return outcome
 
 
+Where = tuple[str, Options, int]  # backend, what its processes are told, how many there are
+
+
+def _where(cell: Cell) -> Where:
+    backend, options = cell.place
+    replicas = cell.workload.plan.data
+    if replicas > 1 and options.threads is None:
+        options = replace(options, threads=machine.default_threads(processes=replicas))
+    return backend, options, replicas
+
+
 def _visits(
-    cells: Collection[Cell], places: Mapping[tuple[str, Options], Place], rounds: int
+    cells: Collection[Cell], places: Mapping[Where, Place], rounds: int
 ) -> Iterator[tuple[int, Place, Cell]]:
     """Give all cells in every round, those of one place together: each change costs a worker."""
     for round_ in range(rounds):
         for where, place in places.items():
             for cell in cells:
-                if cell.place == where:
+                if _where(cell) == where:
                     yield round_, place, cell
 
 
@@ -296,50 +329,77 @@ def _key(cell: Cell, place: Place, how: How, round_: int) -> store.DoneKey:
     return cell.workload.key, place.platform, identity, round_
 
 
-def _places(workers: Workers, cells: Iterable[Cell]) -> dict[tuple[str, Options], Place]:
-    found: dict[tuple[str, Options], Place] = {}
+def _places(workers: Workers, cells: Iterable[Cell]) -> dict[Where, Place]:
+    """Give the places of cells, as one process there tells of itself."""
+    told: dict[tuple[str, Options], Place] = {}
+    found: dict[Where, Place] = {}
     for cell in cells:
-        key = cell.place
-        if key not in found:
-            found[key] = place_of(workers.get(*key))
+        where = _where(cell)
+        if where not in found:
+            one = where[:2]
+            if one not in told:
+                told[one] = place_of(workers.get(*one))
+            found[where] = told[one]
     return found
 
 
+def _needed_bytes(cell: Cell) -> float:
+    """Give the memory that a cell needs on its device, 0 where that is not counted (shards)."""
+    if cell.options.strategy == "sharded":
+        return 0
+    here = cell.workload.plan.data if cell.options.device == "cpu" else 1
+    return here * peak_memory_bytes(build_step(cell.workload))
+
+
 def _fits(cell: Cell, place: Place) -> bool:
-    needed = peak_memory_bytes(build_step(cell.workload))
-    return place.memory_bytes is None or needed <= place.memory_bytes
+    return place.memory_bytes is None or _needed_bytes(cell) <= place.memory_bytes
 
 
-def _too_large(cell: Cell, place: Place) -> Death:
-    needed = peak_memory_bytes(build_step(cell.workload))
-    note = f"needs {size(needed)}, {place.platform} has {size(place.memory_bytes or 0)}; not tried"
+def _why_not(cell: Cell, place: Place, how: How) -> Death | None:
+    """Say why a cell is not tried, None if it is."""
+    try:
+        machine.check_cpus(place.threads, cell.workload.plan.data)
+    except InputError as error:
+        return Death("unsupported", "too-few-cpus", str(error))
+    if how.try_all or _fits(cell, place):
+        return None
+    needed = size(_needed_bytes(cell))
+    note = f"needs {needed}, {place.platform} has {size(place.memory_bytes or 0)}; not tried"
     return Death("oom", "predicted-not-to-fit", note)
 
 
 def _predict(
     cells: Iterable[Cell],
     devices: list[Device],
+    network: Link | None,
     by_op: bool,
     writer: store.Writer,
     done: set[store.DoneKey],
-) -> None:
+) -> int:
+    """Predict each cell once on each device; give how many could not be, for want of a link."""
     seen = set()
+    unpredicted = 0
     for device in devices:
         for cell in cells:
-            workload = cell.workload
-            if (workload.key, device.name) in seen:
+            workload, options = cell.workload, cell.options
+            mark = (workload.key, options.strategy, options.overlap, device.name)
+            if mark in seen:
                 continue
-            seen.add((workload.key, device.name))
+            seen.add(mark)
             try:
-                records = predictions(workload, device, by_op)
+                records = predictions(cell, device, network, by_op)
             except InputError as error:
                 raise InputError(f"{workload.label}: {error}") from None
+            if not records:
+                unpredicted += 1
+                continue
             head = records[0]
             if (workload.key, head.platform, store.identity(head.method), 0) in done:
                 continue
             # ops first: the record of the whole step says that all of them are there
             for record in (*records[1:], head):
                 writer.append(record)
+    return unpredicted
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
@@ -353,6 +413,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
             {
                 "model": record.workload.label,
                 "batch": record.workload.batch_per_replica,
+                "replicas": record.workload.plan.data,
                 "status": record.status,
                 "cause": record.cause,
                 "note": record.note,

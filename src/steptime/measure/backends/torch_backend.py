@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,9 +75,13 @@ def prepare(graph: Graph, workload: Workload, options: Options) -> Prepared:
 
     def alone() -> Callable[[], None]:
         if found.quiet is None:  # what is sharded cannot do without: a copy that is not
-            translated(lambda: held.append(
-                assemble(graph, workload, replace(options, strategy="independent"), joined, watch)
-            ))()
+            translated(
+                lambda: held.append(
+                    assemble(
+                        graph, workload, replace(options, strategy="independent"), joined, watch
+                    )
+                )
+            )()
         return translated((found if found.quiet else held[1]).step_alone)
 
     memory, reset_memory = torch_device.memory_meter(device)
@@ -95,9 +99,7 @@ def prepare(graph: Graph, workload: Workload, options: Options) -> Prepared:
     )
 
 
-def _check(
-    workload: Workload, options: Options, types: Precision, device: torch.device
-) -> None:
+def _check(workload: Workload, options: Options, types: Precision, device: torch.device) -> None:
     replicas, size = workload.plan.data, ranks.here().size
     if workload.plan != Plan(data=replicas):
         raise UnsupportedError("torch runs data-parallel here, and by no other plan")
@@ -141,7 +143,7 @@ class Assembled:
     """
 
     inputs: list[Tensor]
-    weights: list[Tensor]
+    weights: Sequence[Tensor]
     parts: dict[str, Callable[[], None]]
     facts: dict[str, object]
     quiet: Open = None
@@ -181,7 +183,7 @@ def assemble(
     spread = Spread(module, [values[name] for name in graph.weights])
     if joined and training:
         spread = torch_parallel.spread(options.strategy, module, joined, watch, options.overlap)
-    network = spread.network
+    network: Network = spread.network
     if options.compile:
         network = torch.compile(network, dynamic=False)
     if not training:
@@ -190,7 +192,7 @@ def assemble(
     scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
     optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
     parts = _training(network, inputs, autocast, optimizer, scaler, spread)
-    facts = {
+    facts: dict[str, object] = {
         "learning_rate": synthetic.LEARNING_RATE,
         "loss_scaling": "torch.amp.GradScaler" if scaled else None,
     }

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from steptime.measure.contract import UnsupportedError
 from steptime.measure.ranks import Rank
@@ -108,7 +109,7 @@ class Spread:
     """
 
     network: nn.Module
-    weights: list[Tensor]
+    weights: Sequence[Tensor]
     exchange: Call = _nothing
     publish: Call = _nothing
     updates: bool = True
@@ -116,15 +117,17 @@ class Spread:
     timed: bool = True
 
 
-def _independent(module: nn.Module, _: Joined, __: Stopwatch, ___: bool) -> Spread:
+def _independent(module: fx.GraphModule, _: Joined, __: Stopwatch, ___: bool) -> Spread:
     return Spread(module, list(module.parameters()))
 
 
-def _allreduce(module: nn.Module, joined: Joined, watch: Stopwatch, overlap: bool) -> Spread:
+def _allreduce(module: fx.GraphModule, joined: Joined, watch: Stopwatch, overlap: bool) -> Spread:
     """DDP, which exchanges buckets during the backward pass; or the same buckets after it."""
     weights = list(module.parameters())
     if overlap:
-        ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # what comes after is not in torch 2.6
+            ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
         return Spread(ddp, weights, quiet=ddp.no_sync, timed=False)
     buckets = _buckets(weights)
 
@@ -138,9 +141,7 @@ def _allreduce(module: nn.Module, joined: Joined, watch: Stopwatch, overlap: boo
     return Spread(module, weights, exchange)
 
 
-def _parameter_server(
-    module: nn.Module, joined: Joined, watch: Stopwatch, _: bool
-) -> Spread:
+def _parameter_server(module: fx.GraphModule, joined: Joined, watch: Stopwatch, _: bool) -> Spread:
     """Rank 0 holds the weights and computes, too: it takes gradients, updates, sends weights."""
     weights = list(module.parameters())
     buckets = _buckets(weights)
@@ -175,15 +176,79 @@ def _parameter_server(
     return Spread(module, weights, exchange, publish, updates=leads)
 
 
-def _sharded(module: nn.Module, _: Joined, __: Stopwatch, ___: bool) -> Spread:
-    """FSDP2 over the whole network: one unit, gathered before forward, scattered after backward."""
+def _sharded(module: fx.GraphModule, _: Joined, __: Stopwatch, overlap: bool) -> Spread:
+    """FSDP2 in units, each gathered while the one before computes; or the whole network as one.
+
+    A unit is gathered before its forward and again before its backward pass, and its gradients are
+    scattered after that. The whole network as one unit is gathered once and nothing overlaps.
+    """
     from torch.distributed.fsdp import fully_shard
 
+    order = [name for name, _ in module.named_parameters()]
+    if overlap:
+        module, units = _in_units(module)
+        for unit in units:
+            fully_shard(unit)
     fully_shard(module)
-    return Spread(module, list(module.parameters()), timed=False)
+    shards = {name.rpartition(".")[2]: shard for name, shard in module.named_parameters()}
+    return Spread(module, [shards[name] for name in order], timed=False)
 
 
-STRATEGIES: dict[str, Callable[[nn.Module, Joined, Stopwatch, bool], Spread]] = {
+def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModule]]:
+    """Give the network as a chain of modules, each with weights of 25 MiB or more but the last.
+
+    A weight that several of them use stays with the whole, which FSDP gathers for all of the step.
+    """
+    from torch.fx.passes.split_module import split_module
+
+    seen: set[str] = set()
+    unit_of: dict[fx.Node, int] = {}
+    number, filled = 0, 0
+    for op in module.graph.nodes:
+        if op.op != "call_function":
+            continue
+        if filled >= BUCKET_BYTES:
+            number, filled = number + 1, 0
+        unit_of[op] = number
+        own = {str(node.target) for node in op.all_input_nodes if node.op == "get_attr"} - seen
+        seen |= own
+        filled += sum(module.get_parameter(name).nbytes for name in own & _weights(module))
+    found = split_module(module, module, lambda node: unit_of[node])
+    units = []
+    for call in [node for node in found.graph.nodes if node.op == "call_module"]:
+        unit = cast("fx.GraphModule", found.get_submodule(str(call.target)))
+        _own_weights(found, call, unit)
+        units.append(unit)
+    found.recompile()
+    return found, units
+
+
+def _weights(module: nn.Module) -> set[str]:
+    return {name for name, _ in module.named_parameters(recurse=False)}
+
+
+def _own_weights(whole: fx.GraphModule, call: fx.Node, unit: fx.GraphModule) -> None:
+    """Move the weights that only `call` of `unit` is given into the unit."""
+    starts = [node for node in unit.graph.nodes if node.op == "placeholder"]
+    given_nodes = [node for node in call.args if isinstance(node, fx.Node)]
+    kept = []
+    for start, given in zip(starts, given_nodes, strict=True):
+        name = str(given.target)
+        if given.op != "get_attr" or len(given.users) > 1 or name not in _weights(whole):
+            kept.append(given)
+            continue
+        unit.register_parameter(name, whole.get_parameter(name))
+        with unit.graph.inserting_before(start):
+            start.replace_all_uses_with(unit.graph.get_attr(name))
+        unit.graph.erase_node(start)
+        call.args = tuple(one for one in call.args if one is not given)  # its only use
+        whole.graph.erase_node(given)
+        delattr(whole, name)
+    call.args = tuple(kept)
+    unit.recompile()
+
+
+STRATEGIES: dict[str, Callable[[fx.GraphModule, Joined, Stopwatch, bool], Spread]] = {
     "independent": _independent,
     "allreduce": _allreduce,
     "sharded": _sharded,
@@ -192,7 +257,7 @@ STRATEGIES: dict[str, Callable[[nn.Module, Joined, Stopwatch, bool], Spread]] = 
 
 
 def spread(
-    strategy: str, module: nn.Module, joined: Joined, watch: Stopwatch, overlap: bool
+    strategy: str, module: fx.GraphModule, joined: Joined, watch: Stopwatch, overlap: bool
 ) -> Spread:
     """Give the network under a strategy; raises `UnsupportedError` for one that is not there."""
     if strategy not in STRATEGIES:
@@ -200,7 +265,7 @@ def spread(
     return STRATEGIES[strategy](module, joined, watch, overlap)
 
 
-def _buckets(weights: list[Tensor]) -> list[list[Tensor]]:
+def _buckets(weights: Sequence[Tensor]) -> list[list[Tensor]]:
     """Give weights of one type in buckets of 25 MiB, the last first: so gradients become ready."""
     found: list[list[Tensor]] = []
     filled = BUCKET_BYTES
