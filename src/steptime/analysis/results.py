@@ -23,9 +23,9 @@ def results(records: Sequence[Record]) -> list[Row]:
     """Give one row for each workload, platform, strategy, measuring and predicting method.
 
     Numbers are SI; one that is unknown is None. `ratio` is measured / predicted time of a step,
-    `flop_per_s` (of one replica) the predicted FLOP over the measured time, `peak_fraction` that over the peak of
-    the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth (Williams,
-    Waterman, Patterson 2009). A row without a measured time says why in `status`,
+    `flop_per_s` the predicted FLOP of a replica over the measured time, `peak_fraction` that over
+    the peak of the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth
+    (Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
     `cause` and `note`; `status` is None where nothing was tried.
     """
     whole = [record for record in records if not record.scope]

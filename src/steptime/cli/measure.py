@@ -66,10 +66,29 @@ def probe(
     budget: Annotated[
         float, typer.Option("--budget", min=1.0, max=86_400, metavar="S", help="Seconds in all.")
     ] = 20.0,
+    collectives: Annotated[
+        bool,
+        typer.Option("--collectives", help="Measure all-reduces among processes: link 'local'."),
+    ] = False,
+    processes: Annotated[
+        str | None,
+        typer.Option("--processes", metavar="N", help="How many, for --collectives. Default: 2."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """Measure the roofs of this machine, as device 'local'."""
+    """Measure the roofs of this machine, as device 'local', or the link between processes."""
+    from steptime.cli.collectives import probe_collectives, show_link
+
     _check_backend(backend)
+    if processes is not None and not collectives:
+        raise InputError("--processes needs --collectives")
+    if collectives:
+        found = probe_collectives(
+            backend, _options(device, threads, False, False), processes, budget
+        )
+        if found:
+            show_link(*found, json)
+        return
     table, path = take_probe(backend, _options(device, threads, False, False), budget)
     if json:
         output.emit_json({"device": table["name"], "path": str(path), **table})
@@ -92,7 +111,7 @@ def take_probe(backend: str, chosen: Any, budget: float) -> tuple[dict[str, Any]
     from steptime.measure.probe import device_table
 
     with Worker(backend, chosen) as worker:
-        arguments = {"device": chosen.device, "budget_s": budget}
+        arguments = {"budget_s": budget}
         try:
             answer = worker.ask({"do": "probe", "arguments": arguments}, 60 + 4 * budget)
         except WorkerDiedError as died:

@@ -2,8 +2,9 @@
 
 The first request, `start`, names backend, device and threads; cores are bound before the backend
 is imported, and the answer says which framework and platform it found. After that every `measure`
-request is answered by one record and every `probe` by one table. Whatever a library prints goes
-to stderr. The worker ends when its standard input does, so it never outlives its parent.
+request is answered by one record, every `probe` and `collectives` by one table. Whatever a library
+prints goes to stderr. The worker ends when its standard input does, so it never outlives its
+parent. Where it is one of several (`measure/ranks.py`), all of them get the same requests.
 """
 
 from __future__ import annotations
@@ -274,9 +275,10 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
         return
     answer(greeting)
     for request in requests:
-        if request["do"] == "probe":
-            probe = importlib.import_module(f"steptime.measure.backends.{session.name}_probe").probe
-            answer(probe(**request["arguments"], threads=session.options.threads))
+        if request["do"] in {"probe", "collectives"}:
+            module = importlib.import_module(f"steptime.measure.backends.{session.name}_probe")
+            own = {"device": session.options.device, "threads": session.options.threads}
+            answer(getattr(module, request["do"])(**request["arguments"], **own))
         else:
             answer(record_to_json(measure(session, request)))
 

@@ -12,7 +12,6 @@ from typing import Any
 from steptime import catalog, store
 from steptime.build import build_step
 from steptime.core.errors import InputError
-from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
@@ -20,9 +19,8 @@ from steptime.count import peak_memory_bytes
 from steptime.launch.local import Death, Worker, WorkerDiedError
 from steptime.measure import machine, ranks
 from steptime.measure.contract import Options, method
-from steptime.predict import DEFAULT, cost_model
-from steptime.predict.replicas import predict_replicas
 from steptime.sweep.cells import Cell
+from steptime.sweep.predictions import predict_cells
 
 
 @dataclass(frozen=True)
@@ -218,22 +216,6 @@ def _joined(records: list[Record]) -> Record:
     return replace(first, quantities=quantities, env={**first.env, **flags})
 
 
-def predictions(cell: Cell, device: Device, network: Link | None, by_op: bool) -> list[Record]:
-    """Give the prediction of a cell on a device by the default method.
-
-    `network` joins its replicas; none are given where that is needed and not known.
-    """
-    workload, options = cell.workload, cell.options
-    if workload.plan.data > 1:
-        if network is None and options.strategy != "independent":
-            return []
-        cluster = Cluster(device, workload.plan.data, between=network)
-        records = predict_replicas(workload, cluster, options.strategy, options.overlap)
-    else:
-        records = cost_model(DEFAULT)(build_step(workload), workload, Cluster(device), {})
-    return list(records) if by_op else [records[0]]
-
-
 Report = Callable[[Cell, Record, int, int], None]
 
 
@@ -275,7 +257,7 @@ def sweep(
         places = _places(workers, cells)
         if must_fit:
             cells = [cell for cell in cells if _fits(cell, places[_where(cell)])]
-        unpredicted = _predict(cells, devices, link, by_op, writer, store.done_keys(known))
+        unpredicted = predict_cells(cells, devices, link, by_op, writer, store.done_keys(known))
         if unpredicted:
             warn(
                 f'{unpredicted} predictions of several replicas are left out: network = "local" or '
@@ -366,40 +348,6 @@ def _why_not(cell: Cell, place: Place, how: How) -> Death | None:
     needed = size(_needed_bytes(cell))
     note = f"needs {needed}, {place.platform} has {size(place.memory_bytes or 0)}; not tried"
     return Death("oom", "predicted-not-to-fit", note)
-
-
-def _predict(
-    cells: Iterable[Cell],
-    devices: list[Device],
-    network: Link | None,
-    by_op: bool,
-    writer: store.Writer,
-    done: set[store.DoneKey],
-) -> int:
-    """Predict each cell once on each device; give how many could not be, for want of a link."""
-    seen = set()
-    unpredicted = 0
-    for device in devices:
-        for cell in cells:
-            workload, options = cell.workload, cell.options
-            mark = (workload.key, options.strategy, options.overlap, device.name)
-            if mark in seen:
-                continue
-            seen.add(mark)
-            try:
-                records = predictions(cell, device, network, by_op)
-            except InputError as error:
-                raise InputError(f"{workload.label}: {error}") from None
-            if not records:
-                unpredicted += 1
-                continue
-            head = records[0]
-            if (workload.key, head.platform, store.identity(head.method), 0) in done:
-                continue
-            # ops first: the record of the whole step says that all of them are there
-            for record in (*records[1:], head):
-                writer.append(record)
-    return unpredicted
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:

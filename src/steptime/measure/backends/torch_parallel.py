@@ -19,10 +19,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, fx, nn
 
+from steptime.measure import ranks
 from steptime.measure.contract import UnsupportedError
 from steptime.measure.ranks import Rank
 
 BUCKET_BYTES = 25 * 2**20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb, in MiB
+
+SAMPLE_S = 1e-3  # of all-reduces in a row
+LEAST_ROUNDS = 3
 
 Call = Callable[[], None]
 
@@ -60,14 +64,16 @@ def join(rank: Rank, device: torch.device) -> Joined:
     if rank not in _JOINED:
         backend = "nccl" if device.type == "cuda" else "gloo"
         theirs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun serves it
-        store = dist.TCPStore(
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # documented all the same
             rank.address, rank.port, rank.size, is_master=rank.leads and not theirs
         )
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
             backend,
-            store=dist.PrefixStore(f"steptime/{rank.attempt}", store),
+            store=dist.PrefixStore(  # type: ignore[attr-defined]  # documented all the same
+                f"steptime/{rank.attempt}", store
+            ),
             rank=rank.rank,
             world_size=rank.size,
             device_id=device if device.type == "cuda" else None,
@@ -293,3 +299,32 @@ def _hand_out(flat: Tensor, bucket: list[Tensor]) -> None:
     """Make the parts of `flat` the gradients of a bucket."""
     for one, part in zip(bucket, _parts_of(flat, bucket), strict=True):
         one.grad = part
+
+
+def all_reduce_s(
+    device: torch.device, sizes: Sequence[int], sync: Call, budget_s: float
+) -> dict[int, list[float]]:
+    """Give the seconds of an all-reduce of float32 by its bytes, one for each round over all sizes.
+
+    A time is the mean of as many in a row as take a millisecond, and that of the slowest rank. Rank
+    0 ends when `budget_s` is spent, after three rounds at the least.
+    """
+    joined = join(ranks.here(), device)
+    tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}
+    times: dict[int, list[float]] = {size: [] for size in sizes}
+    counts = dict.fromkeys(sizes, 1)
+    began, rounds = perf_counter(), 0
+    while joined.agree(rounds <= LEAST_ROUNDS or perf_counter() - began < budget_s):
+        for size, tensor in tensors.items():
+            count = joined.agree(counts[size])
+            sync()
+            start = perf_counter()
+            for _ in range(count):
+                dist.all_reduce(tensor)
+            sync()
+            taken = max(joined.gather(perf_counter() - start)) / count
+            counts[size] = max(1, round(SAMPLE_S / taken))
+            if rounds:  # the first one is warm-up, and says how many are a sample
+                times[size].append(taken)
+        rounds += 1
+    return times
