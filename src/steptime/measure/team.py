@@ -37,7 +37,9 @@ class Pace:
         return self.one(step, steps)
 
     def follow(self, step: Step) -> None:
-        """Run the samples that rank 0 asks for."""
+        """Run the first step, which rank 0 times alone, and the samples that it asks for."""
+        step()
+        self._sync()
         while steps := self.team.agree(0):
             self._sample(step, steps)
 

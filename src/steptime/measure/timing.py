@@ -77,7 +77,7 @@ def take_samples(
     `few_samples` says that there are fewer than `wanted`. What `step` raises passes through.
     """
     seconds_of = timer or _timer(sync, clock)
-    first_step_s = seconds_of(step, 1)
+    first_step_s = _timer(sync, clock)(step, 1)
     start_s = clock()
 
     warmup_s, steps = _fill(step, seconds_of, sample_s)
