@@ -252,7 +252,7 @@ def test_the_first_failure_is_the_answer_while_others_wait(
 def test_a_time_limit_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch, "[ $RANK = 0 ] && answer '{}'; sleep 60")
     with Worker("torch", Options(), 2) as worker:
-        with pytest.raises(WorkerDiedError, match="no answer within the time limit of 0.3 s"):
+        with pytest.raises(WorkerDiedError, match=r"no answer within the time limit of 0\.3 s"):
             worker.ask({}, 0.3)
         assert gone(worker.pids)
 
@@ -263,5 +263,5 @@ def test_a_rank_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     path.write_text(f"#!/bin/sh\nread x; [ $RANK = 1 ] && echo '{refused}'; sleep 60\n")
     path.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(path))
-    with pytest.raises(InputError, match="^rank 1: no such device$"):
+    with pytest.raises(InputError, match=r"^rank 1: no such device$"):
         Worker("torch", Options(), 2)

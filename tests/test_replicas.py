@@ -263,7 +263,7 @@ def test_a_rank_that_hangs_meets_the_time_limit(pair: Worker) -> None:
     del pair  # its CPUs are free while nothing is asked
     with Worker("torch", Options(threads=1), 2) as worker:
         os.kill(worker.pids[1], signal.SIGSTOP)
-        with pytest.raises(WorkerDiedError, match="no answer within the time limit of 0.5 s"):
+        with pytest.raises(WorkerDiedError, match=r"no answer within the time limit of 0\.5 s"):
             worker.ask(request("allreduce"), 0.5)
         assert gone(list(worker.pids))
 

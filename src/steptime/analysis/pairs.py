@@ -175,7 +175,7 @@ def _pairing(
         reasons = [
             f"{sides[side]}: {_missing(group, quantity)}"
             for side, group in (("a", a), ("b", b))
-            if not _value(group, quantity)["value"]
+            if not (_value(group, quantity)["value"] or 0) > 0
         ]
         if reasons:
             about = _about(b, names)
@@ -192,13 +192,22 @@ def _missing(group: Group, quantity: str) -> str:
     last = group[-1]
     if last.status != "ok":
         return last.status + (f" ({last.cause})" if last.cause else "")
+    if any(quantity in record.quantities for record in group):
+        return f"{quantity} is not above 0"
     return f"no {quantity}"
 
 
 def _compared(a: Group, b: Group, quantity: str) -> Comparison | None:
     """Compare samples with samples; folders and platforms were not interleaved, so unpaired."""
     a_runs, b_runs = runs(a, quantity), runs(b, quantity)
-    return compare_runs(a_runs, b_runs, paired=False) if a_runs and b_runs else None
+    if not (a_runs and b_runs and _positive(a_runs) and _positive(b_runs)):
+        return None
+    return compare_runs(a_runs, b_runs, paired=False)
+
+
+def _positive(sampled: Sequence[Sequence[float]]) -> bool:
+    """Whether samples are times; differences of times may be anything, and have no interval."""
+    return all(sample > 0 for run in sampled for sample in run)
 
 
 def _judge(rows: Sequence[Row], compared: Sequence[Comparison | None]) -> None:
@@ -273,7 +282,7 @@ def _value(group: Group, quantity: str) -> Row:
     # a prediction that says "does not fit" still says how long a step would take
     held = good(group, quantity) if last.origin == "measured" else group
     sampled = runs(held, quantity)
-    if sampled:
+    if sampled and _positive(sampled):
         found = estimate(sampled)
         value = median(sample for run in sampled for sample in run)
         ends = (found.low, found.high) if found.low is not None else (None, None)

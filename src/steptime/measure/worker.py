@@ -124,10 +124,11 @@ def _wake(backend: Any, options: Options, replicas: int) -> Prepared:
     """
     tiny = Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8})
     workload = make_workload(tiny, 2, replicas=replicas if backend.STRATEGIES else 1)
-    strategy = "allreduce" if workload.plan.data > 1 else ""
-    options = replace(options, compile=False, strategy=strategy)
-    prepared: Prepared = backend.prepare(build(workload), workload, options)
-    prepared.step()
+    strategies = list(backend.STRATEGIES) if workload.plan.data > 1 else [""]
+    for strategy in strategies:
+        chosen = replace(options, compile=False, strategy=strategy)
+        prepared: Prepared = backend.prepare(build(workload), workload, chosen)
+        prepared.step()
     return prepared
 
 

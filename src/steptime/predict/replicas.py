@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from steptime.build import build_step
 from steptime.core.errors import InputError, unknown
-from steptime.core.hardware import Cluster
+from steptime.core.hardware import Cluster, Link
 from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.scaling import Exchange, data_parallel
-from steptime.predict.step_model import StepModel
+from steptime.predict.step_model import StepModel, no_link
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,15 @@ def predict_replicas(
     options: dict[str, object] = {**head.method.options, "strategy": strategy}
     comm_s, notes = 0.0, [head.note] if head.note else []
     if how.collective:
+        if cluster.between is None:
+            raise no_link(replicas)
         beside = overlap and how.overlapped_bytes is not None
         model = StepModel(workload, cluster.device, cluster.between)
         times = how.overlapped_bytes if beside and how.overlapped_bytes else how.bytes
         exchange = Exchange(how.collective, 1 / times, beside)
         (row,) = data_parallel(model, [replicas], workload.batch_per_replica, exchange=exchange)
         comm_s = row.exposed_comm_s
-        options |= _of_link(cluster) | {"collective": how.collective}
+        options |= _of_link(cluster.between) | {"collective": how.collective}
         if how.overlapped_bytes is not None and not overlap:
             options["overlap"] = False
         lacking = model.fabric.without_latency if model.fabric else ()
@@ -82,10 +84,7 @@ def predict_replicas(
     return [replace(record, method=method) for record in (head, *rows)]
 
 
-def _of_link(cluster: Cluster) -> dict[str, object]:
-    link = cluster.between
-    if link is None:
-        raise InputError("replicas that exchange something need a network to be predicted")
+def _of_link(link: Link) -> dict[str, object]:
     return {
         "network": link.name,
         "network_latency_s": link.latency_s,
