@@ -272,7 +272,7 @@ def test_a_probe_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
         ("--processes 2", "--processes needs --collectives"),
         ("--collectives --processes 1", "--processes: must be at least 2, not 1"),
         ("--collectives --processes two", "--processes: must be a whole number, not 'two'"),
-        ("--collectives --processes 9999 --threads 1", "9999 processes need 1 CPUs each"),
+        ("--collectives --processes 9999 --threads 1", "9999 processes x 1 threads need 9999 CPUs"),
         ("--collectives --backend numpy", "--collectives: numpy runs on one device"),
     ],
 )

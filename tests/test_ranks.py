@@ -16,6 +16,7 @@ from steptime.measure import machine, ranks
 from steptime.measure.contract import Options
 from steptime.measure.ranks import Rank, first_host, here, local_variables
 from steptime.measure.team import check_apart
+from steptime.measure.worker import own_device
 
 TORCHRUN = {
     "RANK": "3",
@@ -164,21 +165,40 @@ def test_processes_of_a_machine_share_no_cpu(tmp_path: Path) -> None:
     assert machine.default_threads(root) == 4
     assert machine.default_threads(root, 2) == 2
     assert machine.default_threads(root, 9) == 1
-    with pytest.raises(InputError, match="3 processes need 3 CPUs each, 9 in all; 8 are allowed"):
+    with pytest.raises(InputError, match="3 processes x 3 threads need 9 CPUs; 8 are allowed"):
         machine.choose_cpus(3, root, 0, 3)
 
 
-def rank_of(rank: int, host: str, cpus: list[int], device: str = "cpu") -> dict[str, object]:
-    return {"rank": rank, "host": host, "cpus": cpus, "device": device}
+def rank_of(rank: int, host: str, cpus: list[int]) -> dict[str, object]:
+    return {"rank": rank, "host": host, "cpus": cpus}
 
 
 def test_ranks_that_share_something_are_refused() -> None:
     check_apart([rank_of(0, "a", [0]), rank_of(1, "a", [1]), rank_of(2, "b", [0])])
-    check_apart([rank_of(0, "a", [], "cuda:0"), rank_of(1, "b", [], "cuda:0")])
     with pytest.raises(InputError, match="ranks 0 and 1 share CPU 1 of a: each needs its own"):
         check_apart([rank_of(0, "a", [0, 1]), rank_of(1, "a", [1])])
-    with pytest.raises(InputError, match="ranks 0 and 1 share device cuda:0 of a"):
-        check_apart([rank_of(0, "a", [0], "cuda:0"), rank_of(1, "a", [1], "cuda:0")])
+
+
+@pytest.mark.parametrize(
+    ("device", "rank", "visible", "own"),
+    [
+        ("cuda:1", Rank(), "", "cuda:1"),
+        ("cpu", Rank(1, 2, 1, 2), "", "cpu"),
+        ("cuda", Rank(5, 8, 1, 4), "", "cuda:1"),
+        ("cuda", Rank(5, 8, 1, 4), "4,5,6,7", "cuda:1"),
+        ("cuda", Rank(5, 8, 1, 4), "3", "cuda:0"),  # a scheduler shows each task its own
+    ],
+)
+def test_each_replica_has_a_gpu(
+    device: str, rank: Rank, visible: str, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert own_device(device, rank) == own
+
+
+def test_one_gpu_is_not_for_several_replicas() -> None:
+    with pytest.raises(InputError, match="cuda:1 is one device; replicas run on 'cuda'"):
+        own_device("cuda:1", Rank(1, 2, 1, 2))
 
 
 def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

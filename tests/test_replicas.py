@@ -108,23 +108,51 @@ def test_what_exchanges_more_waits_longer(pair: Worker) -> None:
     assert times[1] > 2 * times[0]  # 8 MB against 31 kB
 
 
-@pytest.mark.parametrize(
-    ("changes", "note"),
-    [
-        ({"energy": True}, "energy is metered on one device, not on replicas"),
-        ({"phase": "infer"}, "inference exchanges nothing: its strategy is independent"),
-        ({"dtype": "float16-mixed"}, "float16-mixed scales the loss of one replica"),
-        ({"options": {"compile": True}}, "torch.compile is not run on a sharded network here"),
-    ],
-)
-def test_what_is_not_run_says_so(changes: dict[str, Any], note: str) -> None:
-    fields = {name: changes.pop(name) for name in ("phase", "dtype") if name in changes}
-    asked = request("sharded", **changes)
-    asked["workload"] |= fields
-    with Worker("torch", Options(threads=1), 2) as worker:
-        answer = worker.ask(asked, 60)
-    assert answer["status"] == "unsupported"
-    assert note in answer["note"]
+def test_gpus_are_joined_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no GPU here: what PyTorch is told, not what it does."""
+    import torch
+    import torch.distributed as dist
+
+    from steptime.measure.backends import torch_parallel
+    from steptime.measure.ranks import Rank
+
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(dist, "TCPStore", lambda *args, **named: told.update(server=(args, named)))
+    monkeypatch.setattr(dist, "PrefixStore", lambda prefix, _: told.update(prefix=prefix))
+    monkeypatch.setattr(
+        dist, "init_process_group", lambda *args, **named: told.update(named, by=args)
+    )
+    monkeypatch.setattr(dist, "new_group", lambda backend: f"control by {backend}")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(device=device))
+    monkeypatch.setattr(torch_parallel, "_JOINED", {})
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    device = torch.device("cuda:1")
+    joined = torch_parallel.join(Rank(1, 4, 1, 2, "node1", 29500, attempt=3), device)
+    assert told["by"] == ("nccl",)
+    assert (told["rank"], told["world_size"], told["device_id"]) == (1, 4, device)
+    assert told["device"] == device
+    assert told["prefix"] == "steptime/3"
+    assert told["server"] == (("node1", 29500, 4), {"is_master": False})
+    assert (joined.backend, joined.control) == ("nccl", "control by gloo")
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"energy": True}, {}, "energy is metered on one device, not on replicas"),
+    ({}, {"phase": "infer"}, "inference exchanges nothing: its strategy is independent"),
+    ({}, {"dtype": "float16-mixed"}, "float16-mixed scales the loss of one replica"),
+    ({"options": {"compile": True}}, {}, "torch.compile is not run on a sharded network here"),
+    ({}, {}, "2 replicas are as many processes, not 1"),
+]
+
+
+def test_what_is_not_run_says_so() -> None:
+    with Worker("torch", Options(threads=1)) as worker:  # one process refuses as well
+        for changes, fields, note in REFUSED:
+            asked = request("sharded", **changes)
+            asked["workload"] |= fields
+            answer = worker.ask(asked, 60)
+            assert answer["status"] == "unsupported"
+            assert note in answer["note"]
 
 
 def test_replicas_of_inference_are_independent(pair: Worker) -> None:
@@ -138,16 +166,14 @@ def test_replicas_of_inference_are_independent(pair: Worker) -> None:
 def test_numpy_has_no_replicas(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", SMALL, "--backend", "numpy", "--replicas", "2", "--threads", "1"]
     assert run(words) == 3
-    assert "unsupported): rank 0: numpy runs on one device" in capsys.readouterr().err
+    assert "unsupported): numpy runs on one device" in capsys.readouterr().err
 
 
 def test_too_many_processes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     cpus = len(os.sched_getaffinity(0))
     assert run(["run", SMALL, "--replicas", str(cpus + 1), "--threads", "1"]) == 2
-    assert capsys.readouterr().err == (
-        f"steptime: {cpus + 1} processes need 1 CPUs each, {cpus + 1} in all; {cpus} are allowed "
-        "here\n"
-    )
+    needed = f"{cpus + 1} processes x 1 threads need {cpus + 1} CPUs"
+    assert capsys.readouterr().err == f"steptime: {needed}; {cpus} are allowed here\n"
 
 
 def test_run_counts_all_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

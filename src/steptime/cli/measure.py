@@ -148,7 +148,7 @@ def run(
         bool, typer.Option("--energy", help="Meter the energy of a step, in as long again.")
     ] = False,
     replicas: options.Replicas = None,
-    strategy: options.Strategy = "allreduce",
+    strategy: options.Strategy = None,
     no_overlap: options.NoOverlap = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Keep the record in this folder.")

@@ -80,12 +80,13 @@ Replicas = Annotated[
         "torchrun or srun started, else 1.",
     ),
 ]
+DEFAULT_STRATEGY = "allreduce"
 Strategy = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--strategy",
         metavar="NAME",
-        help="Of replicas: allreduce, independent, sharded or parameter-server.",
+        help="Of replicas: allreduce (default), independent, sharded or parameter-server.",
     ),
 ]
 NoOverlap = Annotated[
@@ -109,7 +110,7 @@ def workload_of(
 
 
 def over_replicas(
-    workload: Workload, replicas: str | None, strategy: str, no_overlap: bool
+    workload: Workload, replicas: str | None, strategy: str | None, no_overlap: bool
 ) -> tuple[Workload, dict[str, Any]]:
     """Give the workload on its replicas and what the backend is told of them.
 
@@ -118,13 +119,18 @@ def over_replicas(
     from steptime.measure import ranks
     from steptime.measure.contract import STRATEGIES
 
-    if strategy not in STRATEGIES:
+    if strategy is not None and strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES, "--strategy")
     size = ranks.here().size
     count = size if replicas is None else whole_number(replicas, "--replicas")
     if size not in {1, count}:
         raise InputError(f"--replicas {count}: the launcher started {size} processes; leave it out")
-    spread: dict[str, Any] = {} if count == 1 else {"strategy": strategy, "overlap": not no_overlap}
+    spread: dict[str, Any] = {}
+    if count > 1:
+        spread = {"strategy": strategy or DEFAULT_STRATEGY, "overlap": not no_overlap}
+    elif strategy or no_overlap:
+        name = "--strategy" if strategy else "--no-overlap"
+        raise InputError(f"{name} goes with --replicas of 2 or more")
     return replace(workload, plan=Plan(data=count)), spread
 
 

@@ -250,7 +250,8 @@ class Worker:
 
 
 def _failed(answer: Mapping[str, Any]) -> bool:
-    return "refused" in answer or answer.get("status", "ok") != "ok"
+    """Whether one process alone may have come to this; what is unsupported is so for all."""
+    return "refused" in answer or answer.get("status", "ok") not in {"ok", "unsupported"}
 
 
 def _kills_so_far() -> int:

@@ -228,7 +228,7 @@ def check_cpus(threads: int, processes: int = 1, root: Path = ROOT) -> None:
         raise InputError(f"threads: {threads} is not in 1..{allowed}, the CPUs allowed here")
     if processes * threads > allowed:
         raise InputError(
-            f"{processes} processes need {threads} CPUs each, {processes * threads} in all; "
+            f"{processes} processes x {threads} threads need {processes * threads} CPUs; "
             f"{allowed} are allowed here"
         )
 

@@ -136,16 +136,13 @@ def _exposed(
 
 
 def check_apart(ranks: list[Mapping[str, Any]]) -> None:
-    """Raise `InputError` where two processes of one machine share a CPU or an accelerator."""
-    taken: dict[tuple[str, object], int] = {}
+    """Raise `InputError` where two processes of one machine share a CPU."""
+    taken: dict[tuple[str, int], int] = {}
     for one in ranks:
-        parts = [("CPU", cpu) for cpu in one["cpus"]]
-        if not one["device"].startswith("cpu"):
-            parts.append(("device", one["device"]))
-        for kind, part in parts:
-            other = taken.setdefault((one["host"], f"{kind} {part}"), one["rank"])
+        for cpu in one["cpus"]:
+            other = taken.setdefault((one["host"], cpu), one["rank"])
             if other != one["rank"]:
                 raise InputError(
-                    f"ranks {other} and {one['rank']} share {kind} {part} of {one['host']}: each "
-                    "needs its own"
+                    f"ranks {other} and {one['rank']} share CPU {cpu} of {one['host']}: each needs "
+                    "its own"
                 )

@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import queue
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -74,7 +75,7 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     sharing = 1 if rank.own_cpus else rank.local_size
     threads = options.threads or machine.default_threads(processes=sharing)
     cpus = machine.bind_threads(threads, rank.local_rank % sharing, sharing)
-    options = replace(options, threads=threads, device=_own_device(options.device, rank))
+    options = replace(options, threads=threads, device=own_device(options.device, rank))
     backend = importlib.import_module(BACKENDS[request["backend"]])
     product = backend.device_product(options.device)
     prepared = _wake(backend, options, rank.size)
@@ -102,13 +103,17 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     return Session(backend, request["backend"], options, env), greeting
 
 
-def _own_device(device: str, rank: Rank) -> str:
-    """Give the device of this process: replicas have one each."""
+def own_device(device: str, rank: Rank) -> str:
+    """Give the device of this process: replicas have one each.
+
+    Where each process is shown a single GPU, that is its own (NCCL refuses two on one).
+    """
     if rank.size == 1 or device in {"cpu", "mps"}:
         return device
     if device != "cuda":
         raise InputError(f"{device} is one device; replicas run on 'cuda', one on each GPU")
-    return f"cuda:{rank.local_rank}"
+    alone = re.fullmatch(r"[^,]+", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    return "cuda:0" if alone else f"cuda:{rank.local_rank}"
 
 
 def _about(rank: Rank, options: Options, env: Mapping[str, Any]) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def _measure_once(workers: Workers, worker: Worker, cell: Cell, how: How, round_
     except WorkerDiedError as died:
         workers.close()
         return _unmeasured(cell, place, how, round_, died.death)
-    if record.status != "ok" and cell.workload.plan.data > 1:
+    if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
         workers.close()  # the others may still wait for the one that failed
     return record
 

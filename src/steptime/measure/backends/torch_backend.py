@@ -103,10 +103,10 @@ def _check(workload: Workload, options: Options, types: Precision, device: torch
     replicas, size = workload.plan.data, ranks.here().size
     if workload.plan != Plan(data=replicas):
         raise UnsupportedError("torch runs data-parallel here, and by no other plan")
-    if replicas not in {1, size}:
-        raise UnsupportedError(f"{replicas} replicas are as many processes, not {size}")
     if replicas > 1:
         _check_parallel(workload, options, device)
+    if replicas not in {1, size}:
+        raise UnsupportedError(f"{replicas} replicas are as many processes, not {size}")
     if device.type == "mps" and types.weights == "float64":
         raise UnsupportedError("mps has no float64")
     if device.type == "mps" and workload.dtype == "float16-mixed" and workload.phase == "train":
