@@ -66,6 +66,12 @@ def test_variables_of_srun() -> None:
     assert here(alone) == Rank()
 
 
+def test_processes_meet_at_a_host_that_is_there() -> None:
+    ranks.check_address(Rank(1, 2, 1, 2, "localhost", 1234))
+    with pytest.raises(InputError, match=r"rank 1: host 'no-such-host\.invalid', where the 2 proc"):
+        ranks.check_address(Rank(1, 2, 1, 2, "no-such-host.invalid", 1234))
+
+
 def test_processes_of_our_own_come_before_those_of_srun() -> None:
     first, second = local_variables(2, 1234)
     assert here({**SRUN, **second}) == Rank(1, 2, 1, 2, "127.0.0.1", 1234)

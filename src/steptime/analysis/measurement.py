@@ -108,5 +108,8 @@ def _remarks(record: Record, interval: str) -> list[str]:
         remarks.append("one run: the interval says nothing of how runs differ (--runs 5 does)")
     marks = record.quantities["step_s"].columns.get("disturbed", ())
     if marks and sum(map(bool, marks)) > len(marks) / 4:
-        remarks.append("over a quarter of the samples were disturbed: other work used these CPUs")
+        others = "other work"
+        if record.workload.plan.data > 1:
+            others += ", or threads of the exchange itself,"
+        remarks.append(f"over a quarter of the samples were disturbed: {others} used these CPUs")
     return remarks

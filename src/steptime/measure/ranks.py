@@ -147,6 +147,17 @@ def _number(
     return int(text)
 
 
+def check_address(rank: Rank) -> None:
+    """Raise `InputError` where the host at which the processes meet has no address."""
+    try:
+        socket.getaddrinfo(rank.address, rank.port)
+    except OSError:
+        raise InputError(
+            f"rank {rank.rank}: host {shorten(rank.address)}, where the {rank.size} processes "
+            "meet, has no address here; set MASTER_ADDR"
+        ) from None
+
+
 def local_variables(size: int, port: int) -> tuple[dict[str, str], ...]:
     """Give the variables of each of `size` processes on this machine."""
     common = {

@@ -72,6 +72,8 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
         raise unknown("backend", request["backend"], BACKENDS)
     options = Options(**request["options"])
     rank = ranks.here()
+    if rank.size > 1:
+        ranks.check_address(rank)
     sharing = 1 if rank.own_cpus else rank.local_size
     threads = options.threads or machine.default_threads(processes=sharing)
     cpus = machine.bind_threads(threads, rank.local_rank % sharing, sharing)
