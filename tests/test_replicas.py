@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -237,6 +237,15 @@ def gone(pids: list[int], limit_s: float = 5.0) -> bool:
 LONG = ["run", SMALL, "--replicas", "2", "--threads", "1", "--budget", "600"]
 
 
+def await_steps(find: Callable[[], list[int]]) -> list[int]:
+    """Give two workers when both are in the midst of their steps."""
+    deadline = time.monotonic() + 60
+    while len(workers := find()) < 2 or min(map(ticks, workers)) < 300:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return workers
+
+
 @contextmanager
 def long_run() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """Give a run in the midst of its steps, and its two workers."""
@@ -245,11 +254,7 @@ def long_run() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
-            deadline = time.monotonic() + 60
-            while len(workers := children(process.pid)) < 2 or min(map(ticks, workers)) < 300:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            yield process, workers
+            yield process, await_steps(lambda: children(process.pid))
         finally:
             process.kill()
 
@@ -292,6 +297,34 @@ def test_a_rank_that_hangs_meets_the_time_limit(pair: Worker) -> None:
         with pytest.raises(WorkerDiedError, match=r"no answer within the time limit of 0\.5 s"):
             worker.ask(request("allreduce"), 0.5)
         assert gone(list(worker.pids))
+
+
+@pytest.mark.parametrize("victim", ["worker", "command"])
+def test_the_death_of_a_rank_of_a_launcher_ends_the_other(victim: str) -> None:
+    words = [word for word in LONG if word not in {"--replicas", "2"}]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "steptime", *words],
+            env={**os.environ, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for own in local_variables(2, free_port())
+    ]
+    try:
+        await_steps(lambda: [pid for one in running for pid in children(one.pid)])
+        workers = [pid for one in running for pid in children(one.pid)]
+        os.kill(running[1].pid if victim == "command" else workers[1], signal.SIGKILL)
+        said = [one.communicate(timeout=30)[1] for one in running]
+        assert gone(workers)
+    finally:
+        for one in running:
+            one.kill()
+    assert running[0].returncode == 3
+    assert "failed (exception): RuntimeError: " in said[0]
+    if victim == "worker":
+        assert said[1] == "rank 1: failed: the worker ended by SIGKILL; it said nothing\n"
 
 
 def launched(variables: list[dict[str, str]], out: Path, *more: str) -> list[tuple[int, str, str]]:

@@ -102,7 +102,7 @@ def prepare(graph: Graph, workload: Workload, options: Options) -> Prepared:
 def _check(workload: Workload, options: Options, types: Precision, device: torch.device) -> None:
     replicas, size = workload.plan.data, ranks.here().size
     if workload.plan != Plan(data=replicas):
-        raise UnsupportedError("torch runs data-parallel here, and by no other plan")
+        raise UnsupportedError("torch runs data-parallel here, and by no other parallel plan")
     if replicas > 1:
         _check_parallel(workload, options, device)
     if replicas not in {1, size}:
