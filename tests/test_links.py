@@ -181,6 +181,13 @@ def test_what_joins_replicas_must_be_known() -> None:
         predict_replicas(fc(), Cluster(DEVICE, 2), "alreduce", True)
 
 
+def test_inference_exchanges_nothing() -> None:
+    model = read_model("fc:layers=2,nodes=100,inputs=50,outputs=10")
+    workload = make_workload(model, 8, phase="infer", replicas=2)
+    head, *_ = predict_replicas(workload, Cluster(DEVICE, 2), "allreduce", True)
+    assert head.quantities["comm_s"].value == 0
+
+
 def measured(strategy: str, overlap: bool, step_s: float) -> Record:
     return Record(
         origin="measured",

@@ -385,6 +385,7 @@ def test_torchrun_itself(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--master-port", str(free_port()), "-m", "steptime", "run", SMALL]
     command += ["--threads", "1", "--budget", "0.1", "--json", "--out", str(tmp_path)]
+    command += ["--runs", "2"]  # two workers of each rank meet at torchrun's store
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["replicas"] == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -108,8 +107,11 @@ def take_probe(backend: str, chosen: Any, budget: float) -> tuple[dict[str, Any]
     """Probe this machine in a worker, write the device file, and give both."""
     from steptime import catalog
     from steptime.launch.local import Worker, WorkerDiedError
+    from steptime.measure import ranks
     from steptime.measure.probe import device_table
 
+    if ranks.here().size > 1:
+        raise InputError("probe measures one process: leave out torchrun or srun")
     with Worker(backend, chosen) as worker:
         arguments = {"budget_s": budget}
         try:
@@ -163,9 +165,10 @@ def run(
 
     _check_backend(backend)
     workload = options.workload_of(model, batch, dtype, phase, optimizer)
-    workload, spread = options.over_replicas(workload, replicas, strategy, no_overlap)
+    told = _options(device, threads, compile_, tf32)
+    workload, told = options.over_replicas(workload, told, replicas, strategy, no_overlap)
     build_step(workload)  # sizes that fit nowhere are refused before a worker starts
-    cell = Cell(workload, backend, replace(_options(device, threads, compile_, tf32), **spread))
+    cell = Cell(workload, backend, told)
     how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
     try:

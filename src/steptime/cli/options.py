@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import MOST_VALUES, expand_range, is_range
 from steptime.core.workload import Plan, Workload
 from steptime.models.family import whole_number
+
+if TYPE_CHECKING:
+    from steptime.measure.contract import Options
 
 Model = Annotated[
     str,
@@ -110,14 +113,18 @@ def workload_of(
 
 
 def over_replicas(
-    workload: Workload, replicas: str | None, strategy: str | None, no_overlap: bool
-) -> tuple[Workload, dict[str, Any]]:
-    """Give the workload on its replicas and what the backend is told of them.
+    workload: Workload,
+    told: Options,
+    replicas: str | None,
+    strategy: str | None,
+    no_overlap: bool,
+) -> tuple[Workload, Options]:
+    """Give the workload on its replicas, and `told`, what the backend is told, with their strategy.
 
     Raises `InputError` for an unknown strategy, and a number that is not the launcher's.
     """
     from steptime.measure import ranks
-    from steptime.measure.contract import STRATEGIES
+    from steptime.measure.contract import STRATEGIES, meaningful
 
     if strategy is not None and strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES, "--strategy")
@@ -125,13 +132,11 @@ def over_replicas(
     count = size if replicas is None else whole_number(replicas, "--replicas")
     if size not in {1, count}:
         raise InputError(f"--replicas {count}: the launcher started {size} processes; leave it out")
-    spread: dict[str, Any] = {}
-    if count > 1:
-        spread = {"strategy": strategy or DEFAULT_STRATEGY, "overlap": not no_overlap}
-    elif strategy or no_overlap:
+    if count == 1 and (strategy or no_overlap):
         name = "--strategy" if strategy else "--no-overlap"
         raise InputError(f"{name} goes with --replicas of 2 or more")
-    return replace(workload, plan=Plan(data=count)), spread
+    told = replace(told, strategy=strategy or DEFAULT_STRATEGY, overlap=not no_overlap)
+    return replace(workload, plan=Plan(data=count)), meaningful(told, count)
 
 
 def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 A worker that dies takes only the network in flight with it. Its death is told by its exit: a
 signal of ours is a time limit, a kill by the system while its counter of such kills went up is
-out-of-memory, anything else is a crash.
+out-of-memory, anything else is a crash. Replicas are processes that get the same requests and wait
+for each other, so the death of one ends all.
 """
 
 from __future__ import annotations

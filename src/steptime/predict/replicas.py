@@ -54,7 +54,8 @@ def predict_replicas(
         raise unknown("strategy", strategy, STRATEGIES)
     if workload.plan != Plan(data=workload.plan.data):
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
-    how, replicas = STRATEGIES[strategy], workload.plan.data
+    replicas = workload.plan.data
+    how = STRATEGIES[strategy] if workload.phase == "train" else Strategy()  # it exchanges nothing
     head, *rows = cost_model(DEFAULT)(build_step(workload), workload, Cluster(cluster.device), {})
     options: dict[str, object] = {**head.method.options, "strategy": strategy}
     comm_s, notes = 0.0, [head.note] if head.note else []
