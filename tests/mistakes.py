@@ -109,6 +109,7 @@ _GRID = [
     ("fc --out absent/cells.csv", "absent/cells.csv: is a folder, or is in a folder that"),
 ]
 _SCALE = [
+    ("--network local", "link 'local' is not known yet: run 'steptime probe --collectives' first"),
     ("--network asw", "unknown link 'asw'; did you mean 'aws'?"),
     ("--workers 2", "2 workers need a network: --network LINK"),
     ("--network aws --workers 0", "--workers: must be at least 1, not 0"),

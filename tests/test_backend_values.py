@@ -270,7 +270,7 @@ def test_gradients_of_whole_networks_agree(network: str) -> None:
 @pytest.mark.parametrize("optimizer", STATES)
 @pytest.mark.parametrize("network", ["fc", "llama"])
 def test_three_steps_of_each_optimizer_agree(network: str, optimizer: str) -> None:
-    from steptime.measure.backends.torch_backend import optimizer_of
+    from steptime.measure.backends.torch_step import optimizer_of
 
     work = make_workload(read_model(NETWORKS[network]), None, "float64", optimizer=optimizer)
     graph = build(work)

@@ -19,7 +19,7 @@ from steptime.cli.main import run
 from steptime.core.record import Record, record_from_json, record_to_json
 from steptime.core.workload import workload_to_json
 from steptime.measure import meters as module
-from steptime.measure import worker
+from steptime.measure import taking, worker
 from steptime.measure.backends import numpy_backend
 from steptime.measure.contract import Options
 from steptime.measure.disturbance import AbsentError
@@ -237,8 +237,8 @@ def test_a_meter_that_stands_still_or_fails_gives_no_number() -> None:
 
 
 def _record(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], list[Meter]]) -> Record:
-    monkeypatch.setattr(worker, "meters", found)
-    monkeypatch.setattr(worker, "LEAST_S", 0.1)
+    monkeypatch.setattr(taking, "meters", found)
+    monkeypatch.setattr(taking, "LEAST_S", 0.1)
     session = worker.Session(numpy_backend, "numpy", Options(threads=1), {})
     workload = make_workload(read_model("fc:layers=1,nodes=4,inputs=8,outputs=4"), 2)
     request = {

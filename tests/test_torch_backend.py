@@ -77,8 +77,8 @@ def test_every_family_trains_and_infers(network: str, dtype: str) -> None:
 def test_weights_move_and_stay_finite(dtype: str, optimizer: str) -> None:
     import torch
 
-    from steptime.measure.backends.torch_backend import optimizer_of
     from steptime.measure.backends.torch_module import initial_values, module_of
+    from steptime.measure.backends.torch_step import optimizer_of
 
     work = workload(FC, dtype=dtype, optimizer=optimizer)
     graph, types = build(work), precision(dtype)

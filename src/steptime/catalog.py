@@ -1,8 +1,8 @@
 """The devices and links that are known: shipped as data, or written by the user.
 
 A user's device lies in `user_devices_dir()` as NAME.toml and is found by its name like a shipped
-one. A name belongs to one device only: a user's file that carries the name or the short name of a
-shipped device is refused, so that no prediction changes silently.
+one; a link in `user_links_dir()`. A name belongs to one device only: a user's file that carries the
+name or the short name of a shipped device is refused, so that no prediction changes silently.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def device(name: str | Path) -> Device:
     if key == LOCAL:
         return _read_device(_local_file())
     path = _shipped_device(key)
-    if user := _user_files().get(key):
+    if user := _user_files(user_devices_dir()).get(key):
         if path:
             raise InputError(f"{_shown(user)}: a shipped device has this name; rename the file")
         path = user
@@ -66,19 +66,44 @@ def aliases() -> dict[str, str]:
 
 
 def link(name: str | Path) -> Link:
-    """Give the link of a name or of a path that ends in .toml; raises `InputError` for others."""
+    """Give the link of a name, `local`, or a path that ends in .toml.
+
+    Raises `InputError` for an unknown name and for a file that is not a link.
+    """
     text = str(name)
     if text.lower().endswith(".toml"):
         return _read_link(Path(text))
-    path = _LINKS / f"{text.lower()}.toml"
-    if not _NAME.fullmatch(text.lower()) or not path.is_file():
-        raise unknown("link", text, link_names())
-    return _read_link(path)
+    files = _link_files()
+    if text.lower() not in files:
+        if text.lower() == LOCAL:
+            raise InputError(
+                "link 'local' is not known yet: run 'steptime probe --collectives' first"
+            )
+        raise unknown("link", text, sorted(files))
+    return _read_link(files[text.lower()])
 
 
 def link_names() -> list[str]:
-    """Give the names of all links, sorted."""
-    return sorted(path.stem for path in _LINKS.glob("*.toml"))
+    """Give the names of all links, shipped ones and the user's, sorted."""
+    return sorted(_link_files())
+
+
+def write_user_link(table: Mapping[str, Any]) -> Path:
+    """Write a link in datasheet units as the user's link `local` and give its path.
+
+    Raises `InputError` if the table is no link, or the folder cannot be written to. A file that is
+    there is replaced at once.
+    """
+    path = user_links_dir() / f"{LOCAL}.toml"
+    text = "\n".join(_toml_lines(table)) + "\n"
+    _check_name(link_from_table(tomllib.loads(text), _shown(path)), path)
+    _replace(path, text)
+    return path
+
+
+def user_links_dir() -> Path:
+    """Give the folder of the user's own link files, beside that of devices."""
+    return user_devices_dir().with_name("links")
 
 
 def user_devices_dir() -> Path:
@@ -143,17 +168,27 @@ def _shipped_device(key: str) -> Path | None:
     return _DEVICES / f"{by_lower[key]}.toml" if key in by_lower else None
 
 
-def _user_files() -> dict[str, Path]:
-    """Give the user's device files by name in lower case."""
+def _link_files() -> dict[str, Path]:
+    """Give the files of all links by name; raises `InputError` where two have the same."""
+    shipped = {path.stem: path for path in _LINKS.glob("*.toml")}
+    own = _user_files(user_links_dir())
+    for name, path in own.items():
+        if name in shipped:
+            raise InputError(f"{_shown(path)}: a shipped link has this name; rename the file")
+    return shipped | own
+
+
+def _user_files(folder: Path) -> dict[str, Path]:
+    """Give the user's files of one folder by name in lower case."""
     try:
-        found = sorted(user_devices_dir().glob("*.toml"))
+        found = sorted(folder.glob("*.toml"))
     except OSError as error:
-        raise InputError(f"{_shown(user_devices_dir())}: {error.strerror}") from error
+        raise InputError(f"{_shown(folder)}: {error.strerror}") from error
     return {path.stem.lower(): path for path in found}
 
 
 def _device_files() -> dict[str, Path]:
-    return _user_files() | {path.stem: path for path in _shipped_files()}
+    return _user_files(user_devices_dir()) | {path.stem: path for path in _shipped_files()}
 
 
 def _local_file() -> Path:
@@ -177,7 +212,7 @@ def _read_named(path: Path) -> Device:
     return found
 
 
-def _check_name(found: Device, path: Path) -> None:
+def _check_name(found: Device | Link, path: Path) -> None:
     if found.name.lower() != path.stem.lower():
         raise InputError(
             f"{_shown(path)}: 'name' must be the file's, {shorten(path.stem)}, "

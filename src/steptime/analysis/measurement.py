@@ -15,15 +15,21 @@ from steptime.core.record import Record
 def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) -> dict[str, Any]:
     """Give the record's numbers in SI; what was not measured is None, `remarks` say what to mind.
 
-    `flop` is that of one step; `fraction_of_peak` the achieved FLOP/s over each of `peaks`.
+    `flop` is that of one replica's step; `fraction_of_peak` the FLOP/s that a replica achieved over
+    each of `peaks`. Speed and the document's FLOP count all replicas.
     """
     workload = record.workload
+    replicas = workload.plan.data
+    examples = replicas * workload.batch_per_replica
     document: dict[str, Any] = {
         "status": record.status,
         "cause": record.cause,
         "note": record.note,
         "model": workload.label,
         "batch": workload.batch_per_replica,
+        "replicas": replicas,
+        "global_batch": examples,
+        "strategy": record.method.options.get("strategy"),
         "phase": workload.phase,
         "dtype": workload.dtype,
         "optimizer": workload.optimizer,
@@ -36,11 +42,12 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         "infeed": None,
         "accuracy": _middle(record, "accuracy"),
         "loss": _middle(record, "loss"),
+        "comm_s": _middle(record, "comm_s"),
         "first_step_s": _value(record, "first_step_s"),
         "peak_memory_bytes": _value(record, "peak_memory_bytes"),
         "energy_j": _middle(record, "energy_j"),
         "power_w": _middle(record, "power_w"),
-        "flop": flop,
+        "flop": replicas * flop,
         "flop_per_s": None,
         "fraction_of_peak": dict.fromkeys(peaks),
         "disturbed": None,
@@ -50,8 +57,8 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
     if record.status != "ok":
         return document
     step = record.quantities["step_s"]
-    found = summarize(step, workload.batch_per_replica)
-    rate = flop / found.median_s
+    found = summarize(step, examples)
+    rate = flop / found.median_s  # of one replica
     document["step_s"] = {
         **{
             k: getattr(found, f"{k}_s")
@@ -67,13 +74,13 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         "jitter": found.speed_jitter,
     }
     document["parts"] = {
-        name: summarize(quantity, workload.batch_per_replica).median_s
+        name: summarize(quantity, examples).median_s
         for name, quantity in record.quantities.items()
         if name in ("forward_s", "backward_s", "update_s") and quantity.samples
     }
     document["input_s"] = _middle(record, "input_s")
     document["infeed"] = infeed(record)
-    document["flop_per_s"] = rate
+    document["flop_per_s"] = replicas * rate
     document["fraction_of_peak"] = {
         name: None if peak is None else rate / peak for name, peak in peaks.items()
     }
@@ -89,7 +96,7 @@ def _value(record: Record, name: str) -> float | None:
 
 
 def _middle(record: Record, name: str) -> float | None:
-    """Give the median over runs of a quantity that a run has one sample of."""
+    """Give the median of a quantity's samples."""
     quantity = record.quantities.get(name)
     return median(quantity.samples) if quantity and quantity.samples else None
 
@@ -98,6 +105,8 @@ def _remarks(record: Record, interval: str) -> list[str]:
     remarks = []
     if record.env.get("energy_meter") and "energy_j" not in record.quantities:
         remarks.append(f"no energy: {record.env['energy_meter']}")
+    if "comm_meter" in record.env and "comm_s" not in record.quantities:
+        remarks.append(f"no time of communication: {record.env['comm_meter']}")
     if record.env.get("few_samples"):
         remarks.append("fewer than 20 samples: a longer --budget gives more")
     if record.env.get("steady") is False:
@@ -108,7 +117,10 @@ def _remarks(record: Record, interval: str) -> list[str]:
         remarks.append("one run: the interval says nothing of how runs differ (--runs 5 does)")
     marks = record.quantities["step_s"].columns.get("disturbed", ())
     if marks and sum(map(bool, marks)) > len(marks) / 4:
-        remarks.append("over a quarter of the samples were disturbed: other work used these CPUs")
+        others = "other work"
+        if record.workload.plan.data > 1:
+            others += ", or threads of the exchange itself,"
+        remarks.append(f"over a quarter of the samples were disturbed: {others} used these CPUs")
     return remarks
 
 

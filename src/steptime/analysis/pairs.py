@@ -13,7 +13,7 @@ from typing import Any
 
 from steptime.analysis.results import good, over, results, runs
 from steptime.analysis.statistics import estimate
-from steptime.analysis.tables import headline, short_names
+from steptime.analysis.tables import exchange_name, exchange_of, headline, short_names
 from steptime.analysis.verdict import Comparison, compare_runs, verdicts
 from steptime.core.errors import InputError, unknown
 from steptime.core.record import Record
@@ -34,7 +34,7 @@ class Pairing:
 
 
 def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") -> Pairing:
-    """Give every measurement (B) beside every prediction (A) of its workload and platform.
+    """Give every measurement (B) beside every prediction (A) of workload, platform and strategy.
 
     A row of a whole step also has `flop_per_s`, `peak_fraction` and `roof_fraction` as `results`
     gives them. Raises `InputError` for a quantity that no record holds.
@@ -42,7 +42,7 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
     _check_quantity(records, quantity)
 
     def key(record: Record) -> Hashable:
-        return record.workload.key, record.platform, record.scope
+        return record.workload.key, record.platform, record.scope, exchange_of(record)
 
     latest = {(key(r), r.method.name): r for r in records if r.origin == "predicted"}
     a = _cells(latest.values(), key)
@@ -51,10 +51,11 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
     lonely = [("a", group, "not measured") for cell in a if cell not in b for group in a[cell]]
     lonely += [("b", group, "not predicted") for cell in b if cell not in a for group in b[cell]]
     pairing = _pairing(matched, lonely, quantity, {"a": "predicted", "b": "measured"})
-    roofs = {(r["workload_key"], r["platform"], r["predicted_by"]): r for r in results(records)}
+    told = ("workload_key", "platform", "strategy", "overlap", "predicted_by")
+    roofs = {tuple(row[name] for name in told): row for row in results(records)}
     for row in pairing.pairs:
         if row["scope"] == "":
-            roof = roofs[row["workload_key"], row["b"]["platform"], row["a"]["method"]]
+            roof = roofs[(*(row[name] for name in told[:-1]), row["a"]["method"])]
             row |= {name: roof[name] for name in ("flop_per_s", "peak_fraction", "roof_fraction")}
     return pairing
 
@@ -187,7 +188,7 @@ def _pairing(
         reasons = [
             f"{sides[side]}: {_missing(group, quantity)}"
             for side, group in (("a", a), ("b", b))
-            if not _value(group, quantity)["value"]
+            if not (_value(group, quantity)["value"] or 0) > 0
         ]
         if reasons:
             about = _about(b, names)
@@ -204,13 +205,22 @@ def _missing(group: Group, quantity: str) -> str:
     last = group[-1]
     if last.status != "ok":
         return last.status + (f" ({last.cause})" if last.cause else "")
+    if any(quantity in record.quantities for record in group):
+        return f"{quantity} is not above 0"
     return f"no {quantity}"
 
 
 def _compared(a: Group, b: Group, quantity: str) -> Comparison | None:
     """Compare samples with samples; folders and platforms were not interleaved, so unpaired."""
     a_runs, b_runs = runs(a, quantity), runs(b, quantity)
-    return compare_runs(a_runs, b_runs, paired=False) if a_runs and b_runs else None
+    if not (a_runs and b_runs and _positive(a_runs) and _positive(b_runs)):
+        return None
+    return compare_runs(a_runs, b_runs, paired=False)
+
+
+def _positive(sampled: Sequence[Sequence[float]]) -> bool:
+    """Whether samples are times; differences of times may be anything, and have no interval."""
+    return all(sample > 0 for run in sampled for sample in run)
 
 
 def _judge(rows: Sequence[Row], compared: Sequence[Comparison | None]) -> None:
@@ -223,10 +233,13 @@ def _judge(rows: Sequence[Row], compared: Sequence[Comparison | None]) -> None:
 def _about(group: Group, names: Mapping[str, str]) -> Row:
     workload = group[-1].workload
     return {
-        "name": names[workload.key],
+        "name": names[workload.key] + exchange_name(group[-1]),
         "model": workload.label,
         "family": workload.model,
         "batch": workload.batch_per_replica,
+        "replicas": workload.plan.data,
+        "strategy": exchange_of(group[-1])[0] or None,
+        "overlap": exchange_of(group[-1])[1],
         "dtype": workload.dtype,
         "phase": workload.phase,
         "optimizer": workload.optimizer,
@@ -283,7 +296,7 @@ def _value(group: Group, quantity: str) -> Row:
     # a prediction that says "does not fit" still says how long a step would take
     held = good(group, quantity) if last.origin == "measured" else group
     sampled = runs(held, quantity)
-    if sampled:
+    if sampled and _positive(sampled):
         found = estimate(sampled)
         value = median(sample for run in sampled for sample in run)
         ends = (found.low, found.high) if found.low is not None else (None, None)

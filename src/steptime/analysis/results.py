@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from steptime.analysis.statistics import Summary, summarize_steps
-from steptime.analysis.tables import headline, runs_of, short_names
+from steptime.analysis.tables import (
+    exchange_name,
+    exchange_of,
+    headline,
+    runs_of,
+    short_names,
+)
 from steptime.core.record import Record
 from steptime.store import identity
 
@@ -14,22 +20,23 @@ Row = dict[str, Any]
 
 
 def results(records: Sequence[Record]) -> list[Row]:
-    """Give one row for each workload, platform, measuring method and predicting method.
+    """Give one row for each workload, platform, strategy, measuring and predicting method.
 
     Numbers are SI; one that is unknown is None. `ratio` is measured / predicted time of a step,
-    `flop_per_s` the predicted FLOP over the measured time, `peak_fraction` that over the peak of
-    the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth (Williams,
-    Waterman, Patterson 2009). A row without a measured time says why in `status`,
+    `flop_per_s` the predicted FLOP of a replica over the measured time, `peak_fraction` that over
+    the peak of the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth
+    (Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
     `cause` and `note`; `status` is None where nothing was tried.
     """
     whole = [record for record in records if not record.scope]
     names = short_names(record.workload for record in whole)
-    cells: dict[tuple[str, str], list[Record]] = {}
+    cells: dict[tuple[Any, ...], list[Record]] = {}
     for record in whole:
-        cells.setdefault((record.workload.key, record.platform), []).append(record)
+        key = (record.workload.key, record.platform, *exchange_of(record))
+        cells.setdefault(key, []).append(record)
     return [
-        _row(names[key], tried, predicted)
-        for (key, _), found in cells.items()
+        _row(names[key] + exchange_name(found[0]), tried, predicted)
+        for (key, *_), found in cells.items()
         for tried in _by_method(found, "measured") or [[]]
         for predicted in _latest(found) or [None]
         if tried or predicted
@@ -86,6 +93,9 @@ def _row(name: str, tried: Sequence[Record], predicted: Record | None) -> Row:
         "model": workload.label,
         "family": workload.model,
         "batch": workload.batch_per_replica,
+        "replicas": workload.plan.data,
+        "strategy": exchange_of(some)[0] or None,
+        "overlap": exchange_of(some)[1],
         "dtype": workload.dtype,
         "phase": workload.phase,
         "optimizer": workload.optimizer,

@@ -23,6 +23,7 @@ COLUMNS: Mapping[str, type] = {
     "model": str,
     "family": str,
     "batch": int,
+    "replicas": int,
     "dtype": str,
     "phase": str,
     "optimizer": str,
@@ -94,6 +95,7 @@ def _fixed(record: Record) -> dict[str, Any]:
         "model": workload.label,
         "family": workload.model,
         "batch": workload.batch_per_replica,
+        "replicas": workload.plan.data,
         "dtype": workload.dtype,
         "phase": workload.phase,
         "optimizer": workload.optimizer,
@@ -189,6 +191,21 @@ def _param_columns(records: Iterable[Record], taken: Iterable[str]) -> dict[str,
     return columns
 
 
+def exchange_of(record: Record) -> tuple[str, bool]:
+    """Give by which strategy replicas exchange ("" for one) and whether they may overlap it.
+
+    A prediction is of the same strategy as the measurement that it is held against.
+    """
+    options = record.method.options
+    return options.get("strategy", ""), options.get("overlap", True)
+
+
+def exchange_name(record: Record) -> str:
+    """Give what names a strategy behind a network's name: `, sharded, no overlap`."""
+    strategy, overlap = exchange_of(record)
+    return (f", {strategy}" if strategy else "") + ("" if overlap else ", no overlap")
+
+
 def short_names(workloads: Iterable[Workload], *, batch: bool = True) -> dict[str, str]:
     """Give each workload, by its key, the shortest name that tells it from the others.
 
@@ -222,7 +239,9 @@ def _telling(settings: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _settings(workload: Workload) -> dict[str, object]:
-    spread = {f"{name}-parallel": ways for name, ways in asdict(workload.plan).items()}
+    plan = asdict(workload.plan)
+    spread = {"replicas": plan.pop("data")}
+    spread |= {f"{name}-parallel": ways for name, ways in plan.items()}
     return {
         **workload.params,
         "dtype": workload.dtype,

@@ -150,7 +150,7 @@ def _show_pairs(document: dict[str, Any]) -> None:
 
 def _show_table(document: dict[str, Any], judged: bool) -> None:
     quantity = document["quantity"]
-    columns = ["network", "platform", "type", "method", "a", "b", "b / a", "95 %"]
+    columns = ["network", "replicas", "platform", "type", "method", "a", "b", "b / a", "95 %"]
     output.table(
         f"{quantity}: b = {document['b']} against a = {document['a']}",
         [*columns, "verdict on b"] if judged else columns,
@@ -164,6 +164,7 @@ def _pair_cells(row: dict[str, Any], quantity: str, judged: bool) -> list[object
         interval = f"{row['ratio_low']:.3g} .. {row['ratio_high']:.3g}"
     cells = [
         row["name"] + (f" {row['scope']}" if row["scope"] else ""),
+        row["replicas"],
         row["platform"],
         _either(row, "dtype"),
         _either(row, "method"),

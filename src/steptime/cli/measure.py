@@ -65,11 +65,29 @@ def probe(
     budget: Annotated[
         float, typer.Option("--budget", min=1.0, max=86_400, metavar="S", help="Seconds in all.")
     ] = 20.0,
+    collectives: Annotated[
+        bool,
+        typer.Option("--collectives", help="Measure all-reduces among processes: link 'local'."),
+    ] = False,
+    processes: Annotated[
+        str | None,
+        typer.Option("--processes", metavar="N", help="How many, for --collectives. Default: 2."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """Measure the roofs of this machine, as device 'local'."""
+    """Measure the roofs of this machine, as device 'local', or the link between processes."""
+    from steptime.cli.collectives import probe_collectives, show_link
+
     check_backend(backend)
-    table, path = take_probe(backend, options_of(device, threads, False, False), budget)
+    if processes is not None and not collectives:
+        raise InputError("--processes needs --collectives")
+    chosen = options_of(device, threads, False, False)
+    if collectives:
+        found = probe_collectives(backend, chosen, processes, budget)
+        if found:
+            show_link(*found, json)
+        return
+    table, path = take_probe(backend, chosen, budget)
     if json:
         output.emit_json({"device": table["name"], "path": str(path), **table})
         return
@@ -88,10 +106,13 @@ def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, 
     """Probe this machine in a worker, write the device file, and give both."""
     from steptime import catalog
     from steptime.launch.local import Worker, WorkerDiedError
+    from steptime.measure import ranks
     from steptime.measure.probe import device_table
 
+    if ranks.here().size > 1:
+        raise InputError("probe measures one process: leave out torchrun or srun")
     with Worker(backend, chosen) as worker:
-        arguments = {"device": chosen.device, "budget_s": budget}
+        arguments = {"budget_s": budget}
         try:
             answer = worker.ask({"do": "probe", "arguments": arguments}, 60 + 4 * budget)
         except WorkerDiedError as died:

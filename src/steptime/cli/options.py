@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import MOST_VALUES, expand_range, is_range
-from steptime.core.workload import Workload
+from steptime.core.workload import Plan, Workload
 from steptime.models.family import whole_number
+
+if TYPE_CHECKING:
+    from steptime.measure.contract import Options
 
 Model = Annotated[
     str,
@@ -70,6 +74,27 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="An option of the method; repeatable."),
 ]
+Replicas = Annotated[
+    str | None,
+    typer.Option(
+        "--replicas",
+        metavar="N",
+        help="Train data-parallel in N processes, one a device; --batch is of each. Default: what "
+        "torchrun or srun started, else 1.",
+    ),
+]
+DEFAULT_STRATEGY = "allreduce"
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        metavar="NAME",
+        help="Of replicas: allreduce (default), independent, sharded or parameter-server.",
+    ),
+]
+NoOverlap = Annotated[
+    bool, typer.Option("--no-overlap", help="Communicate after the backward pass, not during it.")
+]
 Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="Folder of records.")]
 
 
@@ -85,6 +110,33 @@ def workload_of(
     from steptime.build import make_workload, read_model
 
     return make_workload(read_model(model, allow_unknown), batch, dtype, phase, optimizer)
+
+
+def over_replicas(
+    workload: Workload,
+    told: Options,
+    replicas: str | None,
+    strategy: str | None,
+    no_overlap: bool,
+) -> tuple[Workload, Options]:
+    """Give the workload on its replicas, and `told`, what the backend is told, with their strategy.
+
+    Raises `InputError` for an unknown strategy, and a number that is not the launcher's.
+    """
+    from steptime.measure import ranks
+    from steptime.measure.contract import STRATEGIES, meaningful
+
+    if strategy is not None and strategy not in STRATEGIES:
+        raise unknown("strategy", strategy, STRATEGIES, "--strategy")
+    size = ranks.here().size
+    count = size if replicas is None else whole_number(replicas, "--replicas")
+    if size not in {1, count}:
+        raise InputError(f"--replicas {count}: the launcher started {size} processes; leave it out")
+    if count == 1 and (strategy or no_overlap):
+        name = "--strategy" if strategy else "--no-overlap"
+        raise InputError(f"{name} goes with --replicas of 2 or more")
+    told = replace(told, strategy=strategy or DEFAULT_STRATEGY, overlap=not no_overlap)
+    return replace(workload, plan=Plan(data=count)), meaningful(told, count)
 
 
 def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
+from steptime.analysis.tables import exchange_name
 from steptime.cli.output import note
 from steptime.core.record import Record
 from steptime.core.units import duration, seconds
@@ -23,6 +24,8 @@ def line(record: Record) -> str:
     """Give one result as a line: the network, and its median time or what went wrong."""
     workload = record.workload
     name = f"{workload.label} batch {workload.batch_per_replica} {workload.phase} {workload.dtype}"
+    if workload.plan.data > 1:
+        name += f", {workload.plan.data} replicas{exchange_name(record)}"
     if record.status != "ok":
         return f"{name}: {record.status} ({record.cause}): {record.note}"
     return f"{name}: {_found(record)} a step"

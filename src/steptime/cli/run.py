@@ -24,7 +24,7 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
 from steptime.core.record import Record
 from steptime.core.units import seconds, si, size
-from steptime.measure.contract import INPUTS, LEAST_TRAINED, STAGINGS, meaningful
+from steptime.measure.contract import INPUTS, LEAST_TRAINED, STAGINGS
 from steptime.models.family import whole_number
 
 Input = Annotated[
@@ -79,6 +79,9 @@ def run(
     loaders: Loaders = None,
     prefetch: Prefetch = None,
     train_steps: TrainSteps = None,
+    replicas: options.Replicas = None,
+    strategy: options.Strategy = None,
+    no_overlap: options.NoOverlap = False,
     budget: Budget = 3.0,
     limit: Annotated[
         float,
@@ -117,13 +120,14 @@ def run(
     }
     feeding = _feeding(input_, {k: v for k, v in given.items() if v is not None}, phase)
     workload = options.workload_of(model, batch, dtype, phase, optimizer)
-    build_step(workload)  # sizes that fit nowhere are refused before a worker starts
     chosen = replace(options_of(device, threads, compile_, tf32), **feeding)
-    cell = Cell(workload, backend, meaningful(chosen, workload.plan.data))
+    workload, chosen = options.over_replicas(workload, chosen, replicas, strategy, no_overlap)
+    build_step(workload)  # sizes that fit nowhere are refused before a worker starts
+    cell = Cell(workload, backend, chosen)
     how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
     try:
-        if out is None:
+        if out is None or not workers.leads:
             record = measure_cell(workers, cell, how)
         else:
             with store.open_writer(out) as writer:
@@ -131,11 +135,10 @@ def run(
                 writer.append(record)
     finally:
         workers.close()
-    document = _measured(record)
-    if json:
-        output.emit_json(document)
-    else:
-        _show_run(document)
+    if workers.leads:
+        _tell_run(record, json)
+    elif record.status != "ok":
+        output.note(f"{workers.name}: {record.status}: {record.note}")
     return 0 if record.status == "ok" else UNSUCCESSFUL
 
 
@@ -205,8 +208,18 @@ def _peaks(record: Record) -> dict[str, float | None]:
     return peaks
 
 
+def _tell_run(record: Record, json: bool) -> None:
+    document = _measured(record)
+    if json:
+        output.emit_json(document)
+    else:
+        _show_run(document)
+
+
 def _show_run(document: dict[str, Any]) -> None:
     title = f"{document['model']}, batch {document['batch']} on {document['platform']}"
+    if document["replicas"] > 1:
+        title = f"{title}, {document['replicas']} replicas, {document['strategy']}"
     step = document["step_s"]
     if step is None:
         output.note(f"{title}: {document['status']} ({document['cause']}): {document['note']}")
@@ -217,6 +230,7 @@ def _show_run(document: dict[str, Any]) -> None:
         ("step, median", seconds(step["median"])),
         ("  95 % interval", interval),
         ("  minimum, p5, p95", ", ".join(seconds(step[k]) for k in ("min", "p5", "p95"))),
+        *_shared_rows(document),
         ("speed", f"{speed['mean']:.4g} examples/s"),
         ("  uncertainty, jitter", f"{speed['uncertainty']:.3g}, {speed['jitter']:.3g}"),
         ("work", si(document["flop_per_s"], "FLOP/s")),
@@ -242,3 +256,14 @@ def _show_run(document: dict[str, Any]) -> None:
     output.table(title, ("", "measured"), rows)
     for remark in document["remarks"]:
         output.note(f"! {remark}")
+
+
+def _shared_rows(document: dict[str, Any]) -> list[tuple[str, object]]:
+    if document["replicas"] == 1:
+        return []
+    comm = document["comm_s"]
+    exposed = "  not hidden, of communication" if document["env"]["overlap"] else "  communication"
+    return [
+        (exposed, None if comm is None else seconds(comm)),
+        ("global batch", document["global_batch"]),
+    ]

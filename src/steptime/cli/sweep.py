@@ -120,6 +120,7 @@ def request_of(
         how,
         rounds or experiment.rounds,
         tuple(experiment.predict),
+        experiment.network,
         experiment.by_op,
         must_fit,
         retry,

@@ -36,6 +36,7 @@ CAUSES = {
     "bad-data": Cause("the data set is not what it should be", MENDED),
     "out-of-memory": Cause("the framework got no memory", ASKED),
     "predicted-not-to-fit": Cause("it needs more memory than there is; not tried", ASKED),
+    "too-few-cpus": Cause("its processes need more CPUs than there are; not tried", ASKED),
     "unsupported": Cause("the backend cannot run it", ASKED),
 }
 

@@ -57,6 +57,7 @@ class Link:
     source: str
     unverified: tuple[str, ...] = ()
     note: str = ""
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,7 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
         dtype: _positive(peak, TFLOP, f"peak_TFLOP_per_s.{dtype}", where)
         for dtype, peak in peaks.items()
     }
-    measured = table.get("measured", {})
-    if not isinstance(measured, dict):
-        raise InputError(f"{where}: 'measured' must be a table, not {shorten(measured)}")
-    return Device(**values, measured=measured)
+    return Device(**values, measured=_table(table, "measured", where))
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:
@@ -119,7 +117,7 @@ def link_from_table(table: Mapping[str, Any], where: str) -> Link:
 
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
-    known = ("name", "source", "note", "unverified", "latency_us", "GB_per_s")
+    known = ("name", "source", "note", "unverified", "latency_us", "GB_per_s", "measured")
     _check_keys(table, known, ("name", "source", "GB_per_s"), where)
     values: dict[str, Any] = _texts(table, ("name", "source", "note"), where)
     values |= _lists(table, ("unverified",), where)
@@ -128,6 +126,7 @@ def link_from_table(table: Mapping[str, Any], where: str) -> Link:
         **values,
         latency_s=None if latency is None else _positive(latency, 1e-6, "latency_us", where),
         bytes_per_s=_positive(table["GB_per_s"], GB, "GB_per_s", where),
+        measured=_table(table, "measured", where),
     )
 
 
@@ -140,6 +139,13 @@ def _check_keys(
     for key in required:
         if key not in table:
             raise InputError(f"{where}: '{key}' is missing")
+
+
+def _table(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    found = table.get(key, {})
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: '{key}' must be a table, not {shorten(found)}")
+    return found
 
 
 def _texts(table: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 A worker that dies takes only the network in flight with it. Its death is told by its exit: a
 signal of ours is a time limit, a kill by the system while its counter of such kills went up is
-out-of-memory, anything else is a crash.
+out-of-memory, anything else is a crash. Replicas are processes that get the same requests and wait
+for each other, so the death of one ends all.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import IO, Any, Self, cast
 
 from steptime.core.errors import InputError
 from steptime.measure.contract import Options
+from steptime.measure.ranks import free_port, local_variables
 
 START_LIMIT_S = 300.0
 _GRACE_S = 5.0
@@ -47,13 +49,11 @@ class WorkerDiedError(Exception):
         self.death = death
 
 
-class Worker:
-    """A worker process that has been greeted; `greeting` says its platform and framework.
+class _Process:
+    """One process that takes requests and gives answers, a line each; `who` names it in notes."""
 
-    Raises `InputError` from the start where backend or device are refused.
-    """
-
-    def __init__(self, backend: str, options: Options) -> None:
+    def __init__(self, who: str, variables: Mapping[str, str]) -> None:
+        self._who = who
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the worker
         self._kills = _kills_so_far()
         self._process = subprocess.Popen(
@@ -62,72 +62,57 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,  # Ctrl-C is for the parent; the end of stdin is for the worker
+            env={**os.environ, **variables},
         )
         self._input = cast("IO[bytes]", self._process.stdin)
-        self._output = cast("IO[bytes]", self._process.stdout)
+        self.output = cast("IO[bytes]", self._process.stdout)
         self._unread = b""
-        try:
-            self.greeting = self.ask(
-                {"do": "start", "backend": backend, "options": asdict(options)}, START_LIMIT_S
-            )
-        except WorkerDiedError as died:
-            self.close()
-            raise InputError(f"the {backend} worker did not start: {died}") from died
-        if "refused" in self.greeting:
-            self.close()
-            raise InputError(self.greeting["refused"])
 
     @property
     def pid(self) -> int:
-        """Process id of the worker."""
+        """Its process id."""
         return self._process.pid
 
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Send a request and give its answer; raises `WorkerDiedError` if none comes in time."""
+    def tell(self, request: Mapping[str, Any]) -> None:
+        """Send a request; raises `WorkerDiedError` where nobody takes it."""
         try:
             self._input.write(json.dumps(request).encode() + b"\n")
             self._input.flush()
         except BrokenPipeError:
-            raise WorkerDiedError(self._death()) from None
-        line = self._line(time.monotonic() + limit_s)
-        if line is None:
-            self._kill()
-            text = f"no answer within the time limit of {limit_s:g} s"
-            raise WorkerDiedError(Death("timeout", "time-limit", text))
-        if not line:
-            raise WorkerDiedError(self._death())
+            raise WorkerDiedError(self.death()) from None
+
+    def heard(self) -> dict[str, Any] | None:
+        """Give the answer, None while it is not whole; raises `WorkerDiedError` at the end."""
+        piece = os.read(self.output.fileno(), 1 << 16)
+        if not piece:
+            raise WorkerDiedError(self.death())
+        self._unread += piece
+        if b"\n" not in self._unread:
+            return None
+        line, _, self._unread = self._unread.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _line(self, deadline: float) -> bytes | None:
-        """Give the next line, b"" at the end of the stream, or None at the deadline."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._output, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
-                    return None
-                piece = os.read(self._output.fileno(), 1 << 16)
-                if not piece:
-                    return b""
-                self._unread += piece
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is gone."""
+        return self._process.poll() is not None
 
-    def _death(self) -> Death:
+    def death(self) -> Death:
+        """Give how it ended, or end it where it only seems to have."""
         try:
             code = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
-            self._kill()
-            return Death("failed", "crashed", "the worker closed its output but did not end")
+            self.kill()
+            return Death("failed", "crashed", f"{self._who} closed its output but did not end")
         said = self._last_words()
         if code < 0:
             name = signal.Signals(-code).name
             if -code == signal.SIGKILL and _kills_so_far() > self._kills:
                 return Death("oom", "killed", f"killed by the system for memory; {said}")
             cause = "killed" if -code == signal.SIGKILL else "crashed"
-            return Death("failed", cause, f"the worker ended by {name}; {said}")
-        return Death("failed", "crashed", f"the worker ended with exit code {code}; {said}")
+            return Death("failed", cause, f"{self._who} ended by {name}; {said}")
+        return Death("failed", "crashed", f"{self._who} ended with exit code {code}; {said}")
 
     def _last_words(self) -> str:
         size = self._errors.seek(0, os.SEEK_END)
@@ -135,26 +120,139 @@ class Worker:
         lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         return lines[-1].strip()[:300] if lines else "it said nothing"
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End it now."""
         self._process.kill()
         self._process.wait()
 
-    def close(self) -> None:
-        """End the worker: close its input, and kill it if it does not go."""
+    def close_input(self) -> None:
+        """Tell it to end."""
         with suppress(BrokenPipeError):
             self._input.close()
-        self._output.close()
+
+    def close(self) -> None:
+        """End it: close its input, and kill it if it does not go."""
+        self.close_input()
+        self.output.close()
         try:
             self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
-            self._kill()
+            self.kill()
         self._errors.close()
+
+
+class Worker:
+    """One worker process, or one for each of several replicas, which answer as one.
+
+    `greeting` says platform and framework. `variables` are set beside those of this process.
+    Raises `InputError` from the start where backend, device or cores are refused.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        options: Options,
+        replicas: int = 1,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        each = local_variables(replicas, free_port()) if replicas > 1 else ({},)
+        self._processes: list[_Process] = []
+        try:
+            for rank, own in enumerate(each):
+                who = f"rank {rank} of {replicas}" if replicas > 1 else "the worker"
+                self._processes.append(_Process(who, {**(variables or {}), **own}))
+            self.greeting = self.ask(
+                {"do": "start", "backend": backend, "options": asdict(options)}, START_LIMIT_S
+            )
+        except WorkerDiedError as died:
+            self.close()
+            raise InputError(f"the {backend} worker did not start: {died}") from died
+        except BaseException:
+            self.close()
+            raise
+        if "refused" in self.greeting:
+            self.close()
+            raise InputError(self.greeting["refused"])
+
+    @property
+    def pid(self) -> int:
+        """Process id, of several that of rank 0."""
+        return self._processes[0].pid
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids, by rank."""
+        return tuple(process.pid for process in self._processes)
+
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """Send a request to all and give the answer of rank 0, when all have answered.
+
+        The first answer that reports a failure is given at once: the others may wait for that
+        process in vain. Raises `WorkerDiedError` if one dies or is not ready in time; the others
+        are then of no use and are ended.
+        """
+        deadline = time.monotonic() + limit_s
+        try:
+            for process in self._processes:
+                process.tell(request)
+            return self._answer(deadline, limit_s)
+        except WorkerDiedError:
+            self._kill()
+            raise
+
+    def _answer(self, deadline: float, limit_s: float) -> dict[str, Any]:
+        answers: dict[int, dict[str, Any]] = {}
+        with selectors.DefaultSelector() as selector:
+            for rank, process in enumerate(self._processes):
+                selector.register(process.output, selectors.EVENT_READ, rank)
+            while len(answers) < len(self._processes):
+                left = deadline - time.monotonic()
+                ready = selector.select(left) if left > 0 else []
+                if not ready:
+                    text = f"no answer within the time limit of {limit_s:g} s"
+                    raise WorkerDiedError(Death("timeout", "time-limit", text))
+                for key, _ in ready:
+                    answer = self._processes[key.data].heard()
+                    if answer is None:
+                        continue
+                    if _failed(answer):
+                        return self._blamed(key.data, answer)
+                    answers[key.data] = answer
+                    selector.unregister(key.fileobj)
+        return answers[0]
+
+    def _blamed(self, rank: int, answer: dict[str, Any]) -> dict[str, Any]:
+        """Give a failure of one of several with its rank, and end all; a death comes before."""
+        if len(self._processes) == 1:
+            return answer
+        for process in self._processes:
+            if process.has_ended:
+                raise WorkerDiedError(process.death())
+        self._kill()
+        key = "refused" if "refused" in answer else "note"
+        return answer | {key: f"rank {rank}: {answer[key]}"}
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+    def close(self) -> None:
+        """End the worker: close its input, and kill it if it does not go."""
+        for process in self._processes:
+            process.close_input()
+        for process in self._processes:
+            process.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _failed(answer: Mapping[str, Any]) -> bool:
+    """Whether one process alone may have come to this; what is unsupported is so for all."""
+    return "refused" in answer or answer.get("status", "ok") not in {"ok", "unsupported"}
 
 
 def _kills_so_far() -> int:

@@ -5,6 +5,7 @@ A backend is a module, named in `BACKENDS`, with
 * `prepare(graph, workload, options, feed=None) -> Prepared`, given the forward graph, and where
   steps take their input from if it is a data set,
 * `RUNS`, the table of the op kinds that it can run,
+* `STRATEGIES`, the table of those in which it can run several replicas, empty for none,
 * `version() -> str`, of the framework,
 * `device_product(device) -> str`, the name of `cpu`, `cuda[:n]` or `mps` as its driver or system
   reports it; raises `InputError` for a device that is not there, saying what is,
@@ -138,8 +139,8 @@ def meaningful(options: Options, replicas: int) -> Options:
     """Give the options without those that mean nothing beside the others: one cell, one key."""
     if replicas == 1:
         options = replace(options, strategy="", overlap=True)
-    elif options.strategy in {"", "independent"}:
-        options = replace(options, overlap=True)
+    elif options.strategy in {"", "independent", "parameter-server"}:
+        options = replace(options, overlap=True)  # nothing that could overlap
     if options.input != "dataset":
         return replace(
             options,
@@ -169,6 +170,32 @@ class Feed:
 
 
 @dataclass(frozen=True)
+class Team:
+    """What joins the processes that run one step together; all of them make the same calls.
+
+    `agree` gives every process the number of rank 0, and so waits for rank 0; `gather` gives every
+    process what all of them have, in the order of ranks, and so waits for all. `comm_s` gives the
+    seconds that this process has spent exchanging since the last call, or is None where
+    the exchange runs beside the computation: then `alone` gives a step that leaves it out; it may
+    raise `OutOfMemoryError`. `comm_meter` says how communication is timed, `backend` by what (gloo,
+    nccl).
+    """
+
+    rank: int
+    backend: str
+    agree: Callable[[int], int]
+    gather: Callable[[object], list[Any]]
+    comm_meter: str
+    comm_s: Callable[[], float] | None = None
+    alone: Callable[[], Callable[[], None]] | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process decides and reports: it is rank 0."""
+        return self.rank == 0
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A step that is ready to be run again and again.
 
@@ -182,6 +209,8 @@ class Prepared:
     the device has finished; None where input is resident. `loss` is that of the last training step.
     `inference(graph)` takes the inference graph of the same network and gives its function: inputs
     by name to the output as a numpy array, by the weights as they are when it is called.
+
+    `team` joins the processes of a step of several replicas; None for one.
     """
 
     step: Callable[[], None]
@@ -195,3 +224,4 @@ class Prepared:
     loss: Callable[[], float] | None = None
     inference: Callable[[Graph], Callable[[Arrays], Any]] | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    team: Team | None = None

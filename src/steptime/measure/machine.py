@@ -214,21 +214,35 @@ def _physical_memory_bytes() -> int | None:
         return None
 
 
-def default_threads(root: Path = ROOT) -> int:
-    """Give the threads of a run that names none: one a physical core, within the quota."""
+def default_threads(root: Path = ROOT, processes: int = 1) -> int:
+    """Give the threads of each of some processes: one a physical core, within the quota."""
     found = cores(root)
     threads = found.physical or len(found.allowed)
-    return max(1, min(threads, int(found.quota or threads)))
+    return max(1, min(threads, int(found.quota or threads)) // processes)
 
 
-def choose_cpus(threads: int, root: Path = ROOT) -> tuple[int, ...]:
+def check_cpus(threads: int, processes: int = 1, root: Path = ROOT) -> None:
+    """Raise `InputError` for less than a thread, and more than one for each allowed CPU."""
+    allowed = len(_allowed(root))
+    if not 1 <= threads <= allowed:
+        raise InputError(f"threads: {threads} is not in 1..{allowed}, the CPUs allowed here")
+    if processes * threads > allowed:
+        raise InputError(
+            f"{processes} processes x {threads} threads need {processes * threads} CPUs; "
+            f"{allowed} are allowed here"
+        )
+
+
+def choose_cpus(
+    threads: int, root: Path = ROOT, process: int = 0, processes: int = 1
+) -> tuple[int, ...]:
     """Give `threads` allowed CPUs: different physical cores first, one socket before the next.
 
-    Raises `InputError` for fewer than one thread, or more than there are allowed CPUs.
+    They are those of one `process` of several on this machine, which share none. Raises
+    `InputError` for fewer than one thread, or more than there are allowed CPUs.
     """
+    check_cpus(threads, processes, root)
     allowed = _allowed(root)
-    if not 1 <= threads <= len(allowed):
-        raise InputError(f"threads: {threads} is not in 1..{len(allowed)}, the CPUs allowed here")
 
     def order(cpu: int) -> tuple[int, int, int]:
         siblings = _siblings(cpu, root) or (cpu,)
@@ -236,11 +250,15 @@ def choose_cpus(threads: int, root: Path = ROOT) -> tuple[int, ...]:
         socket_text = read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id") or "0"
         return rank, int(socket_text), cpu
 
-    return tuple(sorted(sorted(allowed, key=order)[:threads]))
+    first = process * threads
+    return tuple(sorted(sorted(allowed, key=order)[first : first + threads]))
 
 
-def bind_threads(threads: int) -> tuple[int, ...]:
+def bind_threads(threads: int, process: int = 0, processes: int = 1) -> tuple[int, ...]:
     """Bind this process to `threads` CPUs, tell it to the libraries, and give the CPUs.
+
+    They are no other's of the `processes` on this machine. Raises `InputError` where the system
+    says that the process has not got them.
 
     Some libraries read the variables (OpenMP, BLAS), others count the CPUs of the affinity mask
     (XLA), and all of them once, when they are loaded: raises `RuntimeError` where one already is.
@@ -249,11 +267,13 @@ def bind_threads(threads: int) -> tuple[int, ...]:
     loaded = [name for name in FRAMEWORKS if name in sys.modules]
     if loaded:
         raise RuntimeError(f"threads must be bound before {loaded[0]} is imported")
-    cpus = choose_cpus(threads)
+    cpus = choose_cpus(threads, process=process, processes=processes)
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)), OMP_DYNAMIC="FALSE")
     if not hasattr(os, "sched_setaffinity"):
         return ()
     os.sched_setaffinity(0, cpus)
+    if (found := os.sched_getaffinity(0)) != set(cpus):
+        raise InputError(f"asked for the CPUs {cpus}, the system gave {tuple(sorted(found))}")
     return cpus
 
 

@@ -44,6 +44,7 @@ WARM_UP_RULE = (
 
 Step = Callable[[], None]
 Clock = Callable[[], float]
+Timer = Callable[[Step, int], float]  # seconds of so many steps
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class _Taker:
     def __init__(
         self,
         step: Step,
-        seconds_of: Callable[[Step, int], float],
+        seconds_of: Timer,
         watch: Watch | None,
         waited: Callable[[], float] | None,
     ) -> None:
@@ -101,7 +102,7 @@ def take_samples(
     least: int = 3,
     sample_s: float = 0.010,
     watch: Watch | None = None,
-    timer: Callable[[Step, int], float] | None = None,
+    timer: Timer | None = None,
     waited: Callable[[], float] | None = None,
 ) -> Samples:
     """Give the samples of `step`, in seconds a step, as this module's page says.
@@ -153,7 +154,7 @@ def take_training(
     least: int = 3,
     sample_s: float = 0.010,
     watch: Watch | None = None,
-    timer: Callable[[Step, int], float] | None = None,
+    timer: Timer | None = None,
     waited: Callable[[], float] | None = None,
 ) -> Samples:
     """Run `step` exactly `total` times (at least 10) and give the samples of that.
@@ -234,7 +235,7 @@ def median_half_width(ordered: Sequence[float]) -> float:
     return (ordered[high] - ordered[low]) / 2 / median(ordered)
 
 
-def _timer(sync: Callable[[], object], clock: Clock) -> Callable[[Step, int], float]:
+def _timer(sync: Callable[[], object], clock: Clock) -> Timer:
     def seconds_of(step: Step, steps: int) -> float:
         sync()
         start_s = clock()
@@ -246,9 +247,7 @@ def _timer(sync: Callable[[], object], clock: Clock) -> Callable[[Step, int], fl
     return seconds_of
 
 
-def _fill(
-    step: Step, seconds_of: Callable[[Step, int], float], sample_s: float
-) -> tuple[list[float], int]:
+def _fill(step: Step, seconds_of: Timer, sample_s: float) -> tuple[list[float], int]:
     """Give the times of ever more steps, and how many it takes to fill a sample."""
     times_s: list[float] = []
     steps = 1

@@ -2,31 +2,31 @@
 
 The first request, `start`, names backend, device and threads; cores are bound before the backend
 is imported, and the answer says which framework and platform it found. After that every `measure`
-request is answered by one record and every `probe` by one table. Whatever a library prints goes
-to stderr. The worker ends when its standard input does, so it never outlives its parent.
+request is answered by one record, every `probe` and `collectives` by one table. Whatever a library
+prints goes to stderr. The worker ends when its standard input does, so it never outlives its
+parent. Where it is one of several (`measure/ranks.py`), all of them get the same requests.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import json
 import os
 import queue
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from steptime.build import Choice, build, make_workload
 from steptime.core.errors import InputError, unknown
-from steptime.core.record import Quantity, Record, record_to_json
-from steptime.core.workload import Workload, workload_from_json
-from steptime.measure import machine
+from steptime.core.record import Record, record_to_json
+from steptime.core.workload import workload_from_json
+from steptime.measure import machine, ranks
 from steptime.measure.contract import (
     BACKENDS,
     BadDataError,
@@ -38,9 +38,9 @@ from steptime.measure.contract import (
     UnsupportedError,
     method,
 )
-from steptime.measure.disturbance import Watch
-from steptime.measure.meters import LEAST_S, meters, take_energy
-from steptime.measure.timing import WARM_UP_RULE, Samples, take_samples, take_training
+from steptime.measure.ranks import Rank
+from steptime.measure.taking import take
+from steptime.measure.team import check_apart
 
 
 def _requests(stream: TextIO) -> Iterator[dict[str, Any]]:
@@ -72,12 +72,16 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     if request["backend"] not in BACKENDS:
         raise unknown("backend", request["backend"], BACKENDS)
     options = Options(**request["options"])
-    threads = options.threads or machine.default_threads()
-    cpus = machine.bind_threads(threads)
-    options = replace(options, threads=threads)
+    rank = ranks.here()
+    if rank.size > 1:
+        ranks.check_address(rank)
+    sharing = 1 if rank.own_cpus else rank.local_size
+    threads = options.threads or machine.default_threads(processes=sharing)
+    cpus = machine.bind_threads(threads, rank.local_rank % sharing, sharing)
+    options = replace(options, threads=threads, device=own_device(options.device, rank))
     backend = importlib.import_module(BACKENDS[request["backend"]])
     product = backend.device_product(options.device)
-    _wake(backend, options)
+    prepared = _wake(backend, options, rank.size)
     gc.collect()
     gc.freeze()  # the framework's own objects would cost each later collection 0.15 s
     env = {
@@ -88,6 +92,9 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
         "framework": f"{request['backend']} {backend.version()}",
         "product": product,
     }
+    if prepared.team is not None:
+        env["ranks"] = prepared.team.gather(_about(rank, options, env))
+        check_apart(env["ranks"])
     greeting = {
         "version": backend.version(),
         "platform": machine.platform_name(options.device, product, threads),
@@ -99,19 +106,45 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     return Session(backend, request["backend"], options, env), greeting
 
 
-def _wake(backend: Any, options: Options) -> None:
+def own_device(device: str, rank: Rank) -> str:
+    """Give the device of this process: replicas have one each.
+
+    Where each process is shown a single GPU, that is its own (NCCL refuses two on one).
+    """
+    if rank.size == 1 or device in {"cpu", "mps"}:
+        return device
+    if device != "cuda":
+        raise InputError(f"{device} is one device; replicas run on 'cuda', one on each GPU")
+    alone = re.fullmatch(r"[^,]+", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    return "cuda:0" if alone else f"cuda:{rank.local_rank}"
+
+
+def _about(rank: Rank, options: Options, env: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {"rank": rank.rank, "host": env["host"], "cpus": env["cpus"]}
+    return facts | {"device": options.device, "product": env["product"]}
+
+
+def _wake(backend: Any, options: Options, replicas: int) -> Prepared:
     """Run one step of a tiny network, so that no measured one pays for what is loaded at first use.
 
     Without it the first network of a worker would show some 80 MB of PyTorch's own as its memory.
+    Replicas are joined here, if the backend can.
     """
-    workload = make_workload(Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8}), 2)
-    backend.prepare(build(workload), workload, replace(options, compile=False)).step()
+    tiny = Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8})
+    workload = make_workload(tiny, 2, replicas=replicas if backend.STRATEGIES else 1)
+    strategies = list(backend.STRATEGIES) if workload.plan.data > 1 else [""]
+    for strategy in strategies:
+        chosen = replace(options, compile=False, strategy=strategy)
+        prepared: Prepared = backend.prepare(build(workload), workload, chosen)
+        prepared.step()
+    return prepared
 
 
 def measure(session: Session, request: Mapping[str, Any]) -> Record:
     """Build the workload, prepare it, time it, and give its record, whatever happened."""
     workload = workload_from_json(request["workload"])
-    options = Options(**{**request["options"], "threads": session.options.threads})
+    own = {"threads": session.options.threads, "device": session.options.device}
+    options = Options(**{**request["options"], **own})
     session = replace(session, options=options)
     record = Record(
         origin="measured",
@@ -123,148 +156,30 @@ def measure(session: Session, request: Mapping[str, Any]) -> Record:
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
-        with ExitStack() as held:
-            return _measured(session, workload, request, record, held)
-    except UnsupportedError as error:
-        return replace(record, status="unsupported", cause="unsupported", note=_line(error))
-    except (OutOfMemoryError, MemoryError) as error:
-        return replace(record, status="oom", cause="out-of-memory", note=_line(error))
-    except MissingFileError as error:
-        return replace(record, status="failed", cause="missing-file", note=str(error))
-    except BadDataError as error:
-        return replace(record, status="failed", cause="bad-data", note=str(error))
-    except NoSpaceError as error:
-        return replace(record, status="failed", cause="no-space", note=str(error))
+        found = take(session.backend, workload, options, request)
     except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
-        return replace(record, status="failed", cause="exception", note=_line(error))
+        rows = (row for kinds, *row in FAILURES if isinstance(error, kinds))
+        status, cause = next(rows, ("failed", "exception"))
+        return replace(record, status=status, cause=cause, note=_line(error))
     finally:
         gc.collect()
+    return replace(record, quantities=found.quantities, env={**record.env, **found.facts})
 
 
-@functools.cache
-def _sources() -> Any:
-    """Give the data sets of this process; numpy, which reads them, is not loaded before."""
-    from steptime.measure.data.sources import Sources
-
-    return Sources()
-
-
-def _measured(
-    session: Session,
-    workload: Workload,
-    request: Mapping[str, Any],
-    record: Record,
-    held: ExitStack,
-) -> Record:
-    options = session.options
-    graph = build(workload)
-    if workload.phase == "train" and not graph.weights:
-        raise UnsupportedError("the network has no weights to train; --phase infer runs it")
-    given: Any = None
-    feed = None
-    if options.input == "dataset":
-        given = _sources().open(graph, workload, options)
-        feed = given.feed
-        held.callback(feed.close)
-    read_resident = machine.resident_memory_meter()
-    prepared: Prepared = session.backend.prepare(graph, workload, options, feed)
-    prepared.reset_memory()
-    watch = Watch()
-    examine = None
-    if options.train_steps:
-        from steptime.measure.training import examination
-
-        examine = examination(prepared, workload, options, given)
-    samples = _samples(prepared, options.train_steps, watch, request["timing"])
-    peak, meter = prepared.memory()
-    if peak is None and options.device == "cpu":
-        reading = read_resident()
-        peak, meter = reading.value_bytes, reading.note or reading.meter
-    quantities = {
-        "step_s": Quantity(samples=samples.step_s, columns=_columns(samples)),
-        "first_step_s": Quantity(samples.first_step_s),
-    }
-    if samples.input_s:
-        quantities["input_s"] = Quantity(samples=samples.input_s, columns=_run(samples.input_s))
-    if peak is not None:
-        quantities["peak_memory_bytes"] = Quantity(float(peak))
-    found: dict[str, Any] = {}
-    if examine:
-        learned, found["training"] = examine()
-        quantities.update(learned)
-    if request["parts"]:
-        quantities.update(_parts(prepared, len(samples.step_s), samples.steps_per_sample))
-    if request["energy"]:
-        energy = take_energy(
-            prepared.step,
-            prepared.sync,
-            samples.steps_per_sample,
-            max(LEAST_S, request["timing"]["budget_s"]),
-            lambda: meters(options.device),
-        )
-        found["energy_meter"] = energy.meter
-        for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):
-            if value is not None:
-                quantities[name] = Quantity(samples=(value,), columns=_run((value,)))
-    facts = {
-        "memory_meter": meter,
-        "absent_counters": dict(watch.absent),
-        "warm_up_rule": WARM_UP_RULE,
-        "steady": samples.steady,
-        "few_samples": samples.few_samples,
-        "warmup_s": list(samples.warmup_s),
-        "steps_per_sample": samples.steps_per_sample,
-        **found,
-        **prepared.facts,
-        **(given.facts if given else {}),
-    }
-    return replace(record, quantities=quantities, env={**record.env, **facts})
+FAILURES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (  # error, status, cause
+    ((UnsupportedError,), "unsupported", "unsupported"),
+    ((OutOfMemoryError, MemoryError), "oom", "out-of-memory"),
+    ((MissingFileError,), "failed", "missing-file"),
+    ((BadDataError,), "failed", "bad-data"),
+    ((NoSpaceError,), "failed", "no-space"),
+    ((InputError,), "failed", "bad-config"),
+)
+_SAID_IN_FULL = (UnsupportedError, OutOfMemoryError, NoSpaceError, InputError)
 
 
-def _samples(
-    prepared: Prepared, train_steps: int, watch: Watch, timing: Mapping[str, Any]
-) -> Samples:
-    """Time steps for as long as the budget lasts, or those of a whole training."""
-    step, sync, timer, waited = prepared.step, prepared.sync, prepared.timer, prepared.waited
-    if train_steps:
-        return take_training(step, sync, train_steps, timer=timer, watch=watch, waited=waited)
-    return take_samples(step, sync, timer=timer, watch=watch, waited=waited, **timing)
-
-
-def _columns(samples: Samples) -> dict[str, tuple[Any, ...]]:
-    return {**_run(samples.step_s), **samples.columns}
-
-
-def _run(samples: tuple[float, ...]) -> dict[str, tuple[Any, ...]]:
-    """Give the column that says the run of each sample: one worker is one run."""
-    return {"run": (0,) * len(samples)}
-
-
-def _parts(prepared: Prepared, wanted: int, steps: int) -> dict[str, Quantity]:
-    """Time forward, backward and update apart, synchronised after each, as many samples again."""
-    from time import perf_counter
-
-    taken: dict[str, list[float]] = {name: [] for name in prepared.parts}
-    for _ in range(wanted):
-        totals = dict.fromkeys(prepared.parts, 0.0)
-        for _ in range(steps):
-            for name, part in prepared.parts.items():
-                began = perf_counter()
-                part()
-                prepared.sync()
-                totals[name] += perf_counter() - began
-        for name, total in totals.items():
-            taken[name].append(total / steps)
-    return {f"{name}_s": Quantity(samples=tuple(values)) for name, values in taken.items()}
-
-
-def _line(error: BaseException) -> str:
+def _line(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    return (
-        text
-        if isinstance(error, UnsupportedError | OutOfMemoryError)
-        else f"{type(error).__name__}: {text}"[:500]
-    )
+    return text if isinstance(error, _SAID_IN_FULL) else f"{type(error).__name__}: {text}"[:500]
 
 
 def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
@@ -284,9 +199,10 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
         return
     answer(greeting)
     for request in requests:
-        if request["do"] == "probe":
-            probe = importlib.import_module(f"steptime.measure.backends.{session.name}_probe").probe
-            answer(probe(**request["arguments"], threads=session.options.threads))
+        if request["do"] in {"probe", "collectives"}:
+            module = importlib.import_module(f"steptime.measure.backends.{session.name}_probe")
+            own = {"device": session.options.device, "threads": session.options.threads}
+            answer(getattr(module, request["do"])(**request["arguments"], **own))
         else:
             answer(record_to_json(measure(session, request)))
 

@@ -187,8 +187,8 @@ def send(request: Request, warn: Warn) -> dict[str, Any]:
         lost = collect(out, warn)
         found = missing(request, warn)
         with store.open_writer(out) as writer:
-            known = store.done_keys(store.load(out, warn, required=False))
-            predict(request.cells, request, writer, known)
+            known = store.load(out, warn, required=False)
+            predict(request.cells, request, writer, known, warn)
         document = counts(request, found) | {"collected": len(lost)}
         if not found.visits:
             return document | {"submitted": 0, "unsent": 0, "tasks": 0, "jobs": [], "folder": None}

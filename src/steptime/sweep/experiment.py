@@ -86,6 +86,7 @@ class Experiment(BaseModel):
     where: Annotated[list[str], BeforeValidator(_one_or_more)] = []
     sample: Sample = Sample()
     predict: Axis = []
+    network: str = ""
     by_op: bool = False
     parts: bool = False
     rounds: int = Field(default=1, ge=1, le=MOST_VISITS)
@@ -176,6 +177,8 @@ def _check_words(experiment: Experiment, where: str) -> None:
                 raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
     if not experiment.name.strip() or not experiment.name.isprintable():
         raise InputError(f"{where}: name must be a text on one line")
+    if experiment.network and not experiment.predict:
+        raise InputError(f"{where}: network is for predictions: it goes with predict")
     if "dataset" in experiment.input and not experiment.data:
         raise InputError(f"{where}: input 'dataset' needs data = \"FOLDER\"")
     if experiment.train_steps:

@@ -15,7 +15,8 @@ from steptime.count import peak_memory_bytes
 from steptime.launch.slurm import DEFAULT_LARGEST
 from steptime.sweep.cluster import Warn, counts, missing
 from steptime.sweep.manifest import Job, Visit, compose, job_script
-from steptime.sweep.run import How, Request, predictions
+from steptime.sweep.predictions import predictions
+from steptime.sweep.run import How, Request
 from steptime.sweep.site import device_of, memory_bytes
 
 START_S = 5.0  # of a worker with its framework, once a task and once a further run of a cell
@@ -75,10 +76,10 @@ def _step_s(visit: Visit, device: Device | None) -> float | None:
     if device is None:
         return None
     try:
-        whole, *_ = predictions(visit.cell.workload, device, by_op=False)
+        found = predictions(visit.cell, device, None, by_op=False)
     except InputError:
         return None
-    return whole.quantities.get("step_s", Quantity()).value
+    return found[0].quantities.get("step_s", Quantity()).value if found else None
 
 
 def rows(outlooks: Iterable[Outlook]) -> Iterator[dict[str, Any]]:

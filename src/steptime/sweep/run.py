@@ -12,15 +12,26 @@ from typing import Any
 from steptime import catalog, store
 from steptime.build import build_step
 from steptime.core.errors import InputError
-from steptime.core.hardware import Cluster, Device
 from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.units import size
-from steptime.core.workload import Workload, workload_to_json
+from steptime.core.workload import workload_to_json
 from steptime.count import peak_memory_bytes
 from steptime.launch.local import Death, Worker, WorkerDiedError
+from steptime.measure import machine, ranks
 from steptime.measure.contract import Options, method
-from steptime.predict import DEFAULT, cost_model
 from steptime.sweep.cells import Cell
+from steptime.sweep.predictions import predict_cells
+
+Where = tuple[str, Options, int]  # backend, what its processes are told, how many there are
+
+
+def where(cell: Cell) -> Where:
+    """Give what the processes of a cell are started for."""
+    backend, options = cell.place
+    replicas = cell.workload.plan.data
+    if replicas > 1 and options.threads is None:
+        options = replace(options, threads=machine.default_threads(processes=replicas))
+    return backend, options, replicas
 
 
 @dataclass(frozen=True)
@@ -51,28 +62,6 @@ class Outcome:
             self.unsuccessful.append(record)
 
 
-class Workers:
-    """At most one live worker, for one backend and its options; replaced after a death."""
-
-    def __init__(self) -> None:
-        self._worker: Worker | None = None
-        self._place: tuple[str, Options] | None = None
-
-    def get(self, backend: str, options: Options, fresh: bool = False) -> Worker:
-        """Give a worker for this place, a new process if `fresh` or if the place changed."""
-        place = backend, options.of_process
-        if fresh or self._place != place or self._worker is None:
-            self.close()
-            self._worker, self._place = Worker(*place), place
-        return self._worker
-
-    def close(self) -> None:
-        """End the worker, if there is one."""
-        if self._worker is not None:
-            self._worker.close()
-        self._worker = self._place = None
-
-
 @dataclass(frozen=True)
 class Place:
     """Where cells of one backend and its options run: the greeting of its worker."""
@@ -96,19 +85,84 @@ def place_of(worker: Worker) -> Place:
     )
 
 
+class Workers:
+    """At most one live worker, for one backend and its options; replaced after a death.
+
+    Several replicas are as many processes on this machine; where a launcher (torchrun, srun) has
+    started this process once for each, it has the worker of its own rank, and every rank must make
+    the same calls. Only the rank that `leads` gets samples and keeps records.
+    """
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._place: tuple[str, Options, int] | None = None
+        self._places: dict[Where, Place] = {}
+        self._rank = ranks.here()
+        self._started = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether records of this process are to be kept."""
+        return self._rank.leads
+
+    @property
+    def name(self) -> str:
+        """Which rank this is, for people."""
+        return f"rank {self._rank.rank}"
+
+    def get(self, backend: str, options: Options, replicas: int = 1, fresh: bool = False) -> Worker:
+        """Give a worker for this place, a new process if `fresh` or if the place changed.
+
+        Raises `InputError` where a launcher started another number of processes.
+        """
+        place = backend, options.of_process, replicas
+        if fresh or self._place != place or self._worker is None:
+            self.close()
+            self._worker, self._place = self._start(*place), place
+        return self._worker
+
+    def place(self, cell: Cell) -> Place:
+        """Give where a cell would run, as one process there tells of itself."""
+        backend, options, replicas = where(cell)
+        key = backend, options, replicas if self._rank.size > 1 else 1
+        if key not in self._places:
+            self._places[key] = place_of(self.get(*key))
+        return self._places[key]
+
+    def _start(self, backend: str, options: Options, replicas: int) -> Worker:
+        size = self._rank.size
+        if size == 1:
+            if replicas > 1:
+                threads = options.threads or machine.default_threads(processes=replicas)
+                machine.check_cpus(threads, replicas)
+            return Worker(backend, options, replicas)
+        if replicas != size:
+            raise InputError(f"{replicas} replicas, but the launcher started {size} processes")
+        self._started += 1
+        return Worker(backend, options, variables={ranks.ATTEMPT: str(self._started)})
+
+    def close(self) -> None:
+        """End the worker, if there is one."""
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = self._place = None
+
+
 def attempt(workers: Workers, cell: Cell, how: How, round_: int) -> Record:
-    """Give the record of one cell, which is not tried if predicted not to fit in memory."""
-    place = place_of(workers.get(*cell.place))
-    if how.try_all or _fits(cell, place):
+    """Give the record of one cell, which is not tried where it cannot run."""
+    place = workers.place(cell)
+    why = _why_not(cell, place, how)
+    if why is None:
         return measure_cell(workers, cell, how, round_)
-    return _unmeasured(cell, place, how, round_, _too_large(cell, place))
+    return _unmeasured(cell, place, how, round_, why)
 
 
 def measure_cell(workers: Workers, cell: Cell, how: How, round_: int = 0) -> Record:
     """Give the record of one cell, measured in `how.runs` fresh processes if they are several."""
     records = []
     for run in range(how.runs):
-        worker = workers.get(cell.backend, cell.options, fresh=how.runs > 1)
+        replicas = cell.workload.plan.data
+        worker = workers.get(cell.backend, cell.options, replicas, fresh=how.runs > 1)
         record = _measure_once(workers, worker, cell, how, round_)
         if record.status != "ok":
             return record
@@ -130,10 +184,13 @@ def _measure_once(workers: Workers, worker: Worker, cell: Cell, how: How, round_
         "round": round_,
     }
     try:
-        return record_from_json(worker.ask(request, how.time_limit_s))
+        record = record_from_json(worker.ask(request, how.time_limit_s))
     except WorkerDiedError as died:
         workers.close()
         return _unmeasured(cell, place, how, round_, died.death)
+    if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
+        workers.close()  # the others may still wait for the one that failed
+    return record
 
 
 def _unmeasured(cell: Cell, place: Place, how: How, round_: int, death: Death) -> Record:
@@ -188,13 +245,6 @@ def _joined(records: list[Record]) -> Record:
     return replace(first, quantities=quantities, env={**first.env, **flags})
 
 
-def predictions(workload: Workload, device: Device, by_op: bool) -> list[Record]:
-    """Give the prediction of a workload on a device by the default method."""
-    graph = build_step(workload)
-    records = cost_model(DEFAULT)(graph, workload, Cluster(device), {})
-    return list(records) if by_op else [records[0]]
-
-
 Report = Callable[[Cell, Record, int, int], None]
 
 
@@ -203,8 +253,9 @@ class Request:
     """A sweep as asked for: its cells, where records go, how often, and what is tried again.
 
     With `must_fit`, cells that are predicted not to fit are left out; otherwise they are recorded
-    so and not tried (unless `how.try_all`). `predict_on` names devices, and `by_op` keeps the
-    predictions of every op.
+    so and not tried (unless `how.try_all`), as are cells that need more CPUs than there are.
+    `predict_on` names devices, `network` the link that predictions of several replicas take, and
+    `by_op` keeps the predictions of every op.
     """
 
     name: str
@@ -213,6 +264,7 @@ class Request:
     how: How
     rounds: int = 1
     predict_on: tuple[str, ...] = ()
+    network: str = ""
     by_op: bool = False
     must_fit: bool = False
     retry: Collection[str] = ()
@@ -223,8 +275,10 @@ def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outc
     """Measure and predict the cells that a folder lacks; what is reported is on the disk.
 
     `report(cell, record, done, total)` is called after each measurement. Raises `InputError` for a
-    folder that is no store, or in use.
+    folder that is no store, or in use, and under a launcher of several processes.
     """
+    if ranks.here().size > 1:
+        raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
     cells, out, how, rounds = request.cells, request.out, request.how, request.rounds
     outcome = Outcome()
     with ExitStack() as stack:
@@ -236,8 +290,8 @@ def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outc
         stack.callback(workers.close)
         places = _places(workers, cells)
         if request.must_fit:
-            cells = [cell for cell in cells if _fits(cell, places[cell.place])]
-        predict(cells, request, writer, store.done_keys(known))
+            cells = [cell for cell in cells if _fits(cell, places[where(cell)])]
+        predict(cells, request, writer, known, warn)
 
         def missing() -> Iterator[tuple[int, Cell]]:
             for round_, place, cell in _visits(cells, places, rounds):
@@ -255,14 +309,33 @@ def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outc
     return outcome
 
 
+def predict(
+    cells: Iterable[Cell],
+    request: Request,
+    writer: store.Writer,
+    known: Iterable[Record],
+    warn: Callable[[str], None],
+) -> None:
+    """Write the predictions that a sweep asks for and that are not among the `known` records."""
+    devices = [catalog.device(name) for name in request.predict_on]
+    link = catalog.link(request.network) if request.network else None
+    done = store.done_keys(known)
+    unpredicted = predict_cells(cells, devices, link, request.by_op, writer, done)
+    if unpredicted:
+        warn(
+            f'{unpredicted} predictions of several replicas are left out: network = "local" or the '
+            "name of a link says what joins them"
+        )
+
+
 def _visits(
-    cells: Collection[Cell], places: Mapping[tuple[str, Options], Place], rounds: int
+    cells: Collection[Cell], places: Mapping[Where, Place], rounds: int
 ) -> Iterator[tuple[int, Place, Cell]]:
     """Give all cells in every round, those of one place together: each change costs a worker."""
     for round_ in range(rounds):
-        for where, place in places.items():
+        for here, place in places.items():
             for cell in cells:
-                if cell.place == where:
+                if where(cell) == here:
                     yield round_, place, cell
 
 
@@ -271,48 +344,34 @@ def _key(cell: Cell, place: Place, how: How, round_: int) -> store.DoneKey:
     return cell.workload.key, place.platform, identity, round_
 
 
-def _places(workers: Workers, cells: Iterable[Cell]) -> dict[tuple[str, Options], Place]:
-    found: dict[tuple[str, Options], Place] = {}
-    for cell in cells:
-        key = cell.place
-        if key not in found:
-            found[key] = place_of(workers.get(*key))
-    return found
+def _places(workers: Workers, cells: Iterable[Cell]) -> dict[Where, Place]:
+    """Give the places of cells, in the order in which they come."""
+    return {where(cell): workers.place(cell) for cell in cells}
+
+
+def _needed_bytes(cell: Cell) -> float:
+    """Give the memory that a cell needs on its device, 0 where that is not counted (shards)."""
+    if cell.options.strategy == "sharded":
+        return 0
+    here = cell.workload.plan.data if cell.options.device == "cpu" else 1
+    return here * peak_memory_bytes(build_step(cell.workload))
 
 
 def _fits(cell: Cell, place: Place) -> bool:
-    needed = peak_memory_bytes(build_step(cell.workload))
-    return place.memory_bytes is None or needed <= place.memory_bytes
+    return place.memory_bytes is None or _needed_bytes(cell) <= place.memory_bytes
 
 
-def _too_large(cell: Cell, place: Place) -> Death:
-    needed = peak_memory_bytes(build_step(cell.workload))
-    note = f"needs {size(needed)}, {place.platform} has {size(place.memory_bytes or 0)}; not tried"
+def _why_not(cell: Cell, place: Place, how: How) -> Death | None:
+    """Say why a cell is not tried, None if it is."""
+    try:
+        machine.check_cpus(place.threads, cell.workload.plan.data)
+    except InputError as error:
+        return Death("unsupported", "too-few-cpus", str(error))
+    if how.try_all or _fits(cell, place):
+        return None
+    needed = size(_needed_bytes(cell))
+    note = f"needs {needed}, {place.platform} has {size(place.memory_bytes or 0)}; not tried"
     return Death("oom", "predicted-not-to-fit", note)
-
-
-def predict(
-    cells: Iterable[Cell], request: Request, writer: store.Writer, done: set[store.DoneKey]
-) -> None:
-    """Write the predictions that are not there yet, of every cell on every device asked for."""
-    devices = [catalog.device(name) for name in request.predict_on]
-    seen = set()
-    for device in devices:
-        for cell in cells:
-            workload = cell.workload
-            if (workload.key, device.name) in seen:
-                continue
-            seen.add((workload.key, device.name))
-            try:
-                records = predictions(workload, device, request.by_op)
-            except InputError as error:
-                raise InputError(f"{workload.label}: {error}") from None
-            head = records[0]
-            if (workload.key, head.platform, store.identity(head.method), 0) in done:
-                continue
-            # ops first: the record of the whole step says that all of them are there
-            for record in (*records[1:], head):
-                writer.append(record)
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
@@ -326,6 +385,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
             {
                 "model": record.workload.label,
                 "batch": record.workload.batch_per_replica,
+                "replicas": record.workload.plan.data,
                 "status": record.status,
                 "cause": record.cause,
                 "note": record.note,

@@ -29,6 +29,7 @@ from steptime.ops.training import training_graph
 Values = npt.NDArray[Any]
 
 RUNS: dict[str, Run] = {**numpy_kinds.RUNS, **numpy_image.RUNS, **numpy_norm.RUNS}
+STRATEGIES: Mapping[str, Any] = {}  # it runs on one device
 
 
 def version() -> str:

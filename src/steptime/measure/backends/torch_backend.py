@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from steptime.core.dtypes import Precision, precision
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
-from steptime.measure import synthetic
-from steptime.measure.backends import torch_device
-from steptime.measure.backends.torch_input import EVENTS, input_of
+from steptime.measure import ranks
+from steptime.measure.backends import torch_device, torch_parallel
+from steptime.measure.backends.torch_input import EVENTS
 from steptime.measure.backends.torch_kinds import RUNS
-from steptime.measure.backends.torch_module import (
-    initial_values,
-    join_recurrent_weights,
-    module_of,
-)
+from steptime.measure.backends.torch_parallel import STRATEGIES, Joined, Stopwatch
+from steptime.measure.backends.torch_step import Assembled, assemble, outputs_of
 from steptime.measure.contract import (
-    Arrays,
     Feed,
     Options,
     OutOfMemoryError,
     Prepared,
+    Team,
     UnsupportedError,
 )
 from steptime.measure.infeed import HOST_CLOCK
 
-__all__ = ["RUNS", "device_memory_bytes", "device_product", "prepare", "version"]
+__all__ = ["RUNS", "STRATEGIES", "device_memory_bytes", "device_product", "prepare", "version"]
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
@@ -61,50 +56,70 @@ def prepare(
     """
     device = torch_device.find(options.device)
     types = precision(workload.dtype)
-    _check(workload, types, device)
+    _check(workload, options, types, device)
     _settings(options)
     translated = _translator(options.compile)
-    held: dict[str, Any] = {}
+    held: list[Assembled] = []
+    joined = torch_parallel.join(ranks.here(), device) if workload.plan.data > 1 else None
+    sync = torch_device.sync(device)
+    watch = Stopwatch(sync)
 
     def make() -> None:
-        values = _values(graph, options, device)
-        held.update(_parts(graph, workload, options, device, types, values))
-        held["values"] = values
-        held["input"] = input_of(graph, values, device, options, feed)
+        held.append(assemble(graph, workload, options, joined, watch, feed))
 
     translated(make)()
-    parts: dict[str, Callable[[], None]] = held["parts"]
-    take, waited = held["input"] or (None, None)
+    found = held[0]
 
-    def step() -> None:
-        if take:
-            take()
-        for part in parts.values():
-            part()
+    def without() -> None:  # what is sharded cannot do without an exchange: a copy that is not
+        apart = replace(options, strategy="independent")
+        held.append(assemble(graph, workload, apart, joined, watch, feed))
+
+    def alone() -> Callable[[], None]:
+        if found.quiet is None:
+            translated(without)()
+        return translated(held[-1].step_alone)
 
     memory, reset_memory = torch_device.memory_meter(device)
+    team = None if joined is None else _team(joined, found, watch, alone)
     return Prepared(
-        step=translated(step),
-        sync=torch_device.sync(device),
+        step=translated(found.step),
+        sync=sync,
         product=torch_device.product(device),
         memory=memory,
         reset_memory=reset_memory,
-        parts={name: translated(part) for name, part in parts.items()},
+        parts={name: translated(part) for name, part in found.parts.items()},
         timer=torch_device.timer(device),
-        waited=waited,
-        loss=held["loss"],
-        inference=lambda one: _outputs(one, held["values"], types, device),
-        facts=_facts(options, device) | held["facts"],
+        waited=found.waited,
+        loss=found.loss,
+        inference=lambda one: outputs_of(one, found.values, types, device),
+        facts=_facts(options, device) | found.facts,
+        team=team,
     )
 
 
-def _check(workload: Workload, types: Precision, device: torch.device) -> None:
-    if workload.plan != Plan():
-        raise UnsupportedError("torch runs on one device here, without a parallel plan")
+def _check(workload: Workload, options: Options, types: Precision, device: torch.device) -> None:
+    replicas, size = workload.plan.data, ranks.here().size
+    if workload.plan != Plan(data=replicas):
+        raise UnsupportedError("torch runs data-parallel here, and by no other parallel plan")
+    if replicas > 1:
+        _check_parallel(workload, options, device)
+    if replicas not in {1, size}:
+        raise UnsupportedError(f"{replicas} replicas are as many processes, not {size}")
     if device.type == "mps" and types.weights == "float64":
         raise UnsupportedError("mps has no float64")
     if device.type == "mps" and workload.dtype == "float16-mixed" and workload.phase == "train":
         raise UnsupportedError("mps has no loss scaling for float16-mixed")
+
+
+def _check_parallel(workload: Workload, options: Options, device: torch.device) -> None:
+    if device.type == "mps":
+        raise UnsupportedError("mps is one device, without replicas")
+    if workload.phase != "train" and options.strategy != "independent":
+        raise UnsupportedError("inference exchanges nothing: its strategy is independent")
+    if workload.dtype == "float16-mixed" and workload.phase == "train":
+        raise UnsupportedError("float16-mixed scales the loss of one replica, not of several")
+    if options.compile and options.strategy == "sharded":
+        raise UnsupportedError("torch.compile is not run on a sharded network here")
 
 
 def _settings(options: Options) -> None:
@@ -118,161 +133,27 @@ def _settings(options: Options) -> None:
         torch.compiler.reset()
 
 
-def _values(graph: Graph, options: Options, device: torch.device) -> dict[str, Tensor]:
-    """Give what the network starts from: inputs, weights and buffers, by name."""
-    torch.manual_seed(options.seed)  # dropout draws from it
-    values = initial_values(graph, device, options.seed)
-    if device.type == "cuda":
-        join_recurrent_weights(graph, values)
-    return values
-
-
-def _parts(
-    graph: Graph,
-    workload: Workload,
-    options: Options,
-    device: torch.device,
-    types: Precision,
-    values: Mapping[str, Tensor],
-) -> dict[str, Any]:
-    """Give the parts of a step by name, what gives the last loss, and facts about them."""
-    training = workload.phase == "train"
-    module = module_of(graph, values, types, options.compile)
-    network = torch.compile(module, dynamic=False) if options.compile else module
-    inputs = [values[name] for name in graph.inputs]
-    autocast = _autocast(types, device)
-    if not training:
-        forward = _inference(network, inputs, autocast)
-        return {"parts": {"forward": forward}, "loss": None, "facts": {}}
-    weights = [values[name] for name in graph.weights]
-    scaled = workload.dtype == "float16-mixed"
-    scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
-    optimizer = optimizer_of(workload.optimizer, weights, types.weights)
-    parts, loss = _training(network, inputs, autocast, optimizer, scaler)
-    facts = {
-        "learning_rate": synthetic.LEARNING_RATE,
-        "loss_scaling": "torch.amp.GradScaler" if scaled else None,
-    }
-    return {"parts": parts, "loss": loss, "facts": facts}
-
-
-def _autocast(
-    types: Precision, device: torch.device
-) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
-    """Give what opens autocast, or None where the whole network has one type."""
-    if not types.mixed:
-        return None
-    dtype = getattr(torch, types.compute)
-    return lambda: torch.autocast(device.type, dtype=dtype)
-
-
-Network = Callable[..., Tensor]
-Open = Callable[[], contextlib.AbstractContextManager[Any]] | None
-
-
-def _inference(network: Network, inputs: list[Tensor], autocast: Open) -> Callable[[], None]:
-    def forward() -> None:
-        with torch.inference_mode(), autocast() if autocast else contextlib.nullcontext():
-            network(*inputs)
-
-    return forward
-
-
-def _training(
-    network: Network,
-    inputs: list[Tensor],
-    autocast: Open,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler | None,
-) -> tuple[dict[str, Callable[[], None]], Callable[[], float]]:
-    """Give forward, backward and update, and what gives the last loss.
-
-    Gradients are dropped after they have been used, and the loss keeps none of what it is from.
-    """
-    losses: list[Tensor] = []
-    last: list[Tensor] = []
-
-    def forward() -> None:
-        if autocast is None:
-            losses.append(network(*inputs))
-            return
-        with autocast():
-            losses.append(network(*inputs))
-
-    def backward() -> None:
-        loss = losses.pop()
-        last[:] = (loss.detach(),)
-        (scaler.scale(loss) if scaler else loss).backward()
-
-    def update() -> None:
-        if scaler:
-            scaler.step(optimizer)
-            scaler.update()
-        else:
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    parts = {"forward": forward, "backward": backward, "update": update}
-    return parts, lambda: float(last[0])
-
-
-def _outputs(
-    graph: Graph, values: Mapping[str, Tensor], types: Precision, device: torch.device
-) -> Callable[[Arrays], Any]:
-    """Give the function of an inference graph over the weights in `values`, eager."""
-    module = module_of(graph, values, types)
-    autocast = _autocast(types, device)
-
-    def outputs(inputs: Arrays) -> Any:
-        with torch.inference_mode(), autocast() if autocast else contextlib.nullcontext():
-            tensors = [
-                torch.from_numpy(inputs[name]).to(
-                    device, getattr(torch, graph.tensors[name].dtype), copy=True
-                )
-                for name in graph.inputs
-            ]
-            return module(*tensors).float().cpu().numpy()
-
-    return outputs
-
-
-def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
-    """Give torch's optimizer of that name over `weights` of type `dtype`."""
-    return _OPTIMIZERS[name](weights, dtype)
-
-
-def _sgd(weights: Iterable[Tensor], _: str) -> torch.optim.Optimizer:
-    return torch.optim.SGD(weights, lr=synthetic.LEARNING_RATE)
-
-
-def _momentum(weights: Iterable[Tensor], _: str) -> torch.optim.Optimizer:
-    return torch.optim.SGD(weights, lr=synthetic.LEARNING_RATE, momentum=synthetic.MOMENTUM)
-
-
-def _rmsprop(weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
-    return torch.optim.RMSprop(
-        weights,
-        lr=synthetic.LEARNING_RATE,
-        alpha=synthetic.RMSPROP_DECAY,
-        eps=synthetic.optimizer_epsilon(dtype),
+def _team(
+    joined: Joined,
+    found: Assembled,
+    watch: Stopwatch,
+    alone: Callable[[], Callable[[], None]],
+) -> Team:
+    if found.timed:
+        meter = "host clock around every exchange of a rank, waiting for others included; mean"
+    elif found.quiet:
+        meter = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
+    else:
+        meter = "exposed: step less that of an unsharded copy without exchange, in turns"
+    return Team(
+        rank=joined.rank.rank,
+        backend=joined.backend,
+        agree=joined.agree,
+        gather=joined.gather,
+        comm_meter=meter,
+        comm_s=watch.read if found.timed else None,
+        alone=None if found.timed else alone,
     )
-
-
-def _adam(weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
-    return torch.optim.Adam(
-        weights,
-        lr=synthetic.LEARNING_RATE,
-        betas=synthetic.ADAM_DECAYS,
-        eps=synthetic.optimizer_epsilon(dtype),
-    )
-
-
-_OPTIMIZERS: dict[str, Callable[[Iterable[Tensor], str], torch.optim.Optimizer]] = {
-    "sgd": _sgd,
-    "momentum": _momentum,
-    "rmsprop": _rmsprop,
-    "adam": _adam,
-}
 
 
 def _translator(compiled: bool) -> Callable[[Callable[[], None]], Callable[[], None]]:

@@ -108,6 +108,16 @@ def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, T
     return values
 
 
+def draw_inputs(
+    graph: Graph, values: Mapping[str, Tensor], device: torch.device, seed: int
+) -> None:
+    """Draw the inputs of `graph` among its `values` again, by another seed."""
+    generator = torch.Generator(device).manual_seed(seed)
+    found = fills(graph)
+    for name in graph.inputs:
+        _DRAWS[found[name].how](values[name], found[name], generator)
+
+
 def _normal(tensor: Tensor, fill: Fill, generator: torch.Generator) -> None:
     tensor.normal_(0.0, fill.amount, generator=generator)
 

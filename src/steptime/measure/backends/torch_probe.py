@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from itertools import repeat
 from typing import Any, cast
@@ -13,7 +15,8 @@ from typing import Any, cast
 import torch
 
 from steptime.core.errors import InputError, unknown
-from steptime.measure import machine, roofs
+from steptime.measure import machine, ranks, roofs
+from steptime.measure.backends import torch_device, torch_parallel
 
 DTYPES = {  # by kind of device, in the order they are tried
     "cpu": ("float32", "bfloat16", "float64", "float16"),
@@ -22,6 +25,26 @@ DTYPES = {  # by kind of device, in the order they are tried
 }
 CHAIN = 50  # ops before a backward pass
 QUEUED = 200  # calls before a GPU's queue is awaited; far fewer than a queue holds
+
+
+def collectives(
+    device: str, sizes: Sequence[int], budget_s: float, threads: int | None = None
+) -> dict[str, Any]:
+    """Give the seconds of all-reduces among the processes of this worker, by bytes."""
+    found = torch_device.find(device)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    joined = torch_parallel.join(ranks.here(), found)
+    sync = torch_device.sync(found)
+    return {
+        "processes": joined.rank.size,
+        "hosts": joined.gather(platform.node()),
+        "comm_backend": joined.backend,
+        "version": torch.__version__.partition("+")[0],
+        "threads": torch.get_num_threads(),
+        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "all_reduce_s": torch_parallel.all_reduce_s(found, sizes, sync, budget_s),
+    }
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,330 @@
+"""PyTorch over several replicas: one process each, joined by gloo (CPUs) or NCCL (GPUs).
+
+Every process has the same weights and other data. How they stay together is a row of `STRATEGIES`.
+Statistics of batch norm are each replica's own. NCCL is used as PyTorch's documentation says
+(torch.distributed, "Which backend to use?"): one process a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, fx, nn
+
+from steptime.measure import ranks
+from steptime.measure.contract import UnsupportedError
+from steptime.measure.ranks import Rank
+
+BUCKET_BYTES = 25 * 2**20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb, in MiB
+
+SAMPLE_S = 1e-3  # of all-reduces in a row
+LEAST_ROUNDS = 3
+
+Call = Callable[[], None]
+
+
+def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The processes that are joined: `control` carries the numbers that are no part of a step."""
+
+    rank: Rank
+    backend: str
+    control: Any
+
+    def agree(self, number: int) -> int:
+        """Give every process the number of rank 0."""
+        found = torch.tensor([number], dtype=torch.int64)
+        dist.broadcast(found, 0, group=self.control)
+        return int(found.item())
+
+    def gather(self, value: object) -> list[Any]:
+        """Give every process the values of all, in the order of ranks."""
+        found: list[Any] = [None] * self.rank.size
+        dist.all_gather_object(found, value, group=self.control)
+        return found
+
+
+_JOINED: dict[Rank, Joined] = {}  # joining is for the life of a process
+
+
+def join(rank: Rank, device: torch.device) -> Joined:
+    """Give the joined processes; the first call waits until all are there."""
+    if rank not in _JOINED:
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        theirs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun serves it
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # documented all the same
+            rank.address, rank.port, rank.size, is_master=rank.leads and not theirs
+        )
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore(  # type: ignore[attr-defined]  # documented all the same
+                f"steptime/{rank.attempt}", store
+            ),
+            rank=rank.rank,
+            world_size=rank.size,
+            device_id=device if device.type == "cuda" else None,
+        )
+        _JOINED[rank] = Joined(rank, backend, dist.new_group(backend="gloo"))
+    return _JOINED[rank]
+
+
+class Stopwatch:
+    """Seconds that this process spent exchanging; the device has nothing else to do meanwhile."""
+
+    def __init__(self, sync: Call) -> None:
+        self._sync = sync
+        self._seconds = 0.0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Add the time of a block."""
+        self._sync()
+        began = perf_counter()
+        yield
+        self._sync()
+        self._seconds += perf_counter() - began
+
+    def read(self) -> float:
+        """Give the seconds since the last reading."""
+        found, self._seconds = self._seconds, 0.0
+        return found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A network whose replicas stay together.
+
+    `network` runs forward, `weights` are what the optimizer updates. `exchange` comes after the
+    backward pass, `publish` after the update, which only those run of whom `updates` is true.
+    `quiet` opens a step that exchanges nothing, None where there is none. `timed` says that
+    `watch` has seen every exchange.
+    """
+
+    network: nn.Module
+    weights: Sequence[Tensor]
+    exchange: Call = _nothing
+    publish: Call = _nothing
+    updates: bool = True
+    quiet: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+    timed: bool = True
+
+
+def _independent(module: fx.GraphModule, _: Joined, __: Stopwatch, ___: bool) -> Spread:
+    return Spread(module, list(module.parameters()))
+
+
+def _allreduce(module: fx.GraphModule, joined: Joined, watch: Stopwatch, overlap: bool) -> Spread:
+    """DDP, which exchanges buckets during the backward pass; or the same buckets after it."""
+    weights = list(module.parameters())
+    if overlap:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # what comes after is not in torch 2.6
+            ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
+        return Spread(ddp, weights, quiet=ddp.no_sync, timed=False)
+    buckets = _buckets(weights)
+
+    def exchange() -> None:
+        with watch.running():
+            for bucket in buckets:
+                flat = _flat(bucket)
+                dist.all_reduce(flat)
+                _hand_out(flat.div_(joined.rank.size), bucket)
+
+    return Spread(module, weights, exchange)
+
+
+def _parameter_server(module: fx.GraphModule, joined: Joined, watch: Stopwatch, _: bool) -> Spread:
+    """Rank 0 holds the weights and computes, too: it takes gradients, updates, sends weights."""
+    weights = list(module.parameters())
+    buckets = _buckets(weights)
+    others = range(1, joined.rank.size)
+    leads = joined.rank.leads
+
+    def exchange() -> None:
+        with watch.running():
+            for bucket in buckets:
+                flat = _flat(bucket)
+                if not leads:
+                    dist.send(flat, 0)
+                    continue
+                theirs = torch.empty_like(flat)
+                for other in others:
+                    dist.recv(theirs, other)
+                    flat += theirs
+                _hand_out(flat.div_(joined.rank.size), bucket)
+
+    def publish() -> None:
+        with watch.running(), torch.no_grad():
+            for bucket in buckets:
+                flat = torch.cat([weight.reshape(-1) for weight in bucket])
+                if leads:
+                    for other in others:
+                        dist.send(flat, other)
+                    continue
+                dist.recv(flat, 0)
+                for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
+                    weight.copy_(part)
+
+    return Spread(module, weights, exchange, publish, updates=leads)
+
+
+def _sharded(module: fx.GraphModule, _: Joined, __: Stopwatch, overlap: bool) -> Spread:
+    """FSDP2 in units, each gathered while the one before computes; or the whole network as one.
+
+    A unit is gathered before its forward and again before its backward pass, and its gradients are
+    scattered after that. The whole network as one unit is gathered once and nothing overlaps.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    order = [name for name, _ in module.named_parameters()]
+    if overlap:
+        module, units = _in_units(module)
+        for unit in units:
+            fully_shard(unit)
+    fully_shard(module)
+    shards = {name.rpartition(".")[2]: shard for name, shard in module.named_parameters()}
+    return Spread(module, [shards[name] for name in order], timed=False)
+
+
+def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModule]]:
+    """Give the network as a chain of modules, each with weights of 25 MiB or more but the last.
+
+    A weight that several of them use stays with the whole, which FSDP gathers for all of the step.
+    """
+    from torch.fx.passes.split_module import split_module
+
+    seen: set[str] = set()
+    unit_of: dict[fx.Node, int] = {}
+    number, filled = 0, 0
+    for op in module.graph.nodes:
+        if op.op != "call_function":
+            continue
+        if filled >= BUCKET_BYTES:
+            number, filled = number + 1, 0
+        unit_of[op] = number
+        own = {str(node.target) for node in op.all_input_nodes if node.op == "get_attr"} - seen
+        seen |= own
+        filled += sum(module.get_parameter(name).nbytes for name in own & _weights(module))
+    found = split_module(module, module, lambda node: unit_of[node])
+    units = []
+    for call in [node for node in found.graph.nodes if node.op == "call_module"]:
+        unit = cast("fx.GraphModule", found.get_submodule(str(call.target)))
+        _own_weights(found, call, unit)
+        units.append(unit)
+    found.recompile()
+    return found, units
+
+
+def _weights(module: nn.Module) -> set[str]:
+    return {name for name, _ in module.named_parameters(recurse=False)}
+
+
+def _own_weights(whole: fx.GraphModule, call: fx.Node, unit: fx.GraphModule) -> None:
+    """Move the weights that only `call` of `unit` is given into the unit."""
+    starts = [node for node in unit.graph.nodes if node.op == "placeholder"]
+    given_nodes = [node for node in call.args if isinstance(node, fx.Node)]
+    kept = []
+    for start, given in zip(starts, given_nodes, strict=True):
+        name = str(given.target)
+        if given.op != "get_attr" or len(given.users) > 1 or name not in _weights(whole):
+            kept.append(given)
+            continue
+        unit.register_parameter(name, whole.get_parameter(name))
+        with unit.graph.inserting_before(start):
+            start.replace_all_uses_with(unit.graph.get_attr(name))
+        unit.graph.erase_node(start)
+        call.args = tuple(one for one in call.args if one is not given)  # its only use
+        whole.graph.erase_node(given)
+        delattr(whole, name)
+    call.args = tuple(kept)
+    unit.recompile()
+
+
+STRATEGIES: dict[str, Callable[[fx.GraphModule, Joined, Stopwatch, bool], Spread]] = {
+    "independent": _independent,
+    "allreduce": _allreduce,
+    "sharded": _sharded,
+    "parameter-server": _parameter_server,
+}
+
+
+def spread(
+    strategy: str, module: fx.GraphModule, joined: Joined, watch: Stopwatch, overlap: bool
+) -> Spread:
+    """Give the network under a strategy; raises `UnsupportedError` for one that is not there."""
+    if strategy not in STRATEGIES:
+        raise UnsupportedError(f"torch has no strategy '{strategy}' for several replicas")
+    return STRATEGIES[strategy](module, joined, watch, overlap)
+
+
+def _buckets(weights: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Give weights of one type in buckets of 25 MiB, the last first: so gradients become ready."""
+    found: list[list[Tensor]] = []
+    filled = BUCKET_BYTES
+    for weight in reversed(weights):
+        if filled >= BUCKET_BYTES or found[-1][0].dtype != weight.dtype:
+            found.append([])
+            filled = 0
+        found[-1].append(weight)
+        filled += weight.nbytes
+    return found
+
+
+def _flat(bucket: list[Tensor]) -> Tensor:
+    """Give the gradients of a bucket as one tensor; a weight that had no part in it has zeros."""
+    grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket]
+    return torch.cat([grad.reshape(-1) for grad in grads])
+
+
+def _parts_of(flat: Tensor, bucket: list[Tensor]) -> list[Tensor]:
+    parts = flat.split([one.numel() for one in bucket])
+    return [part.view_as(one) for part, one in zip(parts, bucket, strict=True)]
+
+
+def _hand_out(flat: Tensor, bucket: list[Tensor]) -> None:
+    """Make the parts of `flat` the gradients of a bucket."""
+    for one, part in zip(bucket, _parts_of(flat, bucket), strict=True):
+        one.grad = part
+
+
+def all_reduce_s(
+    device: torch.device, sizes: Sequence[int], sync: Call, budget_s: float
+) -> dict[int, list[float]]:
+    """Give the seconds of an all-reduce of float32 by its bytes, one for each round over all sizes.
+
+    A time is the mean of as many in a row as take a millisecond, and that of the slowest rank. Rank
+    0 ends when `budget_s` is spent, after three rounds at the least.
+    """
+    joined = join(ranks.here(), device)
+    tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}
+    times: dict[int, list[float]] = {size: [] for size in sizes}
+    counts = dict.fromkeys(sizes, 1)
+    began, rounds = perf_counter(), 0
+    while joined.agree(rounds <= LEAST_ROUNDS or perf_counter() - began < budget_s):
+        for size, tensor in tensors.items():
+            count = joined.agree(counts[size])
+            sync()
+            start = perf_counter()
+            for _ in range(count):
+                dist.all_reduce(tensor)
+            sync()
+            taken = max(joined.gather(perf_counter() - start)) / count
+            counts[size] = max(1, round(SAMPLE_S / taken))
+            if rounds:  # the first one is warm-up, and says how many are a sample
+                times[size].append(taken)
+        rounds += 1
+    return times

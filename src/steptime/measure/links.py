@@ -1,0 +1,116 @@
+"""From the times of all-reduces to a link file: latency and bandwidth of the link between replicas.
+
+A ring of n passes 2 (n - 1) messages of bytes / n, one after the other, and a message takes
+latency + bytes / bandwidth (Patarasuk and Yuan 2009; it is the collective `ring` of `steptime
+scale`):
+
+    t = 2 (n - 1) (latency + bytes / n / bandwidth)
+
+is a line in bytes. It is fitted by least squares of relative errors, so that small sizes count as
+much as large ones. What comes out is the link as software reaches it, its own work included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from steptime.catalog import LOCAL
+from steptime.core.errors import InputError
+from steptime.core.hardware import GB
+from steptime.core.units import seconds, size
+
+SIZES_BYTES = tuple(1024 * 4**step for step in range(9))  # 1 kB to 67 MB
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a link must be for a ring of all-reduces to take the measured times.
+
+    `latency_s` is None where the times show none. `errors` are fitted / measured - 1, by size.
+    """
+
+    latency_s: float | None
+    bytes_per_s: float
+    errors: tuple[float, ...]
+
+    @property
+    def median_error(self) -> float:
+        """How far the formula is off in the median."""
+        return median(map(abs, self.errors))
+
+    @property
+    def worst_error(self) -> float:
+        """How far it is off at most."""
+        return max(map(abs, self.errors))
+
+
+def ring_s(size_bytes: float, processes: int, latency_s: float, bytes_per_s: float) -> float:
+    """Give the seconds of an all-reduce of `size_bytes` by a ring, as this module's page says."""
+    return 2 * (processes - 1) * (latency_s + size_bytes / processes / bytes_per_s)
+
+
+def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) -> Fit:
+    """Give the link whose ring takes `times_s`; raises `InputError` where larger is not slower."""
+    weights = [1 / time**2 for time in times_s]
+    whole = sum(weights)
+    mean_size = sum(w * x for w, x in zip(weights, sizes_bytes, strict=True)) / whole
+    mean_time = sum(w * t for w, t in zip(weights, times_s, strict=True)) / whole
+    rows = list(zip(weights, sizes_bytes, times_s, strict=True))
+    slope = sum(w * (x - mean_size) * (t - mean_time) for w, x, t in rows) / sum(
+        w * (x - mean_size) ** 2 for w, x, _ in rows
+    )
+    start = mean_time - slope * mean_size
+    if start <= 0:  # no latency shows: the line through 0 that is nearest
+        start = 0.0
+        slope = sum(w * x * t for w, x, t in rows) / sum(w * x * x for w, x, _ in rows)
+    if slope <= 0:
+        raise InputError("probe: larger all-reduces were not slower; give it a larger budget")
+    latency_s = start / (2 * (processes - 1))
+    bytes_per_s = 2 * (processes - 1) / processes / slope
+    fitted = [ring_s(x, processes, latency_s, bytes_per_s) for x in sizes_bytes]
+    errors = tuple(f / t - 1 for f, t in zip(fitted, times_s, strict=True))
+    return Fit(latency_s or None, bytes_per_s, errors)
+
+
+def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the link `local`, in the units of a link file, that a worker's answer describes."""
+    processes, times = answer["processes"], answer["all_reduce_s"]
+    sizes = [int(text) for text in times]
+    medians = [median(samples) for samples in times.values()]
+    found = fit(sizes, medians, processes)
+    worst = max(zip(sizes, found.errors, strict=True), key=lambda pair: abs(pair[1]))
+    table: dict[str, Any] = {
+        "name": LOCAL,
+        "source": (
+            f"measured by steptime probe --collectives on {answer['taken_at'][:10]} on "
+            f"{', '.join(sorted(set(answer['hosts'])))} with torch {answer['version']} "
+            f"({answer['comm_backend']}), {processes} processes of {answer['threads']} threads"
+        ),
+        "note": (
+            "what a ring all-reduce needs of a link to take the measured times; off by "
+            f"{found.median_error:.0%} in the median, by {worst[1]:+.0%} at {size(worst[0])}"
+        ),
+        "GB_per_s": found.bytes_per_s / GB,
+    }
+    if found.latency_s is not None:
+        table["latency_us"] = found.latency_s * 1e6
+    table["measured"] = {
+        "processes": processes,
+        "comm_backend": answer["comm_backend"],
+        "taken_at": answer["taken_at"],
+        "rounds": min(map(len, times.values())),
+        "bytes": sizes,
+        "all_reduce_s": medians,
+        "fit_error": list(found.errors),
+    }
+    return table
+
+
+def link_rows(table: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """Give the all-reduces as rows for people: size, time, and how far the formula is off."""
+    measured = table["measured"]
+    columns = (measured["bytes"], measured["all_reduce_s"], measured["fit_error"])
+    return [(size(x), seconds(t), f"{e:+.0%}") for x, t, e in zip(*columns, strict=True)]

@@ -1,0 +1,177 @@
+"""Which of several processes this one is, as the launcher that started it says in the environment.
+
+`torchrun` and `steptime` itself set `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`,
+`MASTER_ADDR` and `MASTER_PORT` (documentation of torchrun, "Environment Variables"); `srun` sets
+`SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID`, `SLURM_NODEID` and the list of nodes (man srun,
+"OUTPUT ENVIRONMENT VARIABLES"). A batch script has some of these too, so only `SLURM_STEP_ID`,
+which no batch script has, tells that srun started this process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from steptime.core.errors import InputError, shorten
+
+ATTEMPT = "STEPTIME_ATTEMPT"  # how many workers of this rank there were before
+FIRST_PORT = 10_000  # of the ports that a job's number chooses, all below those of connections
+PORTS = 20_000
+_MOST = 2**31
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of `size` processes, `local_rank` of the `local_size` on its node.
+
+    They meet at `address` and `port`. `own_cpus` says that the launcher gave every process CPUs
+    of its own. `attempt` counts the workers of this rank, so that those of one time meet.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    address: str = ""
+    port: int = 0
+    own_cpus: bool = False
+    attempt: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that decides, writes and prints."""
+        return self.rank == 0
+
+
+def here(environ: Mapping[str, str] = os.environ) -> Rank:
+    """Give the rank of this process; without a launcher it is the only one.
+
+    Raises `InputError` for variables that are missing, no numbers, or contradict each other.
+    """
+    if any(name in environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
+        return _checked(_by_torchrun(environ), "torchrun")
+    if "SLURM_STEP_ID" in environ:
+        return _checked(_by_srun(environ), "srun")
+    return Rank()
+
+
+def _by_torchrun(environ: Mapping[str, str]) -> Rank:
+    launcher = "torchrun"
+    size = _number(environ, "WORLD_SIZE", launcher)
+    return Rank(
+        _number(environ, "RANK", launcher),
+        size,
+        _number(environ, "LOCAL_RANK", launcher),
+        _number(environ, "LOCAL_WORLD_SIZE", launcher, size),  # not said: all are on this node
+        _text(environ, "MASTER_ADDR", launcher) if size > 1 else "",
+        _number(environ, "MASTER_PORT", launcher) if size > 1 else 0,
+        attempt=_number(environ, ATTEMPT, launcher, 0),
+    )
+
+
+def _by_srun(environ: Mapping[str, str]) -> Rank:
+    launcher = "srun"
+    size = _number(environ, "SLURM_NTASKS", launcher)
+    rank = _number(environ, "SLURM_PROCID", launcher)
+    if size == 1:
+        return Rank(rank)
+    name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environ else "SLURM_JOB_NODELIST"
+    job, step = (_number(environ, f"SLURM_{of}_ID", launcher) for of in ("JOB", "STEP"))
+    attempt = _number(environ, ATTEMPT, launcher, 0)
+    port = _number(environ, "MASTER_PORT", launcher, FIRST_PORT + (31 * job + step) % PORTS)
+    return Rank(
+        rank,
+        size,
+        _number(environ, "SLURM_LOCALID", launcher),
+        _tasks_here(environ, launcher),
+        environ.get("MASTER_ADDR") or first_host(_text(environ, name, launcher)),
+        port + attempt,  # the store of the worker before may not be gone yet
+        environ.get("SLURM_CPU_BIND_TYPE", "").startswith(("mask_cpu", "map_cpu")),
+        attempt,
+    )
+
+
+def _tasks_here(environ: Mapping[str, str], launcher: str) -> int:
+    """Give the tasks of this node: `2(x3),1` are 2 on each of three nodes and 1 on the fourth."""
+    step, job = "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"
+    name = step if step in environ else job
+    text = _text(environ, name, launcher)
+    if not re.fullmatch(r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", text):
+        raise InputError(f"{launcher}: {name} is {shorten(text)}, not of the form 2(x3),1")
+    node = _number(environ, "SLURM_NODEID", launcher)
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        node -= int(times or 1)
+        if node < 0:
+            return int(count)
+    raise InputError(f"{launcher}: {name} is {shorten(text)}, which has no node of SLURM_NODEID")
+
+
+def first_host(nodes: str) -> str:
+    """Give the first host of a list as Slurm writes it: `gpu[03-05,9],login` is `gpu03`."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
+    found = re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0]) if first else ""
+    if not re.fullmatch(r"[\w.-]+", found):
+        raise InputError(f"srun: {shorten(nodes)} is no list of nodes")
+    return found
+
+
+def _checked(rank: Rank, launcher: str) -> Rank:
+    for name, one, of in (
+        ("rank", rank.rank, rank.size),
+        ("local rank", rank.local_rank, rank.local_size),
+    ):
+        if one >= of:
+            raise InputError(f"{launcher}: {name} {one} is not below their number, {of}")
+    if rank.local_size > rank.size:
+        raise InputError(f"{launcher}: {rank.local_size} processes on a node, {rank.size} in all")
+    return rank
+
+
+def _text(environ: Mapping[str, str], name: str, launcher: str) -> str:
+    if not environ.get(name):
+        raise InputError(f"{launcher}: {name} is not set, but other variables of {launcher} are")
+    return environ[name]
+
+
+def _number(
+    environ: Mapping[str, str], name: str, launcher: str, default: int | None = None
+) -> int:
+    if name not in environ and default is not None:
+        return default
+    text = _text(environ, name, launcher)
+    if not (text.isascii() and text.isdigit() and int(text) < _MOST):
+        raise InputError(f"{launcher}: {name} must be a whole number, not {shorten(text)}")
+    return int(text)
+
+
+def check_address(rank: Rank) -> None:
+    """Raise `InputError` where the host at which the processes meet has no address."""
+    try:
+        socket.getaddrinfo(rank.address, rank.port)
+    except OSError:
+        raise InputError(
+            f"rank {rank.rank}: host {shorten(rank.address)}, where the {rank.size} processes "
+            "meet, has no address here; set MASTER_ADDR"
+        ) from None
+
+
+def local_variables(size: int, port: int) -> tuple[dict[str, str], ...]:
+    """Give the variables of each of `size` processes on this machine."""
+    common = {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return tuple({**common, "RANK": str(i), "LOCAL_RANK": str(i)} for i in range(size))
+
+
+def free_port() -> int:
+    """Give a port of this machine that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+    return port

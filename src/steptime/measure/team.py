@@ -1,0 +1,155 @@
+"""Timing a step that several processes run together: rank 0 decides, the others follow.
+
+Before each sample rank 0 tells how many steps it has; 0 ends the sampling. Every process takes the
+time from there to the end of its own steps, device included, and the sample is that of the slowest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from time import perf_counter
+from typing import Any
+
+from steptime.core.errors import InputError
+from steptime.core.record import Quantity
+from steptime.measure.contract import OutOfMemoryError, Prepared, Team
+from steptime.measure.disturbance import COUNTERS, Watch
+from steptime.measure.timing import Samples, Step
+
+MOST_PAIRS, FEWEST_PAIRS = 20, 3  # of steps with and without an exchange
+SAMPLE_ENDS = "with the slowest rank"
+
+
+class Pace:
+    """Samples of the steps of one team; `comm_s` are the seconds of exchange so far, a rank.
+
+    `waited`, if given, is asked by each rank for how long its steps waited for their input.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        sync: Callable[[], object],
+        waited: Callable[[], float] | None = None,
+    ) -> None:
+        self.team = team
+        self.comm_s = 0.0
+        self._sync = sync
+        self._waited = waited or (lambda: 0.0)
+        self._read = team.comm_s or (lambda: 0.0)
+
+    def lead(self, step: Step, steps: int) -> float:
+        """Give the seconds of a sample, which the others run as well: a timer of rank 0."""
+        return self.one(step, steps)
+
+    def end(self, step: Step) -> None:
+        """End the sampling of rank 0; the others run what it asked for, until then.
+
+        That is the first step, which rank 0 times alone, and samples.
+        """
+        if self.team.leads:
+            self.team.agree(0)
+            return
+        step()
+        self._sync()
+        while steps := self.team.agree(0):
+            self._sample(step, steps)
+            self._waited()
+
+    def one(self, step: Step, steps: int) -> float:
+        """Give the seconds of one sample of so many steps, where all know that it comes."""
+        return self._sample(step, self.team.agree(steps))
+
+    def _sample(self, step: Step, steps: int) -> float:
+        began = perf_counter()
+        for _ in range(steps):
+            step()
+        self._sync()
+        taken = self.team.gather((perf_counter() - began, self._read()))
+        self.comm_s += fmean(comm for _, comm in taken)
+        return max(float(elapsed) for elapsed, _ in taken)
+
+
+def team_watch(pace: Pace) -> Watch:
+    """Give a watch that counts the seconds of exchange, too."""
+    return Watch({**COUNTERS, "comm_s": lambda: lambda: pace.comm_s})
+
+
+def shared_results(
+    prepared: Prepared,
+    pace: Pace,
+    samples: Samples | None,
+    peak_bytes: int | None,
+    request: Mapping[str, Any],
+) -> tuple[int | None, dict[str, Quantity], dict[str, Any]]:
+    """Give the peak memory of the rank that needs most, communication, and facts about the team."""
+    peaks = pace.team.gather(peak_bytes)
+    comm, meter = communication(prepared, pace, samples, request["timing"]["budget_s"])
+    facts = {
+        "peak_memory_bytes_of_ranks": peaks,
+        "comm_meter": meter,
+        "sample_ends": SAMPLE_ENDS,
+        "disturbed_seen_by": "rank 0",
+        "input_s_of": "rank 0" if prepared.waited else None,
+        "overlap": request["options"]["overlap"] and pace.team.alone is not None,
+        "comm_backend": pace.team.backend,
+    }
+    peak = None if None in peaks else max(peaks)
+    return peak, {"comm_s": comm} if comm else {}, facts
+
+
+def communication(
+    prepared: Prepared, pace: Pace, samples: Samples | None, budget_s: float
+) -> tuple[Quantity | None, str]:
+    """Give the seconds of communication in a step, None for all but rank 0, and how it was timed.
+
+    There is one sample for each sample of the step where exchanges are timed inside of it; else
+    the differences of steps with and without an exchange, in turns, as they come: around 0 where
+    all of it hides behind the computation.
+    """
+    team = pace.team
+    if team.alone is not None:
+        return _exposed(prepared, pace, samples, budget_s)
+    if samples is None:
+        return None, team.comm_meter
+    counted = zip(samples.columns["comm_s"], samples.columns["steps"], strict=True)
+    return Quantity(samples=tuple(s / n for s, n in counted)), team.comm_meter
+
+
+def _exposed(
+    prepared: Prepared, pace: Pace, samples: Samples | None, budget_s: float
+) -> tuple[Quantity | None, str]:
+    """Give the seconds by which a step with its exchange is longer, in turns with one without."""
+    team = pace.team
+    alone, lack = None, ""
+    try:
+        alone = team.alone() if team.alone else None
+    except (OutOfMemoryError, MemoryError) as error:
+        lack = f"not measured: no memory for a copy without exchange ({error})"
+    lacks = [text for text in team.gather(lack) if text]
+    if lacks or alone is None:
+        return None, lacks[0]
+    steps = pairs = 0
+    if samples is not None:
+        steps = samples.steps_per_sample
+        fitting = int(budget_s / (2 * steps * min(samples.step_s)))
+        pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, fitting))
+    found = []
+    for _ in range(1 + team.agree(pairs)):  # the first pair warms up
+        both = [pace.one(step, steps) for step in (prepared.step, alone)]
+        found.append((both[0] - both[1]) / max(1, steps))
+    return (Quantity(samples=tuple(found[1:])) if team.leads else None), team.comm_meter
+
+
+def check_apart(ranks: list[Mapping[str, Any]]) -> None:
+    """Raise `InputError` where two processes of one machine share a CPU."""
+    taken: dict[tuple[str, int], int] = {}
+    for one in ranks:
+        for cpu in one["cpus"]:
+            other = taken.setdefault((one["host"], cpu), one["rank"])
+            if other != one["rank"]:
+                raise InputError(
+                    f"ranks {other} and {one['rank']} share CPU {cpu} of {one['host']}: each needs "
+                    "its own"
+                )

@@ -1,0 +1,59 @@
+"""One replica that trains for some steps and writes its inputs and its weights to a file.
+
+Started by a test with the variables of a rank, and a JSON of what to train as its argument.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steptime.build import build, make_workload, read_model
+from steptime.measure import ranks, synthetic
+from steptime.measure.backends import torch_parallel, torch_step
+from steptime.measure.contract import Options
+
+RATES = {"sgd": 0.1, "momentum": 0.1, "adam": 0.01}  # so large that five steps change much
+
+
+def assembled(
+    model: str, optimizer: str, batch: int, strategy: str, overlap: bool
+) -> torch_step.Assembled:
+    """Give a small network, spread over the processes that there are."""
+    synthetic.LEARNING_RATE = RATES[optimizer]
+    torch_parallel.BUCKET_BYTES = 3000  # several buckets, and several units
+    rank = ranks.here()
+    torch.set_num_threads(1)
+    workload = make_workload(read_model(model), batch, optimizer=optimizer, replicas=rank.size)
+    joined = torch_parallel.join(rank, torch.device("cpu")) if rank.size > 1 else None
+    options = Options(strategy=strategy if joined else "", overlap=overlap)
+    watch = torch_parallel.Stopwatch(lambda: None)
+    return torch_step.assemble(build(workload), workload, options, joined, watch)
+
+
+def whole(weight: Tensor) -> Tensor:
+    """Give all of a weight, wherever its parts lie."""
+    full: Any = getattr(weight, "full_tensor", None)
+    return (full() if full else weight).detach().clone()
+
+
+def main() -> None:
+    """Train as the argument says; rank 0's file has the weights as they came out."""
+    wish = json.loads(sys.argv[1])
+    cases = {}
+    for case in wish["cases"]:
+        found = assembled(**case["network"])
+        before = [whole(weight) for weight in found.weights]
+        for _ in range(case["steps"]):
+            found.step()
+        weights = [whole(weight) for weight in found.weights]
+        cases[case["name"]] = {"inputs": found.inputs, "before": before, "weights": weights}
+    torch.save(cases, f"{wish['out']}/{ranks.here().rank}.pt")
+
+
+if __name__ == "__main__":
+    main()
