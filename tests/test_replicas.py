@@ -299,6 +299,22 @@ def test_a_rank_that_hangs_meets_the_time_limit(pair: Worker) -> None:
         assert gone(list(worker.pids))
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_waits_for_the_others_ends_with_its_parent(rank: int) -> None:
+    variables = local_variables(2, free_port())[rank]
+    command = [sys.executable, "-m", "steptime", "run", SMALL, "--threads", "1"]
+    with subprocess.Popen(command, env={**os.environ, **variables}) as process:
+        try:
+            while not (workers := children(process.pid)):
+                assert process.poll() is None
+                time.sleep(0.05)
+            time.sleep(4.0)  # it has imported torch, and waits
+            assert not gone(workers, 0.0)
+        finally:
+            process.kill()
+        assert gone(workers)
+
+
 @pytest.mark.parametrize("victim", ["worker", "command"])
 def test_the_death_of_a_rank_of_a_launcher_ends_the_other(victim: str) -> None:
     words = [word for word in LONG if word not in {"--replicas", "2"}]
