@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import fake_slurm
+import steptime
 from steptime import store
 from steptime.cli.main import run
 from steptime.core.causes import CAUSES
@@ -20,6 +22,7 @@ from steptime.core.record import STATUSES
 from steptime.launch.allocation import Allocation
 from steptime.launch.script import Need, script
 from steptime.launch.slurm import STATES, _of_accounting, _of_controller
+from steptime.measure.worker import FAILURES
 from steptime.sweep import cluster, manifest, task
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import check_experiment
@@ -295,6 +298,10 @@ def test_the_cause_is_in_what_a_job_printed(text: str, cause: str) -> None:
 
 def test_every_cause_is_in_the_table() -> None:
     words = {cause for _, cause in OUTPUT} | set(STATES.values())
+    words |= {cause for _, _, cause in FAILURES}
+    for path in ("launch/local.py", "sweep/run.py", "sweep/lost.py", "sweep/task.py"):
+        source = (Path(steptime.__file__).parent / path).read_text()
+        words |= set(re.findall(r'Death\(\s*"\w+", "([\w-]+)"', source))
     assert {word.removesuffix(" for memory") for word in words} <= set(CAUSES)
     assert all(cause.meaning and cause.again for cause in CAUSES.values())
 

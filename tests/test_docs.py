@@ -586,16 +586,7 @@ def test_statuses_and_causes() -> None:
     from steptime.core.record import DONE, STATUSES
 
     rows = _table(_section("docs/measuring.md", "What came out"))
-    assert [row[0].strip("`") for row in rows if len(row) == 2] == list(STATUSES)
-    causes = {row[0].strip("`") for row in rows if len(row) == 3}
-    source = "".join(
-        _text(f"src/steptime/{path}")
-        for path in ("measure/worker.py", "launch/local.py", "sweep/run.py")
-    )
-    used = set(re.findall(r'cause="([\w-]+)"', source))
-    used |= set(re.findall(r'Death\("\w+", "([\w-]+)"', source))
-    used |= {"killed", "crashed"}
-    assert causes == used
+    assert [row[0].strip("`") for row in rows] == list(STATUSES)
     assert all(f"`{status}`" in _section("docs/measuring.md", "What came out") for status in DONE)
 
 

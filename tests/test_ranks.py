@@ -287,7 +287,7 @@ def test_a_time_limit_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_rank_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "python"
-    refused = '{"refused": "no such device"}'
+    refused = '{"refused": "no such device", "cause": "bad-config"}'
     path.write_text(f"#!/bin/sh\nread x; [ $RANK = 1 ] && echo '{refused}'; sleep 60\n")
     path.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(path))

@@ -150,7 +150,7 @@ def test_a_backend_or_device_that_is_not_there_is_refused(
 def test_a_worker_that_refuses_ends() -> None:
     with process() as worker:
         answer = ask(worker, {**START, "backend": "nunpy"})
-        assert set(answer) == {"refused"}
+        assert set(answer) == {"refused", "cause"}
         assert "\n" not in answer["refused"]
         assert worker.wait(5) == 0
 
@@ -169,7 +169,7 @@ def test_a_network_that_fails_is_a_record_and_the_worker_goes_on() -> None:
 
 NOISY = """
 import os
-from steptime.measure import worker
+from steptime.measure import taking, worker
 quiet = worker.build
 
 def build(workload):
@@ -178,7 +178,7 @@ def build(workload):
     os.write(1, b"stray bytes\\n")
     return quiet(workload)
 
-worker.build = build
+taking.build = worker.build = build
 worker.main()
 """
 

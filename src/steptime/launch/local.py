@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
@@ -29,6 +29,7 @@ from steptime.measure.ranks import free_port, local_variables
 START_LIMIT_S = 300.0
 _GRACE_S = 5.0
 _STDERR_BYTES = 2000
+_CAUSES: Mapping[int, str] = {signal.SIGKILL: "killed", signal.SIGILL: "illegal-instruction"}
 _KILL_COUNTERS = (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events"))
 
 
@@ -43,6 +44,14 @@ class Death:
 
 class WorkerDiedError(Exception):
     """The worker ended before it answered; `death` says how."""
+
+    def __init__(self, death: Death) -> None:
+        super().__init__(death.note)
+        self.death = death
+
+
+class StartError(InputError):
+    """No worker came up, or it refused what was asked for; `death` is what a record says of it."""
 
     def __init__(self, death: Death) -> None:
         super().__init__(death.note)
@@ -110,7 +119,7 @@ class _Process:
             name = signal.Signals(-code).name
             if -code == signal.SIGKILL and _kills_so_far() > self._kills:
                 return Death("oom", "killed", f"killed by the system for memory; {said}")
-            cause = "killed" if -code == signal.SIGKILL else "crashed"
+            cause = _CAUSES.get(-code, "crashed")
             return Death("failed", cause, f"{self._who} ended by {name}; {said}")
         return Death("failed", "crashed", f"{self._who} ended with exit code {code}; {said}")
 
@@ -145,7 +154,7 @@ class Worker:
     """One worker process, or one for each of several replicas, which answer as one.
 
     `greeting` says platform and framework. `variables` are set beside those of this process.
-    Raises `InputError` from the start where backend, device or cores are refused.
+    Raises `StartError` from the start where backend, device or cores are refused.
     """
 
     def __init__(
@@ -166,13 +175,14 @@ class Worker:
             )
         except WorkerDiedError as died:
             self.close()
-            raise InputError(f"the {backend} worker did not start: {died}") from died
+            note = f"the {backend} worker did not start: {died}"
+            raise StartError(replace(died.death, note=note)) from died
         except BaseException:
             self.close()
             raise
         if "refused" in self.greeting:
             self.close()
-            raise InputError(self.greeting["refused"])
+            raise StartError(Death("failed", self.greeting["cause"], self.greeting["refused"]))
 
     @property
     def pid(self) -> int:

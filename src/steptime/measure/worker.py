@@ -192,10 +192,11 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
     try:
         session, greeting = start(next(requests))
     except InputError as error:
-        answer({"refused": str(error)})
+        answer({"refused": str(error), "cause": "bad-config"})
         return
     except ImportError as error:
-        answer({"refused": f"{error}; 'steptime doctor' says how to get it"})
+        refused = f"{error}; 'steptime doctor' says how to get it"
+        answer({"refused": refused, "cause": "import-error"})
         return
     answer(greeting)
     for request in requests:

@@ -23,7 +23,7 @@ from typing import Any
 from steptime import store
 from steptime.core.errors import InputError
 from steptime.core.record import Record
-from steptime.launch.local import Death
+from steptime.launch.local import Death, StartError
 from steptime.sweep import manifest
 from steptime.sweep.lost import cause_of_output, lost_record, outputs
 from steptime.sweep.manifest import Submission, Visit
@@ -77,6 +77,8 @@ def _measure(
         say(cell=visit.id)
         try:
             record = attempt(workers, visit.cell, submission.how, visit.round)
+        except StartError as error:
+            record = lost_record(visit, submission.how, error.death)
         except InputError as error:
             death = Death("failed", "bad-config", str(error))
             record = lost_record(visit, submission.how, death)
