@@ -96,7 +96,7 @@ def test_two_backends_learn_the_same(folder: Path, monkeypatch: pytest.MonkeyPat
     """From the same weights and files; images reach the right places, labels theirs."""
     import torch
 
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends import torch_backend, torch_step
 
     def as_numpy(graph: Any, device: Any, seed: int) -> dict[str, Any]:
         values = numpy_backend.initial_values(graph, seed)
@@ -104,7 +104,7 @@ def test_two_backends_learn_the_same(folder: Path, monkeypatch: pytest.MonkeyPat
         weights = {name: torch.nn.Parameter(found[name]) for name in graph.weights}
         return {name: found[name] for name in (*graph.inputs, *graph.buffers)} | weights
 
-    monkeypatch.setattr(torch_backend, "initial_values", as_numpy)
+    monkeypatch.setattr(torch_step, "initial_values", as_numpy)
     torchs, numpys = (
         _losses(_prepared(backend, folder, _work())[0], 20)
         for backend in (torch_backend, numpy_backend)
