@@ -21,7 +21,7 @@ from steptime.core.errors import InputError
 from steptime.core.record import STATUSES
 from steptime.launch.allocation import Allocation
 from steptime.launch.script import Need, script
-from steptime.launch.slurm import STATES, _of_accounting, _of_controller
+from steptime.launch.slurm import STATES, _of_accounting, _of_controller, cpus_of, nodes_of
 from steptime.measure.worker import FAILURES
 from steptime.sweep import cluster, manifest, task
 from steptime.sweep.cells import cells_of
@@ -359,6 +359,14 @@ def test_sites_with_and_without_accounting_say_the_same() -> None:
     )
     ((key, one),) = _of_controller(controller)
     assert (key, one.state, one.exit, one.cause) == (("10", 14), "FAILED", 7, "crashed")
+
+
+def test_the_cpus_of_a_job_are_read_from_its_details() -> None:
+    details = "JobId=3 Nodes=gpu[03-04] CPU_IDs=0-1,6 Mem=8 GRES= Nodes=login CPU_IDs=5 Mem=4"
+    assert cpus_of(details, "gpu04") == {0, 1, 6}
+    assert cpus_of(details, "login") == {5}
+    assert cpus_of(details, "gpu05") == set()
+    assert nodes_of("a[1,09-10]x,b") == {"a1x", "a09x", "a10x", "b"}
 
 
 def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(

@@ -261,3 +261,42 @@ def test_a_request_that_the_site_does_not_meet_is_one_line(
     )
     said = steptime("sweep", _file(tmp_path, slurm={"partition": "nix"}), *sweep, code=2)
     assert said == "steptime: sbatch: invalid partition specified: nix\n"
+
+
+@pytest.mark.framework
+def test_a_cell_over_two_nodes_is_one_record(
+    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path
+) -> None:
+    """The nodes of this cluster are one machine: each process is put on a CPU of its own."""
+    python = tmp_path / "python"
+    bind = f'exec taskset -c $SLURM_NODEID {sys.executable} "$@"'
+    python.write_text(f"#!/bin/sh\nexport MASTER_ADDR=127.0.0.1\n{bind}\n")
+    python.chmod(0o755)
+    network = {"family": "fc", "layers": 2, "nodes": 32, "inputs": 16, "outputs": 4, "batch": 4}
+    table = {
+        "name": "two nodes",
+        "threads": 1,
+        "budget_s": 0.3,
+        "replicas": [1, 2],
+        "strategy": ["allreduce", "independent"],
+        "networks": [network],
+        "slurm": {
+            "gpu": "p100",
+            "replicas_per_node": 1,
+            "python": str(python),
+            "memory_GB": 3,
+        },
+    }
+    path = tmp_path / "nodes.json"
+    path.write_text(json.dumps(table))
+    out = tmp_path / "out"
+    sent = steptime("sweep", path, "--out", out, "--launcher", "slurm")
+    assert (sent["cells"], sent["tasks"]) == (3, 2)
+    slurm.wait(slurm.quiet, 90, lambda: slurm.run("squeue"))
+    status = steptime("status", out)
+    assert status["status"] == {"ok": 3}, status["unsuccessful"]
+    two = [r for r in _records(out) if r["workload"]["plan"]["data"] == 2]
+    assert {r["method"]["options"]["strategy"] for r in two} == {"allreduce", "independent"}
+    for record in two:
+        assert [one["cpus"] for one in record["env"]["ranks"]] == [[0], [1]]
+        assert record["env"]["slurm"]["node"] in {"p1", "p2"}

@@ -25,7 +25,7 @@ def probe_collectives(
     from steptime.measure import ranks
     from steptime.measure.links import SIZES_BYTES, link_table
     from steptime.models.family import whole_number
-    from steptime.sweep.run import Workers
+    from steptime.sweep.workers import Workers
 
     if backend != "torch":
         raise InputError(f"--collectives: {backend} runs on one device; torch has several")

@@ -107,7 +107,8 @@ def run(
     from steptime import store
     from steptime.build import build_step
     from steptime.sweep.cells import Cell
-    from steptime.sweep.run import How, Workers, measure_cell
+    from steptime.sweep.run import How, measure_cell
+    from steptime.sweep.workers import Workers
 
     check_backend(backend)
     given = {

@@ -7,6 +7,7 @@ forgets a job some minutes after its end.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -170,15 +171,60 @@ def _ended(name: str, state: str, code: str) -> Iterator[tuple[tuple[str, int], 
     if not found or state not in OVER:
         return
     exit_code, signal = (int(part) for part in code.split(":"))
-    for part in found[2].split(","):
-        first, _, last = part.partition("-")
-        for index in range(int(first), int(last or first) + 1):
-            yield (found[1], index), Ended(f"{found[1]}_{index}", state, exit_code, signal)
+    for index in _numbers(found[2]):
+        yield (found[1], index), Ended(f"{found[1]}_{index}", state, exit_code, signal)
 
 
 def cancel(jobs: Sequence[str]) -> None:
     """Cancel arrays by their job ids."""
     _run(["scancel", *jobs])
+
+
+def confine() -> None:
+    """Bind this process to the CPUs of its job, where Slurm has given them and binds nobody.
+
+    Without this, tasks of one node would bind their workers to the same cores. Where Slurm does not
+    tell, or its numbers are none of this machine's, nothing is changed.
+    """
+    job, node, count = (
+        os.environ.get(name, "")
+        for name in ("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_CPUS_ON_NODE")
+    )
+    if not (job and node and count.isdigit()) or not hasattr(os, "sched_getaffinity"):
+        return
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) <= int(count):
+        return
+    given = cpus_of(_tried(["scontrol", "show", "job", "--details", "--oneliner", job]), node)
+    if given and given <= allowed:
+        os.sched_setaffinity(0, given)
+
+
+def cpus_of(details: str, node: str) -> set[int]:
+    """Give the CPUs that `scontrol show job --details` says a job has on a node."""
+    for nodes, cpus in re.findall(r"\bNodes=(\S+) CPU_IDs=([\d,-]+)", details):
+        if node in nodes_of(nodes):
+            return set(_numbers(cpus))
+    return set()
+
+
+def nodes_of(text: str) -> set[str]:
+    """Give the names of a list of nodes: `gpu[03-05,9],login` is gpu03 to gpu05, gpu9, login."""
+    found = set()
+    for prefix, ranges, suffix in re.findall(r"([^,\[\]]+)(?:\[([\d,-]+)\])?([^,\[\]]*)", text):
+        if not ranges:
+            found.add(prefix)
+        for part in filter(None, ranges.split(",")):
+            width = len(part.partition("-")[0])
+            found |= {f"{prefix}{number:0{width}}{suffix}" for number in _numbers(part)}
+    return found
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """Give the numbers of `3-5,7`."""
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
 
 
 def _tried(command: Sequence[str]) -> str:

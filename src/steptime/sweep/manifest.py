@@ -63,6 +63,11 @@ class Submission:
     largest: int
 
     @property
+    def out(self) -> Path:
+        """The folder of the records, which it lies in."""
+        return self.folder.parent.parent
+
+    @property
     def name(self) -> str:
         """The name that its arrays begin with."""
         return f"steptime-{self.folder.name}"

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,14 +23,19 @@ from typing import Any
 from steptime import store
 from steptime.core.errors import InputError
 from steptime.core.record import Record
+from steptime.launch import slurm
 from steptime.launch.local import Death, StartError
 from steptime.sweep import manifest
 from steptime.sweep.lost import cause_of_output, lost_record, outputs
 from steptime.sweep.manifest import Submission, Visit
-from steptime.sweep.run import Workers, attempt
+from steptime.sweep.run import attempt
+from steptime.sweep.workers import Workers
 
 SETTLE_S = 0.5
 """Slurm ends all processes of a job: a worker may be gone before this one gets its own signal."""
+
+
+FOLLOW_S = 120.0  # in which other ranks must see that rank 0 has begun
 
 
 class StopError(Exception):
@@ -38,53 +43,74 @@ class StopError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the task that the command line names."""
-    folder, number = Path(arguments[0]), int(arguments[1])
-    submission = manifest.read(folder)
-    job, visits = next((job, own) for task, job, own in submission.tasks() if task == number)
+    """Run the task that the command line names; of several ranks (srun), one of them."""
+    submission, number = manifest.read(Path(arguments[0])), int(arguments[1])
     restart = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     signal.signal(signal.SIGTERM, _stop)
-    progress = folder / "progress" / f"{number}.{restart}.jsonl"
-
-    def say(**table: Any) -> None:
-        manifest.append_line(progress, {**table, "at": datetime.now(UTC).isoformat()})
-
-    say(began=_place())
-    out = folder.parent.parent
+    slurm.confine()
     workers = Workers()
     try:
-        with store.open_writer(out) as writer:
-            if restart:
-                requeues = job.need.allocation.requeues
-                visits = _left(submission, number, restart, visits, requeues, writer)
-            _measure(submission, visits, workers, writer, say)
-        say(ended="all done")
+        if workers.leads:
+            _lead(submission, number, restart, workers)
+        else:
+            _follow(submission, number, restart, workers)
     except StopError:
-        say(stopped="asked to end")
+        return 0  # the scheduler knows why, and says it
     finally:
         workers.close()
     return 0  # what became of the cells is in their records
 
 
-def _measure(
-    submission: Submission,
-    visits: Sequence[Visit],
-    workers: Workers,
-    writer: store.Writer,
-    say: Callable[..., None],
-) -> None:
-    for visit in visits:
-        say(cell=visit.id)
-        try:
-            record = attempt(workers, visit.cell, submission.how, visit.round)
-        except StartError as error:
-            record = lost_record(visit, submission.how, error.death)
-        except InputError as error:
-            death = Death("failed", "bad-config", str(error))
-            record = lost_record(visit, submission.how, death)
-        if record.status == "failed":
-            time.sleep(SETTLE_S)
-        writer.append(_of_task(record, submission, visit, _place()))
+def _lead(submission: Submission, number: int, restart: int, workers: Workers) -> None:
+    """Measure the cells that are left of a task, and write what becomes of them."""
+    job, visits = next((job, own) for task, job, own in submission.tasks() if task == number)
+    progress = _progress(submission, number, restart)
+
+    def say(**table: Any) -> None:
+        manifest.append_line(progress, {**table, "at": datetime.now(UTC).isoformat()})
+
+    with store.open_writer(submission.out) as writer:
+        if restart:
+            requeues = job.need.allocation.requeues
+            visits = _left(submission, number, restart, visits, requeues, writer)
+        say(began=_place(), visits=[visit.id for visit in visits])
+        for visit in visits:
+            say(cell=visit.id)
+            record = _record(workers, submission, visit)
+            if record.status == "failed":
+                time.sleep(SETTLE_S)
+            writer.append(_of_task(record, submission, visit, _place()))
+    say(ended="all done")
+
+
+def _follow(submission: Submission, number: int, restart: int, workers: Workers) -> None:
+    """Take part in the cells that rank 0 measures; it says which, and keeps the records."""
+    end = time.monotonic() + FOLLOW_S
+    while not (lines := manifest.read_lines(_progress(submission, number, restart))):
+        if time.monotonic() > end:
+            raise InputError(f"rank 0 of task {number} did not begin within {FOLLOW_S:g} s")
+        time.sleep(0.1)
+    by_id = {visit.id: visit for visit in submission.visits}
+    for name in lines[0]["visits"]:
+        _record(workers, submission, by_id[name])
+
+
+def _record(workers: Workers, submission: Submission, visit: Visit) -> Record:
+    """Give the record of a visit, whatever happened."""
+    try:
+        record = attempt(workers, visit.cell, submission.how, visit.round)
+    except StartError as error:
+        record = lost_record(visit, submission.how, error.death)
+    except InputError as error:
+        death = Death("failed", "bad-config", str(error))
+        record = lost_record(visit, submission.how, death)
+    if workers.joined:
+        workers.close()  # ranks that saw a cell end differently meet again in new processes
+    return record
+
+
+def _progress(submission: Submission, number: int, restart: int) -> Path:
+    return submission.folder / "progress" / f"{number}.{restart}.jsonl"
 
 
 def _left(
@@ -99,14 +125,14 @@ def _left(
     folder = submission.folder
     known = {
         record.env["cell"]
-        for record in store.load(folder.parent.parent, lambda _: None, required=False)
+        for record in store.load(submission.out, lambda _: None, required=False)
         if record.env.get("submission") == folder.name and not record.env.get("again")
     }
     deaths: list[str] = []
     in_flight: list[str] = []
     before: list[dict[str, Any]] = []
     for earlier in range(restart):
-        before = manifest.read_lines(folder / "progress" / f"{number}.{earlier}.jsonl")
+        before = manifest.read_lines(_progress(submission, number, earlier))
         in_flight = [line["cell"] for line in before if "cell" in line][-1:]
         deaths += in_flight
     left = []
