@@ -150,9 +150,25 @@ def test_a_cell_has_one_name_in_every_process_and_another_for_each_setting() -> 
     assert first.cell.id(1, 0) != first.cell.id(1, 1) != first.cell.id(2, 1)
 
 
+def test_two_folders_have_no_job_in_common(out: Path) -> None:
+    one, other = (manifest.compose(out / name, How(), _visits(), 9) for name in ("a", "b"))
+    assert one.folder.name == other.folder.name
+    assert one.name != other.name
+
+
+def test_tables_for_one_gpu_need_names() -> None:
+    tables = [{"gpu": "k80", "partition": name} for name in ("old", "new")]
+    with pytest.raises(InputError, match="two tables for gpu 'k80'; give each a name of its own"):
+        _visits(slurm=tables)
+    named = [table | {"name": table["partition"]} for table in tables]
+    visits = _visits(slurm=named)
+    assert len({visit.id for visit in visits}) == 12
+    assert {visit.cell.options.allocation for visit in visits} == {"old", "new"}
+
+
 def test_a_large_job_is_several_arrays_one_after_the_other() -> None:
     ordered, jobs = packed(_visits())
-    submission = Submission(Path("001-aa"), How(), tuple(jobs), tuple(ordered), largest=1)
+    submission = Submission(Path("001-aa"), "ab", How(), tuple(jobs), tuple(ordered), largest=1)
     assert [(job, first, n) for job, _, first, n in submission.arrays()] == [
         (0, 0, 1), (0, 1, 1), (1, 2, 1), (1, 3, 1),
     ]  # fmt: skip

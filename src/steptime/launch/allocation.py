@@ -41,6 +41,7 @@ Lines = Annotated[tuple[Line, ...], BeforeValidator(_tuple)]
 class Allocation(BaseModel):
     """One kind of job: every cell runs once for each `gpu` of each table `[[slurm]]`.
 
+    `name` tells tables apart that ask for the same type of GPU.
     `gpu` are types as the site's `--gres` calls them ("" for none); a cell gets one GPU a replica,
     all on one node unless `replicas_per_node` says how many at most. `cpus` are of one process
     (by default as many as its threads, and with neither one, or all of an exclusive node's),
@@ -51,6 +52,7 @@ class Allocation(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Name = ""
     partition: Line = ""
     account: Line = ""
     qos: Line = ""

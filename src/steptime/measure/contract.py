@@ -76,7 +76,8 @@ class Options:
     read (0: the one that runs the steps), and `prefetch` how many batches each has ready.
     `train_steps` trains so many steps and then takes the accuracy. `strategy` is one of
     `STRATEGIES` where a step is spread over replicas, else "", and `overlap` lets it communicate
-    while it computes. `gpu` is the type of GPU that a scheduler was asked for.
+    while it computes. `gpu` is the type of GPU that a scheduler was asked for, `allocation` the
+    name of what it was asked for.
     """
 
     device: str = "cpu"
@@ -94,6 +95,7 @@ class Options:
     strategy: str = ""
     overlap: bool = True
     gpu: str = ""
+    allocation: str = ""
 
     @property
     def of_process(self) -> Options:
@@ -111,6 +113,7 @@ _NAMED_IF_SET = (
     "strategy",
     "overlap",
     "gpu",
+    "allocation",
 )
 _PLAIN = Options()
 

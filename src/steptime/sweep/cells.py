@@ -203,6 +203,7 @@ def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
         **{name: chosen[name] for name in (*PLACE_AXES[1:], *FEED_AXES)},
         **fixed,
         gpu=allocation.gpu[0] if allocation else "",
+        allocation=allocation.name if allocation else "",
     )
     backend = chosen["backend"]
     return Cell(workload, backend, meaningful(options, workload.plan.data), allocation)

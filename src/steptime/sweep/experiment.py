@@ -179,6 +179,11 @@ def _check_words(experiment: Experiment, where: str) -> None:
         raise InputError(f"{where}: name must be a text on one line")
     if experiment.network and not experiment.predict:
         raise InputError(f"{where}: network is for predictions: it goes with predict")
+    asked = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
+    for gpu, name in asked:
+        if asked.count((gpu, name)) > 1:
+            what = f"gpu {shorten(gpu)}" if gpu else "no gpu"
+            raise InputError(f"{where}: slurm: two tables for {what}; give each a name of its own")
     if "dataset" in experiment.input and not experiment.data:
         raise InputError(f"{where}: input 'dataset' needs data = \"FOLDER\"")
     if experiment.train_steps:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -54,9 +55,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Submission:
-    """A folder of what was submitted; no array has more than `largest` tasks."""
+    """A folder of what was submitted; no array has more than `largest` tasks.
+
+    `token` is drawn, so that no two folders have jobs of one name.
+    """
 
     folder: Path
+    token: str
     how: How
     jobs: tuple[Job, ...]
     visits: tuple[Visit, ...]
@@ -70,7 +75,7 @@ class Submission:
     @property
     def name(self) -> str:
         """The name that its arrays begin with."""
-        return f"steptime-{self.folder.name}"
+        return f"steptime-{self.token}"
 
     def tasks(self) -> Iterator[tuple[int, Job, tuple[Visit, ...]]]:
         """Give every task: its number, its job, its visits."""
@@ -122,8 +127,9 @@ def packed(visits: Iterable[Visit]) -> tuple[list[Visit], list[Job]]:
 def compose(out: Path, how: How, visits: Iterable[Visit], largest: int) -> Submission:
     """Give the next submission beside the records in `out`; nothing is written yet."""
     ordered, jobs = packed(visits)
-    plain = Submission(Path(), how, tuple(jobs), tuple(ordered), largest)
-    digest = hashlib.sha256("".join(_texts(plain)).encode()).hexdigest()[:8]
+    token = secrets.token_hex(6)
+    plain = Submission(Path(), token, how, tuple(jobs), tuple(ordered), largest)
+    digest = hashlib.sha256("".join(_texts(replace(plain, token=""))).encode()).hexdigest()[:8]
     number = 1 + max((int(path.name.partition("-")[0]) for path in folders(out)), default=0)
     return replace(plain, folder=(out / FOLDER / f"{number:03}-{digest}").absolute())
 
@@ -143,7 +149,12 @@ def write(submission: Submission, python: str) -> None:
 def _texts(submission: Submission) -> tuple[str, str]:
     """Give the texts of the plan and of the cells."""
     jobs = [_job_to_json(job) for job in submission.jobs]
-    plan = {"how": asdict(submission.how), "largest": submission.largest, "jobs": jobs}
+    plan = {
+        "token": submission.token,
+        "how": asdict(submission.how),
+        "largest": submission.largest,
+        "jobs": jobs,
+    }
     cells = "".join(json.dumps(_visit_to_json(visit)) + "\n" for visit in submission.visits)
     return json.dumps(plan, indent=1), cells
 
@@ -193,7 +204,7 @@ def read(folder: Path) -> Submission:
             _visit_from_json(json.loads(line), allocation)
             for line, allocation in zip(lines, allocations, strict=True)
         )
-        return Submission(folder, How(**plan["how"]), jobs, visits, plan["largest"])
+        return Submission(folder, plan["token"], How(**plan["how"]), jobs, visits, plan["largest"])
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
