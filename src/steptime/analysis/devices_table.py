@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from steptime.analysis.tables import headline, summarize
+from steptime.analysis.tables import batch_of, headline, summarize
 from steptime.core.record import Record
 
 Row = dict[str, Any]
@@ -41,7 +41,6 @@ COLUMNS = (
     "duplicate_of",
 )
 STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
-UNKNOWN = "unknown"
 
 
 def device_rows(records: Iterable[Record]) -> list[Row]:
@@ -63,13 +62,12 @@ def device_rows(records: Iterable[Record]) -> list[Row]:
 
 def _row(record: Record) -> Row:
     workload, env, options = record.workload, record.env, record.method.options
-    known_batch = env.get("batch_source") != UNKNOWN
     row = {
         **_speeds(record),
         "gpu_type": options.get("gpu") or record.platform,
         "num_gpu": options.get("devices", workload.plan.data),
         "staged_from": _staged_from(options),
-        "batch": workload.batch_per_replica if known_batch else None,
+        "batch": batch_of(record),
         "strategy": options.get("strategy") or None,
         "dtype": workload.dtype,
         "status": record.status,
@@ -90,14 +88,15 @@ def _row(record: Record) -> Row:
 
 def _speeds(record: Record) -> Row:
     step = record.quantities.get("step_s")
-    batch = record.workload.batch_per_replica * record.workload.plan.data
+    each = batch_of(record)
+    batch = (each or 0) * record.workload.plan.data
     row: Row = {
         "mean_speed": _value(record, "published_speed_per_s"),
         "Mean_Time_Per_Step": step.value if step else None,
         "speed_uncertainty": _value(record, "published_speed_uncertainty_per_s"),
         "Speed_Jitter": _value(record, "published_speed_jitter_per_s"),
-        "mean_speed_corrected": batch / step.value if step and step.value else None,
-        "global_batch": batch if step else None,
+        "mean_speed_corrected": batch / step.value if step and step.value and each else None,
+        "global_batch": batch if step and each else None,
     }
     if step and step.samples:
         summary = summarize(step, batch)

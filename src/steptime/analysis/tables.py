@@ -61,6 +61,7 @@ COLUMNS: Mapping[str, type] = {
 """The columns that every table has, in order; further quantities and hyperparameters follow."""
 
 PARAM_PREFIX = "param_"
+UNKNOWN = "unknown"
 
 
 def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
@@ -94,7 +95,7 @@ def _fixed(record: Record) -> dict[str, Any]:
         "note": record.note or None,
         "model": workload.label,
         "family": workload.model,
-        "batch": workload.batch_per_replica,
+        "batch": batch_of(record),
         "replicas": workload.plan.data,
         "dtype": workload.dtype,
         "phase": workload.phase,
@@ -113,13 +114,20 @@ def _fixed(record: Record) -> dict[str, Any]:
     }
 
 
+def batch_of(record: Record) -> int | None:
+    """Give the batch of a replica, None where a log of others does not tell it."""
+    known = record.env.get("batch_source") != UNKNOWN
+    return record.workload.batch_per_replica if known else None
+
+
 def _step(record: Record) -> dict[str, Any]:
     quantity = record.quantities.get("step_s")
     if quantity is None:
         return {}
-    batch = record.workload.batch_per_replica * record.workload.plan.data
+    each = batch_of(record)
+    batch = (each or 0) * record.workload.plan.data
     if not quantity.samples:
-        speed = batch / quantity.value if quantity.value else None
+        speed = batch / quantity.value if quantity.value and each else None
         return {
             "step_s": quantity.value,
             "step_s_low": quantity.low,
