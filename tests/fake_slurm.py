@@ -69,11 +69,12 @@ def _sbatch(folder: Path, words: list[str]) -> str:
 
 def _squeue(folder: Path, words: list[str]) -> str:
     lines = []
+    names = next(w for w in words if w.startswith("--name=")).removeprefix("--name=").split(",")
     for number, table in jobs(folder).items():
-        for index, state in enumerate(table["states"]):
+        for index, state in enumerate(table["states"] if table["name"] in names else []):
             if state in {"PENDING", "RUNNING", "COMPLETING"}:
                 node = "" if state == "PENDING" else "n1"
-                lines.append(f"{table['name']}|{number}|{index}|{state}|Resources|{node}")
+                lines.append(f"{table['name']}|{number}|{index}|{state}|{node}|Resources")
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import fake_slurm
+import paleo_net
 import steptime
 from steptime import store
 from steptime.cli.main import run
@@ -21,7 +22,7 @@ from steptime.core.errors import InputError
 from steptime.core.record import STATUSES
 from steptime.launch.allocation import Allocation
 from steptime.launch.script import Need, script
-from steptime.launch.slurm import STATES, _of_accounting, _of_controller, cpus_of, nodes_of
+from steptime.launch.slurm import STATES, Ended, _of_accounting, _of_controller, cpus_of, nodes_of
 from steptime.measure.worker import FAILURES
 from steptime.sweep import cluster, manifest, task
 from steptime.sweep.cells import cells_of
@@ -272,6 +273,34 @@ def _printed(submission: Submission, number: int, text: str) -> None:
     )
     path = submission.folder / "logs" / f"{line['job']}_{number - line['first']}.out"
     path.write_text(text)
+
+
+def test_what_was_torn_is_passed_over(sent: Submission, out: Path, slurm: Path) -> None:
+    _began(sent, 0)
+    for path in (sent.folder / manifest.SUBMITTED, sent.folder / "progress" / "0.0.jsonl"):
+        text = path.read_bytes()
+        path.write_bytes(text[:20] + b"\xff\n" + text + b'{"cell": "to')
+    assert cluster.status(out, _ignore)["running"] == 1
+
+
+def test_a_signal_9_is_no_crash() -> None:
+    assert Ended("1_0", "FAILED", 0, 9).cause == "killed"
+    assert Ended("1_0", "FAILED", 0, 11).cause == "crashed"
+
+
+def test_a_file_that_the_node_lacks(
+    tmp_path: Path, slurm: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = tmp_path / "net.json"
+    data = {"type": "Input", "parents": [], "tensor": [2, 8, 8, 3]}
+    layers = {"data": data, "conv": paleo_net.conv("data", 3, 3, 3, 4)}
+    net.write_text(json.dumps({"name": "net", "layers": layers}))
+    cells = [visit.cell for visit in _visits(networks=[{"model": str(net)}], batch=2)]
+    cluster.send(Request("file", cells, out, How()), _ignore)
+    (submission,) = manifest.submissions(out)
+    net.unlink()
+    assert task.main([str(submission.folder), "0"]) == 0
+    assert {(r.status, r.cause) for r in store.load(out, _ignore)} == {("failed", "missing-file")}
 
 
 def test_what_runs_is_told_from_what_waits_behind_it(sent: Submission, out: Path) -> None:

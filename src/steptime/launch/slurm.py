@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ class SlurmError(Exception):
 
 LIMIT_S = 120.0
 _AWAY = re.compile(r"[Uu]nable to contact|connect failure|Connection (?:refused|timed out)")
+MOST_NAMES = 500  # arrays that one squeue is asked for
 DEFAULT_LARGEST = 1001  # Slurm's MaxArraySize where the site does not say
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING"}
@@ -71,6 +73,8 @@ class Ended:
     @property
     def cause(self) -> str:
         """The cause of what it left undone, "" where the state does not tell."""
+        if self.state == "FAILED" and self.signal == signal.SIGKILL:
+            return "killed"
         return STATES.get(self.state, "")
 
     @property
@@ -115,16 +119,16 @@ def largest_array() -> int:
 
 def queued(names: Collection[str]) -> dict[Task, Queued]:
     """Give the tasks of these arrays that are waiting or running."""
-    if not names:
-        return {}
-    text = _run(["squeue", "--noheader", "--array", "--me", "--format=%j|%F|%K|%T|%r|%N"])
     found = {}
-    for line in filter(None, text.splitlines()):
-        name, job, index, state, reason, nodes = (part.strip() for part in line.split("|"))
-        if name not in names or state in OVER or not index.isdigit():
-            continue
-        where = nodes if nodes and state not in WAITING else reason
-        found[name, int(index)] = Queued(f"{job}_{index}", state, where)
+    wanted = sorted(names)
+    for some in (wanted[i : i + MOST_NAMES] for i in range(0, len(wanted), MOST_NAMES)):
+        which = f"--name={','.join(some)}"
+        text = _run(["squeue", "--noheader", "--array", which, "--format=%j|%F|%K|%T|%N|%r"])
+        for line in filter(None, text.splitlines()):
+            name, job, index, state, nodes, reason = (x.strip() for x in line.split("|", 5))
+            if state not in OVER and index.isdigit():
+                where = nodes if nodes and state not in WAITING else reason
+                found[name, int(index)] = Queued(f"{job}_{index}", state, where)
     return found
 
 
@@ -170,9 +174,9 @@ def _ended(name: str, state: str, code: str) -> Iterator[tuple[tuple[str, int], 
     found = re.fullmatch(r"(\d+)_\[?([\d,-]+)(?:%\d+)?\]?", name)
     if not found or state not in OVER:
         return
-    exit_code, signal = (int(part) for part in code.split(":"))
+    exit_code, number = (int(part) for part in code.split(":"))
     for index in _numbers(found[2]):
-        yield (found[1], index), Ended(f"{found[1]}_{index}", state, exit_code, signal)
+        yield (found[1], index), Ended(f"{found[1]}_{index}", state, exit_code, number)
 
 
 def cancel(jobs: Sequence[str]) -> None:

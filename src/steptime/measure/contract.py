@@ -38,7 +38,7 @@ class OutOfMemoryError(Exception):
 
 
 class MissingFileError(InputError):
-    """A file or folder of the data set is not there; known before anything runs, wrong input."""
+    """A file of the network or the data set is not there; before anything runs, wrong input."""
 
 
 class BadDataError(InputError):

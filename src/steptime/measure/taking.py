@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +15,7 @@ from steptime.core.graph import Graph
 from steptime.core.record import Quantity
 from steptime.core.workload import Workload
 from steptime.measure import machine, ranks
-from steptime.measure.contract import Options, Prepared, UnsupportedError
+from steptime.measure.contract import MissingFileError, Options, Prepared, UnsupportedError
 from steptime.measure.disturbance import Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.team import Pace, shared_results, team_watch
@@ -35,6 +36,8 @@ def take(backend: Any, workload: Workload, options: Options, request: Mapping[st
     Raises what says that it cannot be run: `UnsupportedError`, `OutOfMemoryError`, and the errors
     of its input.
     """
+    if workload.file and not Path(workload.file).exists():
+        raise MissingFileError(f"model '{workload.file}': no such file")
     graph = build(workload)
     _refuse(graph, workload, options, request)
     with ExitStack() as held:

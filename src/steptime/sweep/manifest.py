@@ -17,6 +17,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -218,13 +219,21 @@ def append_line(path: Path, table: dict[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Give the lines of such a file; a torn last one is left out, an absent file has none."""
+    """Give the lines of such a file; an absent file has none.
+
+    A line that cannot be read is passed over: what it told, a job's name or a record tells again.
+    """
     try:
-        *lines, tail = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    del tail
-    return [json.loads(line) for line in lines]
+    found = []
+    for line in lines:
+        with suppress(ValueError):
+            table = json.loads(line)
+            if isinstance(table, dict):
+                found.append(table)
+    return found
 
 
 def _visit_to_json(visit: Visit) -> dict[str, Any]:

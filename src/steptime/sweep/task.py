@@ -102,7 +102,9 @@ def _record(workers: Workers, submission: Submission, visit: Visit) -> Record:
     except StartError as error:
         record = lost_record(visit, submission.how, error.death)
     except InputError as error:
-        death = Death("failed", "bad-config", str(error))
+        file = visit.cell.workload.file
+        cause = "missing-file" if file and not Path(file).exists() else "bad-config"
+        death = Death("failed", cause, str(error))
         record = lost_record(visit, submission.how, death)
     if workers.joined:
         workers.close()  # ranks that saw a cell end differently meet again in new processes
@@ -144,7 +146,7 @@ def _left(
             death = Death("failed", *_why(submission, number, times, requeues))
             record = lost_record(visit, submission.how, death)
             record = replace(record, env={**record.env, "again": times <= requeues})
-            place: dict[str, str] = before[0]["began"]
+            place: dict[str, str] = next((one["began"] for one in before if "began" in one), {})
             writer.append(_of_task(record, submission, visit, place))
         if times <= requeues:
             left.append(visit)
