@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -224,9 +225,11 @@ def test_an_array_that_is_refused_waits_for_the_next_time(
     refuse = slurm / "refuse"
     refuse.write_text("0|invalid partition specified: GPU")
     assert run([*map(str, sweep)]) == 2
-    assert capsys.readouterr().err == "steptime: sbatch: invalid partition specified: GPU\n"
+    said = "sbatch: invalid partition specified: GPU"
+    assert capsys.readouterr().err == f"steptime: gpu k80: {said}; gpu p100: {said}\n"
+    assert manifest.folders(out) == [], "what nobody took leaves nothing"
     refuse.write_text("1|Batch job submission failed: QOSMaxSubmitJobPerUserLimit")
-    sent = _answer(capsys, *sweep)
+    sent = _answer(capsys, *sweep, code=3)
     assert (sent["submitted"], sent["unsent"], sent["tasks"]) == (6, 6, 2)
     status = _answer(capsys, "status", out)
     assert (status["queued"], status["unsent"]) == (6, 6)
@@ -281,6 +284,65 @@ def test_what_was_torn_is_passed_over(sent: Submission, out: Path, slurm: Path) 
         text = path.read_bytes()
         path.write_bytes(text[:20] + b"\xff\n" + text + b'{"cell": "to')
     assert cluster.status(out, _ignore)["running"] == 1
+
+
+def test_a_start_that_died_again_is_not_the_start_before(
+    sent: Submission, slurm: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for restart in (0, 1):
+        _began(sent, 0, restart=restart)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with store.open_writer(out) as writer:
+        visits = next(own for number, _, own in sent.tasks() if number == 0)
+        task._left(sent, 0, 1, visits, 2, writer)
+    assert cluster.status(out, _ignore)["running"] == 1
+    _printed(sent, 0, "steptime: begun 7\nsteptime: begun 7\nDUE TO PREEMPTION")
+    fake_slurm.set_state(slurm, "PREEMPTED", 100, 0)
+    assert cluster.status(out, _ignore)["causes"] == {"preempted": 4}
+    assert len(cluster.collect(out, _ignore)) == 4
+
+
+BEFORE = "steptime: begun 7\nls: /nix: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "cause"),
+    [
+        (BEFORE + "steptime: ready\n", "CANCELLED", "cancelled"),
+        (BEFORE + "steptime: ready\n", "FAILED", "crashed"),
+        (BEFORE, "FAILED", "missing-file"),
+        ("steptime: begun 7\n", "FAILED", "bad-config"),
+        (
+            "steptime: begun 7\nsteptime: ready\nscript: exec: x: not found",
+            "FAILED",
+            "missing-file",
+        ),
+    ],
+)
+def test_what_a_script_prints_before_its_task_is_not_the_tasks(
+    sent: Submission, slurm: Path, out: Path, text: str, state: str, cause: str
+) -> None:
+    _printed(sent, 0, text)
+    fake_slurm.set_state(slurm, state, 100, 0)
+    assert cluster.status(out, _ignore)["causes"] == {cause: 4}
+
+
+def test_a_line_with_a_comment_is_a_line(tmp_path: Path) -> None:
+    need = Need(Allocation(run_first=["true # why not", "exit 3"]), 1, 1)
+    text = script(need, "n", str(tmp_path), "python3")
+    done = subprocess.run(["bash", "-s", "0"], input=text, text=True, check=False)
+    assert done.returncode == 3
+
+
+def test_a_full_disk_is_told_by_the_exit_code(
+    sent: Submission, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.Writer, "append", full)
+    assert task.main([str(sent.folder), "0"]) == errno.ENOSPC
+    assert Ended("1_0", "FAILED", errno.ENOSPC, 0).cause == "no-space"
 
 
 def test_a_signal_9_is_no_crash() -> None:

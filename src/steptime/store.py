@@ -208,8 +208,9 @@ def exclusive(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip() or "another"
-            raise InputError(f"{folder}: a sweep is running here (process {holder})") from error
+            said = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+            holder = f"process {said}" if said else "another process"
+            raise InputError(f"{folder}: a sweep is running here ({holder})") from error
         except OSError as error:
             raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
         os.ftruncate(descriptor, 0)

@@ -19,6 +19,9 @@
 echo "steptime: begun $SLURM_JOB_ID"
 module load cuda/12 || { echo 'steptime: cannot load module cuda/12' >&2; exit 1; }
 module load 'python 3' || { echo 'steptime: cannot load module python 3' >&2; exit 1; }
-{ source $HOME/env/bin/activate; } || { echo 'steptime: a line of run_first failed: source $HOME/env/bin/activate' >&2; exit 1; }
-{ ulimit -c 0; } || { echo 'steptime: a line of run_first failed: ulimit -c 0' >&2; exit 1; }
+{ source $HOME/env/bin/activate
+} || { echo 'steptime: a line of run_first failed: source $HOME/env/bin/activate' >&2; exit 1; }
+{ ulimit -c 0
+} || { echo 'steptime: a line of run_first failed: ulimit -c 0' >&2; exit 1; }
+echo "steptime: ready"
 exec python3 -m steptime.sweep.task '/data/my runs/100%/slurm/001-abc' "$(($1 + SLURM_ARRAY_TASK_ID))"

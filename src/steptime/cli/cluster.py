@@ -11,7 +11,8 @@ from steptime.cli import options, output
 from steptime.core.errors import InputError
 from steptime.core.units import duration, size
 
-MOST_SHOWN = 20
+MOST_SHOWN = 20  # rows of a table
+MOST_NOTED = 100  # characters of a note in it
 Where = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a submitted sweep.")]
 
 
@@ -33,12 +34,16 @@ def status(folder: Where, json: options.Json = False) -> None:
     if document["unsuccessful"]:
         rows = [
             (row["status"], row["cause"], row["gpu"] or None, row["staging"], row["model"],
-             row["batch"], row["note"], row["again"])
+             row["batch"], _short(row["note"]), row["again"])
             for row in document["unsuccessful"][:MOST_SHOWN]
         ]  # fmt: skip
         names = ("status", "cause", "gpu", "staging", "model", "batch", "note", "tried again by")
         output.table("", names, rows)
         _more(len(document["unsuccessful"]), "cells")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_NOTED else f"{text[:MOST_NOTED]}..."
 
 
 def _more(found: int, what: str) -> None:
@@ -69,7 +74,7 @@ def cancel(folder: Where, json: options.Json = False) -> None:
     from steptime.sweep import cluster
 
     _submitted(folder)
-    jobs = cluster.cancel(folder, output.note)
+    jobs = cluster.cancel(folder)
     if json:
         output.emit_json({"out": str(folder), "cancelled": jobs})
     else:

@@ -84,7 +84,7 @@ def sweep(
         output.emit_json(document)
     else:
         show(document)
-    return UNSUCCESSFUL if document.get("unsuccessful") else 0
+    return UNSUCCESSFUL if document.get("unsuccessful") or document.get("unsent") else 0
 
 
 def request_of(

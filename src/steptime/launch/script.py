@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from steptime.launch.allocation import Allocation
 
 BEGUN = "steptime: begun"
+READY = "steptime: ready"
 NO_MODULE = "steptime: cannot load module"
 RUN_FIRST_FAILED = "steptime: a line of run_first failed"
 
@@ -35,6 +36,13 @@ class Need:
         return -(-self.replicas // self.nodes)
 
     @property
+    def text(self) -> str:
+        """What tells this job from the others, for people."""
+        asked = self.allocation
+        found = {"name": asked.name, "gpu": asked.gpu[0], "partition": asked.partition}
+        return ", ".join(f"{key} {value}" for key, value in found.items() if value) or "the job"
+
+    @property
     def by_srun(self) -> bool:
         """Whether a cell needs several nodes, so that srun must start its processes."""
         return self.nodes > 1
@@ -58,7 +66,8 @@ def script(need: Need, name: str, folder: str, python: str) -> str:
             _or_end(f"module load {shlex.quote(module)}", f"{NO_MODULE} {module}")
             for module in asked.modules
         ),
-        *(_or_end(f"{{ {line}; }}", f"{RUN_FIRST_FAILED}: {line}") for line in asked.run_first),
+        *(_or_end(f"{{ {line}\n}}", f"{RUN_FIRST_FAILED}: {line}") for line in asked.run_first),
+        f'echo "{READY}"',
         f'{start} {words} "$(($1 + SLURM_ARRAY_TASK_ID))"',
     ]
     return "\n".join(lines) + "\n"

@@ -7,6 +7,7 @@ forgets a job some minutes after its end.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -56,6 +57,11 @@ class Queued:
     text: str
 
     @property
+    def array(self) -> str:
+        """The id of its array."""
+        return self.job.partition("_")[0]
+
+    @property
     def running(self) -> bool:
         """Whether it is on a node."""
         return self.state not in WAITING
@@ -75,6 +81,8 @@ class Ended:
         """The cause of what it left undone, "" where the state does not tell."""
         if self.state == "FAILED" and self.signal == signal.SIGKILL:
             return "killed"
+        if self.state == "FAILED" and self.exit == errno.ENOSPC:
+            return "no-space"
         return STATES.get(self.state, "")
 
     @property

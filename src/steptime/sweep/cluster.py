@@ -7,6 +7,7 @@ that submitted may end, and another may ask, resume or cancel.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -65,6 +66,8 @@ def standings(out: Path, warn: Warn) -> list[Standing]:
             began = _in_flight(submission, task) if queued and queued.running else ""
             for visit in visits:
                 record = records.get((submission.folder.name, visit.id))
+                if record and record.env.get("again"):
+                    record = None  # its job was started again: that start decides
                 found.pop(visit.id, None)
                 word = _word(record, queued, task in at, visit.id == began)
                 found[visit.id] = Standing(visit, submission, task, word, record, queued)
@@ -72,10 +75,8 @@ def standings(out: Path, warn: Warn) -> list[Standing]:
 
 
 def _word(record: Record | None, queued: slurm.Queued | None, sent: bool, began: bool) -> str:
-    if record and record.status in DONE:
-        return "done"
-    if record and not (queued and record.env.get("again")):
-        return "failed"
+    if record:
+        return "done" if record.status in DONE else "failed"
     if queued:
         return "running" if began else "queued"
     return "failed" if sent else "unsent"
@@ -165,6 +166,11 @@ def missing(request: Request, warn: Warn) -> Missing:
     out, how, retry, force = request.out, request.how, request.retry, request.force
     final = set() if force else set(DONE) - set(retry)
     at: dict[str, Standing] = {one.visit.id: one for one in standings(out, warn)}
+    known = {
+        record.env["cell"]: record.status
+        for record in store.load(out, warn, required=False)
+        if "cell" in record.env
+    }
     visits, done, in_flight = [], 0, 0
     cells = [cell for cell in request.cells if fits(cell)] if request.must_fit else request.cells
     for round_ in range(request.rounds):
@@ -173,7 +179,7 @@ def missing(request: Request, warn: Warn) -> Missing:
             standing = at.get(visit.id)
             if standing and standing.word in {"queued", "running"}:
                 in_flight += 1
-            elif standing and standing.record and standing.record.status in final:
+            elif known.get(visit.id) in final:
                 done += 1
             else:
                 visits.append(visit)
@@ -219,14 +225,17 @@ def counts(request: Request, found: Missing) -> dict[str, Any]:
 def submit(request: Request, visits: Iterable[Visit], warn: Warn) -> Submission:
     """Write the submission and send its arrays.
 
-    The arrays of one job wait for one another, so that no more than `tasks_at_once` run. Raises
-    `InputError` where the first array is refused; later ones may meet a limit of the site on how
-    much may wait, and stay for the next time.
+    The arrays of one job wait for one another, so that no more than `tasks_at_once` run. One that
+    is refused (what it asks for is not there, or the site limits how much may wait) is told to
+    `warn`, and stays for the next time. Raises `InputError` where all are refused.
     """
     submission = manifest.compose(request.out, request.how, visits, slurm.largest_array())
     manifest.write(submission, sys.executable)
     before: dict[int, str] = {}
+    refused: dict[int, str] = {}
     for number, job, first, tasks in submission.arrays():
+        if number in refused:
+            continue
         array = slurm.Array(
             submission.folder / manifest.script_name(number),
             array_name(submission, first),
@@ -238,23 +247,24 @@ def submit(request: Request, visits: Iterable[Visit], warn: Warn) -> Submission:
         try:
             before[number] = slurm.submit(array)
         except InputError as error:
-            if not first:
-                raise
-            warn(str(error))
-            break
+            refused[number] = f"{job.need.text}: {error}"
+            continue
         manifest.note_submitted(submission, first, tasks, before[number])
+    if not before:
+        shutil.rmtree(submission.folder)
+        raise InputError("; ".join(refused.values()))
+    for text in refused.values():
+        warn(f"refused: {text}")
     return submission
 
 
-def cancel(out: Path, warn: Warn) -> list[str]:
+def cancel(out: Path) -> list[str]:
     """Cancel every array of this folder that waits or runs, and give the job ids."""
-    jobs: dict[str, None] = {}
-    for one in standings(out, warn):
-        if one.queued:
-            jobs.setdefault(one.queued.job.partition("_")[0])
+    names = [name for one in manifest.submissions(out) for name, *_ in _arrays(one)]
+    jobs = list(dict.fromkeys(one.array for one in slurm.queued(names).values()))
     if jobs:
-        slurm.cancel(list(jobs))
-    return list(jobs)
+        slurm.cancel(jobs)
+    return jobs
 
 
 def status(out: Path, warn: Warn) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from steptime.core.record import Record
 from steptime.launch.local import Death
-from steptime.launch.script import BEGUN, NO_MODULE, RUN_FIRST_FAILED
+from steptime.launch.script import BEGUN, NO_MODULE, READY, RUN_FIRST_FAILED
 from steptime.launch.slurm import Ended
 from steptime.measure.contract import method
 from steptime.sweep import manifest
@@ -23,26 +23,33 @@ from steptime.sweep.site import UNKNOWN, platform_of
 FOR_MEMORY = "killed for memory"
 _LOG_BYTES = 50_000  # of the end of what a job printed
 
-OUTPUT = (  # what a job prints: its cause; the first that is found counts
+OUTPUT = (  # what a job prints: its cause; the first that is found counts, Slurm's words first
     (r"DUE TO TIME LIMIT", "time-limit"),
     (r"DUE TO NODE FAILURE", "node-fail"),
     (r"DUE TO PREEMPTION", "preempted"),
     (r"[Oo]om.kill|[Oo]ut [Oo]f [Mm]emory|[Ee]xceeded .*memory limit", FOR_MEMORY),
+    (r"\*\*\* (?:JOB|STEP) .*CANCELLED AT", "cancelled"),
     (re.escape(NO_MODULE), "module-conflict"),
     (r"GLIBCXX_|ModuleNotFoundError|ImportError", "import-error"),
     (r"[Ii]llegal instruction", "illegal-instruction"),
     (re.escape(RUN_FIRST_FAILED), "bad-config"),
-    (r"No such file or directory|command not found|can't open file", "missing-file"),
+    (
+        r"No such file or directory|command not found|exec: .*: not found|can't open file",
+        "missing-file",
+    ),
     (r"No space left on device|[Dd]isk quota exceeded", "no-space"),
     (r"Segmentation fault|Aborted|Bus error|core dumped", "crashed"),
-    (r"\*\*\* (?:JOB|STEP) .*CANCELLED AT", "cancelled"),
     (r"\bKilled\b", "killed"),
     (r"Traceback \(most recent call last\)", "crashed"),
 )
 
 
 def cause_of_output(text: str) -> str:
-    """Give the cause that one start of a job printed, or ""."""
+    """Give the cause that one start of a job printed, or "".
+
+    What modules and the lines of `run_first` printed counts only where the task did not begin.
+    """
+    text = text.partition(READY)[2] or text
     return next((cause for pattern, cause in OUTPUT if re.search(pattern, text)), "")
 
 
@@ -95,7 +102,10 @@ def end_of(submission: Submission, task: int, ended: Ended | None) -> End:
     lines = progress_of(submission, task)
     never = "" if printed or lines else "cancelled"
     said = cause_of_output(printed[-1]) if printed else ""
-    cause = said or (ended.cause if ended else "") or never or "vanished"
+    by_state = ended.cause if ended else ""
+    if by_state == "crashed" and printed and READY not in printed[-1]:
+        by_state = "bad-config"  # what comes before the first cell ended the script
+    cause = said or by_state or never or "vanished"
     return End(cause, ended, tuple(line["cell"] for line in lines if "cell" in line))
 
 

@@ -52,15 +52,19 @@ def outlook(job: Job, visits: Iterable[Visit], how: How) -> Outlook:
     own = list(visits)
     device = device_of(job.need.allocation.gpu[0])
     has_bytes = memory_bytes(job.need.allocation)
-    seconds = [_seconds(visit, how, device) for visit in own]
-    begin = job.slices[0][0]
-    tasks = [START_S + sum(seconds[start - begin : stop - begin]) for start, stop in job.slices]
     needs = [peak_memory_bytes(build_step(visit.cell.workload)) for visit in own]
     too_large = tuple(
         (visit, need, has_bytes)
         for visit, need in zip(own, needs, strict=True)
         if has_bytes is not None and need > has_bytes
     )
+    large = {visit.id for visit, *_ in too_large}
+    seconds = [
+        0.0 if visit.id in large and not how.try_all else _seconds(visit, how, device)
+        for visit in own
+    ]
+    begin = job.slices[0][0]
+    tasks = [START_S + sum(seconds[start - begin : stop - begin]) for start, stop in job.slices]
     name = device.name if device else None
     return Outlook(job, sum(tasks), max(tasks), max(needs), has_bytes, name, too_large)
 

@@ -9,13 +9,15 @@ a record that says so. A cell that took its job down `requeues` times is given u
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -56,6 +58,11 @@ def main(arguments: Sequence[str]) -> int:
             _follow(submission, number, restart, workers)
     except StopError:
         return 0  # the scheduler knows why, and says it
+    except (OSError, store.StoreError) as error:
+        found = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(found, OSError) and found.errno == errno.ENOSPC:
+            return errno.ENOSPC  # the log may be on the same disk: only the exit code is left
+        raise
     finally:
         workers.close()
     return 0  # what became of the cells is in their records
@@ -75,8 +82,7 @@ def _lead(submission: Submission, number: int, restart: int, workers: Workers) -
             visits = _left(submission, number, restart, visits, requeues, writer)
         say(began=_place(), visits=[visit.id for visit in visits])
         for visit in visits:
-            say(cell=visit.id)
-            record = _record(workers, submission, visit)
+            record = _record(workers, submission, visit, partial(say, cell=visit.id))
             if record.status == "failed":
                 time.sleep(SETTLE_S)
             writer.append(_of_task(record, submission, visit, _place()))
@@ -92,12 +98,18 @@ def _follow(submission: Submission, number: int, restart: int, workers: Workers)
         time.sleep(0.1)
     by_id = {visit.id: visit for visit in submission.visits}
     for name in lines[0]["visits"]:
-        _record(workers, submission, by_id[name])
+        record = _record(workers, submission, by_id[name], lambda: None)
+        if record.status != "ok":
+            sys.stderr.write(f"{workers.name}: {record.cause}: {record.note}\n")
 
 
-def _record(workers: Workers, submission: Submission, visit: Visit) -> Record:
-    """Give the record of a visit, whatever happened."""
+def _record(
+    workers: Workers, submission: Submission, visit: Visit, begin: Callable[[], None]
+) -> Record:
+    """Give the record of a visit, whatever happened; `begin` is called when its worker is there."""
     try:
+        workers.place(visit.cell)
+        begin()
         record = attempt(workers, visit.cell, submission.how, visit.round)
     except StartError as error:
         record = lost_record(visit, submission.how, error.death)
