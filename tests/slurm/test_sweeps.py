@@ -256,11 +256,11 @@ def test_a_request_that_the_site_does_not_meet_is_one_line(
     sweep = ["--out", tmp_path / "out", "--launcher", "slurm"]
     said = steptime("sweep", _file(tmp_path, slurm={"gpu": "v100"}), *sweep, code=2)
     assert said == (
-        "steptime: sbatch: Batch job submission failed: "
+        "steptime: gpu v100: sbatch: Batch job submission failed: "
         "Requested node configuration is not available\n"
     )
     said = steptime("sweep", _file(tmp_path, slurm={"partition": "nix"}), *sweep, code=2)
-    assert said == "steptime: sbatch: invalid partition specified: nix\n"
+    assert said == "steptime: partition nix: sbatch: invalid partition specified: nix\n"
 
 
 @pytest.mark.framework
