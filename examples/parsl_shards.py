@@ -25,7 +25,7 @@ def run_part(python, experiment, folder, part, parts):
 
 
 def main(experiment, results, parts, config):
-    """Run all parts, and merge their records as they end."""
+    """Run all parts, merge their records as they end, and give the worst exit code."""
     results = Path(results).absolute()
     with parsl.load(runpy.run_path(config)["config"]):
         task = parsl.python_app(run_part)
@@ -34,15 +34,21 @@ def main(experiment, results, parts, config):
             folder = results / "parts" / f"{part}-of-{parts}"
             one = task(sys.executable, str(Path(experiment).absolute()), str(folder), part, parts)
             futures[one] = folder
+        worst = 0
         for future in as_completed(futures):
             folder = futures[future]
             if future.exception():
                 print(f"{folder.name}: lost: {future.exception()}; run the same line again")
+                worst = max(worst, 3)
                 continue
+            worst = max(worst, future.result())
             for path in folder.glob("*.jsonl"):
                 shutil.copy2(path, results)
             print(f"{folder.name}: exit code {future.result()}")
+    return worst
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
+    sys.exit(main(*sys.argv[1:]))

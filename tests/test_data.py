@@ -27,6 +27,7 @@ from steptime.core.errors import InputError
 from steptime.measure.contract import (
     BadDataError,
     Feed,
+    KilledError,
     MissingFileError,
     Options,
     UnsupportedError,
@@ -36,6 +37,7 @@ from steptime.measure.data.dataset import find
 from steptime.measure.data.fit import fit
 from steptime.measure.data.order import Order
 from steptime.measure.data.sources import Sources
+from steptime.measure.datamark import data_mark
 
 FC = "fc:layers=1,nodes=8,inputs=16,outputs=4"
 
@@ -95,7 +97,7 @@ FAULTS = {
     "classes": (
         "t10k-labels-idx1-ubyte",
         lambda _: idx_folder.idx(np.full(10, 4)),
-        "label 4 in the test set, the training set has 0 to 3",
+        "label 4 in the test set is not in the training set",
     ),
     "sizes": (
         "t10k-images-idx3-ubyte",
@@ -259,13 +261,31 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return started
 
 
+def test_a_mark_tells_data_sets_of_one_name_apart(tmp_path: Path) -> None:
+    one, other, copy = (idx_folder.write(tmp_path / way / "mnist") for way in ("a", "b", "c"))
+    (other / "train-labels-idx1-ubyte").write_bytes(idx_folder.idx(np.zeros(40, np.uint8)))
+    assert data_mark(str(one)) == data_mark(str(copy)) != data_mark(str(other))
+    assert data_mark(str(one)).startswith("mnist-")
+    assert data_mark(str(tmp_path / "absent" / "mnist")) == "mnist"
+
+
+def test_what_is_no_plain_file_is_told(tmp_path: Path) -> None:
+    for make in (os.mkfifo, Path.mkdir):
+        folder = idx_folder.write(tmp_path / make.__name__)
+        images = folder / "train-images-idx3-ubyte"
+        images.unlink()
+        make(images)
+        with pytest.raises(BadDataError, match="train-images-idx3-ubyte: is no plain file"):
+            _ = find(str(folder)).parts
+
+
 def test_a_loader_that_dies_is_told(tmp_path: Path, processes: list[Any]) -> None:
     feed, _, _ = _feed(idx_folder.write(tmp_path), 2)
     feed.next()
     for process in processes:
         process.kill()
         process.wait()
-    with pytest.raises(RuntimeError, match="a loader ended with exit code -9"):
+    with pytest.raises(KilledError, match="a loader ended with exit code -9"):
         _ = [feed.next() for _ in range(10)]
     feed.close()
 

@@ -22,6 +22,7 @@ from steptime.core.workload import Workload
 from steptime.measure.backends import numpy_backend
 from steptime.measure.contract import Feed, Options, Prepared, UnsupportedError, meaningful, method
 from steptime.measure.data.sources import Input, Sources
+from steptime.measure.datamark import data_mark
 from steptime.measure.infeed import clocked
 from steptime.measure.timing import take_samples, take_training
 from steptime.measure.training import examination
@@ -418,7 +419,7 @@ def test_the_whole_way_on_the_command_line(
         "tf32": False,
         "runs": 1,
         "input": "dataset",
-        "data": "data",
+        "data": data_mark(str(folder)),
         "staging": "local",
         "loaders": 1,
         "train_steps": 1000,

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.record import Method
+from steptime.measure.datamark import data_mark
 
 BACKENDS = {
     "torch": "steptime.measure.backends.torch_backend",
@@ -43,6 +43,10 @@ class MissingFileError(InputError):
 
 class BadDataError(InputError):
     """A file of the data set is not what it should be; the message names it and what it lacks."""
+
+
+class KilledError(Exception):
+    """A process that a step needs was ended by signal 9; the message says which."""
 
 
 class NoSpaceError(Exception):
@@ -123,7 +127,7 @@ def method(backend: str, version: str, options: Options, runs: int) -> Method:
 
     An option that came later than the first records is named where it is not the default.
     """
-    options = replace(options, data=PurePath(options.data).name)  # where it lies changes nothing
+    options = replace(options, data=data_mark(options.data) if options.data else "")
     chosen = {
         "compile": options.compile,
         "threads": options.threads,

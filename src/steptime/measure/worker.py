@@ -30,6 +30,7 @@ from steptime.measure import machine, ranks
 from steptime.measure.contract import (
     BACKENDS,
     BadDataError,
+    KilledError,
     MissingFileError,
     NoSpaceError,
     Options,
@@ -173,6 +174,7 @@ FAILURES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (  # error,
     ((BadDataError,), "failed", "bad-data"),
     ((NoSpaceError,), "failed", "no-space"),
     ((InputError,), "failed", "bad-config"),
+    ((KilledError,), "failed", "killed"),
 )
 _SAID_IN_FULL = (UnsupportedError, OutOfMemoryError, NoSpaceError, InputError)
 

@@ -57,10 +57,10 @@ class DataSet:
         if train.images.shape[1:] != test.images.shape[1:]:
             shapes = [" x ".join(map(str, p.images.shape[1:])) for p in (train, test)]
             raise BadDataError(f"{self.folder}: images of {shapes[0]}, in the test set {shapes[1]}")
-        if test.labels.max() > train.labels.max():
+        strange = np.setdiff1d(test.labels, train.labels)
+        if len(strange):
             raise BadDataError(
-                f"{self.folder}: label {test.labels.max()} in the test set, "
-                f"the training set has 0 to {train.labels.max()}"
+                f"{self.folder}: label {strange[0]} in the test set is not in the training set"
             )
         return parts
 

@@ -73,6 +73,8 @@ def read(paths: Mapping[str, Path], part: str) -> Split:
 
 def read_array(path: Path, rank: int) -> Bytes:
     """Give the array of bytes with `rank` dimensions of a file; raises `BadDataError`."""
+    if not path.is_file():
+        raise BadDataError(f"{path}: is no plain file")
     with path.open("rb") as file:
         packed = file.read(2) == _GZIP
     if not packed:

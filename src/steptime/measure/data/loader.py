@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from steptime.measure.contract import Arrays, Feed
+from steptime.measure.contract import Arrays, Feed, KilledError
 from steptime.measure.data.dataset import DataSet, Split
 from steptime.measure.data.fit import Fit
 from steptime.measure.data.order import Indices, Order
@@ -138,7 +139,9 @@ class _Ahead:
         nth, loader = divmod(step, len(self._processes))
         process = self._processes[loader]
         if process.stdout is None or not process.stdout.read(1):
-            raise RuntimeError(f"a loader ended with exit code {process.wait()}")
+            code = process.wait()
+            kind = KilledError if code == -signal.SIGKILL else RuntimeError
+            raise kind(f"a loader ended with exit code {code}")
         self._allow(loader, 1)
         slots = self._slots[loader]
         slot = slots[nth % len(slots)]

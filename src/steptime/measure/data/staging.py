@@ -21,6 +21,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from steptime.core.errors import InputError
 from steptime.core.units import size
 from steptime.measure.contract import BadDataError, MissingFileError, NoSpaceError
 from steptime.measure.data.dataset import DataSet
@@ -43,10 +44,12 @@ class Staged:
 
 def place(stage_to: str) -> Path:
     """Give where copies go: `stage_to`, else $LOCAL, else $TMPDIR, else the system's folder."""
-    for text in (stage_to, *(os.environ.get(name, "") for name in _PLACES)):
+    named = {"": stage_to} | {f" (${name})": os.environ.get(name, "") for name in _PLACES}
+    for says, text in named.items():
         if text:
             if not Path(text).is_dir():
-                raise MissingFileError(f"'{text}', where copies would go: no such folder")
+                what = "is no folder" if Path(text).exists() else "no such folder"
+                raise MissingFileError(f"'{text}'{says}, where copies would go: {what}")
             return Path(text)
     return Path(tempfile.gettempdir())
 
@@ -72,7 +75,7 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise NoSpaceError(f"{parent}: {error.strerror} while copying {size(wanted)}") from None
-        raise
+        raise InputError(f"{parent}: cannot copy here: {error.strerror}") from None
     facts = {"from": str(dataset.folder.absolute()), "to": str(parent), "bytes": wanted, **facts}
     return Staged(replace(dataset, files=copies), facts)
 
