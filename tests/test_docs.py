@@ -26,6 +26,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,7 +205,30 @@ TINY = {"run": ["--budget", "0.05", "--runs", "1"], "probe": ["--budget", "1"]}
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize(("page", "line", "shown"), _of("run", "sweep", "probe"))
+def test_the_example_of_replicas_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "examples/replicas.toml").read_text("utf-8")
+    quick = re.sub(r"budget_s = .*", "budget_s = 0.02", text).replace("1024", "64")
+    Path("replicas.toml").write_text(quick, encoding="utf-8")
+    for line in (
+        "probe --threads 1 --budget 1",
+        "probe --collectives --threads 1 --budget 1",
+        "sweep replicas.toml --out replicas",
+    ):
+        command = [sys.executable, "-m", "steptime", *line.split()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stderr
+    kinds = Counter(record.origin for record in store.load(Path("replicas"), pytest.fail))
+    assert kinds["measured"] == kinds["predicted"] > 1
+
+
+def _of_pages(*names: str) -> list[Any]:
+    """Give the examples but for those of the folder `examples`, which have tests of their own."""
+    return [one for one in _of(*names) if "examples/" not in one.values[1]]
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize(("page", "line", "shown"), _of_pages("run", "sweep", "probe"))
 def test_slow_examples_run(
     page: str,
     line: str,
@@ -213,8 +237,6 @@ def test_slow_examples_run(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    if "examples/" in line:
-        pytest.skip("a sweep of examples/ takes minutes")
     if "--data mnist" in line:
         (tmp_path / "mnist").symlink_to(request.getfixturevalue("mnist"))
     monkeypatch.chdir(tmp_path)
