@@ -1,3 +1,3 @@
 """How long a training step takes, how long it would take elsewhere, and why."""
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
