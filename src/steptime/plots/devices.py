@@ -79,7 +79,13 @@ def _points(bars: Sequence[Row], records: Sequence[Record]) -> list[Row]:
     several = len(set(by_label.values())) > 1
     bars = sorted(
         bars,
-        key=lambda b: (b["gpu_type"], b["model"], b["strategy"] or "", b["batch"], b["num_gpu"]),
+        key=lambda b: (
+            b["gpu_type"],
+            b["model"],
+            b["strategy"] or "",
+            b["batch"],
+            b["num_gpu"] or 0,
+        ),
     )
     cells: dict[tuple[Any, ...], list[Row]] = {}
     for bar in bars:
@@ -90,7 +96,7 @@ def _points(bars: Sequence[Row], records: Sequence[Record]) -> list[Row]:
         {
             "row": row,
             "group": group,
-            "devices": devices,
+            "devices": "?" if devices is None else devices,
             "staged": staged,
             "speed": rounded(run["speed"]),
             "low": rounded(run["low"]),
@@ -108,8 +114,9 @@ def _points(bars: Sequence[Row], records: Sequence[Record]) -> list[Row]:
 
 def _group(bar: Row) -> str:
     """Give what the bars of a group have in common, in one line or two: how, and the batch."""
-    idle = bar["num_gpu"] > bar["replicas"]
-    how = bar["strategy"] or ("one of them works" if idle else "")
+    idle = (bar["num_gpu"] or 0) > bar["replicas"]
+    working = "one of them works" if bar["replicas"] == 1 else f"{bar['replicas']} of them work"
+    how = bar["strategy"] or (working if idle else "")
     batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
     return f"{how}\n{batch}" if how else batch
 
