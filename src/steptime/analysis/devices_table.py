@@ -25,6 +25,10 @@ COLUMNS = (
     "batch",
     "strategy",
     "dtype",
+    "phase",
+    "optimizer",
+    "input",
+    "loaders",
     "status",
     "mean_speed_corrected",
     "global_batch",
@@ -40,6 +44,8 @@ COLUMNS = (
     "source_file",
     "duplicate_of",
 )
+TOLD_BY_PLACE = ("strategy", "batch", "num_gpu", "replicas", "staged_from")  # in plots
+SHOWN_OPTIONS = ("gpu", "devices", "staging", "strategy")  # by columns and places of their own
 STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
 
 
@@ -70,6 +76,9 @@ def _row(record: Record) -> Row:
         "batch": batch_of(record),
         "strategy": options.get("strategy") or None,
         "dtype": workload.dtype,
+        "phase": workload.phase,
+        "optimizer": workload.optimizer,
+        **_input(record),
         "status": record.status,
         "replicas": workload.plan.data,
         "accuracy": _value(record, "accuracy"),
@@ -110,6 +119,18 @@ def _speeds(record: Record) -> Row:
     return row
 
 
+def _input(record: Record) -> Row:
+    """Give where input came from and how many processes read it; None is unknown, or none at all.
+
+    A measurement names an option only where it is not the default.
+    """
+    options = record.method.options
+    if record.origin != "measured":
+        return {"input": options.get("input"), "loaders": options.get("loaders")}
+    kind = options.get("input", "device")
+    return {"input": kind, "loaders": options.get("loaders", 0) if kind == "dataset" else None}
+
+
 def _staged_from(options: Mapping[str, Any]) -> str | None:
     """Give where the files of the input were, None for input that comes from no file."""
     if "staging" not in options and options.get("input") != "dataset":
@@ -127,15 +148,26 @@ def device_bars(records: Iterable[Record]) -> list[Row]:
 
     `speed` [examples/s] counts all replicas. `low` and `high` are the 95 % interval of a
     measurement; of a published number one sigma to each side, as published (`interval` says which).
-    What only has the content of another file is left out.
+    `settings` has all that may tell this step from others of its network. What only has the content
+    of another file is left out.
     """
     chosen = [r for r in records if r.status == "ok" and not r.env.get("duplicate_of")]
     return [
-        {**row, **bar}
+        {**row, **bar, "settings": _settings(record, row)}
         for record in chosen
         for row in device_rows([record])
         if (bar := _bar(record, row))
     ]
+
+
+def _settings(record: Record, row: Row) -> Row:
+    """Give the settings of a step in the order in which they are told; what repeats is none."""
+    options = record.method.options
+    return {
+        **{name: row[name] for name in ("phase", "optimizer", "dtype", "method")},
+        **{name: row[name] for name in TOLD_BY_PLACE},
+        **{k: v for k, v in options.items() if k not in SHOWN_OPTIONS and k != "runs"},
+    }
 
 
 def _bar(record: Record, row: Row) -> Row | None:

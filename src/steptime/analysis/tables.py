@@ -226,15 +226,15 @@ def short_names(workloads: Iterable[Workload], *, batch: bool = True) -> dict[st
     names = {}
     for model, same in by_model.items():
         settings = {key: _settings(workload) for key, workload in same.items()}
-        telling = _telling(list(settings.values()))
+        telling = telling_of(list(settings.values()))
         for key, workload in same.items():
-            said = [_said(n, settings[key][n], model) for n in telling if n in settings[key]]
-            said += [f"batch {workload.batch_per_replica}"] if batch else []
-            names[key] = " ".join([model, ", ".join(said)]).strip()
+            words = [said(n, settings[key][n], model) for n in telling if n in settings[key]]
+            words += [f"batch {workload.batch_per_replica}"] if batch else []
+            names[key] = " ".join([model, ", ".join(words)]).strip()
     return names
 
 
-def _telling(settings: Sequence[Mapping[str, object]]) -> list[str]:
+def telling_of(settings: Sequence[Mapping[str, object]]) -> list[str]:
     """Give the settings that tell more of these apart than those before them do."""
     telling: list[str] = []
     told: list[tuple[object, ...]] = [() for _ in settings]
@@ -259,7 +259,7 @@ def _settings(workload: Workload) -> dict[str, object]:
     }
 
 
-def _said(name: str, value: object, model: str) -> str:
+def said(name: str, value: object, model: str = "") -> str:
     """Give a setting in few words: one such as `lstm` needs no name before it."""
     if isinstance(value, str) and value.isidentifier() and value != model:
         return value
