@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from steptime.analysis.tables import batch_of, headline, summarize
+from steptime.analysis.tables import batch_of, headline, input_of, summarize
 from steptime.core.record import Record
 
 Row = dict[str, Any]
@@ -78,7 +78,7 @@ def _row(record: Record) -> Row:
         "dtype": workload.dtype,
         "phase": workload.phase,
         "optimizer": workload.optimizer,
-        **_input(record),
+        **input_of(record),
         "status": record.status,
         "replicas": workload.plan.data,
         "accuracy": _value(record, "accuracy"),
@@ -117,18 +117,6 @@ def _speeds(record: Record) -> Row:
             "mean_speed_corrected": summary.speed_mean,
         }
     return row
-
-
-def _input(record: Record) -> Row:
-    """Give where input came from and how many processes read it; None is unknown, or none at all.
-
-    A measurement names an option only where it is not the default.
-    """
-    options = record.method.options
-    if record.origin != "measured":
-        return {"input": options.get("input"), "loaders": options.get("loaders")}
-    kind = options.get("input", "device")
-    return {"input": kind, "loaders": options.get("loaders", 0) if kind == "dataset" else None}
 
 
 def _staged_from(options: Mapping[str, Any]) -> str | None:

@@ -199,6 +199,18 @@ def _param_columns(records: Iterable[Record], taken: Iterable[str]) -> dict[str,
     return columns
 
 
+def input_of(record: Record) -> dict[str, Any]:
+    """Give where `input` came from and how many `loaders` read it; None is unknown, or none at all.
+
+    A measurement names an option only where it is not the default.
+    """
+    options = record.method.options
+    if record.origin != "measured":
+        return {"input": options.get("input"), "loaders": options.get("loaders")}
+    kind = options.get("input", "device")
+    return {"input": kind, "loaders": options.get("loaders", 0) if kind == "dataset" else None}
+
+
 def exchange_of(record: Record) -> tuple[str, bool]:
     """Give by which strategy replicas exchange ("" for one) and whether they may overlap it.
 
