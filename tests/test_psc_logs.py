@@ -242,11 +242,12 @@ def test_a_result_that_another_line_breaks_into_is_none(tmp_path: Path) -> None:
 
 
 def test_a_step_that_took_no_time_is_no_result(tmp_path: Path) -> None:
-    text = (
-        psc_log(step_s=None) + "Mean Time Per Step : 0.0\nMean Speed : inf\nspeed uncertainty : 1\n"
-    )
-    record = _one(tmp_path, text)
-    assert (record.status, record.cause, record.quantities) == ("failed", "no_result", {})
+    times = "Mean Time Per Step : 0.0\nMean Speed : inf\nspeed uncertainty : 1\n"
+    record = _one(tmp_path, psc_log(step_s=None, more="test accuracy 0.9\n") + times)
+    assert (record.status, record.cause) == ("failed", "no_result")
+    assert {name: q.value for name, q in record.quantities.items()} == {"accuracy": 0.9}
+    (row,) = device_rows([record])
+    assert (row["Mean_Time_Per_Step"], row["speed_uncertainty"]) == (None, None)
 
 
 def test_a_log_of_two_runs_says_so(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def _record(log: Log, name: FileName) -> Record:
         method=Method(METHOD, log.tensorflow or "unknown", options),
         workload=workload,
         platform=_platform(log, worked),
-        quantities=_quantities(log) if ok else {},
+        quantities=_quantities(log, timed=ok),
         status=status,
         cause="" if ok else "+".join(causes),
         note="; ".join(_notes(log, batch, batch_source, ok=ok, alone=replicas == 1)),
@@ -128,14 +128,16 @@ def _notes(log: Log, batch: int | None, batch_source: str, *, ok: bool, alone: b
     return notes
 
 
-def _quantities(log: Log) -> Mapping[str, Quantity]:
-    found = {
+def _quantities(log: Log, *, timed: bool) -> Mapping[str, Quantity]:
+    """Give what was logged; of a log without a time only what does not follow from times."""
+    found = {"accuracy": log.accuracy}
+    times = {
         "step_s": log.step_s,
         "published_speed_per_s": log.speed,
         "published_speed_uncertainty_per_s": log.uncertainty,
         "published_speed_jitter_per_s": log.jitter,
-        "accuracy": log.accuracy,
     }
+    found |= times if timed else {}
     return {name: Quantity(value) for name, value in found.items() if value is not None}
 
 
