@@ -23,7 +23,7 @@ from steptime.core.record import (
     record_from_json,
     record_to_json,
 )
-from steptime.core.units import QUANTITIES, duration, seconds, si, size
+from steptime.core.units import QUANTITIES, counted, duration, seconds, si, size
 from steptime.core.workload import Plan, Workload
 
 
@@ -115,6 +115,10 @@ def test_times_and_sizes() -> None:
     assert [duration(v) for v in (-3, 0.4, 59.6, 65, 3599.6, 90_061)] == [
         "0:00", "0:00", "1:00", "1:05", "1:00:00", "25:01:01",
     ]  # fmt: skip
+
+
+def test_things_are_counted_in_words() -> None:
+    assert [counted(n, "row") for n in (0, 1, 1998)] == ["0 rows", "1 row", "1,998 rows"]
 
 
 @given(st.floats(1e-9, 1e17), st.sampled_from(["s", "B", "FLOP"]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from steptime.analysis.tables import summarize
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record
+from steptime.core.workload import Plan
 from steptime.plots import draw
 from steptime.readers import read_path
 
@@ -70,7 +73,7 @@ def test_importing_twice_adds_nothing(
     assert printed.err.splitlines() == [
         f"0 records of 5 files (4 psc-log) written to {out}",
         "4 records were there already, and are not written again",
-        "1 files have the content of another (duplicate_of)",
+        "1 file has the content of another (duplicate_of)",
         "not read: README: no known format: begins with 'of no format'",
     ]
     assert len(list(Path(out).iterdir())) == len(before) + 1
@@ -159,6 +162,87 @@ def test_bars_show_every_run() -> None:
     assert text.count('"run": "2 of 2"') >= 6
     assert "allreduce" in text
     assert any("95 % interval" in line for line in spec["title"]["subtitle"])
+
+
+def _mixed() -> list[Record]:
+    """Give 12 measurements of one network and batch that differ in all that is not the place."""
+    found = []
+    for method in ("torch", "numpy"):
+        for phase, optimizer in (("train", "sgd"), ("train", "adam"), ("infer", "sgd")):
+            for options in ({}, {"input": "dataset", "staging": "local"}, {"threads": 2}):
+                workload = make_workload(
+                    read_model("deep_mnist"), batch=64, phase=phase, optimizer=optimizer
+                )
+                step = Quantity(samples=(0.01, 0.011, 0.012))
+                plain = {"threads": 1, "runs": len(found)}
+                made = Method(method, "1", {**plain, **options})
+                found.append(Record("measured", made, workload, "t4", {"step_s": step}))
+    return found
+
+
+def _texts(spec: object) -> list[str]:
+    return re.findall(r'"text": "([^"]+)"', json.dumps(spec))
+
+
+def test_what_was_measured_otherwise_is_another_bar() -> None:
+    spec = draw("devices", _mixed())
+    assert json.dumps(spec).count('"run": "1 of 1"') == 18
+    texts = _texts(spec)
+    assert {"train, sgd, torch, threads 1", "infer, numpy, threads 2"} <= set(texts)
+    assert "train, adam, numpy, threads 1" in texts  # the colour tells $LOCAL from no file
+    assert not any("dataset" in text for text in texts)
+    assert not any("float32" in text or "runs" in text for text in texts)
+
+
+def test_a_row_of_bars_bears_the_name_of_its_network_alone() -> None:
+    other = make_workload(read_model("fc:layers=2,nodes=64"), batch=64, phase="infer")
+    spec = draw("devices", [*_mixed(), synthetic.measured(other)])
+    titles = set(_texts(spec))
+    assert "t4, deep_mnist" in titles
+
+
+def test_replicas_that_idle_are_another_bar() -> None:
+    some = _sweep_of_devices()[-1]
+    held = replace(some, method=replace(some.method, options={**some.method.options, "devices": 8}))
+    eight = replace(held, workload=replace(held.workload, plan=Plan(data=8)))
+    assert "allreduce, 4 of them work" in _texts(draw("devices", [held, eight]))
+
+
+def test_columns_that_differ_are_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with store.open_writer(tmp_path / "out") as writer:
+        writer.append_all(_mixed())
+    rows = _json(capsys, "table", str(tmp_path / "out"), "--format", "json")
+    seen = {(r["method"], r["phase"], r["optimizer"], r["input"], r["loaders"]) for r in rows}
+    assert ("torch", "train", "adam", "dataset", 0) in seen
+    assert ("numpy", "infer", "none", "device", None) in seen
+    for form in ("text", "markdown"):
+        assert run(["table", str(tmp_path / "out"), "--format", form]) == 0
+        (head, *_) = capsys.readouterr().out.splitlines()
+        assert {"phase", "optimizer", "method", "input", "loaders"} <= set(head.split())
+    with store.open_writer(tmp_path / "one") as writer:
+        writer.append_all(_mixed()[:1])
+    assert run(["table", str(tmp_path / "one")]) == 0
+    printed = capsys.readouterr()
+    assert not {"phase", "optimizer", "method", "input", "loaders"} & set(printed.out.split())
+    assert printed.err == "1 row\n"
+
+
+def test_a_table_without_rows_is_no_empty_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n", encoding="utf-8")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "m.toml").write_text(
+        'name = "m"\nsource = "s"\nmodel = "deep_mnist"\nplatform = "t4"\nbatch = "{a}"\n'
+        'quantities = {step_s = {column = "b"}}\n',
+        encoding="utf-8",
+    )
+    for name, said in (("t.csv", "no row or entry is in it"), ("none", "an empty folder")):
+        words = ["import", str(tmp_path / name), "--mapping", str(tmp_path / "m.toml")]
+        assert run([*words, "--out", str(tmp_path / "out")]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_one_strategy_is_one_group_of_bars(tmp_path: Path) -> None:

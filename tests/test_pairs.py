@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import synthetic
+from steptime import store
 from steptime.analysis.pairs import errors, predicted_and_measured, two_folders, two_platforms
 from steptime.analysis.results import results, roof_flop_per_s
+from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Workload
@@ -118,6 +122,28 @@ def test_two_platforms_pair_like_with_like() -> None:
         two_platforms(records, here, "othr")
     with pytest.raises(InputError, match="itself"):
         two_platforms(records, here, here)
+
+
+def test_pairs_of_unlike_types_have_one_name_and_no_type() -> None:
+    here = a_prediction(0.1)
+    half = replace(here.workload, dtype="bfloat16-mixed")
+    other = replace(here, platform="other", workload=half)
+    (pair,) = two_platforms([here, other], here.platform, "other", any_dtype=True).pairs
+    assert (pair["dtype"], pair["a"]["dtype"], pair["b"]["dtype"]) == (
+        None, "float32", "bfloat16-mixed",
+    )  # fmt: skip
+    assert "bfloat16" not in pair["name"]
+
+
+def test_a_handful_of_what_has_no_partner_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all([r for w in synthetic.workloads() for r in synthetic.predicted(w)])
+    assert run(["compare", str(tmp_path)]) == 0
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("unpaired: ")]
+    assert len(lines) == 9
+    assert re.fullmatch(r"unpaired: and \d+ more; --json has all", lines[-1])
 
 
 def test_another_quantity_and_an_unknown_one() -> None:

@@ -15,6 +15,7 @@ import pytest
 from psc_log_text import psc_log
 from steptime.analysis.devices_table import device_bars, device_rows
 from steptime.core.record import Record, record_to_json
+from steptime.plots import draw
 from steptime.readers import Import, read_path
 from steptime.readers.psc_log import recognises
 from steptime.readers.psc_log_fields import FileName, file_name
@@ -228,6 +229,53 @@ def test_a_traceback_that_names_a_result_is_none(tmp_path: Path) -> None:
     (row,) = device_rows([record])
     assert row["batch"] is None
     assert "does not say the batch" in record.note
+
+
+def test_a_result_that_another_line_breaks_into_is_none(tmp_path: Path) -> None:
+    torn = "2018-06-05 10:14:25.339745: I tensorflow/core"
+    for said in (torn, f"0.0{torn}", f"0.01 {torn}"):
+        lines = f"Mean Time Per Step : {said}\nMean Speed : 5000 Images/Sec\n"
+        record = _one(tmp_path, psc_log(step_s=None) + lines)
+        assert (record.status, record.cause, record.quantities) == ("failed", "no_result", {})
+    again = _one(tmp_path, psc_log(more=f"Mean Time Per Step : {torn}\n"))
+    assert again.quantities["step_s"].value == 0.01
+
+
+def test_a_step_that_took_no_time_is_no_result(tmp_path: Path) -> None:
+    times = "Mean Time Per Step : 0.0\nMean Speed : inf\nspeed uncertainty : 1\n"
+    record = _one(tmp_path, psc_log(step_s=None, more="test accuracy 0.9\n") + times)
+    assert (record.status, record.cause) == ("failed", "no_result")
+    assert {name: q.value for name, q in record.quantities.items()} == {"accuracy": 0.9}
+    (row,) = device_rows([record])
+    assert (row["Mean_Time_Per_Step"], row["speed_uncertainty"]) == (None, None)
+
+
+def test_a_log_of_two_runs_says_so(tmp_path: Path) -> None:
+    second = "Mean Time Per Step : 0.5\nMean Speed : 100.0 Images/Sec\n"
+    record = _one(tmp_path, psc_log() + second)
+    assert record.quantities["step_s"].value == 0.01
+    assert record.note == "the log holds 2 results; this is the first"
+    assert _one(tmp_path, psc_log()).note == ""
+
+
+def test_a_name_that_speed_and_time_contradict(tmp_path: Path) -> None:
+    one = _one(tmp_path, psc_log(), "2018-08-01-GPU-k80:1:1024:scratch")
+    assert one.note == "the batch is 1024 (filename), speed x time is 50"
+    two = psc_log(gpus=2, program="CNN_MNIST_PS.py", placed=(0, 1))
+    assert _one(tmp_path, two, "2018-08-01-GPU-k80:2:1024:scratch:PS").note == ""
+
+
+def test_a_batch_that_no_log_tells_is_in_no_bar(tmp_path: Path) -> None:
+    known = _one(tmp_path, psc_log())
+    odd = _one(tmp_path, psc_log(speed=5123.4))
+    assert device_bars([odd, known]) == device_bars([known])
+    assert draw("devices", [odd, known])
+
+
+def test_a_number_of_devices_that_no_log_tells(tmp_path: Path) -> None:
+    one, other = _one(tmp_path, psc_log()), _one(tmp_path, psc_log(gpu=""))
+    assert device_rows([other])[0]["num_gpu"] is None
+    assert '"text": "?"' in json.dumps(draw("devices", [one, other]))
 
 
 def test_who_says_the_batch(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
+from steptime.analysis.devices_table import device_rows
 from steptime.analysis.pairs import errors, two_platforms
 from steptime.core.errors import InputError
+from steptime.plots import draw
 from steptime.readers import READERS, read_path
 from steptime.readers.csv_mapping import read_mapping
 from steptime.readers.paradnn_label import network, split_label
@@ -258,10 +260,10 @@ def test_faults_of_tables_of_pytorch_paradnn(tmp_path: Path) -> None:
     rows = {
         "Tesla T4, f16, 4, 32, 64, 2000, 200, 1, 0, 0": "",
         "Tesla T4, f8, 4, 32, 64, 2000, 200, 1, 1, 0": "unknown input_type 'f8'",
-        "Tesla T4, f32, 4, 32, 64, 2000, 200, 1, nan, 0": "duration: a number, not 'nan'",
+        "Tesla T4, f32, 4, 32, 64, 2000, 200, 1, nan, 0": "duration: must be a number, not 'nan'",
         "Tesla T4, f32, 4, 32, 64, 2000, 200, 1, -1, 0": "duration: seconds, not '-1'",
         "Tesla T4, f32, 4, 32, 0, 2000, 200, 1, 1, 0": "batch",
-        "Tesla T4, f32, x, 32, 64, 2000, 200, 1, 1, 0": "layers: a number, not 'x'",
+        "Tesla T4, f32, x, 32, 64, 2000, 200, 1, 1, 0": "layers: must be a number, not 'x'",
         "Tesla T4, f32, 4, 1e9, 64, 2000, 200, 1, 1, 0": "nodes",
         "Tesla T4, f32, 4, 32, 64, 2000, 200, 1, 1": "9 cells under 10 columns",
     }
@@ -321,7 +323,7 @@ def test_a_table_by_a_mapping(tmp_path: Path) -> None:
     assert (other.platform, other.env["source_entry"]) == ("resnet50", 6)
     assert [(one.line, one.reason.partition(";")[0]) for one in found.unread] == [
         (4, "unknown dtype 'quarter'"),
-        (5, "steps per s: a positive number, not '0'"),
+        (5, "steps per s: must be a positive number, not '0'"),
     ]
 
 
@@ -348,6 +350,47 @@ def test_faults_of_a_mapping(before: str, after: str, message: str, tmp_path: Pa
     with pytest.raises(InputError) as caught:
         read_mapping(tmp_path / "m.toml")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('strategy = "allreduce"', 'staging = "moon"', "options: unknown staging 'moon'; known: "),
+        ('strategy = "allreduce"', 'staging = "{card}"', "options: unknown staging 'V100'"),
+        ('"allreduce"', '"alreduce"', "did you mean 'allreduce'?"),
+        ('strategy = "allreduce"', 'devices = "abc"', "options.devices: must be a whole number"),
+        ('strategy = "allreduce"', 'devices = "0"', "options.devices: must be at least 1"),
+        ('platform = "{card}"', 'platform = ""', "platform: empty"),
+        ('platform = "{card}"', 'platform = " "', "platform: empty"),
+        ("layers={depth}", "layers={GB}", "must be a whole number, not '1.5'"),
+        ('"fc:layers={depth},nodes={width}"', '"./net.toml"', "a named network, not a file"),
+        ('"fc:layers={depth},nodes={width}"', '"NET.prototxt"', "a named network, not a file"),
+    ],
+)
+def test_rows_that_a_mapping_makes_senseless(
+    before: str, after: str, said: str, tmp_path: Path
+) -> None:
+    assert before in MAPPING
+    (tmp_path / "m.toml").write_text(MAPPING.replace(before, after, 1), encoding="utf-8")
+    (tmp_path / "t.csv").write_text("\n".join(TABLE.splitlines()[:2]), encoding="utf-8")
+    found = read_path(tmp_path / "t.csv", read_mapping(tmp_path / "m.toml"))
+    assert found.records == []
+    (one,) = found.unread
+    assert said in one.reason
+
+
+def test_the_options_that_tables_and_plots_read(tmp_path: Path) -> None:
+    said = 'options = {devices = "{width}", staging = "local", strategy = "", year = "2023"}'
+    text = MAPPING.replace('options = {gpu = "{card}", strategy = "allreduce"}', said)
+    (tmp_path / "m.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "t.csv").write_text("\n".join(TABLE.splitlines()[:2]), encoding="utf-8")
+    (record,) = read_path(tmp_path / "t.csv", read_mapping(tmp_path / "m.toml")).records
+    assert record.method.options == {
+        "devices": 256, "staging": "local", "strategy": "", "year": "2023",
+    }  # fmt: skip
+    (row,) = device_rows([record])
+    assert (row["num_gpu"], row["staged_from"], row["strategy"]) == (256, "$LOCAL", None)
+    assert "2 of them work" in json.dumps(draw("devices", [record]))
 
 
 def test_every_fault_of_a_mapping_is_named_at_once(tmp_path: Path) -> None:

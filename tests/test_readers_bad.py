@@ -70,6 +70,7 @@ LOG = psc_log().encode()
     [
         ("a.bin", bytes(range(256)) * 40, "no known format: binary data"),
         ("empty", b"", "no known format: an empty file"),
+        ("a.tar", b"\0" * 10_240, "no known format: nothing but zeros, as an archive of no files"),
         ("a.txt", b"hello\nworld", "no known format: begins with 'hello'"),
         ("a.tar.gz", _tar({"a": os.urandom(9000)})[:5000], "cannot be read"),
         ("a.gz", gzip.compress(LOG)[:500], "cannot be read"),
@@ -116,6 +117,20 @@ def test_names_of_archives_are_only_names(tmp_path: Path) -> None:
     ]
     assert found.unread[0].file == "a??:b"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz"]
+
+
+def test_an_archive_within_an_archive_is_named(tmp_path: Path) -> None:
+    inner = {"slurm-1.out": LOG, "slurm-2.out": LOG + b"\n"}
+    packed = _tar(inner)
+    members = {"a.tar": gzip.decompress(packed), "b.tar.gz": packed, "slurm-3.out": LOG}
+    (tmp_path / "c.tar.gz").write_bytes(_tar(members))
+    (tmp_path / "d.gz").write_bytes(gzip.compress(packed))
+    found = read_path(tmp_path)
+    assert [record.env["source_file"] for record in found.records] == ["slurm-3.out"]
+    why = "an archive within an archive"
+    assert [(one.file, one.reason) for one in found.unread] == [
+        ("a.tar", why), ("b.tar", why), ("d", why),
+    ]  # fmt: skip
 
 
 def test_links_and_folders_of_archives_and_folders(tmp_path: Path) -> None:

@@ -130,6 +130,10 @@ def test_whatever_a_record_says_is_text(tmp_path: Path) -> None:
             "24 of 24 networks measured; a step takes ",
         ),
         (
+            [replace(synthetic.measured(w), origin="published") for w in synthetic.workloads()],
+            "24 published records: `steptime table` and the plots show them.",
+        ),
+        (
             [synthetic.failed(synthetic.workloads()[0], "failed", "crashed", "signal 11")],
             "failed (crashed): signal 11",
         ),
@@ -143,6 +147,20 @@ def test_a_folder_of_one_kind_of_records_has_a_report(
     assert says in seen.text
     assert "Not drawn" in seen.text
     assert found["path"] == str(tmp_path / "x.html")
+
+
+def test_results_of_unlike_input_are_told_apart(tmp_path: Path) -> None:
+    plain = synthetic.measured(synthetic.workloads()[0])
+    fed = []
+    for more in ({"input": "dataset"}, {"input": "dataset", "loaders": 2}):
+        options = {**plain.method.options, **more}
+        fed.append(replace(plain, method=replace(plain.method, options=options)))
+    write_report(write(tmp_path / "in", [plain, *fed]), tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text()
+    for cell in ("loaders", "dataset", "device"):
+        assert f">{cell}<" in text
+    write_report(write(tmp_path / "one", [plain]), tmp_path / "y.html")
+    assert ">loaders<" not in (tmp_path / "y.html").read_text()
 
 
 def row(**values: object) -> dict[str, object]:

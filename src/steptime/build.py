@@ -57,7 +57,7 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
     if label:
         given: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
         return Choice("fc", given, given.pop("batch", None), text)
-    if _is_path(text):
+    if is_path(text):
         return _read_file(text, allow_unknown)
     name, colon, settings = text.partition(":")
     name = name.strip()
@@ -78,7 +78,8 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
     return Choice(SHORT.get(name, name), given, given.pop("batch", None))
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Whether a model text names a file."""
     return text.endswith(".toml") or is_network_file(text) or "/" in text
 
 
@@ -135,10 +136,10 @@ def choice_of(table: object, where: str) -> Choice:
         )
     if not isinstance(names[0], str):
         raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")
-    if _is_path(names[0]) and not is_network_file(names[0]):
+    if is_path(names[0]) and not is_network_file(names[0]):
         raise InputError(f"{where}: {shorten(names[0])} is a file, not the name of a family")
     named = read_model(names[0])
-    if _is_path(names[0]) and not named.file:
+    if is_path(names[0]) and not named.file:
         raise InputError(f"{where}: {shorten(names[0])} holds a family; write it here")
     for key in (*named.given, *(["batch"] if named.batch is not None else [])):
         if key in given:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from steptime.analysis.tables import batch_of, headline, summarize
+from steptime.analysis.tables import batch_of, headline, input_of, summarize
 from steptime.core.record import Record
 
 Row = dict[str, Any]
@@ -25,6 +25,10 @@ COLUMNS = (
     "batch",
     "strategy",
     "dtype",
+    "phase",
+    "optimizer",
+    "input",
+    "loaders",
     "status",
     "mean_speed_corrected",
     "global_batch",
@@ -40,6 +44,8 @@ COLUMNS = (
     "source_file",
     "duplicate_of",
 )
+TOLD_BY_PLACE = ("strategy", "batch", "num_gpu", "replicas", "staged_from")  # in plots
+SHOWN_OPTIONS = ("gpu", "devices", "staging", "strategy")  # by columns and places of their own
 STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
 
 
@@ -70,6 +76,9 @@ def _row(record: Record) -> Row:
         "batch": batch_of(record),
         "strategy": options.get("strategy") or None,
         "dtype": workload.dtype,
+        "phase": workload.phase,
+        "optimizer": workload.optimizer,
+        **input_of(record),
         "status": record.status,
         "replicas": workload.plan.data,
         "accuracy": _value(record, "accuracy"),
@@ -127,15 +136,26 @@ def device_bars(records: Iterable[Record]) -> list[Row]:
 
     `speed` [examples/s] counts all replicas. `low` and `high` are the 95 % interval of a
     measurement; of a published number one sigma to each side, as published (`interval` says which).
-    What only has the content of another file is left out.
+    `settings` has all that may tell this step from others of its network. What only has the content
+    of another file is left out.
     """
     chosen = [r for r in records if r.status == "ok" and not r.env.get("duplicate_of")]
     return [
-        {**row, **bar}
+        {**row, **bar, "settings": _settings(record, row)}
         for record in chosen
         for row in device_rows([record])
         if (bar := _bar(record, row))
     ]
+
+
+def _settings(record: Record, row: Row) -> Row:
+    """Give the settings of a step in the order in which they are told; what repeats is none."""
+    options = record.method.options
+    return {
+        **{name: row[name] for name in ("phase", "optimizer", "dtype", "method")},
+        **{name: row[name] for name in TOLD_BY_PLACE},
+        **{k: v for k, v in options.items() if k not in SHOWN_OPTIONS and k != "runs"},
+    }
 
 
 def _bar(record: Record, row: Row) -> Row | None:

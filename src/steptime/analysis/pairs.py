@@ -91,6 +91,7 @@ def two_platforms(
         ),
         quantity,
         {"a": f"on {a}", "b": f"on {b}"},
+        any_dtype=any_dtype,
     )
 
 
@@ -147,6 +148,8 @@ def _alike(
     key: Key,
     quantity: str,
     sides: Mapping[str, str],
+    *,
+    any_dtype: bool = False,
 ) -> Pairing:
     """Pair groups of equal options; where each side has a single one, these whatever they are."""
     a, b = _cells(a_records, key), _cells(b_records, key)
@@ -165,7 +168,7 @@ def _alike(
             lonely += [
                 (side, group, why) for group in groups if not any(group is p for p in paired)
             ]
-    return _pairing(matched, lonely, quantity, sides)
+    return _pairing(matched, lonely, quantity, sides, any_dtype=any_dtype)
 
 
 def _options(group: Group) -> Mapping[str, Any]:
@@ -177,10 +180,16 @@ def _pairing(
     lonely: Sequence[tuple[str, Group, str]],
     quantity: str,
     sides: Mapping[str, str],
+    *,
+    any_dtype: bool = False,
 ) -> Pairing:
     everything = [record for x, y in matched for record in (*x, *y)]
     everything += [record for _, group, _ in lonely for record in group]
-    names = short_names(record.workload for record in everything)
+    workloads = {record.workload.key: record.workload for record in everything}
+    if any_dtype:  # the two of a pair have one name
+        workloads = {key: replace(one, dtype="") for key, one in workloads.items()}
+    short = short_names(workloads.values())
+    names = {key: short[one.key] for key, one in workloads.items()}
     rows: list[Row] = []
     compared: list[Comparison | None] = []
     unpaired = [_about(group, names) | {"side": side, "reason": why} for side, group, why in lonely]
@@ -266,6 +275,7 @@ def _pair(a: Group, b: Group, quantity: str, comparison: Comparison | None) -> R
     differ = [k for k in {**options[0], **options[1]} if options[0].get(k) != options[1].get(k)]
     return {
         "quantity": quantity,
+        "dtype": left["dtype"] if left["dtype"] == right["dtype"] else None,
         "a": left,
         "b": right,
         "ratio": ratio[0],

@@ -10,6 +10,7 @@ from steptime.analysis.tables import (
     exchange_name,
     exchange_of,
     headline,
+    input_of,
     runs_of,
     short_names,
 )
@@ -102,6 +103,7 @@ def _row(name: str, tried: Sequence[Record], predicted: Record | None) -> Row:
         "platform": some.platform,
         "workload_key": workload.key,
         "method": last.method.name if last else None,
+        **(input_of(last) if last else {"input": None, "loaders": None}),
         "predicted_by": predicted.method.name if predicted else None,
         "status": last.status if last else None,
         "cause": (last.cause or None) if last else None,

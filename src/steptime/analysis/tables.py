@@ -199,6 +199,18 @@ def _param_columns(records: Iterable[Record], taken: Iterable[str]) -> dict[str,
     return columns
 
 
+def input_of(record: Record) -> dict[str, Any]:
+    """Give where `input` came from and how many `loaders` read it; None is unknown, or none at all.
+
+    A measurement names an option only where it is not the default.
+    """
+    options = record.method.options
+    if record.origin != "measured":
+        return {"input": options.get("input"), "loaders": options.get("loaders")}
+    kind = options.get("input", "device")
+    return {"input": kind, "loaders": options.get("loaders", 0) if kind == "dataset" else None}
+
+
 def exchange_of(record: Record) -> tuple[str, bool]:
     """Give by which strategy replicas exchange ("" for one) and whether they may overlap it.
 
@@ -226,15 +238,15 @@ def short_names(workloads: Iterable[Workload], *, batch: bool = True) -> dict[st
     names = {}
     for model, same in by_model.items():
         settings = {key: _settings(workload) for key, workload in same.items()}
-        telling = _telling(list(settings.values()))
+        telling = telling_of(list(settings.values()))
         for key, workload in same.items():
-            said = [_said(n, settings[key][n], model) for n in telling if n in settings[key]]
-            said += [f"batch {workload.batch_per_replica}"] if batch else []
-            names[key] = " ".join([model, ", ".join(said)]).strip()
+            words = [said(n, settings[key][n], model) for n in telling if n in settings[key]]
+            words += [f"batch {workload.batch_per_replica}"] if batch else []
+            names[key] = " ".join([model, ", ".join(words)]).strip()
     return names
 
 
-def _telling(settings: Sequence[Mapping[str, object]]) -> list[str]:
+def telling_of(settings: Sequence[Mapping[str, object]]) -> list[str]:
     """Give the settings that tell more of these apart than those before them do."""
     telling: list[str] = []
     told: list[tuple[object, ...]] = [() for _ in settings]
@@ -259,7 +271,7 @@ def _settings(workload: Workload) -> dict[str, object]:
     }
 
 
-def _said(name: str, value: object, model: str) -> str:
+def said(name: str, value: object, model: str = "") -> str:
     """Give a setting in few words: one such as `lstm` needs no name before it."""
     if isinstance(value, str) and value.isidentifier() and value != model:
         return value

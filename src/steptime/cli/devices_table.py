@@ -12,9 +12,10 @@ import typer
 
 from steptime.cli import output
 from steptime.core.errors import unknown
+from steptime.core.units import counted
 
 Row = dict[str, Any]
-SHOWN = (  # columns for people; all are in the other formats
+SHOWN = (  # columns for people; csv and json have all
     "mean_speed",
     "Mean_Time_Per_Step",
     "speed_uncertainty",
@@ -30,6 +31,7 @@ SHOWN = (  # columns for people; all are in the other formats
     "model",
     "cause",
 )
+IF_DIFFERENT = ("phase", "optimizer", "method", "input", "loaders")
 
 
 def table(
@@ -51,13 +53,21 @@ def table(
 
 
 def _text(rows: list[Row]) -> None:
-    output.table("", SHOWN, [[_short(row[name]) for name in SHOWN] for row in rows])
-    output.note(f"{len(rows)} rows")
+    shown = _columns(rows)
+    output.table("", shown, [[_short(row[name]) for name in shown] for row in rows])
+    output.note(counted(len(rows), "row"))
+
+
+def _columns(rows: list[Row]) -> list[str]:
+    """Give the columns for people; one of `IF_DIFFERENT` only where it tells rows apart."""
+    differ = [name for name in IF_DIFFERENT if len({row[name] for row in rows}) > 1]
+    return [*SHOWN, *differ]
 
 
 def _markdown(rows: list[Row]) -> None:
-    lines = [SHOWN, ["---"] * len(SHOWN)]
-    lines += [[_cell(_short(row[name])) for name in SHOWN] for row in rows]
+    shown = _columns(rows)
+    lines = [shown, ["---"] * len(shown)]
+    lines += [[_cell(_short(row[name])) for name in shown] for row in rows]
     sys.stdout.writelines(f"| {' | '.join(line)} |\n" for line in lines)
 
 

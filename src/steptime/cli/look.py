@@ -9,10 +9,12 @@ import typer
 
 from steptime.cli import options, output
 from steptime.core.errors import InputError, shorten
-from steptime.core.units import QUANTITIES, seconds, si
+from steptime.core.units import QUANTITIES, counted, seconds, si
 
 if TYPE_CHECKING:
     from steptime.core.record import Record
+
+SHOWN_UNPAIRED = 8
 
 Sql = Annotated[
     str,
@@ -40,7 +42,7 @@ def query(sql: Sql, in_dir: options.Folder, json: options.Json = False) -> None:
         return
     columns = list(answer[0]) if answer else []
     output.table("", columns, [[_cell(row[name]) for name in columns] for row in answer])
-    output.note(f"{len(answer)} rows")
+    output.note(counted(len(answer), "row"))
 
 
 def _cell(value: Any) -> object:
@@ -67,7 +69,7 @@ def export(
     if json:
         output.emit_json({"path": str(out), "rows": count})
     else:
-        output.note(f"{count} rows written to {out}")
+        output.note(f"{counted(count, 'row')} written to {out}")
 
 
 def compare(
@@ -144,8 +146,11 @@ def _show_pairs(document: dict[str, Any]) -> None:
         )
     if judged and any(row["interval"] == "within-run" for row in rows):
         output.note("one run on a side: its interval leaves out how processes differ; use --runs")
-    for row in document["unpaired"]:
+    unpaired = document["unpaired"]
+    for row in unpaired[:SHOWN_UNPAIRED]:
         output.note(f"unpaired: {row['name']} ({row['platform']}): {row['reason']}")
+    if len(unpaired) > SHOWN_UNPAIRED:
+        output.note(f"unpaired: and {len(unpaired) - SHOWN_UNPAIRED:,} more; --json has all")
 
 
 def _show_table(document: dict[str, Any], judged: bool) -> None:
@@ -203,7 +208,10 @@ def report(
     if json:
         output.emit_json(document)
     else:
-        output.note(f"{document['networks']} networks, {document['path']}")
+        found = [counted(document["networks"], "network")]
+        if document["published"]:
+            found.append(counted(document["published"], "published record"))
+        output.note(f"{', '.join(found)}, {document['path']}")
 
 
 def plot(

@@ -10,6 +10,7 @@ import typer
 
 from steptime.cli import options, output
 from steptime.core.errors import InputError
+from steptime.core.units import counted
 
 if TYPE_CHECKING:
     from steptime.core.record import Record
@@ -71,19 +72,25 @@ def _nothing(found: Import) -> str:
 
     known_first = sorted(found.unread, key=lambda one: one.reason.startswith(NO_FORMAT))
     first = known_first[0] if known_first else None
-    seen = f"{first.file}: {first.reason}" if first else "an empty folder"
+    empty = "no row or entry is in it" if found.files else "an empty folder"
+    seen = f"{first.file}: {first.reason}" if first else empty
     more = f", and {len(found.unread) - 1} more" if len(found.unread) > 1 else ""
     return f"nothing here became a record ({seen}{more})"
 
 
 def _show(found: Import, new: int, out: Path) -> None:
     formats = ", ".join(f"{count} {name}" for name, count in found.formats.items())
-    output.note(f"{new} records of {found.files} files ({formats}) written to {out}")
+    files = counted(found.files, "file")
+    output.note(f"{counted(new, 'record')} of {files} ({formats}) written to {out}")
     already = len(found.records) - new
     if already:
-        output.note(f"{already} records were there already, and are not written again")
+        verbs = ("was", "is") if already == 1 else ("were", "are")
+        there = f"{counted(already, 'record')} {verbs[0]} there already"
+        output.note(f"{there}, and {verbs[1]} not written again")
     if found.duplicates:
-        output.note(f"{len(found.duplicates)} files have the content of another (duplicate_of)")
+        verb = "has" if len(found.duplicates) == 1 else "have"
+        files = counted(len(found.duplicates), "file")
+        output.note(f"{files} {verb} the content of another (duplicate_of)")
     for one in found.unread[:SHOWN_UNREAD]:
         place = one.file if one.line is None else f"{one.file}, {one.line}"
         output.note(f"not read: {place}: {one.reason[:LONGEST_REASON]}")

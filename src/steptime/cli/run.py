@@ -239,7 +239,7 @@ def _show_run(document: dict[str, Any]) -> None:
     for name, share in document["fraction_of_peak"].items():
         rows.append((f"  of the {name} peak", None if share is None else f"{100 * share:.3g} %"))
     if document["input_s"] is not None:
-        share = f"{100 * document['infeed']:.3g} % of the step"
+        share = f"{100 * document['infeed']:.3g} % of all steps' time"
         rows.append(("waiting for input", f"{seconds(document['input_s'])} ({share})"))
     if document["accuracy"] is not None:
         trained = document["env"]["training"]

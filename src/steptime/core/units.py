@@ -67,3 +67,8 @@ def duration(value: float) -> str:
     whole = max(0, round(value))
     hours, minutes, secs = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Give a number of things in words: `1 row`, `1,998 rows`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import altair as alt
 
-from steptime.analysis.devices_table import device_bars
-from steptime.analysis.tables import short_names
+from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
+from steptime.analysis.tables import said, short_names, telling_of
 from steptime.core.record import Record
+from steptime.core.workload import NO_OPTIMIZER, Plan, Workload
 from steptime.plots import EmptyPlotError
 from steptime.plots.style import (
     COLOURS,
@@ -74,12 +76,20 @@ def chart(records: Sequence[Record]) -> Spec:
 
 def _points(bars: Sequence[Row], records: Sequence[Record]) -> list[Row]:
     """Give one row a run, sorted as bars stand; the first run of a bar also bears its height."""
-    names = short_names((r.workload for r in records), batch=False)
-    by_label = {r.workload.label: names[r.workload.key] for r in records}
+    networks = [_network(record) for record in records]
+    names = short_names(networks, batch=False)
+    by_label = {one.label: names[one.key] for one in networks}
     several = len(set(by_label.values())) > 1
     bars = sorted(
-        bars,
-        key=lambda b: (b["gpu_type"], b["model"], b["strategy"] or "", b["batch"], b["num_gpu"]),
+        _told_apart(bars),
+        key=lambda b: (
+            b["gpu_type"],
+            b["model"],
+            b["strategy"] or "",
+            b["batch"],
+            b["told"],
+            b["num_gpu"] or 0,
+        ),
     )
     cells: dict[tuple[Any, ...], list[Row]] = {}
     for bar in bars:
@@ -90,7 +100,7 @@ def _points(bars: Sequence[Row], records: Sequence[Record]) -> list[Row]:
         {
             "row": row,
             "group": group,
-            "devices": devices,
+            "devices": "?" if devices is None else devices,
             "staged": staged,
             "speed": rounded(run["speed"]),
             "low": rounded(run["low"]),
@@ -106,10 +116,37 @@ def _points(bars: Sequence[Row], records: Sequence[Record]) -> list[Row]:
     ]
 
 
+def _network(record: Record) -> Workload:
+    """Give a workload that differs from others by its network alone."""
+    return replace(record.workload, dtype="", phase="", optimizer="", plan=Plan())
+
+
+def _told_apart(bars: Sequence[Row]) -> list[Row]:
+    """Give the bars with `told`: those settings that tell bars of one row of the picture apart."""
+    rows: dict[tuple[str, str], list[Row]] = {}
+    for bar in bars:
+        rows.setdefault((bar["gpu_type"], bar["model"]), []).append(bar)
+    return [
+        {**bar, "told": ", ".join(_words(bar["settings"], telling))}
+        for held in rows.values()
+        for telling in [telling_of([bar["settings"] for bar in held])]
+        for bar in held
+    ]
+
+
+def _words(settings: Row, telling: Sequence[str]) -> list[str]:
+    return [
+        said(name, settings[name])
+        for name in telling
+        if name not in TOLD_BY_PLACE and settings.get(name) not in (None, "", NO_OPTIMIZER)
+    ]
+
+
 def _group(bar: Row) -> str:
     """Give what the bars of a group have in common, in one line or two: how, and the batch."""
-    idle = bar["num_gpu"] > bar["replicas"]
-    how = bar["strategy"] or ("one of them works" if idle else "")
+    idle = (bar["num_gpu"] or 0) > bar["replicas"]
+    working = "one of them works" if bar["replicas"] == 1 else f"{bar['replicas']} of them work"
+    how = ", ".join(filter(None, (bar["strategy"], working if idle else "", bar["told"])))
     batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
     return f"{how}\n{batch}" if how else batch
 

@@ -126,6 +126,8 @@ def _finite(quantity: Quantity) -> bool:
 def _seen(source: Source) -> str:
     if not source.content:
         return "an empty file"
+    if not source.content.strip(b"\0"):
+        return "nothing but zeros, as an archive of no files"
     if b"\0" in source.content[:1000]:
         return "binary data"
     return f"begins with {shorten(source.head.lstrip().partition(chr(10))[0].strip())}"

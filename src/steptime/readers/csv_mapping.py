@@ -12,16 +12,19 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from steptime.build import make_workload, read_model, read_table
+from steptime.build import is_path, make_workload, read_model, read_table
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.record import STATUSES, Method, Quantity, Record
 from steptime.core.units import QUANTITIES
+from steptime.measure.contract import STAGINGS, STRATEGIES
+from steptime.models.family import whole_number
 from steptime.readers.csv_rows import Row, csv_table, number, positive
 from steptime.readers.found import Found
 from steptime.readers.platforms import platform_of
 from steptime.readers.sources import Source, Unread
 
 ENDINGS = (".csv", ".tsv", ".txt")
+WORDS = {"staging": (*STAGINGS,), "strategy": ("", *STRATEGIES)}  # "": one replica, or not said
 
 
 def _template(text: str) -> str:
@@ -153,10 +156,12 @@ class Mapped:
         return Record(
             origin="published",
             method=Method(
-                keys.name, text(keys.version), {k: text(v) for k, v in keys.options.items()}
+                keys.name,
+                text(keys.version),
+                {name: _option(name, text(value)) for name, value in keys.options.items()},
             ),
             workload=workload,
-            platform=platform_of(text(keys.platform)),
+            platform=_platform(text(keys.platform)),
             quantities=_quantities(row, keys.quantities) if ok else {},
             status=rule.status if rule else "ok",
             cause=rule.cause if rule else "",
@@ -166,8 +171,23 @@ class Mapped:
 
 
 def _network(text: str) -> str:
-    if "/" in text or "." in text:
+    if is_path(text):
         raise InputError(f"model {shorten(text)}: a family or a named network, not a file")
+    return text
+
+
+def _platform(text: str) -> str:
+    if not text.strip():
+        raise InputError("platform: empty")
+    return platform_of(text)
+
+
+def _option(name: str, text: str) -> str | int:
+    """Give an option's value; those that tables and plots read must be what these know."""
+    if name == "devices":
+        return whole_number(text, "options.devices")
+    if name in WORDS and text not in WORDS[name]:
+        raise unknown(name, text, filter(None, WORDS[name]), "options")
     return text
 
 

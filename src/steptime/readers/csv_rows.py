@@ -71,7 +71,7 @@ def number(row: Row, column: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{column}: a number, not {shorten(row[column])}")
+        raise InputError(f"{column}: must be a number, not {shorten(row[column])}")
     return value
 
 
@@ -79,5 +79,5 @@ def positive(row: Row, column: str) -> float:
     """Give the positive number of a cell; raises `InputError` for what is none."""
     value = number(row, column)
     if value <= 0:
-        raise InputError(f"{column}: a positive number, not {shorten(row[column])}")
+        raise InputError(f"{column}: must be a positive number, not {shorten(row[column])}")
     return value

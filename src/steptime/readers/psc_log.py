@@ -22,6 +22,7 @@ SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 METHOD = "psc-mnist"
 STAGINGS = {"local": "local", "scratch": "shared"}  # the authors' words: ours
 STRATEGIES = {"IN": "independent", "PS": "parameter-server", "single": ""}
+BATCHES_AGREE = 0.01  # logged times and speeds have at least three digits
 UNKNOWN_BATCH = "the log does not say the batch; the workload holds the network's usual one"
 
 # What the nodes of a partition have, where a file's name says something else: every log of this
@@ -84,10 +85,10 @@ def _record(log: Log, name: FileName) -> Record:
         method=Method(METHOD, log.tensorflow or "unknown", options),
         workload=workload,
         platform=_platform(log, worked),
-        quantities=_quantities(log),
+        quantities=_quantities(log, timed=ok),
         status=status,
         cause="" if ok else "+".join(causes),
-        note=_note(causes if ok else (), batch_source),
+        note="; ".join(_notes(log, batch, batch_source, ok=ok, alone=replicas == 1)),
         env={
             "date": log.day,
             "submitted": log.submitted,
@@ -111,19 +112,32 @@ def _record(log: Log, name: FileName) -> Record:
     )
 
 
-def _note(finished_despite: Sequence[str], batch_source: str) -> str:
-    notes = [f"finished, but the log says {'+'.join(finished_despite)}"] if finished_despite else []
-    return "; ".join(notes if batch_source else [*notes, UNKNOWN_BATCH])
+def _notes(log: Log, batch: int | None, batch_source: str, *, ok: bool, alone: bool) -> list[str]:
+    """Give what a reader of the numbers should know; `alone` says that one device worked."""
+    notes = []
+    if ok and log.causes:
+        notes.append(f"finished, but the log says {'+'.join(log.causes)}")
+    if log.results > 1:
+        notes.append(f"the log holds {log.results} results; this is the first")
+    if not batch_source:
+        notes.append(UNKNOWN_BATCH)
+    elif batch and alone and log.speed and log.step_s:
+        implied = log.speed * log.step_s
+        if abs(implied / batch - 1) > BATCHES_AGREE:
+            notes.append(f"the batch is {batch} ({batch_source}), speed x time is {implied:.6g}")
+    return notes
 
 
-def _quantities(log: Log) -> Mapping[str, Quantity]:
-    found = {
+def _quantities(log: Log, *, timed: bool) -> Mapping[str, Quantity]:
+    """Give what was logged; of a log without a time only what does not follow from times."""
+    found = {"accuracy": log.accuracy}
+    times = {
         "step_s": log.step_s,
         "published_speed_per_s": log.speed,
         "published_speed_uncertainty_per_s": log.uncertainty,
         "published_speed_jitter_per_s": log.jitter,
-        "accuracy": log.accuracy,
     }
+    found |= times if timed else {}
     return {name: Quantity(value) for name, value in found.items() if value is not None}
 
 

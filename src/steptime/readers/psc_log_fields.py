@@ -7,6 +7,9 @@ import re
 from dataclasses import dataclass
 
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
+# What may follow a result: a number that another line breaks into is none.
+_END = r"(?= *(?:\r?$|Images/Sec|Mean |Speed |speed |test ))"
+_TIME, _SPEED = r"Mean Time(?: Per Step)? *: *", r"Mean Speed *: *"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _CAUSES = (  # word, what the log says
     ("slurm_time_limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT"),
@@ -34,7 +37,7 @@ class FileName:
 
 @dataclass(frozen=True)
 class Log:
-    """What a log says; "" and None where it says nothing."""
+    """What a log says; "" and None where it says nothing. `results` counts its speeds."""
 
     job_id: int | None
     day: str
@@ -64,6 +67,7 @@ class Log:
     accuracy: float | None
     causes: tuple[str, ...]
     is_benchmark: bool
+    results: int
 
 
 def file_name(path: str) -> FileName:
@@ -89,8 +93,8 @@ def log_fields(text: str) -> Log:
     gres = re.search(r"\bGres=gpu:(\w+):(\d{1,6})\b", text)
     program = _first(text, r"^\+ python\d? (\S+\.py)")
     full_name = _first(text, r"\bname: ((?:Tesla|GeForce|Quadro|NVIDIA) [\w -]*?\w)(?=,| major|$)")
-    step_s = _number(text, r"Mean Time(?: Per Step)? *: *")
-    speed = _number(text, r"Mean Speed *: *")
+    step_s = _number(text, _TIME) or None  # no step takes no time
+    speed = _number(text, _SPEED)
     started = _first(text, r"\bStartTime=(\d{4}-\d\d-\d\dT[\d:]+)")
     return Log(
         job_id=_whole(text, r"^JobId=(\d+)"),
@@ -125,6 +129,7 @@ def log_fields(text: str) -> Log:
             or "CNN_MNIST" in program
             or re.search(r"^JobId=\d+ JobName=\S*CNN_MNIST", text, re.MULTILINE)
         ),
+        results=len(re.findall(rf"(?i:{_SPEED}){_NUMBER}{_END}", text, re.MULTILINE)),
     )
 
 
@@ -147,8 +152,8 @@ def _printed_day(text: str) -> str:
 
 
 def _number(text: str, label: str) -> float | None:
-    """Give the positive number behind a label; a line of code with the label has none there."""
-    found = _first(text, rf"(?i:{label}){_NUMBER}")
+    """Give the first number behind a label; a line of code with the label has none there."""
+    found = _first(text, rf"(?i:{label}){_NUMBER}{_END}")
     value = float(found) if found else math.nan
     return value if math.isfinite(value) and value >= 0 else None
 

@@ -148,6 +148,8 @@ def _content(file: IO[bytes], name: str, archive: str = "") -> Source | Unread:
     if content.startswith(b"\x1f\x8b"):  # a gzip file of an archive
         unpacked = gzip.open(io.BytesIO(content))  # noqa: SIM115  # of memory, nothing to close
         return _content(unpacked, name.removesuffix(".gz"), archive)  # type: ignore[arg-type]
+    if archive and _is_tar(content):
+        return Unread(name, None, "an archive within an archive")
     return Source(name, content, archive)
 
 

@@ -8,13 +8,16 @@ from statistics import median
 from typing import Any
 
 from steptime.analysis.pairs import errors
-from steptime.core.units import seconds, si
+from steptime.core.units import counted, seconds, si
 
 Row = dict[str, Any]
 
 
-def numbers(rows: Sequence[Row]) -> Row:
-    """Give what the sentences say as numbers: rows of `results` in, SI out, None where unknown."""
+def numbers(rows: Sequence[Row], published: int = 0) -> Row:
+    """Give what the sentences say as numbers, in SI; None is unknown.
+
+    `rows` are of `results`; `published` counts the records of others beside them.
+    """
     measured = [row for row in rows if row["measured_s"] is not None]
     failed = [row for row in rows if row["status"] not in (None, "ok")]
     fractions = [row for row in rows if row["peak_fraction"] is not None]
@@ -22,6 +25,7 @@ def numbers(rows: Sequence[Row]) -> Row:
     return {
         "networks": len({(row["workload_key"], row["platform"]) for row in rows}),
         "measured": len({(row["workload_key"], row["platform"]) for row in measured}),
+        "published": published,
         "unsuccessful": dict(Counter(row["status"] for row in failed)),
         "fastest_s": min((row["measured_s"] for row in measured), default=None),
         "slowest_s": max((row["measured_s"] for row in measured), default=None),
@@ -50,6 +54,7 @@ def sentences(found: Row) -> list[str]:
         *_prediction(found["prediction"]),
         *_measured(found),
         *_unsuccessful(found["unsuccessful"]),
+        *_published(found["published"]),
     ]
 
 
@@ -58,7 +63,9 @@ def _limit(found: Row) -> list[str]:
     if best is None:
         return []
     middle, above = found["median_peak_fraction"], found["above_peak"]
-    doubt = f"{_count(above, 'network')} above 100%: the device's figures are too low; probe again."
+    doubt = (
+        f"{counted(above, 'network')} above 100%: the device's figures are too low; probe again."
+    )
     return [
         (
             f"The best network reaches {best['peak_fraction']:.0%} of the peak: {best['name']}, "
@@ -83,12 +90,14 @@ def _prediction(found: Row) -> list[str]:
 
 
 def _measured(found: Row) -> list[str]:
+    if not found["networks"] and found["published"]:
+        return []
     if not found["measured"]:
-        return [f"{_count(found['networks'], 'network')} here, none of them measured."]
+        return [f"{counted(found['networks'], 'network')} here, none of them measured."]
     return [
         (
-            f"{found['measured']} of {_count(found['networks'], 'network')} measured; a step takes "
-            f"{seconds(found['fastest_s'])} to {seconds(found['slowest_s'])}."
+            f"{found['measured']} of {counted(found['networks'], 'network')} measured; "
+            f"a step takes {seconds(found['fastest_s'])} to {seconds(found['slowest_s'])}."
         )
     ]
 
@@ -100,5 +109,7 @@ def _unsuccessful(statuses: dict[str, int]) -> list[str]:
     return [f"{sum(statuses.values())} did not succeed ({which}); see below the table."]
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+def _published(number: int) -> list[str]:
+    if not number:
+        return []
+    return [f"{counted(number, 'published record')}: `steptime table` and the plots show them."]

@@ -28,7 +28,8 @@ FOLDED = ("samples", "devices")  # drawn, but shown only when asked for
 def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
     """Give the HTML of a report on `records` of the folder `name`, and its headline numbers."""
     rows = results(records)
-    found = numbers(rows)
+    published = sum(r.origin == "published" and not r.scope for r in records)
+    found = numbers(rows, published)
     text = f"""<!doctype html>
 <html lang="en">
 <head>

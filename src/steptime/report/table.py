@@ -63,6 +63,8 @@ COLUMNS = (
     Column("status", "status", _status, numeric=False),
     Column("platform", "platform", _maybe("platform", str), numeric=False),
     Column("measured by", "method", _maybe("method", str), numeric=False),
+    Column("input", "input", _maybe("input", str), numeric=False),
+    Column("loaders", "loaders", _maybe("loaders", str)),
     Column("predicted by", "predicted_by", _maybe("predicted_by", str), numeric=False),
     Column("measured step, median", "measured_s", _maybe("measured_s", seconds)),
     Column("95 % interval", "measured_low_s", _interval),
@@ -74,7 +76,7 @@ COLUMNS = (
     Column("peak memory", "measured_memory_bytes", _maybe("measured_memory_bytes", size)),
     Column("predicted memory", "predicted_memory_bytes", _maybe("predicted_memory_bytes", size)),
 )
-ONLY_IF_SEVERAL = ("platform", "method", "predicted_by")
+ONLY_IF_SEVERAL = ("platform", "method", "input", "loaders", "predicted_by")
 
 
 def results_table(rows: Sequence[Row]) -> str:
