@@ -201,11 +201,13 @@ def test_a_row_of_bars_bears_the_name_of_its_network_alone() -> None:
     assert "t4, deep_mnist" in titles
 
 
-def test_replicas_that_idle_are_another_bar() -> None:
+def test_other_numbers_of_replicas_are_other_bars() -> None:
     some = _sweep_of_devices()[-1]
     held = replace(some, method=replace(some.method, options={**some.method.options, "devices": 8}))
     eight = replace(held, workload=replace(held.workload, plan=Plan(data=8)))
-    assert "allreduce, 4 of them work" in _texts(draw("devices", [held, eight]))
+    sixteen = replace(held, workload=replace(held.workload, plan=Plan(data=16)))
+    texts = set(_texts(draw("devices", [held, eight, sixteen])))
+    assert {"allreduce, 4 of them work", "allreduce", "allreduce, 16 replicas"} <= texts
 
 
 def test_columns_that_differ_are_in_the_table(

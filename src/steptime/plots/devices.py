@@ -144,11 +144,19 @@ def _words(settings: Row, telling: Sequence[str]) -> list[str]:
 
 def _group(bar: Row) -> str:
     """Give what the bars of a group have in common, in one line or two: how, and the batch."""
-    idle = (bar["num_gpu"] or 0) > bar["replicas"]
-    working = "one of them works" if bar["replicas"] == 1 else f"{bar['replicas']} of them work"
-    how = ", ".join(filter(None, (bar["strategy"], working if idle else "", bar["told"])))
+    how = ", ".join(filter(None, (bar["strategy"], _working(bar), bar["told"])))
     batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
     return f"{how}\n{batch}" if how else batch
+
+
+def _working(bar: Row) -> str:
+    """Give how many devices work, where these are not all that the job had."""
+    had, replicas = bar["num_gpu"] or 1, bar["replicas"]
+    if replicas == had:
+        return ""
+    if replicas > had:
+        return f"{replicas} replicas"
+    return "one of them works" if replicas == 1 else f"{replicas} of them work"
 
 
 def _lines(name: str, points: Sequence[Row], used: Sequence[str]) -> list[Any]:
