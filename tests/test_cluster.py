@@ -202,6 +202,8 @@ def test_submit_ask_and_submit_again(
     again = _answer(capsys, *sweep)
     assert (again["in_flight"], again["submitted"], again["jobs"]) == (12, 0, [])
     assert len(fake_slurm.jobs(slurm)) == 2
+    assert sent["remarks"] == ['12 cells ask for a GPU and run on device "cpu"']
+    assert again["remarks"] == []
     assert _answer(capsys, "cancel", out)["cancelled"] == ["100", "101"]
     assert _answer(capsys, "cancel", out)["cancelled"] == []
     status = _answer(capsys, "status", out)

@@ -98,11 +98,17 @@ def show_sent(document: dict[str, Any]) -> None:
         f"{document['in_flight']} waiting or running, {document['submitted']} submitted now "
         f"in {document['tasks']} tasks"
     )
+    _remark(document)
     if document["unsent"]:
         output.note(f"! {document['unsent']} cells wait here: run the same command again later")
     if document["jobs"]:
         output.note(f"jobs:  {', '.join(document['jobs'])}")
         output.note(f"next:  steptime status {document['out']}")
+
+
+def _remark(document: dict[str, Any]) -> None:
+    for remark in document["remarks"]:
+        output.note(f"! {remark}")
 
 
 def show_preview(document: dict[str, Any]) -> None:
@@ -111,6 +117,7 @@ def show_preview(document: dict[str, Any]) -> None:
         f"{document['name']}: {document['cells']} cells, {document['done_before']} done before, "
         f"{document['in_flight']} waiting or running; nothing is submitted"
     )
+    _remark(document)
     visits = document["visits"]
     names = ("cell", "network", "batch", "replicas", "gpu", "staging")
     output.table(

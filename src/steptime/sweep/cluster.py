@@ -219,7 +219,17 @@ def counts(request: Request, found: Missing) -> dict[str, Any]:
         "cells": found.wanted,
         "done_before": found.done,
         "in_flight": found.in_flight,
+        "remarks": remarks(found),
     }
+
+
+def remarks(found: Missing) -> list[str]:
+    """Give what a user should mind of cells that are to be submitted."""
+    idle = sum(
+        one.cell.options.gpu != "" and one.cell.options.device == "cpu" for one in found.visits
+    )
+    what = 'cells ask for a GPU and run on device "cpu"'
+    return [f"{idle} {what}"] if idle else []
 
 
 def submit(request: Request, visits: Iterable[Visit], warn: Warn) -> Submission:
