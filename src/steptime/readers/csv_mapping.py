@@ -18,10 +18,10 @@ from steptime.core.record import STATUSES, Method, Quantity, Record
 from steptime.core.units import QUANTITIES
 from steptime.measure.contract import STAGINGS, STRATEGIES
 from steptime.models.family import whole_number
-from steptime.readers.csv_rows import Row, csv_table, number, positive
+from steptime.readers.csv_rows import Row, csv_table, each_row, number, positive
 from steptime.readers.found import Found
 from steptime.readers.platforms import platform_of
-from steptime.readers.sources import Source, Unread
+from steptime.readers.sources import Source
 
 ENDINGS = (".csv", ".tsv", ".txt")
 WORDS = {"staging": (*STAGINGS,), "strategy": ("", *STRATEGIES)}  # "": one replica, or not said
@@ -108,18 +108,7 @@ class Mapped:
         for column in self.columns:
             if column not in table.columns:
                 raise unknown("column", column, table.columns)
-        records: list[Record] = []
-        unread: list[Unread] = []
-        for found in table.rows:
-            if isinstance(found, Unread):
-                unread.append(found)
-                continue
-            line, row = found
-            try:
-                records.append(self._record(row, line))
-            except InputError as error:
-                unread.append(Unread(source.name, line, str(error)))
-        return Found(tuple(records), tuple(unread))
+        return each_row(source, table, self._record)
 
     @cached_property
     def columns(self) -> Sequence[str]:

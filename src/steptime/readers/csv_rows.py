@@ -6,10 +6,12 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.record import Record
+from steptime.readers.found import Found
 from steptime.readers.sources import Source, Unread
 
 Row = Mapping[str, str]
@@ -62,6 +64,22 @@ def _rows(
             yield Unread(file, line, f"{len(cells)} cells under {len(columns)} columns")
             continue
         yield line, dict(zip(columns, map(str.strip, cells), strict=True))
+
+
+def each_row(source: Source, table: Table, make: Callable[[Row, int], Record]) -> Found:
+    """Give the record that `make` makes of each row and its line, or why there is none."""
+    records: list[Record] = []
+    unread: list[Unread] = []
+    for found in table.rows:
+        if isinstance(found, Unread):
+            unread.append(found)
+            continue
+        line, row = found
+        try:
+            records.append(make(row, line))
+        except InputError as error:
+            unread.append(Unread(source.name, line, str(error)))
+    return Found(tuple(records), tuple(unread))
 
 
 def number(row: Row, column: str) -> float:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.record import Method, Quantity, Record
-from steptime.readers.csv_rows import Row, csv_table, number, positive
+from steptime.readers.csv_rows import Row, csv_table, each_row, number, positive
 from steptime.readers.found import Found
 from steptime.readers.platforms import platform_of
-from steptime.readers.sources import Source, Unread
+from steptime.readers.sources import Source
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 QUANTITIES = {
@@ -38,18 +38,7 @@ def recognises(source: Source) -> bool:
 def read(group: Sequence[Source]) -> Found:
     """Give a record a row."""
     (source,) = group
-    records: list[Record] = []
-    unread: list[Unread] = []
-    for found in csv_table(source).rows:
-        if isinstance(found, Unread):
-            unread.append(found)
-            continue
-        line, row = found
-        try:
-            records.append(_record(row, line))
-        except InputError as error:
-            unread.append(Unread(source.name, line, str(error)))
-    return Found(tuple(records), tuple(unread))
+    return each_row(source, csv_table(source), _record)
 
 
 def _record(row: Row, line: int) -> Record:

@@ -8,11 +8,12 @@ measured twice stays two records.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.record import Method, Quantity, Record
-from steptime.readers.csv_rows import Row, csv_table, number
+from steptime.readers.csv_rows import Row, csv_table, each_row, number
 from steptime.readers.found import Found
 from steptime.readers.platforms import platform_of
 from steptime.readers.sources import Source, Unread
@@ -34,23 +35,14 @@ def read(group: Sequence[Source]) -> Found:
     """Give a record a row; a duration of 0 is a network that did not fit."""
     (source,) = group
     table = csv_table(source)
-    records: list[Record] = []
     known = {*COLUMNS, *DERIVED, "duration"}
-    unread = [
+    strange = tuple(
         Unread(source.name, None, f"column {shorten(name)} is not known")
         for name in table.columns
         if name not in known
-    ]
-    for found in table.rows:
-        if isinstance(found, Unread):
-            unread.append(found)
-            continue
-        line, row = found
-        try:
-            records.append(_record(row, line))
-        except InputError as error:
-            unread.append(Unread(source.name, line, str(error)))
-    return Found(tuple(records), tuple(unread))
+    )
+    found = each_row(source, table, _record)
+    return replace(found, unread=(*strange, *found.unread))
 
 
 def _record(row: Row, line: int) -> Record:
