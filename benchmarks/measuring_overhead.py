@@ -30,7 +30,7 @@ def by_hand(threads: int) -> None:
     """Answer every line of standard input with a block of times of the loop anybody would write."""
     from itertools import pairwise
 
-    from steptime.measure.machine import bind_threads
+    from steptime.measure.cpus import bind_threads
 
     bind_threads(threads)
     import torch

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime.core.errors import InputError
-from steptime.measure import doctor, machine
-from steptime.measure.procfs import cpu_list
+from steptime.measure import cpus, doctor, machine
+from steptime.measure.procfs import number_list
 
 MEGA = 1 << 20
 
@@ -59,29 +59,29 @@ def epyc(tmp_path: Path) -> Path:
                 ("level", str(level)),
                 ("type", kind),
                 ("size", size),
-                ("shared_cpu_list", shared),
+                ("shared_number_list", shared),
             ):
                 files[f"{folder}/cache/index{index}/{name}"] = text
     return write_tree(tmp_path / "epyc", files)
 
 
 def test_cores_are_those_behind_the_allowed_cpus(epyc: Path) -> None:
-    found = machine.cores(epyc)
+    found = cpus.cores(epyc)
     assert found.logical == 8
     assert found.allowed == (1, 2, 3, 4, 5, 6, 7)
     assert found.physical == 4  # CPU 4 still shows the core of CPU 0
     assert found.quota == 2.5  # the outer group's: the inner one has none
-    assert machine.default_threads(epyc) == 2  # whole CPUs of the quota
+    assert cpus.default_threads(epyc) == 2  # whole CPUs of the quota
 
 
 def test_caches_and_who_shares_them(epyc: Path) -> None:
-    assert machine.caches(epyc) == (
-        machine.Cache(1, "data", 32 << 10, 2),
-        machine.Cache(2, "unified", MEGA, 2),
-        machine.Cache(3, "unified", 32 * MEGA, 4),
+    assert cpus.caches(epyc) == (
+        cpus.Cache(1, "data", 32 << 10, 2),
+        cpus.Cache(2, "unified", MEGA, 2),
+        cpus.Cache(3, "unified", 32 * MEGA, 4),
     )
-    assert machine.last_cache_bytes((0, 1), epyc) == 32 * MEGA  # one socket
-    assert machine.last_cache_bytes((0, 2), epyc) == 64 * MEGA  # both
+    assert cpus.last_cache_bytes((0, 1), epyc) == 32 * MEGA  # one socket
+    assert cpus.last_cache_bytes((0, 2), epyc) == 64 * MEGA  # both
 
 
 def test_memory_is_what_the_group_leaves(epyc: Path) -> None:
@@ -105,47 +105,47 @@ def test_control_groups_of_version_1(tmp_path: Path) -> None:
             "sys/fs/cgroup/memory/box/memory.usage_in_bytes": str(1 << 28),
         },
     )
-    assert machine.cores(root).quota == 1.5
+    assert cpus.cores(root).quota == 1.5
     assert machine.memory(root).limit_bytes == 1 << 30
     assert machine.memory(root).usable_bytes == (1 << 30) - (1 << 28)
 
 
 def test_threads_take_different_cores_and_one_socket_first(epyc: Path) -> None:
-    assert machine.choose_cpus(1, epyc) == (1,)
-    assert machine.choose_cpus(2, epyc) == (1, 4)  # 4 is alone on the core of CPU 0: socket 0
-    assert machine.choose_cpus(4, epyc) == (1, 2, 3, 4)
-    assert machine.choose_cpus(7, epyc) == (1, 2, 3, 4, 5, 6, 7)
+    assert cpus.choose_cpus(1, epyc) == (1,)
+    assert cpus.choose_cpus(2, epyc) == (1, 4)  # 4 is alone on the core of CPU 0: socket 0
+    assert cpus.choose_cpus(4, epyc) == (1, 2, 3, 4)
+    assert cpus.choose_cpus(7, epyc) == (1, 2, 3, 4, 5, 6, 7)
 
 
 @pytest.mark.parametrize("threads", [-1, 0, 8])
 def test_more_threads_than_cpus_are_refused(epyc: Path, threads: int) -> None:
     with pytest.raises(InputError, match=r"not in 1\.\.7"):
-        machine.choose_cpus(threads, epyc)
+        cpus.choose_cpus(threads, epyc)
 
 
 @given(st.integers(-5, 10_000))
 def test_chosen_cpus_are_allowed_and_as_many(threads: int) -> None:
-    allowed = machine.cores().allowed
+    allowed = cpus.cores().allowed
     if 1 <= threads <= len(allowed):
-        assert set(machine.choose_cpus(threads)) <= set(allowed)
-        assert len(machine.choose_cpus(threads)) == threads
+        assert set(cpus.choose_cpus(threads)) <= set(allowed)
+        assert len(cpus.choose_cpus(threads)) == threads
     else:
         with pytest.raises(InputError, match="threads"):
-            machine.choose_cpus(threads)
+            cpus.choose_cpus(threads)
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
-def test_cpu_list_reads_what_the_kernel_writes(cpus: set[int]) -> None:
-    assert cpu_list(",".join(map(str, sorted(cpus)))) == tuple(sorted(cpus))
+def test_number_list_reads_what_the_kernel_writes(cpus: set[int]) -> None:
+    assert number_list(",".join(map(str, sorted(cpus)))) == tuple(sorted(cpus))
     low, high = min(cpus), max(cpus)
-    assert cpu_list(f"{low}-{high}\n") == tuple(range(low, high + 1))
+    assert number_list(f"{low}-{high}\n") == tuple(range(low, high + 1))
 
 
 def test_an_empty_tree_gives_unknowns_with_a_reason(tmp_path: Path) -> None:
-    assert machine.caches(tmp_path) is None
-    assert machine.last_cache_bytes((0,), tmp_path) is None
-    assert machine.cores(tmp_path).physical is None
-    assert machine.cores(tmp_path).reason
+    assert cpus.caches(tmp_path) is None
+    assert cpus.last_cache_bytes((0,), tmp_path) is None
+    assert cpus.cores(tmp_path).physical is None
+    assert cpus.cores(tmp_path).reason
     assert machine.memory(tmp_path).usable_bytes is None
     assert machine.memory(tmp_path).reason
     assert machine.cpu_model(tmp_path)
@@ -190,13 +190,13 @@ def test_environment_says_why_it_does_not_know() -> None:
 
 BIND = """
 import os
-from steptime.measure import machine
-cpus = machine.bind_threads(1)
-assert len(cpus) == 1 and os.sched_getaffinity(0) == set(cpus)
-assert {os.environ[name] for name in machine.THREAD_VARIABLES} == {"1"}
+from steptime.measure import cpus
+bound = cpus.bind_threads(1)
+assert len(bound) == 1 and os.sched_getaffinity(0) == set(bound)
+assert {os.environ[name] for name in cpus.THREAD_VARIABLES} == {"1"}
 import numpy
 try:
-    machine.bind_threads(1)
+    cpus.bind_threads(1)
 except RuntimeError as error:
     print(error)
 """

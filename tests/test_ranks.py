@@ -12,7 +12,7 @@ import pytest
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.launch.local import Worker, WorkerDiedError
-from steptime.measure import machine, ranks
+from steptime.measure import cpus, ranks
 from steptime.measure.contract import Options
 from steptime.measure.ranks import Rank, first_host, here, local_variables
 from steptime.measure.team import check_apart
@@ -167,14 +167,14 @@ def tree(root: Path, cpus: int) -> Path:
 
 def test_processes_of_a_machine_share_no_cpu(tmp_path: Path) -> None:
     root = tree(tmp_path, 8)
-    chosen = [machine.choose_cpus(2, root, process, 4) for process in range(4)]
+    chosen = [cpus.choose_cpus(2, root, process, 4) for process in range(4)]
     assert chosen == [(0, 1), (2, 3), (4, 5), (6, 7)]  # cores first, their second threads last
-    assert machine.choose_cpus(3, root, 1, 2) == (3, 4, 5)
-    assert machine.default_threads(root) == 4
-    assert machine.default_threads(root, 2) == 2
-    assert machine.default_threads(root, 9) == 1
+    assert cpus.choose_cpus(3, root, 1, 2) == (3, 4, 5)
+    assert cpus.default_threads(root) == 4
+    assert cpus.default_threads(root, 2) == 2
+    assert cpus.default_threads(root, 9) == 1
     with pytest.raises(InputError, match="3 processes x 3 threads need 9 CPUs; 8 are allowed"):
-        machine.choose_cpus(3, root, 0, 3)
+        cpus.choose_cpus(3, root, 0, 3)
 
 
 def rank_of(rank: int, host: str, cpus: list[int]) -> dict[str, object]:

@@ -16,8 +16,8 @@ from typing import Any
 from steptime import __version__, catalog
 from steptime.core.errors import InputError
 from steptime.core.units import size
-from steptime.measure import machine
-from steptime.measure.procfs import read_text
+from steptime.measure import cpus, machine
+from steptime.measure.procfs import ROOT, read_text
 
 FRAMEWORKS = ("torch", "numpy", "jax", "tensorflow", "tensorflow-cpu", "onnx", "onnxruntime")
 INSTALL_TORCH = (
@@ -34,14 +34,14 @@ TOOLS = {  # what: (commands, any of which will do; what it is for, and how to g
 }
 
 
-def examine(root: Path = machine.ROOT) -> dict[str, Any]:
+def examine(root: Path = ROOT) -> dict[str, Any]:
     """Give what was found as JSON values; imports no framework.
 
     `missing` names what some feature would need and how to get it; `problems` are lines that say
     what makes measurements doubtful or impossible, and the remedy. Unknown is None.
     """
-    found = machine.cores(root)
-    listed = machine.caches(root)
+    found = cpus.cores(root)
+    listed = cpus.caches(root)
     report: dict[str, Any] = {
         "steptime": __version__,
         "python": sys.version.partition(" ")[0],
@@ -49,7 +49,7 @@ def examine(root: Path = machine.ROOT) -> dict[str, Any]:
             "model": machine.cpu_model(root),
             "virtual_machine": machine.is_virtual(root),
             **asdict(found),
-            "default_threads": machine.default_threads(root),
+            "default_threads": cpus.default_threads(root),
         },
         "caches": None if listed is None else [asdict(cache) for cache in listed],
         "memory": asdict(machine.memory(root)),
@@ -78,7 +78,7 @@ def nvidia_gpus() -> list[dict[str, str]] | None:
     return [dict(zip(NVIDIA_FIELDS, row, strict=True)) for row in rows if len(row) == 5]
 
 
-def meters(root: Path = machine.ROOT) -> dict[str, str | None]:
+def meters(root: Path = ROOT) -> dict[str, str | None]:
     """Give the meters of energy and events: None where it can be read, else what helps."""
     domain = next(iter(sorted((root / "sys/class/powercap").glob("intel-rapl:*/energy_uj"))), None)
     rapl = None
@@ -152,15 +152,15 @@ def _missing(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     cpu, load, devices = report["cpu"], report["load"], report["user_devices"]
-    cpus = len(cpu["allowed"])
+    seen = len(cpu["allowed"])
     if load is not None and load > machine.BUSY:
         yield (
             f"this machine is busy: its load is {load:.0%} of its CPUs",
             "wait until it is idle, or trust the least times, not the medians",
         )
-    if cpu["quota"] is not None and cpu["quota"] < cpus:
+    if cpu["quota"] is not None and cpu["quota"] < seen:
         yield (
-            f"the control group allows {cpu['quota']:g} CPUs of the {cpus} that can be seen",
+            f"the control group allows {cpu['quota']:g} CPUs of the {seen} that can be seen",
             f"run with --threads {cpu['default_threads']}, or steps are throttled",
         )
     if not devices["writable"]:

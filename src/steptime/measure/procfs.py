@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+ROOT = Path("/")
+NO_TREE = "this system has no /proc and /sys to read it from"
+
 
 def read_text(path: Path) -> str | None:
     """Give the stripped text of a small system file, or None where it cannot be read."""
@@ -24,13 +27,13 @@ def fields(path: Path) -> dict[str, str]:
     return found
 
 
-def cpu_list(text: str) -> tuple[int, ...]:
-    """Give the CPUs of a kernel list: `0-2,5` is `(0, 1, 2, 5)`."""
-    cpus: list[int] = []
+def number_list(text: str) -> tuple[int, ...]:
+    """Give the numbers of a list as kernel and Slurm write it: `0-2,5` is `(0, 1, 2, 5)`."""
+    numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        cpus.extend(range(int(first), int(last or first) + 1))
-    return tuple(cpus)
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return tuple(numbers)
 
 
 def group_folders(controller: str, root: Path) -> list[Path]:

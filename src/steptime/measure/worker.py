@@ -26,7 +26,7 @@ from steptime.build import Choice, build, make_workload
 from steptime.core.errors import InputError, unknown
 from steptime.core.record import Record, record_to_json
 from steptime.core.workload import workload_from_json
-from steptime.measure import machine, ranks
+from steptime.measure import cpus, machine, ranks
 from steptime.measure.contract import (
     BACKENDS,
     BadDataError,
@@ -77,8 +77,8 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     if rank.size > 1:
         ranks.check_address(rank)
     sharing = 1 if rank.own_cpus else rank.local_size
-    threads = options.threads or machine.default_threads(processes=sharing)
-    cpus = machine.bind_threads(threads, rank.local_rank % sharing, sharing)
+    threads = options.threads or cpus.default_threads(processes=sharing)
+    bound = cpus.bind_threads(threads, rank.local_rank % sharing, sharing)
     options = replace(options, threads=threads, device=own_device(options.device, rank))
     backend = importlib.import_module(BACKENDS[request["backend"]])
     product = backend.device_product(options.device)
@@ -88,7 +88,7 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     env = {
         **machine.environment(),
         "threads": threads,
-        "cpus": list(cpus),
+        "cpus": list(bound),
         "backend": request["backend"],
         "framework": f"{request['backend']} {backend.version()}",
         "product": product,

@@ -17,7 +17,7 @@ from steptime.core.units import size
 from steptime.core.workload import workload_to_json
 from steptime.count import peak_memory_bytes
 from steptime.launch.local import Death, Worker, WorkerDiedError
-from steptime.measure import machine, ranks
+from steptime.measure import cpus, ranks
 from steptime.sweep.cells import Cell
 from steptime.sweep.predictions import predict_cells
 from steptime.sweep.workers import Place, Where, Workers, place_of, where
@@ -270,7 +270,7 @@ def _why_not(cell: Cell, place: Place, how: How) -> Death | None:
     """Say why a cell is not tried, None if it is; what a launcher started looks to its CPUs."""
     if ranks.here().size == 1:
         try:
-            machine.check_cpus(place.threads, cell.workload.plan.data)
+            cpus.check_cpus(place.threads, cell.workload.plan.data)
         except InputError as error:
             return Death("unsupported", "too-few-cpus", str(error))
     if how.try_all or _fits(cell, place):

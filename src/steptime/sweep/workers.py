@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from steptime.core.errors import InputError
 from steptime.core.record import Method
 from steptime.launch.local import Worker
-from steptime.measure import machine, ranks
+from steptime.measure import cpus, ranks
 from steptime.measure.contract import Options, method
 from steptime.sweep.cells import Cell
 
@@ -19,7 +19,7 @@ def where(cell: Cell) -> Where:
     backend, options = cell.place
     replicas = cell.workload.plan.data
     if replicas > 1 and options.threads is None:
-        options = replace(options, threads=machine.default_threads(processes=replicas))
+        options = replace(options, threads=cpus.default_threads(processes=replicas))
     return backend, options, replicas
 
 
@@ -99,8 +99,8 @@ class Workers:
         size = self._rank.size
         if size == 1:
             if replicas > 1:
-                threads = options.threads or machine.default_threads(processes=replicas)
-                machine.check_cpus(threads, replicas)
+                threads = options.threads or cpus.default_threads(processes=replicas)
+                cpus.check_cpus(threads, replicas)
             return Worker(backend, options, replicas)
         if replicas != size:
             raise InputError(f"{replicas} replicas, but the launcher started {size} processes")

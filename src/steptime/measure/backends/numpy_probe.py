@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from steptime.core.errors import InputError, unknown
-from steptime.measure import machine, roofs
+from steptime.measure import cpus, machine, roofs
 
 DTYPES = ("float32", "float64")
 STREAMS: dict[str, Callable[..., object]] = {
@@ -38,8 +38,8 @@ def probe(
             raise unknown("dtype", dtype, DTYPES, "numpy probe")
     started = time.perf_counter()
     load = machine.load()
-    cpus = machine.cores().allowed
-    cache_bytes = machine.last_cache_bytes(cpus)
+    allowed = cpus.cores().allowed
+    cache_bytes = cpus.last_cache_bytes(allowed)
     room = machine.memory()
     cases = [
         roofs.Case(
@@ -74,7 +74,7 @@ def probe(
         device="cpu",
         kind="cpu",
         product=machine.cpu_model(),
-        threads=threads or machine.environment_threads() or len(cpus),
+        threads=threads or machine.environment_threads() or len(allowed),
         memory_bytes=room.limit_bytes or room.total_bytes,
         cache_bytes=cache_bytes,
         load=load,

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from steptime.core.errors import InputError, unknown
-from steptime.measure import machine, ranks, roofs
+from steptime.measure import cpus, machine, ranks, roofs
 from steptime.measure.backends import torch_device, torch_parallel
 
 DTYPES = {  # by kind of device, in the order they are tried
@@ -135,7 +135,7 @@ def _place(device: str) -> _Place:
 
 def _cpu(device: torch.device) -> _Place:
     room = machine.memory()
-    cache_bytes = machine.last_cache_bytes(machine.cores().allowed)
+    cache_bytes = cpus.last_cache_bytes(cpus.cores().allowed)
     total = room.limit_bytes or room.total_bytes
     return _Place(device, "cpu", machine.cpu_model(), total, room.usable_bytes, cache_bytes)
 

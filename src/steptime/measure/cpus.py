@@ -1,0 +1,187 @@
+"""Which CPUs this process may use, the cores and caches behind them, and binding to them.
+
+Read from /proc and /sys (`root` lets a test give another tree), as `machine` is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from steptime.core.errors import InputError
+from steptime.measure.procfs import (
+    NO_TREE,
+    ROOT,
+    cache_bytes,
+    fields,
+    group_folders,
+    number_list,
+    read_text,
+)
+
+CPUS = "sys/devices/system/cpu"
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
+
+
+@dataclass(frozen=True)
+class Cores:
+    """CPUs of this machine. `allowed` are those this process may use, in ascending order.
+
+    `quota` is the time limit of the control group in CPUs (None: no limit); `physical` counts the
+    cores behind the allowed CPUs (None: unknown, with `reason`).
+    """
+
+    logical: int
+    allowed: tuple[int, ...]
+    physical: int | None
+    quota: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One cache as an allowed CPU sees it; `type` is data, instruction or unified."""
+
+    level: int
+    type: str
+    size_bytes: int
+    shared_by: int
+
+
+def _allowed(root: Path) -> tuple[int, ...]:
+    listed = fields(root / "proc/self/status").get("Cpus_allowed_list")
+    return number_list(listed) if listed else tuple(range(os.cpu_count() or 1))
+
+
+def _siblings(cpu: int, root: Path) -> tuple[int, ...] | None:
+    listed = read_text(root / CPUS / f"cpu{cpu}/topology/thread_siblings_list")
+    return number_list(listed) if listed else None
+
+
+def cores(root: Path = ROOT) -> Cores:
+    """Give the CPUs: how many there are, which are allowed, cores behind them, quota."""
+    allowed = _allowed(root)
+    online = read_text(root / CPUS / "online")
+    siblings = {_siblings(cpu, root) for cpu in allowed}
+    known = None not in siblings
+    return Cores(
+        logical=len(number_list(online)) if online else os.cpu_count() or 1,
+        allowed=allowed,
+        physical=len(siblings) if known else None,
+        quota=_cpu_quota(root),
+        reason="" if known else NO_TREE,
+    )
+
+
+def _cpu_quota(root: Path) -> float | None:
+    quotas = []
+    for folder in group_folders("cpu", root):
+        text = read_text(folder / "cpu.max") or " ".join(
+            read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")
+        )
+        words = text.split()
+        if len(words) == 2 and words[0] not in ("max", "-1"):
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def caches(root: Path = ROOT) -> tuple[Cache, ...] | None:
+    """Give the caches seen from the first allowed CPU, nearest first; None where unknown."""
+    folder = root / CPUS / f"cpu{_allowed(root)[0]}/cache"
+    found = []
+    for index in sorted(folder.glob("index*")):
+        texts = {
+            name: read_text(index / name) or ""
+            for name in ("level", "type", "size", "shared_number_list")
+        }
+        size = cache_bytes(texts["size"])
+        if size and texts["level"]:
+            shared = len(number_list(texts["shared_number_list"])) or 1
+            found.append(Cache(int(texts["level"]), texts["type"].lower(), size, shared))
+    return tuple(found) or None
+
+
+def last_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int | None:
+    """Give the bytes of all last-level caches that `cpus` reach together; None where unknown."""
+    seen: dict[tuple[int, str], int] = {}
+    for cpu in cpus:
+        for index in (root / CPUS / f"cpu{cpu}/cache").glob("index*"):
+            level = int(read_text(index / "level") or 0)
+            size = cache_bytes(read_text(index / "size") or "")
+            seen[level, read_text(index / "shared_number_list") or str(cpu)] = size
+    last = max((level for level, _ in seen), default=0)
+    return sum(size for (level, _), size in seen.items() if level == last) or None
+
+
+def default_threads(root: Path = ROOT, processes: int = 1) -> int:
+    """Give the threads of each of some processes: one a physical core, within the quota."""
+    found = cores(root)
+    threads = found.physical or len(found.allowed)
+    return max(1, min(threads, int(found.quota or threads)) // processes)
+
+
+def check_cpus(threads: int, processes: int = 1, root: Path = ROOT) -> None:
+    """Raise `InputError` for less than a thread, and more than one for each allowed CPU."""
+    allowed = len(_allowed(root))
+    if not 1 <= threads <= allowed:
+        raise InputError(f"threads: {threads} is not in 1..{allowed}, the CPUs allowed here")
+    if processes * threads > allowed:
+        raise InputError(
+            f"{processes} processes x {threads} threads need {processes * threads} CPUs; "
+            f"{allowed} are allowed here"
+        )
+
+
+def choose_cpus(
+    threads: int, root: Path = ROOT, process: int = 0, processes: int = 1
+) -> tuple[int, ...]:
+    """Give `threads` allowed CPUs: different physical cores first, one socket before the next.
+
+    They are those of one `process` of several on this machine, which share none. Raises
+    `InputError` for fewer than one thread, or more than there are allowed CPUs.
+    """
+    check_cpus(threads, processes, root)
+    allowed = _allowed(root)
+
+    def order(cpu: int) -> tuple[int, int, int]:
+        siblings = _siblings(cpu, root) or (cpu,)
+        rank = [other for other in siblings if other in allowed].index(cpu)
+        socket_text = read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id") or "0"
+        return rank, int(socket_text), cpu
+
+    first = process * threads
+    return tuple(sorted(sorted(allowed, key=order)[first : first + threads]))
+
+
+def bind_threads(threads: int, process: int = 0, processes: int = 1) -> tuple[int, ...]:
+    """Bind this process to `threads` CPUs, tell it to the libraries, and give the CPUs.
+
+    They are no other's of the `processes` on this machine. Raises `InputError` where the system
+    says that the process has not got them.
+
+    Some libraries read the variables (OpenMP, BLAS), others count the CPUs of the affinity mask
+    (XLA), and all of them once, when they are loaded: raises `RuntimeError` where one already is.
+    Where the system cannot bind, only the variables are set and the answer is empty.
+    """
+    loaded = [name for name in FRAMEWORKS if name in sys.modules]
+    if loaded:
+        raise RuntimeError(f"threads must be bound before {loaded[0]} is imported")
+    cpus = choose_cpus(threads, process=process, processes=processes)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)), OMP_DYNAMIC="FALSE")
+    if not hasattr(os, "sched_setaffinity"):
+        return ()
+    os.sched_setaffinity(0, cpus)
+    if (found := os.sched_getaffinity(0)) != set(cpus):
+        raise InputError(f"asked for the CPUs {cpus}, the system gave {tuple(sorted(found))}")
+    return cpus
