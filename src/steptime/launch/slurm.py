@@ -14,10 +14,12 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.core.errors import InputError, shorten
+from steptime.measure.procfs import number_list
 
 
 class SlurmError(Exception):
@@ -183,7 +185,7 @@ def _ended(name: str, state: str, code: str) -> Iterator[tuple[tuple[str, int], 
     if not found or state not in OVER:
         return
     exit_code, number = (int(part) for part in code.split(":"))
-    for index in _numbers(found[2]):
+    for index in number_list(found[2]):
         yield (found[1], index), Ended(f"{found[1]}_{index}", state, exit_code, number)
 
 
@@ -216,7 +218,7 @@ def cpus_of(details: str, node: str) -> set[int]:
     """Give the CPUs that `scontrol show job --details` says a job has on a node."""
     for nodes, cpus in re.findall(r"\bNodes=(\S+) CPU_IDs=([\d,-]+)", details):
         if node in nodes_of(nodes):
-            return set(_numbers(cpus))
+            return set(number_list(cpus))
     return set()
 
 
@@ -228,24 +230,15 @@ def nodes_of(text: str) -> set[str]:
             found.add(prefix)
         for part in filter(None, ranges.split(",")):
             width = len(part.partition("-")[0])
-            found |= {f"{prefix}{number:0{width}}{suffix}" for number in _numbers(part)}
+            found |= {f"{prefix}{number:0{width}}{suffix}" for number in number_list(part)}
     return found
-
-
-def _numbers(text: str) -> Iterator[int]:
-    """Give the numbers of `3-5,7`."""
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
 
 
 def _tried(command: Sequence[str]) -> str:
     """Give what a command says, "" where the scheduler has forgotten or keeps no accounts."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+    with suppress(InputError, SlurmError):
+        return _run(command)
+    return ""
 
 
 def _run(command: Sequence[str]) -> str:
