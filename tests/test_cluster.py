@@ -273,7 +273,7 @@ def _began(submission: Submission, number: int, cells: int = 1, restart: int = 0
 def _printed(submission: Submission, number: int, text: str) -> None:
     line = next(
         line
-        for line in cluster.sent(submission)
+        for line in manifest.submitted(submission)
         if line["first"] <= number < line["first"] + line["tasks"]
     )
     path = submission.folder / "logs" / f"{line['job']}_{number - line['first']}.out"
@@ -429,6 +429,17 @@ def test_a_kill_for_memory_is_oom_only_of_the_cell_in_flight(
     assert len(cluster.collect(out, _ignore)) == 4
 
 
+def test_what_is_final_when_it_is_collected_is_not_sent_again(
+    sent: Submission, slurm: Path, out: Path
+) -> None:
+    _began(sent, 0)
+    _printed(sent, 0, "steptime: begun 7\nerror: Exceeded job memory limit")
+    fake_slurm.set_state(slurm, "FAILED")
+    cells = [visit.cell for visit in _visits()]
+    again = cluster.send(Request("small", cells, out, How()), _ignore)
+    assert (again["collected"], again["done_before"], again["submitted"]) == (12, 1, 11)
+
+
 def test_only_the_last_start_of_a_job_says_why(sent: Submission, slurm: Path, out: Path) -> None:
     text = "steptime: begun 7\nDUE TO PREEMPTION\nsteptime: begun 7\nSegmentation fault"
     _printed(sent, 0, text)
@@ -495,7 +506,7 @@ def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     assert task.main([str(sent.folder), "0"]) == 0
     assert len(store.load(out, _ignore)) == len(records), "all was done"
-    fake = cluster.standings(out, _ignore)
+    fake = cluster.look(out, _ignore).standings
     assert Counter(one.word for one in fake) == {"done": 4, "queued": 8}
 
 

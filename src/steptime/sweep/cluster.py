@@ -46,32 +46,43 @@ class Standing:
     queued: slurm.Queued | None = None
 
 
-def standings(out: Path, warn: Warn) -> list[Standing]:
+@dataclass(frozen=True)
+class Look:
+    """What one look at a folder and at Slurm shows: where every visit stands, and all records."""
+
+    standings: tuple[Standing, ...]
+    records: tuple[Record, ...]
+
+    @property
+    def lost(self) -> list[Standing]:
+        """The visits whose job is over and that have no record."""
+        return [one for one in self.standings if one.word == "failed" and one.record is None]
+
+
+def look(out: Path, warn: Warn) -> Look:
     """Give where every visit stands that was ever submitted from `out`, its last time."""
     every = manifest.submissions(out)
-    names = [name for submission in every for name, *_ in _arrays(submission)]
-    live = slurm.queued(names)  # before the records: a task that ends meanwhile has them all
-    records = _own_records(store.load(out, warn, required=False))
+    live = slurm.queued(_names(every))  # before the records: a task that ends meanwhile has them
+    records = store.load(out, warn, required=False)
+    own = _own_records(records)
     found: dict[str, Standing] = {}
     for submission in every:
-        known = {line["first"] for line in sent(submission)}
-        at = {
-            first + i: (name, i)
-            for name, first, tasks in _arrays(submission)
+        taken = manifest.taken(submission)
+        names = {
+            first + i: (array_name(submission, first), i)
+            for _, _, first, tasks in submission.arrays()
             for i in range(tasks)
-            if first in known or (name, i) in live
         }
         for task, _, visits in submission.tasks():
-            queued = live.get(at[task]) if task in at else None
+            queued = live.get(names[task])
             began = _in_flight(submission, task) if queued and queued.running else ""
             for visit in visits:
-                record = records.get((submission.folder.name, visit.id))
+                record = own.get((submission.folder.name, visit.id))
                 if record and record.env.get("again"):
                     record = None  # its job was started again: that start decides
-                found.pop(visit.id, None)
-                word = _word(record, queued, task in at, visit.id == began)
+                word = _word(record, queued, task in taken, visit.id == began)
                 found[visit.id] = Standing(visit, submission, task, word, record, queued)
-    return list(found.values())
+    return Look(tuple(found.values()), tuple(records))
 
 
 def _word(record: Record | None, queued: slurm.Queued | None, sent: bool, began: bool) -> str:
@@ -91,32 +102,27 @@ def _own_records(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
     }
 
 
-def _arrays(submission: Submission) -> list[tuple[str, int, int]]:
-    """Give the arrays of a submission: name, first task, how many."""
-    return [
-        (array_name(submission, first), first, tasks) for _, _, first, tasks in submission.arrays()
-    ]
-
-
-def sent(submission: Submission) -> list[dict[str, Any]]:
-    """Give the arrays that the scheduler is known to have taken: job, first task, how many."""
-    return manifest.read_lines(submission.folder / manifest.SUBMITTED)
+def _names(every: Iterable[Submission]) -> list[str]:
+    """Give the names of all arrays."""
+    return [array_name(one, first) for one in every for _, _, first, _ in one.arrays()]
 
 
 def _in_flight(submission: Submission, task: int) -> str:
     """Give the id of the cell that a running task began last."""
-    begun = [line["cell"] for line in progress_of(submission, task) if "cell" in line]
-    return begun[-1] if begun else ""
+    return (manifest.begun(progress_of(submission, task)) or [""])[-1]
 
 
 def collect(out: Path, warn: Warn) -> list[Record]:
     """Write a record of every visit whose job is over without one, and give these records."""
-    lost = [one for one in standings(out, warn) if one.word == "failed" and one.record is None]
-    if not lost:
+    return _collected(out, look(out, warn))
+
+
+def _collected(out: Path, seen: Look) -> list[Record]:
+    if not seen.lost:
         return []
-    ends = _ends(lost)
+    ends = _ends(seen.lost)
     written = []
-    for one in lost:
+    for one in seen.lost:
         death = ends[one.submission.folder, one.task].death(one.visit)
         record = lost_record(one.visit, one.submission.how, death)
         env = {**record.env, "submission": one.submission.folder.name}
@@ -129,22 +135,17 @@ def collect(out: Path, warn: Warn) -> list[Record]:
 def _ends(lost: Iterable[Standing]) -> Ends:
     """Give how the tasks of lost visits ended, asking the scheduler once."""
     tasks = {(one.submission.folder, one.task): one.submission for one in lost}
-    lines = {submission.folder: sent(submission) for submission in tasks.values()}
-    every = [line for of_one in lines.values() for line in of_one]
-    if not every:
-        return {key: end_of(submission, key[1], None) for key, submission in tasks.items()}
-    began = min(datetime.fromisoformat(line["at"]) for line in every)
-    since = began.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
-    known = slurm.ended([line["job"] for line in every], since)
-    jobs = {
-        (folder, line["first"] + i): (line["job"], i)
-        for folder, of_one in lines.items()
-        for line in of_one
-        for i in range(line["tasks"])
-    }
+    submissions = {submission.folder: submission for submission in tasks.values()}
+    lines = [line for one in submissions.values() for line in manifest.submitted(one)]
+    known: Mapping[tuple[str, int], slurm.Ended] = {}
+    if lines:
+        began = min(datetime.fromisoformat(line["at"]) for line in lines)
+        since = began.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+        known = slurm.ended([line["job"] for line in lines], since)
+    jobs = {folder: manifest.taken(one) for folder, one in submissions.items()}
     return {
-        key: end_of(submission, key[1], known.get(jobs.get(key, ("", 0))))
-        for key, submission in tasks.items()
+        (folder, task): end_of(submission, task, known.get(jobs[folder].get(task, ("", 0))))
+        for (folder, task), submission in tasks.items()
     }
 
 
@@ -158,26 +159,20 @@ class Missing:
     visits: tuple[Visit, ...]
 
 
-def missing(request: Request, warn: Warn) -> Missing:
+def missing(request: Request, seen: Look) -> Missing:
     """Give what to submit: the wanted less what has a final record and what waits or runs.
 
     What must fit and is known not to is not wanted.
     """
-    out, how, retry, force = request.out, request.how, request.retry, request.force
-    final = set() if force else set(DONE) - set(retry)
-    at: dict[str, Standing] = {one.visit.id: one for one in standings(out, warn)}
-    known = {
-        record.env["cell"]: record.status
-        for record in store.load(out, warn, required=False)
-        if "cell" in record.env
-    }
+    final = set() if request.force else set(DONE) - set(request.retry)
+    live = {one.visit.id for one in seen.standings if one.word in {"queued", "running"}}
+    known = {one.env["cell"]: one.status for one in seen.records if "cell" in one.env}
     visits, done, in_flight = [], 0, 0
     cells = [cell for cell in request.cells if fits(cell)] if request.must_fit else request.cells
     for round_ in range(request.rounds):
         for cell in cells:
-            visit = Visit(cell.id(how.runs, round_), cell, round_)
-            standing = at.get(visit.id)
-            if standing and standing.word in {"queued", "running"}:
+            visit = Visit(cell.id(request.how.runs, round_), cell, round_)
+            if visit.id in live:
                 in_flight += 1
             elif known.get(visit.id) in final:
                 done += 1
@@ -190,23 +185,23 @@ def send(request: Request, warn: Warn) -> dict[str, Any]:
     """Submit what a folder lacks, and give what happened as JSON values."""
     out = request.out
     with store.exclusive(out):
-        lost = collect(out, warn)
-        found = missing(request, warn)
+        seen = look(out, warn)
+        lost = _collected(out, seen)
+        seen = replace(seen, records=(*seen.records, *lost))
+        found = missing(request, seen)
         with store.open_writer(out) as writer:
-            known = store.load(out, warn, required=False)
-            predict(request.cells, request, writer, known, warn)
+            predict(request.cells, request, writer, seen.records, warn)
         document = counts(request, found) | {"collected": len(lost)}
         if not found.visits:
             return document | {"submitted": 0, "unsent": 0, "tasks": 0, "jobs": [], "folder": None}
         submission = submit(request, found.visits, warn)
-    taken = sent(submission)
-    tasks = {line["first"] + i for line in taken for i in range(line["tasks"])}
+    tasks = manifest.taken(submission)
     submitted = sum(len(visits) for task, _, visits in submission.tasks() if task in tasks)
     return document | {
         "submitted": submitted,
         "unsent": len(found.visits) - submitted,
         "tasks": len(tasks),
-        "jobs": [line["job"] for line in taken],
+        "jobs": list(dict.fromkeys(job for job, _ in tasks.values())),
         "folder": str(submission.folder),
     }
 
@@ -270,8 +265,8 @@ def submit(request: Request, visits: Iterable[Visit], warn: Warn) -> Submission:
 
 def cancel(out: Path) -> list[str]:
     """Cancel every array of this folder that waits or runs, and give the job ids."""
-    names = [name for one in manifest.submissions(out) for name, *_ in _arrays(one)]
-    jobs = list(dict.fromkeys(one.array for one in slurm.queued(names).values()))
+    live = slurm.queued(_names(manifest.submissions(out)))
+    jobs = list(dict.fromkeys(one.array for one in live.values()))
     if jobs:
         slurm.cancel(jobs)
     return jobs
@@ -279,9 +274,8 @@ def cancel(out: Path) -> list[str]:
 
 def status(out: Path, warn: Warn) -> dict[str, Any]:
     """Give how many cells of this folder stand where, and why those that failed did, as JSON."""
-    found = standings(out, warn)
-    lost = [one for one in found if one.word == "failed" and one.record is None]
-    ends = _ends(lost)
+    seen = look(out, warn)
+    found, ends = seen.standings, _ends(seen.lost)
     counts = {word: sum(one.word == word for one in found) for word in WORDS}
     statuses: dict[str, int] = {}
     causes: dict[str, int] = {}

@@ -55,11 +55,11 @@ def cause_of_output(text: str) -> str:
 
 def outputs(submission: Submission, task: int) -> list[str]:
     """Give the end of what a task printed, one text for each time that it was started."""
-    found = ""
-    for line in manifest.read_lines(submission.folder / manifest.SUBMITTED):
-        if line["first"] <= task < line["first"] + line["tasks"]:
-            name = f"{line['job']}_{task - line['first']}.out"
-            found += _end_of(submission.folder / "logs" / name)
+    taken = manifest.taken(submission)
+    if task not in taken:
+        return []
+    job, index = taken[task]
+    found = _end_of(submission.folder / "logs" / f"{job}_{index}.out")
     return found.split(BEGUN)[1:] if BEGUN in found else [found] if found else []
 
 
@@ -106,7 +106,7 @@ def end_of(submission: Submission, task: int, ended: Ended | None) -> End:
     if by_state == "crashed" and printed and READY not in printed[-1]:
         by_state = "bad-config"  # what comes before the first cell ended the script
     cause = said or by_state or never or "vanished"
-    return End(cause, ended, tuple(line["cell"] for line in lines if "cell" in line))
+    return End(cause, ended, tuple(manifest.begun(lines)))
 
 
 def progress_of(submission: Submission, task: int) -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -128,11 +128,12 @@ def packed(visits: Iterable[Visit]) -> tuple[list[Visit], list[Job]]:
 def compose(out: Path, how: How, visits: Iterable[Visit], largest: int) -> Submission:
     """Give the next submission beside the records in `out`; nothing is written yet."""
     ordered, jobs = packed(visits)
-    token = secrets.token_hex(6)
-    plain = Submission(Path(), token, how, tuple(jobs), tuple(ordered), largest)
-    digest = hashlib.sha256("".join(_texts(replace(plain, token=""))).encode()).hexdigest()[:8]
+    plain = Submission(Path(), "", how, tuple(jobs), tuple(ordered), largest)
+    content = _plan(plain) + "".join(visit.id for visit in ordered)  # an id is a hash of its cell
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     number = 1 + max((int(path.name.partition("-")[0]) for path in folders(out)), default=0)
-    return replace(plain, folder=(out / FOLDER / f"{number:03}-{digest}").absolute())
+    folder = (out / FOLDER / f"{number:03}-{digest}").absolute()
+    return replace(plain, folder=folder, token=secrets.token_hex(6))
 
 
 def write(submission: Submission, python: str) -> None:
@@ -140,15 +141,16 @@ def write(submission: Submission, python: str) -> None:
     folder = submission.folder
     for part in ("logs", "progress"):
         (folder / part).mkdir(parents=True)
-    plan, cells = _texts(submission)
+    cells = "".join(json.dumps(_visit_to_json(visit)) + "\n" for visit in submission.visits)
     (folder / "cells.jsonl").write_text(cells, encoding="utf-8")
     for i, job in enumerate(submission.jobs):
         (folder / script_name(i)).write_text(job_script(submission, job, python), encoding="utf-8")
+    plan = _plan(submission)
     (folder / "plan.json").write_text(plan, encoding="utf-8")  # last: now the folder is whole
 
 
-def _texts(submission: Submission) -> tuple[str, str]:
-    """Give the texts of the plan and of the cells."""
+def _plan(submission: Submission) -> str:
+    """Give the text of all but the cells."""
     jobs = [_job_to_json(job) for job in submission.jobs]
     plan = {
         "token": submission.token,
@@ -156,8 +158,7 @@ def _texts(submission: Submission) -> tuple[str, str]:
         "largest": submission.largest,
         "jobs": jobs,
     }
-    cells = "".join(json.dumps(_visit_to_json(visit)) + "\n" for visit in submission.visits)
-    return json.dumps(plan, indent=1), cells
+    return json.dumps(plan, indent=1)
 
 
 def job_script(submission: Submission, job: Job, python: str) -> str:
@@ -176,6 +177,25 @@ def note_submitted(submission: Submission, first: int, tasks: int, job: str) -> 
     at = datetime.now(UTC).isoformat(timespec="seconds")
     line = {"first": first, "tasks": tasks, "job": job, "at": at}
     append_line(submission.folder / SUBMITTED, line)
+
+
+def submitted(submission: Submission) -> list[dict[str, Any]]:
+    """Give the arrays that the scheduler is known to have taken: job, first task, how many."""
+    return read_lines(submission.folder / SUBMITTED)
+
+
+def taken(submission: Submission) -> dict[int, tuple[str, int]]:
+    """Give the tasks of these arrays: the id of the job, and the place in it."""
+    return {
+        line["first"] + i: (line["job"], i)
+        for line in submitted(submission)
+        for i in range(line["tasks"])
+    }
+
+
+def begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Give the ids of the cells that a task began, as its progress tells them."""
+    return [line["cell"] for line in lines if "cell" in line]
 
 
 def folders(out: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from steptime.core.hardware import Device
 from steptime.core.record import Quantity
 from steptime.count import peak_memory_bytes
 from steptime.launch.slurm import DEFAULT_LARGEST
-from steptime.sweep.cluster import Warn, counts, missing
+from steptime.sweep.cluster import Warn, counts, look, missing
 from steptime.sweep.manifest import Job, Visit, compose, job_script
 from steptime.sweep.predictions import predictions
 from steptime.sweep.run import How, Request
@@ -107,7 +107,7 @@ def rows(outlooks: Iterable[Outlook]) -> Iterator[dict[str, Any]]:
 
 def preview(request: Request, warn: Warn) -> dict[str, Any]:
     """Give what would be submitted, with the scripts and what it would take, as JSON values."""
-    found = missing(request, warn)
+    found = missing(request, look(request.out, warn))
     submission = compose(request.out, request.how, found.visits, DEFAULT_LARGEST)
     outlooks = [
         outlook(job, submission.visits[job.slices[0][0] : job.slices[-1][1]], request.how)

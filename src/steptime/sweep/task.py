@@ -147,7 +147,7 @@ def _left(
     before: list[dict[str, Any]] = []
     for earlier in range(restart):
         before = manifest.read_lines(_progress(submission, number, earlier))
-        in_flight = [line["cell"] for line in before if "cell" in line][-1:]
+        in_flight = manifest.begun(before)[-1:]
         deaths += in_flight
     left = []
     for visit in visits:
