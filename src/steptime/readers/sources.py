@@ -25,6 +25,7 @@ MOST_BYTES = 2_000_000_000  # of all members of an archive
 MOST_FILES = 100_000
 HEAD_BYTES = 16_384
 
+Stream = IO[bytes] | gzip.GzipFile
 _BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
 
 
@@ -101,10 +102,10 @@ def _file(path: Path, name: str) -> Iterator[Source | Unread]:
         yield Unread(name, None, f"cannot be read: {_reason(error)}")
 
 
-def _opened(file: IO[bytes], head: bytes, name: str) -> Iterator[Source | Unread]:
+def _opened(file: Stream, head: bytes, name: str) -> Iterator[Source | Unread]:
     packed = head.startswith(b"\x1f\x8b")
     if packed:
-        file = gzip.open(file)  # type: ignore[assignment]  # noqa: SIM115  # the caller closes it
+        file = gzip.GzipFile(fileobj=file)
         head = file.read(HEAD_BYTES)
         file.seek(0)
     if _is_tar(head):
@@ -123,7 +124,7 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
-def _members(file: IO[bytes], archive_name: str) -> Iterator[Source | Unread]:
+def _members(file: Stream, archive_name: str) -> Iterator[Source | Unread]:
     total = 0
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for number, member in enumerate(archive, start=1):
@@ -141,13 +142,13 @@ def _members(file: IO[bytes], archive_name: str) -> Iterator[Source | Unread]:
                 yield _content(content, name, archive_name)
 
 
-def _content(file: IO[bytes], name: str, archive: str = "") -> Source | Unread:
+def _content(file: Stream, name: str, archive: str = "") -> Source | Unread:
     content = file.read(LARGEST_BYTES + 1)
     if len(content) > LARGEST_BYTES:
         return Unread(name, None, f"holds more than {LARGEST_BYTES} bytes")
     if content.startswith(b"\x1f\x8b"):  # a gzip file of an archive
-        unpacked = gzip.open(io.BytesIO(content))  # noqa: SIM115  # of memory, nothing to close
-        return _content(unpacked, name.removesuffix(".gz"), archive)  # type: ignore[arg-type]
+        unpacked = gzip.GzipFile(fileobj=io.BytesIO(content))
+        return _content(unpacked, name.removesuffix(".gz"), archive)
     if archive and _is_tar(content):
         return Unread(name, None, "an archive within an archive")
     return Source(name, content, archive)
