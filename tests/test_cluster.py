@@ -31,6 +31,7 @@ from steptime.sweep.experiment import check_experiment
 from steptime.sweep.lost import FOR_MEMORY, OUTPUT, cause_of_output
 from steptime.sweep.manifest import Submission, Visit, packed
 from steptime.sweep.run import How, Request
+from steptime.sweep.site import fits
 
 GOLDEN = Path(__file__).parent / "golden"
 EXPERIMENT: dict[str, Any] = {
@@ -79,6 +80,7 @@ def _answer(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -
     return json.loads(capsys.readouterr().out)
 
 
+LARGE = {"family": "fc", "layers": 4, "nodes": 49152, "inputs": 8, "outputs": 4}
 SCRIPTS = {
     "job-plain": Need(Allocation(), 1, 1),
     "job-full": Need(
@@ -547,7 +549,7 @@ def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(
     tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = {**EXPERIMENT, "budget_s": 10}
-    large = {"family": "fc", "layers": 4, "nodes": 49152, "inputs": 8, "outputs": 4, "batch": 2}
+    large = {**LARGE, "batch": 2}
     table["networks"] = [*EXPERIMENT["networks"], large]
     file = tmp_path / "large.json"
     file.write_text(json.dumps(table))
@@ -578,7 +580,7 @@ def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(
 def test_what_must_fit_and_is_known_not_to_is_left_out(
     tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    large = {"family": "fc", "layers": 4, "nodes": 49152, "inputs": 8, "outputs": 4, "batch": 2}
+    large = {**LARGE, "batch": 2}
     for slurm, left in (
         ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 1), ({"memory_GB": 8}, 0), ({}, 1),
     ):  # fmt: skip
@@ -588,6 +590,17 @@ def test_what_must_fit_and_is_known_not_to_is_left_out(
         file.write_text(json.dumps(table))
         seen = _answer(capsys, "sweep", file, "--out", out, "--launcher", "slurm", "--dry-run")
         assert seen["cells"] == left, slurm
+
+
+def test_a_node_needs_room_for_all_of_its_processes_and_none_is_counted_for_shards() -> None:
+    (alone,) = _visits(batch=2, networks=[LARGE], slurm={"memory_GB": 60})
+    (two,) = _visits(batch=2, networks=[LARGE], slurm={"memory_GB": 60}, replicas=2)
+    apart = {"memory_GB": 60, "replicas_per_node": 1}
+    (nodes,) = _visits(batch=2, networks=[LARGE], slurm=apart, replicas=2)
+    (shards,) = _visits(
+        batch=2, networks=[LARGE], slurm={"memory_GB": 1}, replicas=2, strategy="sharded"
+    )
+    assert [fits(one.cell) for one in (alone, two, nodes, shards)] == [True, False, True, True]
 
 
 def test_every_status_has_a_word_for_trying_again() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.workload import Workload
-from steptime.count import Count, count
+from steptime.count import Count, count, peak_memory_bytes
 from steptime.launch.allocation import Allocation
 from steptime.measure.contract import Options, meaningful, method
 from steptime.models.family import resolve
@@ -67,6 +67,17 @@ class Cell:
         table = {"workload": self.workload.key, "backend": self.backend, "round": round_}
         table |= {"device": self.options.device, "seed": self.options.seed, "options": options}
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def needed_bytes(cell: Cell, processes: int) -> int:
+    """Give the memory that a cell needs of one device, or of a machine that runs so many processes.
+
+    It is 0 where it is not counted (shards).
+    """
+    if cell.options.strategy == "sharded":
+        return 0
+    together = processes if cell.options.device == "cpu" else 1
+    return together * peak_memory_bytes(build_step(cell.workload))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from steptime.core.record import Record
@@ -17,7 +16,7 @@ from steptime.launch.slurm import Ended
 from steptime.measure.contract import method
 from steptime.sweep import manifest
 from steptime.sweep.manifest import Submission, Visit
-from steptime.sweep.run import How
+from steptime.sweep.run import How, unmeasured
 from steptime.sweep.site import UNKNOWN, platform_of
 
 FOR_MEMORY = "killed for memory"
@@ -121,15 +120,6 @@ def progress_of(submission: Submission, task: int) -> list[dict[str, str]]:
 def lost_record(visit: Visit, how: How, death: Death) -> Record:
     """Give the record of a visit that no worker answered for."""
     cell = visit.cell
-    return Record(
-        origin="measured",
-        method=method(cell.backend, UNKNOWN, cell.options, how.runs),
-        workload=cell.workload,
-        platform=platform_of(cell.options.gpu),
-        quantities={},
-        status=death.status,
-        cause=death.cause,
-        note=death.note,
-        env={"cell": visit.id, "round": visit.round, "budget_s": how.budget_s},
-        taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    unknown = method(cell.backend, UNKNOWN, cell.options, how.runs)
+    env = {"cell": visit.id, "round": visit.round, "budget_s": how.budget_s}
+    return unmeasured(cell, unknown, platform_of(cell.options.gpu), death, env)

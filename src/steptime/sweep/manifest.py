@@ -30,6 +30,7 @@ from steptime.launch.script import Need, script
 from steptime.measure.contract import Options
 from steptime.sweep.cells import Cell
 from steptime.sweep.run import How
+from steptime.sweep.site import need_of
 
 FOLDER = "slurm"
 SUBMITTED = "submitted.jsonl"
@@ -104,10 +105,7 @@ def packed(visits: Iterable[Visit]) -> tuple[list[Visit], list[Job]]:
     """
     by_need: dict[Need, list[Visit]] = {}
     for visit in visits:
-        allocation = visit.cell.allocation or Allocation()
-        cores = allocation.cpus or visit.cell.options.threads or 1
-        need = Need(allocation, visit.cell.workload.plan.data, cores)
-        by_need.setdefault(need, []).append(visit)
+        by_need.setdefault(need_of(visit.cell), []).append(visit)
     ordered: list[Visit] = []
     jobs: list[Job] = []
     first_task = 0

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from steptime.build import build_step
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.record import Quantity
-from steptime.count import peak_memory_bytes
 from steptime.launch.slurm import DEFAULT_LARGEST
+from steptime.sweep.cells import needed_bytes
 from steptime.sweep.cluster import Warn, counts, look, missing
 from steptime.sweep.manifest import Job, Visit, compose, job_script
 from steptime.sweep.predictions import predictions
@@ -52,7 +51,7 @@ def outlook(job: Job, visits: Iterable[Visit], how: How) -> Outlook:
     own = list(visits)
     device = device_of(job.need.allocation.gpu[0])
     has_bytes = memory_bytes(job.need.allocation)
-    needs = [peak_memory_bytes(build_step(visit.cell.workload)) for visit in own]
+    needs = [needed_bytes(visit.cell, job.need.processes_per_node) for visit in own]
     too_large = tuple(
         (visit, need, has_bytes)
         for visit, need in zip(own, needs, strict=True)

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from steptime import catalog, store
-from steptime.build import build_step
 from steptime.core.errors import InputError
-from steptime.core.record import Quantity, Record, record_from_json
+from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
-from steptime.count import peak_memory_bytes
 from steptime.launch.local import Death, Worker, WorkerDiedError
 from steptime.measure import cpus, ranks
-from steptime.sweep.cells import Cell
+from steptime.sweep.cells import Cell, needed_bytes
 from steptime.sweep.predictions import predict_cells
 from steptime.sweep.workers import Place, Where, Workers, place_of, where
 
@@ -97,16 +95,24 @@ def _measure_once(workers: Workers, worker: Worker, cell: Cell, how: How, round_
 
 
 def _unmeasured(cell: Cell, place: Place, how: How, round_: int, death: Death) -> Record:
+    env = {"round": round_, "threads": place.threads, "budget_s": how.budget_s}
+    return unmeasured(cell, place.method(cell, how.runs), place.platform, death, env)
+
+
+def unmeasured(
+    cell: Cell, how_measured: Method, platform: str, death: Death, env: Mapping[str, Any]
+) -> Record:
+    """Give the record of a cell that has no number, and why."""
     return Record(
         origin="measured",
-        method=place.method(cell, how.runs),
+        method=how_measured,
         workload=cell.workload,
-        platform=place.platform,
+        platform=platform,
         quantities={},
         status=death.status,
         cause=death.cause,
         note=death.note,
-        env={"round": round_, "threads": place.threads, "budget_s": how.budget_s},
+        env=env,
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -253,13 +259,9 @@ def _places(workers: Workers, cells: Iterable[Cell]) -> dict[Where, Place]:
 
 
 def _needed_bytes(cell: Cell) -> float:
-    """Give the memory that a cell needs on its device, 0 where that is not counted (shards)."""
-    if cell.options.strategy == "sharded":
-        return 0
+    """Give the memory that a cell needs of this machine or one of its devices."""
     rank = ranks.here()
-    processes = cell.workload.plan.data if rank.size == 1 else rank.local_size
-    here = processes if cell.options.device == "cpu" else 1
-    return here * peak_memory_bytes(build_step(cell.workload))
+    return needed_bytes(cell, cell.workload.plan.data if rank.size == 1 else rank.local_size)
 
 
 def _fits(cell: Cell, place: Place) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from steptime import catalog
-from steptime.build import build_step
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
-from steptime.count import peak_memory_bytes
 from steptime.launch.allocation import Allocation
-from steptime.sweep.cells import Cell
+from steptime.launch.script import Need
+from steptime.sweep.cells import Cell, needed_bytes
 
 UNKNOWN = "unknown"
 
@@ -38,5 +37,13 @@ def memory_bytes(allocation: Allocation) -> float | None:
 
 def fits(cell: Cell) -> bool:
     """Whether a cell is predicted to fit, or nothing is known of the memory."""
-    has = memory_bytes(cell.allocation or Allocation())
-    return has is None or peak_memory_bytes(build_step(cell.workload)) <= has
+    need = need_of(cell)
+    has = memory_bytes(need.allocation)
+    return has is None or needed_bytes(cell, need.processes_per_node) <= has
+
+
+def need_of(cell: Cell) -> Need:
+    """Give what a cell needs of a cluster."""
+    allocation = cell.allocation or Allocation()
+    cores = allocation.cpus or cell.options.threads or 1
+    return Need(allocation, cell.workload.plan.data, cores)
