@@ -14,7 +14,7 @@ from steptime.core.record import Record
 
 Row = dict[str, Any]
 
-COLUMNS = (
+MAIN = (
     "mean_speed",
     "Mean_Time_Per_Step",
     "speed_uncertainty",
@@ -31,6 +31,9 @@ COLUMNS = (
     "loaders",
     "status",
     "mean_speed_corrected",
+)
+COLUMNS = (
+    *MAIN,
     "global_batch",
     "replicas",
     "accuracy",
@@ -97,15 +100,15 @@ def _row(record: Record) -> Row:
 
 def _speeds(record: Record) -> Row:
     step = record.quantities.get("step_s")
-    each = batch_of(record)
-    batch = (each or 0) * record.workload.plan.data
+    known = batch_of(record) is not None
+    batch = record.workload.global_batch
     row: Row = {
         "mean_speed": _value(record, "published_speed_per_s"),
         "Mean_Time_Per_Step": step.value if step else None,
         "speed_uncertainty": _value(record, "published_speed_uncertainty_per_s"),
         "Speed_Jitter": _value(record, "published_speed_jitter_per_s"),
-        "mean_speed_corrected": batch / step.value if step and step.value and each else None,
-        "global_batch": batch if step and each else None,
+        "mean_speed_corrected": batch / step.value if step and step.value and known else None,
+        "global_batch": batch if step and known else None,
     }
     if step and step.samples:
         summary = summarize(step, batch)
@@ -162,7 +165,7 @@ def _bar(record: Record, row: Row) -> Row | None:
     step = record.quantities.get("step_s")
     if step is None or not row["mean_speed_corrected"]:
         return None
-    batch = record.workload.batch_per_replica * record.workload.plan.data
+    batch = record.workload.global_batch
     if step.samples:
         summary = summarize(step, batch)
         ends = (summary.low_s, summary.high_s)

@@ -20,7 +20,7 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
     """
     workload = record.workload
     replicas = workload.plan.data
-    examples = replicas * workload.batch_per_replica
+    examples = workload.global_batch
     document: dict[str, Any] = {
         "status": record.status,
         "cause": record.cause,

@@ -82,7 +82,7 @@ def pooled(records: Sequence[Record]) -> Summary | None:
     workload = records[0].workload
     samples = [sample for run in found for sample in run]
     of_run = [index for index, run in enumerate(found) for _ in run]
-    return summarize_steps(samples, of_run, workload.batch_per_replica * workload.plan.data)
+    return summarize_steps(samples, of_run, workload.global_batch)
 
 
 def _row(name: str, tried: Sequence[Record], predicted: Record | None) -> Row:

@@ -124,10 +124,9 @@ def _step(record: Record) -> dict[str, Any]:
     quantity = record.quantities.get("step_s")
     if quantity is None:
         return {}
-    each = batch_of(record)
-    batch = (each or 0) * record.workload.plan.data
+    batch = record.workload.global_batch
     if not quantity.samples:
-        speed = batch / quantity.value if quantity.value and each else None
+        speed = batch / quantity.value if quantity.value and batch_of(record) else None
         return {
             "step_s": quantity.value,
             "step_s_low": quantity.low,

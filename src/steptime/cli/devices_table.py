@@ -15,22 +15,7 @@ from steptime.core.errors import unknown
 from steptime.core.units import counted
 
 Row = dict[str, Any]
-SHOWN = (  # columns for people; csv and json have all
-    "mean_speed",
-    "Mean_Time_Per_Step",
-    "speed_uncertainty",
-    "Speed_Jitter",
-    "gpu_type",
-    "num_gpu",
-    "staged_from",
-    "batch",
-    "strategy",
-    "dtype",
-    "status",
-    "mean_speed_corrected",
-    "model",
-    "cause",
-)
+BEHIND = ("model", "cause")  # for people; csv and json have all
 IF_DIFFERENT = ("phase", "optimizer", "method", "input", "loaders")
 
 
@@ -60,8 +45,11 @@ def _text(rows: list[Row]) -> None:
 
 def _columns(rows: list[Row]) -> list[str]:
     """Give the columns for people; one of `IF_DIFFERENT` only where it tells rows apart."""
+    from steptime.analysis.devices_table import MAIN
+
     differ = [name for name in IF_DIFFERENT if len({row[name] for row in rows}) > 1]
-    return [*SHOWN, *differ]
+    always = (name for name in MAIN if name not in IF_DIFFERENT)
+    return [*always, *BEHIND, *differ]
 
 
 def _markdown(rows: list[Row]) -> None:

@@ -171,10 +171,7 @@ def _feeding(input_: str, given: dict[str, str], phase: str) -> dict[str, Any]:
         ("train_steps", LEAST_TRAINED, MOST_STEPS),
     ):
         if name in given:
-            where = f"--{name.replace('_', '-')}"
-            found[name] = whole_number(given[name], where, least)
-            if found[name] > most:
-                raise InputError(f"{where}: {found[name]} is more than {most}")
+            found[name] = whole_number(given[name], f"--{name.replace('_', '-')}", least, most)
     if "prefetch" in given and not found.get("loaders"):
         raise InputError("--prefetch needs --loaders")
     if "train_steps" in given and phase != "train":

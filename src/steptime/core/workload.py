@@ -52,6 +52,11 @@ class Workload:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def global_batch(self) -> int:
+        """Examples of a step, of all replicas."""
+        return self.batch_per_replica * self.plan.data
+
+    @property
     def label(self) -> str:
         """Model text that gives this network again, such as `fc:layers=4,nodes=256`."""
         if self.file:

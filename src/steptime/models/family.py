@@ -133,8 +133,8 @@ def _share(value: object, where: str) -> float:
     return number
 
 
-def whole_number(value: object, where: str, least: int = 1) -> int:
-    """Give `value` as an int from `least` to 2^53; raises `InputError` otherwise."""
+def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST) -> int:
+    """Give `value` as an int from `least` to `most`; raises `InputError` otherwise."""
     text = _text(value, where)
     digits = text.removeprefix("-")
     if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):
@@ -144,4 +144,6 @@ def whole_number(value: object, where: str, least: int = 1) -> int:
     number = int(text)
     if number < least:
         raise InputError(f"{where}: must be at least {least}, not {number}")
+    if number > most:
+        raise InputError(f"{where}: {number} is more than {most}")
     return number

@@ -214,10 +214,9 @@ def _check_numbers(experiment: Experiment, where: str) -> None:
             whole_number(value, f"{where}: threads")
     for axis, least in (("replicas", 1), ("prefetch", 1), ("loaders", 0)):
         place = f"{where}: {axis}"
-        values = [whole_number(value, place, least) for value in getattr(experiment, axis)]
-        if max(values) > MOST_PROCESSES:
-            raise InputError(f"{place}: {max(values)} is more than {MOST_PROCESSES}")
-        setattr(experiment, axis, values)
+        values = getattr(experiment, axis)
+        numbers = [whole_number(value, place, least, MOST_PROCESSES) for value in values]
+        setattr(experiment, axis, numbers)
 
 
 def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:
