@@ -18,7 +18,7 @@ from steptime.ops import (
     sequence,
     shaping,
 )
-from steptime.ops.table import OpKind, Specs
+from steptime.ops.table import OpKind, Products, Specs
 
 OPS: dict[str, OpKind] = {
     **linear.KINDS,
@@ -53,6 +53,22 @@ def saved_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
     rule = kind_row(kind).saved
     values: dict[str, Any] = dict(attrs)
     return rule(*specs, **values) if rule else ()
+
+
+@lru_cache(maxsize=1 << 16)
+def products_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Products:
+    """Return the matrix products `(batch, m, n, k)` of an op; none for kinds without."""
+    rule = kind_row(kind).products
+    values: dict[str, Any] = dict(attrs)
+    return rule(*specs, **values) if rule else ()
+
+
+@lru_cache(maxsize=1 << 16)
+def serial_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
+    """Return how many steps of the op wait for each other: the length of a recurrent layer."""
+    rule = kind_row(kind).serial
+    values: dict[str, Any] = dict(attrs)
+    return rule(*specs, **values) if rule else 1
 
 
 @lru_cache(maxsize=1 << 16)

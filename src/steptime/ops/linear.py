@@ -9,7 +9,9 @@ from steptime.ops.table import (
     Backward,
     Example,
     OpKind,
+    Products,
     Specs,
+    matrix_kind,
     per_element,
     require,
     show,
@@ -24,9 +26,10 @@ def linear_outputs(x: TensorSpec, w: TensorSpec) -> Specs:
     return (TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype),)
 
 
-def linear_flop(x: TensorSpec, w: TensorSpec) -> int:
-    """Give 2 * rows * fan_in * width."""
-    return 2 * x.size * w.shape[0]
+def linear_products(x: TensorSpec, w: TensorSpec) -> Products:
+    """Return one product: rows by width, over fan_in."""
+    width, fan_in = w.shape
+    return ((1, math.prod(x.shape[:-1]), width, fan_in),)
 
 
 def linear_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -67,16 +70,17 @@ def matmul_outputs(
     return (TensorSpec((*batch, left[-2], right[-1]), a.dtype),)
 
 
-def matmul_flop(
+def matmul_products(
     a: TensorSpec,
     b: TensorSpec,
     transpose_a: bool = False,
     transpose_b: bool = False,
     fold: bool = False,
-) -> int:
-    """Give 2 * batch * m * n * k."""
+) -> Products:
+    """Return one product for each matrix of the batch."""
     (out,) = matmul_outputs(a, b, transpose_a, transpose_b, fold)
-    return 2 * out.size * _matrix(a, transpose_a, fold)[-1]
+    *batch, m, n = out.shape
+    return ((math.prod(batch), m, n, _matrix(a, transpose_a, fold)[-1]),)
 
 
 def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -135,17 +139,17 @@ def mean_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 KINDS = {
-    "linear": OpKind(
+    "linear": matrix_kind(
         linear_outputs,
-        linear_flop,
+        linear_products,
         Example((vector(4, 6), vector(5, 6))),
         "definition: y = x W^T, 2mnk",
         gradient=linear_gradient,
         work="matmul",
     ),
-    "matmul": OpKind(
+    "matmul": matrix_kind(
         matmul_outputs,
-        matmul_flop,
+        matmul_products,
         Example((vector(2, 3, 4), vector(2, 4, 5))),
         "definition: 2mnk for each of a batch",
         gradient=matmul_gradient,

@@ -14,7 +14,9 @@ from steptime.ops.table import (
     Example,
     Gradient,
     OpKind,
+    Products,
     Specs,
+    matrix_kind,
     no_flop,
     per_element,
     require,
@@ -54,9 +56,25 @@ def attention_outputs(
     return (q,)
 
 
-def attention_flop(q: TensorSpec, k: TensorSpec, *_: TensorSpec, **__: Any) -> int:
-    """Give 4 * batch * heads * length * key length * head width; causal masks save nothing."""
-    return 4 * q.size * k.shape[1]
+def attention_products(
+    q: TensorSpec, k: TensorSpec, *_: TensorSpec, heads: int, **__: Any
+) -> Products:
+    """Return scores and values of every head; causal masks save nothing."""
+    batch, length, keys, head = *q.shape[:2], k.shape[1], q.shape[2] // heads
+    return ((batch * heads, length, keys, head), (batch * heads, length, head, keys))
+
+
+def attention_grad_products(
+    q: TensorSpec, k: TensorSpec, *_: TensorSpec, heads: int, **__: Any
+) -> Products:
+    """Return dV, dP, dQ and dK of every head; recomputing the scores is not counted."""
+    batch, length, keys, head = *q.shape[:2], k.shape[1], q.shape[2] // heads
+    return (
+        (batch * heads, keys, head, length),
+        (batch * heads, length, keys, head),
+        (batch * heads, length, head, keys),
+        (batch * heads, keys, head, length),
+    )
 
 
 def attention_saved(q: TensorSpec, *_: TensorSpec, heads: int, **__: Any) -> Specs:
@@ -107,9 +125,31 @@ def recurrent_outputs(gates: int) -> Any:
     return outputs
 
 
-def recurrent_flop(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> int:
-    """Give 2 * batch * length * gates * hidden * (input width + hidden)."""
-    return 2 * x.shape[0] * x.shape[1] * (w_ih.size + w_hh.size)
+def recurrent_products(
+    x: TensorSpec, _w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec
+) -> Products:
+    """Return the product of all inputs at once, and that of the state at every step."""
+    batch, length, width = x.shape
+    rows, hidden = w_hh.shape
+    return ((1, batch * length, rows, width), (length, batch, rows, hidden))
+
+
+def recurrent_grad_products(
+    x: TensorSpec, _w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec
+) -> Products:
+    """Return dX, the gradient of the state at every step, and those of both matrices."""
+    batch, length, width = x.shape
+    rows, hidden = w_hh.shape
+    return (
+        (1, batch * length, width, rows),
+        (length, batch, hidden, rows),
+        (1, rows, width, batch * length),
+        (1, rows, hidden, batch * length),
+    )
+
+
+def _length(x: TensorSpec, *_: TensorSpec) -> int:
+    return x.shape[1]
 
 
 def recurrent_gradient(kind: str) -> Gradient:
@@ -144,22 +184,24 @@ def recurrent_kinds(
         return (TensorSpec((batch, (length * kept + ends) * w_hh.shape[1]), x.dtype),)
 
     return {
-        kind: OpKind(
+        kind: matrix_kind(
             recurrent_outputs(gates),
-            recurrent_flop,
+            recurrent_products,
             Example((x, *weights)),
             f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
             gradient=recurrent_gradient(kind),
             saved=keep,
             work="recurrent",
+            serial=_length,
             scratch=lambda x, w_ih, w_hh, *_: dropped * x.size_bytes // x.shape[2] * w_hh.shape[1],
         ),
-        f"{kind}_grad": OpKind(
+        f"{kind}_grad": matrix_kind(
             lambda x, w_ih, w_hh, b_ih, b_hh, *_: (x, w_ih, w_hh, b_ih, b_hh),
-            lambda x, w_ih, w_hh, *_: 2 * recurrent_flop(x, w_ih, w_hh),
+            recurrent_grad_products,
             Example((x, *weights, y, *keep(x, *weights), y)),
             f"derivative of {kind}: data and weight gradients, twice forward",
             work="recurrent",
+            serial=_length,
         ),
     }
 
@@ -183,18 +225,18 @@ KINDS = {
         Example((_IDS, vector(2, 3, 4)), {"rows": 7}),
         "definition: one addition an element of dY; writes the whole table",
     ),
-    "attention": OpKind(
+    "attention": matrix_kind(
         attention_outputs,
-        attention_flop,
+        attention_products,
         Example((_Q, _K, _K), _HEADS),
         "Vaswani et al. 2017, eq. 1; two products for each head, softmax inside not counted",
         gradient=attention_gradient,
         saved=attention_saved,
         work="attention",
     ),
-    "attention_grad": OpKind(
+    "attention_grad": matrix_kind(
         lambda q, k, v, *_, **__: (q, k, v),
-        lambda q, k, *_, **__: 8 * q.size * k.shape[1],
+        attention_grad_products,
         Example((_Q, _K, _K, _Q, _Q, _LSE), _HEADS),
         "four products: dV, dP, dQ, dK; recomputing the scores is not counted",
         work="attention",
