@@ -582,7 +582,8 @@ def test_what_must_fit_and_is_known_not_to_is_left_out(
 ) -> None:
     large = {**LARGE, "batch": 2}
     for slurm, left in (
-        ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 0), ({"gpu": "ours"}, 1), ({"memory_GB": 8}, 0), ({}, 1),
+        ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 0), ({"gpu": "ours"}, 1),
+        ({"memory_GB": 8}, 0), ({}, 1),
     ):  # fmt: skip
         where = ["batch >= 1", "fits in memory"]
         table = {**EXPERIMENT, "networks": [large], "slurm": slurm, "where": where}
