@@ -34,7 +34,7 @@ OPS: dict[str, OpKind] = {
 
 
 def kind_row(kind: str) -> OpKind:
-    """Give the row of `kind`; raises `InputError` for a kind that is not in the table."""
+    """Return the row of `kind`; raises `InputError` for a kind that is not in the table."""
     if kind not in OPS:
         raise unknown("op kind", kind, OPS)
     return OPS[kind]
@@ -42,14 +42,14 @@ def kind_row(kind: str) -> OpKind:
 
 @lru_cache(maxsize=1 << 16)
 def outputs_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
-    """Give the specs of an op's outputs; raises `ShapeError` where they do not fit."""
+    """Return the specs of an op's outputs; raises `ShapeError` where they do not fit."""
     values: dict[str, Any] = dict(attrs)
     return kind_row(kind).outputs(*specs, **values)
 
 
 @lru_cache(maxsize=1 << 16)
 def saved_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
-    """Give the specs of what the op keeps for its gradient besides inputs and outputs."""
+    """Return the specs of what the op keeps for its gradient besides inputs and outputs."""
     rule = kind_row(kind).saved
     values: dict[str, Any] = dict(attrs)
     return rule(*specs, **values) if rule else ()
@@ -73,7 +73,7 @@ def serial_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def scratch_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
-    """Give the bytes of tensors that are made and dropped inside the op."""
+    """Return the bytes of tensors that are made and dropped inside the op."""
     rule = kind_row(kind).scratch
     values: dict[str, Any] = dict(attrs)
     return rule(*specs, **values) if rule else 0
@@ -81,7 +81,7 @@ def scratch_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def cost_of(kind: str, specs: Specs, attrs: Attrs, written: Specs) -> tuple[int, int]:
-    """Give (FLOP, bytes) of one op: every input read once, every output in `written` once."""
+    """Return (FLOP, bytes) of one op: every input read once, every output in `written` once."""
     row = kind_row(kind)
     values: dict[str, Any] = dict(attrs)
     read = row.read(*specs, **values) if row.read else sum(s.size_bytes for s in specs)

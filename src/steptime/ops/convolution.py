@@ -42,7 +42,7 @@ def conv2d_outputs(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Specs:
-    """Give `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`."""
+    """Return `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`."""
     _check_channels(x, w, groups)
     require(min(*stride, *dilation) >= 1, f"stride {stride}, dilation {dilation}: below 1")
     require(
@@ -82,7 +82,7 @@ def conv2d_gradient(b: Backward) -> tuple[str | None, ...]:
 def conv2d_grad_weight_outputs(
     x: TensorSpec, grad: TensorSpec, kernel: Pair, groups: int = 1, **_: Any
 ) -> Specs:
-    """Give `x [n, c_in, h, w], grad [n, c_out, oh, ow] -> [c_out, c_in/groups, kh, kw]`."""
+    """Return `x [n, c_in, h, w], grad [n, c_out, oh, ow] -> [c_out, c_in/groups, kh, kw]`."""
     return (TensorSpec((grad.shape[1], x.shape[1] // groups, *kernel), x.dtype),)
 
 
@@ -103,7 +103,7 @@ def conv_transpose2d_outputs(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Specs:
-    """Give `x [n, c_in, h, w], w [c_in, c_out/groups, kh, kw] -> [n, c_out, *output_size]`.
+    """Return `x [n, c_in, h, w], w [c_in, c_out/groups, kh, kw] -> [n, c_out, *output_size]`.
 
     The convolution with these attributes must lead from the output's size back to `x`'s.
     """

@@ -20,7 +20,7 @@ from steptime.ops.table import (
 
 
 def linear_outputs(x: TensorSpec, w: TensorSpec) -> Specs:
-    """Give `x [..., fan_in], w [width, fan_in] -> [..., width]`."""
+    """Return `x [..., fan_in], w [width, fan_in] -> [..., width]`."""
     require(len(w.shape) == 2 and len(x.shape) >= 2, f"linear of {show(x, w)}")
     require(x.shape[-1] == w.shape[1], f"linear of {show(x, w)}: {x.shape[-1]} != {w.shape[1]}")
     return (TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype),)
@@ -57,7 +57,7 @@ def matmul_outputs(
     transpose_b: bool = False,
     fold: bool = False,
 ) -> Specs:
-    """Give `a [..., m, k], b [..., k, n] -> [..., m, n]`; a plain matrix is shared by a batch.
+    """Return `a [..., m, k], b [..., k, n] -> [..., m, n]`; a plain matrix is shared by a batch.
 
     `transpose_*` swap the last two dimensions first; `fold` views both operands as
     `[product of leading, last]` before that.
@@ -101,7 +101,7 @@ def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
-    """Give `x` with `b [width]` added along `axis`."""
+    """Return `x` with `b [width]` added along `axis`."""
     fits = -len(x.shape) <= axis < len(x.shape) and b.shape == (x.shape[axis],)
     require(fits, f"bias {show(b)} on axis {axis} of {show(x)}")
     return (x,)
@@ -119,14 +119,14 @@ def bias_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def reduce_sum_outputs(x: TensorSpec, axes: tuple[int, ...], shape: tuple[int, ...]) -> Specs:
-    """Give `x` summed over `axes`, then seen as `shape`."""
+    """Return `x` summed over `axes`, then seen as `shape`."""
     kept = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
     require(kept == math.prod(shape), f"sum of {show(x)} over {axes} is not {list(shape)}")
     return (TensorSpec(tuple(shape), x.dtype),)
 
 
 def expand_outputs(x: TensorSpec, shape: tuple[int, ...], scale: float = 1.0) -> Specs:
-    """Give `x` repeated to `shape` and multiplied by `scale`; `x` has the leading dimensions."""
+    """Return `x` repeated to `shape` and multiplied by `scale`; `x` has the leading dimensions."""
     require(x.shape == tuple(shape)[: len(x.shape)], f"expand {show(x)} to {list(shape)}")
     return (TensorSpec(tuple(shape), x.dtype),)
 

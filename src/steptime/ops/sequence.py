@@ -28,7 +28,7 @@ GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
 def embedding_outputs(ids: TensorSpec, w: TensorSpec) -> Specs:
-    """Give `ids [...], w [vocabulary, width] -> [..., width]`."""
+    """Return `ids [...], w [vocabulary, width] -> [..., width]`."""
     require(len(w.shape) == 2, f"an embedding table is a matrix, not {show(w)}")
     require(ids.dtype in ("int64", "int32"), f"an embedding of {ids.dtype}")
     return (TensorSpec((*ids.shape, w.shape[1]), w.dtype),)
@@ -44,7 +44,7 @@ def embedding_gradient(b: Backward) -> tuple[str | None, ...]:
 def attention_outputs(
     q: TensorSpec, k: TensorSpec, v: TensorSpec, heads: int, kv_heads: int, causal: bool
 ) -> Specs:
-    """Give `q [n, l, heads*d], k, v [n, m, kv_heads*d] -> [n, l, heads*d]`."""
+    """Return `q [n, l, heads*d], k, v [n, m, kv_heads*d] -> [n, l, heads*d]`."""
     require(
         min(heads, kv_heads) >= 1 and heads % kv_heads == 0,
         f"{heads} heads do not share {kv_heads} key-value heads",
@@ -78,7 +78,7 @@ def attention_grad_products(
 
 
 def attention_saved(q: TensorSpec, *_: TensorSpec, heads: int, **__: Any) -> Specs:
-    """Give the log of the softmax's sum for each query, `[n, heads, l]`."""
+    """Return the log of the softmax's sum for each query, `[n, heads, l]`."""
     dtype = "float64" if q.dtype == "float64" else "float32"
     return (TensorSpec((q.shape[0], heads, q.shape[1]), dtype),)
 
@@ -92,7 +92,7 @@ def attention_gradient(b: Backward) -> tuple[str | None, ...]:
 def rotary_outputs(
     x: TensorSpec, table: TensorSpec, head_width: int, inverse: bool = False
 ) -> Specs:
-    """Give `x [n, l, heads*d]` rotated by the angles' `table [l, d]` (cosines, then sines)."""
+    """Return `x [n, l, heads*d]` rotated by the angles' `table [l, d]` (cosines, then sines)."""
     require(len(x.shape) == 3, f"rotary needs [batch, length, width], not {show(x)}")
     fits = head_width >= 2 and head_width % 2 == 0 and x.shape[2] % head_width == 0
     require(fits, f"rotary of width {x.shape[2]} in heads of {head_width}")
@@ -107,7 +107,7 @@ def rotary_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def recurrent_outputs(gates: int) -> Any:
-    """Give the output rule of a layer with `gates` gates."""
+    """Return the output rule of a layer with `gates` gates."""
 
     def outputs(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *bias: TensorSpec) -> Specs:
         require(len(x.shape) == 3, f"a recurrent layer needs [batch, length, width], not {show(x)}")
@@ -153,7 +153,7 @@ def _length(x: TensorSpec, *_: TensorSpec) -> int:
 
 
 def recurrent_gradient(kind: str) -> Gradient:
-    """Give the rule of a fused backward: gradients of the input, two matrices, two biases."""
+    """Return the rule of a fused backward: gradients of the input, two matrices, two biases."""
 
     def rule(b: Backward) -> tuple[str | None, ...]:
         return b.emit(f"{kind}_grad", (*b.op.inputs, b.output, *b.saved, b.grad), "grad")
@@ -168,7 +168,7 @@ def _row(batch: int, length: int, width: int) -> TensorSpec:
 def recurrent_kinds(
     kind: str, formula: str, kept: int, ends: int, dropped: int
 ) -> dict[str, OpKind]:
-    """Give the two rows of a cell.
+    """Return the two rows of a cell.
 
     In hidden sizes, `kept` are saved a step for the backward pass, `ends` a sequence (the states
     before the first step and after the last), `dropped` are what a step makes besides: as in

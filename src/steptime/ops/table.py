@@ -114,25 +114,25 @@ def require(condition: bool, message: str) -> None:
 
 
 def show(*specs: TensorSpec) -> str:
-    """Give shapes for a message: `[2, 3] and [3, 4]`."""
+    """Return shapes for a message: `[2, 3] and [3, 4]`."""
     return " and ".join(str(list(spec.shape)) for spec in specs)
 
 
 def same_as_first(*specs: TensorSpec, **_: Any) -> Specs:
-    """Give the spec of the first input: the output of an elementwise op."""
+    """Return the spec of the first input: the output of an elementwise op."""
     return (specs[0],)
 
 
 def per_element(count: int) -> Callable[..., int]:
-    """Give a FLOP rule: `count` for every element of the first input."""
+    """Return a FLOP rule: `count` for every element of the first input."""
     return lambda *specs, **_: count * specs[0].size
 
 
 def no_flop(*_: TensorSpec, **__: Any) -> int:
-    """Give 0: the op only moves bytes."""
+    """Return 0: the op only moves bytes."""
     return 0
 
 
 def vector(*shape: int, dtype: str = "float32") -> TensorSpec:
-    """Give a spec, written short for the examples of the table."""
+    """Return a spec, written short for the examples of the table."""
     return TensorSpec(shape, dtype)
