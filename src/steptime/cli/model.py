@@ -156,7 +156,7 @@ def _quantities() -> list[dict[str, Any]]:
 def _accelerators() -> list[dict[str, Any]]:
     from dataclasses import asdict
 
-    from steptime.predict.accelerators import designs
+    from steptime.energy.accelerators import designs
 
     return [
         {

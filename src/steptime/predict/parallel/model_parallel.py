@@ -21,12 +21,19 @@ from math import prod
 
 from steptime.core.errors import InputError
 from steptime.core.hardware import GB
-from steptime.predict import paleo_layers
+from steptime.paleo import rules
+from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
+from steptime.paleo.rules import FLOAT_BYTES
 from steptime.predict.estimate import GIB, behind_host, host_seconds, rates, update_rates
-from steptime.predict.nesting import Group, Nested, has_nested_forks, lower_bound, nested
-from steptime.predict.paleo_layers import FLOAT_BYTES
-from steptime.predict.placement import Node, Part, crosses_groups, device_of, layer_name, nodes
-from steptime.predict.scaling import Exchange, ScalingRow, batch_share, throughput
+from steptime.predict.parallel.placement import (
+    Node,
+    Part,
+    crosses_groups,
+    device_of,
+    layer_name,
+    nodes,
+)
+from steptime.predict.parallel.scaling import Exchange, ScalingRow, batch_share, throughput
 from steptime.predict.step_model import StepModel, no_link
 from steptime.predict.work import Overlap, timed
 
@@ -184,7 +191,7 @@ def _update_s(model: StepModel, found: Sequence[Node], overlap: Overlap | None =
     """Give the seconds in which one device updates the weights of some layers."""
     if model.settings.update:
         return sum(node.update_s for node in found)
-    work = paleo_layers.update(sum(node.layer.parameters for node in found))
+    work = rules.update(sum(node.layer.parameters for node in found))
     at = rates(model.device, model.workload.dtype, model.settings)
     how = overlap or model.settings.overlap
     return timed((work,), update_rates(at, model.settings), how).total_s

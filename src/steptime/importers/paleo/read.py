@@ -10,10 +10,10 @@ from typing import Any
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Layer
 from steptime.importers import json_of
-from steptime.importers.paleo_blocks import Entry, expand, fault
-from steptime.importers.paleo_layers import TYPES, UNKNOWN, LayerType
-from steptime.importers.paleo_lowering import rows
-from steptime.importers.paleo_shapes import Batch, Shape
+from steptime.importers.paleo.blocks import Entry, expand, fault
+from steptime.importers.paleo.layers import TYPES, UNKNOWN, LayerType
+from steptime.importers.paleo.lowering import rows
+from steptime.importers.paleo.shapes import Batch, Shape
 from steptime.layers.dense import classify, mean_loss
 from steptime.models.family import Family
 from steptime.ops.builder import Builder
@@ -31,7 +31,7 @@ class Network:
 
 
 def read(text: str, name: str, allow_unknown: bool) -> Family:
-    """Give the network of a Paleo file's `text`.
+    """Return the network of a Paleo file's `text`.
 
     With `allow_unknown` a layer of unknown type passes its input on. Raises `InputError`, naming
     the layer, for what is no network.
@@ -98,7 +98,7 @@ def _type(entry: Entry) -> LayerType:
 
 
 def layers_of(network: Network, batch: int) -> tuple[Layer, ...]:
-    """Give the layers with their shapes for a batch; raises `InputError` where they do not fit."""
+    """Return the layers with shapes for a batch; raises `InputError` where they do not fit."""
     made: dict[str, Shape] = {}
     layers = []
     for entry in network.entries:
@@ -132,7 +132,7 @@ def lower(b: Builder, network: Network, batch: int) -> str:
 
 
 def _ends(network: Network) -> set[str]:
-    """Give the layers that no other reads; an accuracy beside other readers is none."""
+    """Return the layers that no other reads; an accuracy beside other readers is none."""
     read = {parent for entry in network.entries for parent in entry.parents}
     used = {
         parent for entry in network.entries if entry.type != "Accuracy" for parent in entry.parents
@@ -152,7 +152,7 @@ def _result(b: Builder, name: str, tensor: str, classified: bool) -> str:
 
 
 def _sum(b: Builder, losses: list[str]) -> str:
-    """Give the sum of scalars, under mixed precision in the type of the weights."""
+    """Return the sum of scalars, under mixed precision in the type of the weights."""
     total = losses[0]
     for loss in losses[1:]:
         pair = [

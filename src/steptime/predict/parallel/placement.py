@@ -14,9 +14,9 @@ from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Layer
 from steptime.core.hardware import GB
+from steptime.paleo.layers import layers_of
+from steptime.paleo.rules import FLOAT_BYTES
 from steptime.predict.estimate import GIB, RowSeconds, rates
-from steptime.predict.layers import layers_of
-from steptime.predict.paleo_layers import FLOAT_BYTES
 from steptime.predict.step_model import StepModel
 from steptime.predict.work import Overlap, Seconds
 

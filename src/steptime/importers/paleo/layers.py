@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from steptime.core.graph import Layer
-from steptime.importers import paleo_lowering as lowering
-from steptime.importers import paleo_shapes as shapes
-from steptime.importers.paleo_blocks import Entry
-from steptime.importers.paleo_lowering import Lower
-from steptime.importers.paleo_shapes import Batch, Shape
+from steptime.importers.paleo import lowering, shapes
+from steptime.importers.paleo.blocks import Entry
+from steptime.importers.paleo.lowering import Lower
+from steptime.importers.paleo.shapes import Batch, Shape
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ _PACKAGE = "steptime.caffe"
 
 @lru_cache(maxsize=1)
 def _net_class() -> Any:
-    """Give the class of a network's message, made of the table."""
+    """Return the class of a network's message, made of the table."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field_type = descriptor_pb2.FieldDescriptorProto
@@ -169,7 +169,7 @@ def _net_class() -> Any:
 
 
 def enum_name(message: Any, field: str) -> str:
-    """Give the name of the value that an enumeration has in `message`."""
+    """Return the name of the value that an enumeration has in `message`."""
     kind = message.DESCRIPTOR.fields_by_name[field].enum_type
     return str(kind.values_by_number[getattr(message, field)].name)
 
@@ -187,13 +187,13 @@ class Strange:
     line: int
 
     def error(self, where: str) -> InputError:
-        """Give the line that names the field and the nearest one of its message."""
+        """Return the line that names the field and the nearest one of its message."""
         known = [field["name"] for field in _FIELD.finditer(MESSAGES[self.message])]
         return unknown("field", self.field, known, f"{where}: line {self.line}, in {self.message}")
 
 
 def parse(text: str, where: str) -> tuple[Any, list[Strange]]:
-    """Give the message of a network, and the fields in it that are not in the table.
+    """Return the message of a network, and the fields in it that are not in the table.
 
     Raises `InputError` for what is no text of this form.
     """
@@ -215,7 +215,7 @@ def parse(text: str, where: str) -> tuple[Any, list[Strange]]:
 
 
 def _strange_fields(text: str) -> Iterator[Strange]:
-    """Give every field outside the table of a text that protobuf has read.
+    """Return every field outside the table of a text that protobuf has read.
 
     A field's name is a word before a colon or a bracket; `inside` are the open messages, None for
     one of an unknown field.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from steptime.importers.caffe_net import Layer, Source
+from steptime.importers.caffe.net import Layer, Source
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError, require
 
@@ -36,7 +36,7 @@ class Lowering:
     scaled: dict[int, Layer] = field(default_factory=dict)  # by a batch norm's blob: its Scale
 
     def tensor(self, number: int) -> str:
-        """Give the tensor of a blob; what is fed becomes an input of the graph when first read."""
+        """Return the tensor of a blob; what is fed becomes an input when it is first read."""
         if number not in self.tensors:
             require(number in self.sources, "reads a blob that its layer does not make")
             source = self.sources[number]
@@ -44,7 +44,7 @@ class Lowering:
         return self.tensors[number]
 
     def fed(self, number: int, shape: tuple[int, ...]) -> str:
-        """Give a new input for a fed blob, with the asked batch in place of the file's."""
+        """Return a new input for a fed blob, with the asked batch in place of the file's."""
         size = self.batch if shape[0] == self.file_batch else shape[0]
         name = self.sources[number].name
         while not self.free(name):
@@ -56,7 +56,7 @@ class Lowering:
         return name not in self.b.tensors and name not in self.names
 
     def labels(self, layer: Layer, shape: tuple[int, ...]) -> str:
-        """Give the labels that a loss reads: an int64 input of `shape`, whatever the file feeds.
+        """Return the labels that a loss reads: an int64 input of `shape`, whatever the file feeds.
 
         They bear the blob's name if that is free, else the layer's with `/labels`. Two losses
         over as many outputs read the same.
@@ -71,7 +71,7 @@ class Lowering:
         return self.shared[made]
 
     def weight(self, layer: Layer, i: int, suffix: str, shape: tuple[int, ...]) -> str:
-        """Give the layer's weight number `i`, `<layer>/<suffix>`, in the type of the arithmetic.
+        """Return the layer's weight number `i`, `<layer>/<suffix>`, in the type of the arithmetic.
 
         It is that of another layer if both give it one name, and is not trained if its learning
         rate is 0. Raises `ShapeError` where layers that share it need different shapes.
@@ -79,7 +79,7 @@ class Lowering:
         return self.kept(layer, i, suffix, shape, self.b.cast)
 
     def statistic(self, layer: Layer, i: int, suffix: str, shape: tuple[int, ...]) -> str:
-        """Give a weight as `weight` does, in its own type, as norms take it."""
+        """Return a weight as `weight` does, in its own type, as norms take it."""
         return self.kept(layer, i, suffix, shape, str)
 
     def kept(
@@ -90,7 +90,7 @@ class Lowering:
         shape: tuple[int, ...],
         cast: Callable[[str], str],
     ) -> str:
-        """Give a weight of `shape` after `cast`."""
+        """Return a weight of `shape` after `cast`."""
         name, trained = _parameter(layer.message, i)
         key = f"={name}" if name else f"/{layer.name}/{suffix}"
         if key not in self.shared:
@@ -105,11 +105,11 @@ class Lowering:
         return found
 
     def scalar(self, name: str) -> str:
-        """Give a fixed number that is not trained."""
+        """Return a fixed number that is not trained."""
         return self.b.cast(self.b.buffer(name, ()))
 
     def last(self, x: str, axes: range, name: str) -> tuple[str, Callable[[str], str]]:
-        """Give `x` seen with `axes` as its last, and how to see a result as `x` is seen."""
+        """Return `x` seen with `axes` as its last, and how to see a result as `x` is seen."""
         b, shape = self.b, self.b.shape(x)
         rank = len(shape)
         if axes.stop == rank:
@@ -124,7 +124,7 @@ class Lowering:
 
 
 def _parameter(message: Any, i: int) -> tuple[str, bool]:
-    """Give the name by which weight `i` of a layer is shared (or ""), and whether it is trained."""
+    """Return the name under which weight `i` is shared (or ""), and whether it is trained."""
     if "blobs_lr" in message.DESCRIPTOR.fields_by_name:  # the older form
         name = str(message.param[i]) if i < len(message.param) else ""
         return name, not i < len(message.blobs_lr) or message.blobs_lr[i] != 0
@@ -134,7 +134,7 @@ def _parameter(message: Any, i: int) -> tuple[str, bool]:
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """Give an axis counted from the front; raises `ShapeError` for one that is not there."""
+    """Return an axis counted from the front; raises `ShapeError` for one that is not there."""
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} of a blob with {rank} axes")
     return axis % rank

@@ -13,10 +13,10 @@ from statistics import geometric_mean
 from typing import NamedTuple
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.predict.accelerators import Accelerator, MeasuredLayer, MeasuredNetwork
-from steptime.predict.operations import figures
-from steptime.predict.process import Factors, Process, factors
-from steptime.predict.request import Asked, Request, plain_layer, plain_net
+from steptime.energy.accelerators import Accelerator, MeasuredLayer, MeasuredNetwork
+from steptime.energy.operations import figures
+from steptime.energy.process import Factors, Process, factors
+from steptime.energy.request import Asked, Request, plain_layer, plain_net
 
 
 class Cost(NamedTuple):

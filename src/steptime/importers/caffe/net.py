@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.importers.caffe_inputs import SOURCES, net_inputs, source_shapes
-from steptime.importers.caffe_schema import enum_name
+from steptime.importers.caffe.inputs import SOURCES, net_inputs, source_shapes
+from steptime.importers.caffe.schema import enum_name
 
 Phase = Literal["TRAIN", "TEST"]
 LOSSES = (
@@ -86,7 +86,7 @@ class Net:
 def net_in_phase(
     net: Any, phase: Phase, known: Collection[str], odd: Collection[int], where: str
 ) -> Net:
-    """Give the network of a message in a phase, of types `known`; layers number `odd` are odd.
+    """Return the network of a message in a phase, of types `known`; layers number `odd` are odd.
 
     In training its ends are the layers with a loss weight, or all outputs if there is none; in
     inference the outputs, of several losses the one of largest weight (the others are auxiliary).
@@ -118,7 +118,7 @@ class _Blobs:
         self.count = 0
 
     def make(self, name: str, over: Collection[str], place: str) -> int:
-        """Give the number of a new blob, or of a new version of one that its layer reads."""
+        """Return the number of a new blob, or of a new version of one that its layer reads."""
         if name in self.current and name not in over:
             raise InputError(f"{place}: blob {shorten(name)} is made a second time")
         self.current[name] = self.count
@@ -126,7 +126,7 @@ class _Blobs:
         return self.current[name]
 
     def read(self, name: str, place: str) -> int:
-        """Give the number of the newest version of a blob."""
+        """Return the number of the newest version of a blob."""
         if name not in self.current:
             latest = list(self.current)[-_SHOWN_NAMES:]
             raise unknown("bottom", name, latest, place)
@@ -136,7 +136,7 @@ class _Blobs:
 def _connected(
     net: Any, phase: Phase, known: Collection[str], odd: Collection[int], where: str
 ) -> tuple[list[Layer], dict[int, Source]]:
-    """Give the layers of a phase with their blobs numbered, and the blobs that are fed."""
+    """Return the layers of a phase with their blobs numbered, and the blobs that are fed."""
     blobs = _Blobs()
     sources: dict[int, Source] = {}
     for name, shape in net_inputs(net, where):
@@ -166,7 +166,7 @@ def _connected(
 
 
 def _ends(layers: list[Layer], phase: Phase) -> list[Layer]:
-    """Give the layers that a network in `phase` is run for."""
+    """Return the layers that a network in `phase` is run for."""
     losses = [layer for layer in layers if layer.loss_weight != 0]
     used = {n for layer in layers if layer.type not in MEASURES for n in layer.bottoms}
     outputs = [
@@ -183,7 +183,7 @@ def _ends(layers: list[Layer], phase: Phase) -> list[Layer]:
 
 
 def layer_type(message: Any) -> str:
-    """Give the type of a layer, in today's spelling for one of `layers` with its old names."""
+    """Return the type of a layer, in today's spelling for one of `layers` with its old names."""
     kind = message.DESCRIPTOR.fields_by_name["type"]
     if kind.enum_type is None:
         return str(message.type)

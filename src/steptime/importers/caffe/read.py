@@ -1,7 +1,7 @@
 """Networks of Caffe: reads a `.prototxt` and lowers it to op kinds (`read`).
 
 A network is that of the asked phase: `include` and `exclude` rules choose its layers as in Caffe,
-and layers that lead neither to a loss nor to an output are left out (`caffe_net.net_in_phase`).
+and layers that lead neither to a loss nor to an output are left out (`net.net_in_phase`).
 In training the losses are added; one without a loss is trained on its outputs, a Softmax there as
 the loss that it stands for. Labels are int64 inputs of the shape that the loss needs.
 """
@@ -15,17 +15,17 @@ from functools import lru_cache
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.importers.caffe_inputs import SOURCES
-from steptime.importers.caffe_layers import (
+from steptime.importers.caffe.inputs import SOURCES
+from steptime.importers.caffe.layers import (
     TYPES,
     UNMODELLED,
     joins_batch_norm,
     lowered,
     require_modelled,
 )
-from steptime.importers.caffe_lowering import Lowering, UnmodelledError, axis_of
-from steptime.importers.caffe_net import LOSSES, UNUSED, Layer, Net, Phase, net_in_phase
-from steptime.importers.caffe_schema import parse
+from steptime.importers.caffe.lowering import Lowering, UnmodelledError, axis_of
+from steptime.importers.caffe.net import LOSSES, UNUSED, Layer, Net, Phase, net_in_phase
+from steptime.importers.caffe.schema import parse
 from steptime.models.family import Family
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError, require
@@ -34,7 +34,7 @@ KNOWN = (*TYPES, *LOSSES, *UNUSED, *UNMODELLED)
 
 
 def read(text: str, name: str, allow_unknown: bool) -> Family:
-    """Give the network of a prototxt's text as a `Family` without hyperparameters.
+    """Return the network of a prototxt's text as a `Family` without hyperparameters.
 
     Its batch is the file's own; another takes its place in every input that names it. With
     `allow_unknown` a layer that cannot be modelled passes its first bottom on and is named in the
@@ -102,7 +102,7 @@ def _build(b: Builder, net: Net, batch: int, where: str, allow_unknown: bool) ->
 
 
 def _scaled(net: Net) -> dict[int, Layer]:
-    """Give each Scale that is the weights of a batch norm, by the blob between the two."""
+    """Return each Scale that is the weights of a batch norm, by the blob between the two."""
     readers = Counter(number for layer in net.layers for number in layer.bottoms)
     normed = {top for layer in net.layers if layer.type == "BatchNorm" for top in layer.tops[:1]}
     normed -= {top for layer in net.ends for top in layer.tops}
@@ -114,7 +114,7 @@ def _scaled(net: Net) -> dict[int, Layer]:
 
 
 def _tops(n: Lowering, layer: Layer, is_end: bool, allow_unknown: bool) -> tuple[str, ...]:
-    """Give the tensors that a layer makes; a loss gives itself in training."""
+    """Return the tensors that a layer makes; a loss gives itself in training."""
     if not layer.bottoms:
         raise ShapeError("has no bottom")
     x = n.tensor(layer.bottoms[0])
@@ -150,7 +150,7 @@ def _check_gradients(n: Lowering, layer: Layer) -> None:
 
 
 def _loss(n: Lowering, layer: Layer, x: str) -> str:
-    """Give a loss layer's number, in inference what the network ends with in its place."""
+    """Return a loss layer's number, in inference what the network ends with in its place."""
     if not n.b.training:
         return _without_loss(n, layer, x)
     if layer.type == "SoftmaxWithLoss":
@@ -161,7 +161,7 @@ def _loss(n: Lowering, layer: Layer, x: str) -> str:
 
 
 def _cross_entropy(n: Lowering, layer: Layer, x: str) -> str:
-    """Give the mean cross-entropy along the softmax's axis; labels are an input."""
+    """Return the mean cross-entropy along the softmax's axis; labels are an input."""
     axis = axis_of(layer.message.softmax_param.axis, len(n.b.shape(x)))
     seen, _ = n.last(x, range(axis, axis + 1), layer.name)
     require(len(n.b.shape(seen)) >= 2, f"a loss of {list(n.b.shape(x))}")
@@ -170,7 +170,7 @@ def _cross_entropy(n: Lowering, layer: Layer, x: str) -> str:
 
 
 def _euclidean(n: Lowering, layer: Layer, x: str) -> str:
-    """Give the mean square of a difference; the difference is counted as the sum it costs."""
+    """Return the mean square of a difference; the difference is counted as the sum it costs."""
     require(len(layer.bottoms) == 2, f"{len(layer.bottoms)} bottoms, not 2")
     target = layer.bottoms[1]
     if target in n.sources and target not in n.tensors:
@@ -181,7 +181,7 @@ def _euclidean(n: Lowering, layer: Layer, x: str) -> str:
 
 
 def _without_loss(n: Lowering, layer: Layer, x: str) -> str:
-    """Give what a network ends with in inference where the file has a loss."""
+    """Return what a network ends with in inference where the file has a loss."""
     if layer.type == "SoftmaxWithLoss":
         return lowered(n, replace(layer, type="Softmax", bottoms=layer.bottoms[:1]), (x,))[0]
     if layer.type == "SigmoidCrossEntropyLoss":
@@ -190,7 +190,7 @@ def _without_loss(n: Lowering, layer: Layer, x: str) -> str:
 
 
 def _losses(n: Lowering, layer: Layer, tops: tuple[str, ...]) -> list[str]:
-    """Give the numbers that an end adds to the loss: its own, or the means of its outputs."""
+    """Return the numbers that an end adds to the loss: its own, or the means of its outputs."""
     made = []
     for i, top in enumerate(dict.fromkeys(tops)):
         if n.b.shape(top) == ():
@@ -202,14 +202,14 @@ def _losses(n: Lowering, layer: Layer, tops: tuple[str, ...]) -> list[str]:
 
 
 def _wide(b: Builder, x: str, name: str) -> str:
-    """Give `x` in the type of the weights, as losses are computed under mixed precision."""
+    """Return `x` in the type of the weights, as losses are computed under mixed precision."""
     if not b.precision.mixed:
         return x
     return b.op("cast", x, name=f"{name}/cast", dtype=b.precision.weights)
 
 
 def _sum(b: Builder, losses: list[str]) -> str:
-    """Give the sum of the losses; their weights, one product each, are not counted."""
+    """Return the sum of the losses; their weights, one product each, are not counted."""
     total = losses[0]
     for i, loss in enumerate(losses[1:], 1):
         total = b.op("add", total, loss, name=f"loss_sum/{i}")

@@ -15,7 +15,7 @@ from typing import Any
 from steptime.core.errors import shorten
 from steptime.core.graph import Layer
 from steptime.core.ranges import LARGEST
-from steptime.importers.paleo_blocks import Entry, fault, key
+from steptime.importers.paleo.blocks import Entry, fault, key
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
@@ -31,7 +31,7 @@ class Batch:
 
 
 def checked(layer: str, shape: Sequence[int], what: str) -> Shape:
-    """Give `shape` if it has at most 2^53 elements."""
+    """Return `shape` if it has at most 2^53 elements."""
     if math.prod(shape) > LARGEST:
         raise fault(layer, f"{what} {shorten(list(shape))} has more than 2^53 elements")
     return tuple(shape)
@@ -54,7 +54,7 @@ def _sizes(e: Entry, name: str, ranks: tuple[int, ...], least: int = 1) -> Shape
 
 
 def _window(e: Entry, name: str) -> Pair:
-    """Give (height, width) of `[1, height, width, 1]`."""
+    """Return (height, width) of `[1, height, width, 1]`."""
     first, height, width, last = _sizes(e, name, (4,))
     if (first, last) != (1, 1):
         raise fault(e.name, f"{name} must be [1, height, width, 1], not {shorten(e.keys[name])}")
@@ -78,7 +78,7 @@ def _image(e: Entry, shape: Shape) -> Shape:
 
 
 def _slid(e: Entry, shape: Shape, kernel: Pair, strides: Pair, padding: Padding) -> Pair:
-    """Give height and width of a window's positions; raises `InputError` where it fits nowhere."""
+    """Height and width of a window's positions; raises `InputError` where it fits nowhere."""
     made = []
     for i in (0, 1):
         size, k, s = shape[1 + i], kernel[i], strides[i]
@@ -93,7 +93,7 @@ def _slid(e: Entry, shape: Shape, kernel: Pair, strides: Pair, padding: Padding)
 
 
 def _filter(e: Entry) -> tuple[Pair, int, int]:
-    """Give kernel, and the third and fourth size of a filter; the third may be -1."""
+    """Return kernel, and the third and fourth size of a filter; the third may be -1."""
     value = key(e.name, e.keys, "filter")
     if not isinstance(value, list) or len(value) != 4:
         raise fault(e.name, f"filter must be [kh, kw, c_in, c_out], not {shorten(value)}")
@@ -104,7 +104,7 @@ def _filter(e: Entry) -> tuple[Pair, int, int]:
 
 
 def _divided(e: Entry, filters: int) -> int:
-    """Give the filters of one split."""
+    """Return the filters of one split."""
     if filters < e.splits:
         raise fault(e.name, f"{filters} filters cannot be divided by {e.splits} splits")
     return filters // e.splits

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
 from steptime.core.errors import InputError, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
+from steptime.energy.process import Process, factors
 from steptime.ops import OPS, cost_of
-from steptime.predict.process import Process, factors
 
 _DATA = Path(__file__).parents[1] / "data"
 _FLOATS = {one.compute for one in PRECISIONS.values()}

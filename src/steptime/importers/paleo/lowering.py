@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from steptime.core.errors import shorten, unknown
 from steptime.core.graph import Layer
-from steptime.importers.paleo_blocks import Entry, fault
+from steptime.importers.paleo.blocks import Entry, fault
 from steptime.layers import dense
 from steptime.ops.builder import Builder
 
@@ -22,17 +22,17 @@ Sides = tuple[int, int, int, int]
 
 
 def channels_first(shape: Sequence[int]) -> tuple[int, ...]:
-    """Give `[n, ..., c]` as `[n, c, ...]`."""
+    """Return `[n, ..., c]` as `[n, c, ...]`."""
     return (shape[0], shape[-1], *shape[1:-1])
 
 
 def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
-    """Give `[n, c, ...]` as `[n, ..., c]`."""
+    """Return `[n, c, ...]` as `[n, ..., c]`."""
     return (shape[0], *shape[2:], shape[1])
 
 
 def sides(layer: Layer, size: tuple[int, ...]) -> Sides:
-    """Give padding (top, bottom, left, right) of a window over height and width `size`.
+    """Return padding (top, bottom, left, right) of a window over height and width `size`.
 
     SAME pads, as TensorFlow does, as little as gives ceil(size / stride) positions, the odd one
     after: total = max((positions - 1) * stride + kernel - size, 0).
@@ -50,7 +50,7 @@ def sides(layer: Layer, size: tuple[int, ...]) -> Sides:
 
 
 def name_of(e: Entry, name: str, known: Sequence[str]) -> str:
-    """Give the activation or normaliser of a layer, "" for none."""
+    """Return the activation or normaliser of a layer, "" for none."""
     value = e.keys.get(name)
     if value is None:
         return ""
@@ -89,7 +89,7 @@ def _bias(b: Builder, x: str, name: str) -> str:
 
 
 def _after(b: Builder, e: Entry, x: str) -> str:
-    """Give what follows a product: batch norm or bias, then the activation."""
+    """Return what follows a product: batch norm or bias, then the activation."""
     if name_of(e, "normalizer_fn", NORMALIZERS):
         x = _batch_norm(b, x, f"{e.name}/batch_norm", f"{e.name}/batch_norm")
     elif has_bias(e, b.shape(x)[1]):
@@ -99,12 +99,12 @@ def _after(b: Builder, e: Entry, x: str) -> str:
 
 
 def flat(b: Builder, x: str, name: str) -> str:
-    """Give `[n, k]`."""
+    """Return `[n, k]`."""
     return b.op("flatten", x, name=f"{name}/flatten") if len(b.shape(x)) > 2 else x
 
 
 def rows(b: Builder, x: str, name: str) -> str:
-    """Give classes last: `[n, c, 1, 1]` as `[n, c]`, `[n, c, h, w]` as `[n, h, w, c]`."""
+    """Return classes last: `[n, c, 1, 1]` as `[n, c]`, `[n, c, h, w]` as `[n, h, w, c]`."""
     shape = b.shape(x)
     if len(shape) == 2:
         return x
@@ -115,12 +115,12 @@ def rows(b: Builder, x: str, name: str) -> str:
 
 
 def input_layer(b: Builder, e: Entry, layer: Layer, _: Sequence[str]) -> str:
-    """Give what the user feeds."""
+    """Return what the user feeds."""
     return b.input(e.name, channels_first(layer.outputs))
 
 
 def convolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Give convolution, batch norm or bias, activation."""
+    """Return convolution, batch norm or bias, activation."""
     shape = b.shape(x[0])
     w = b.weight(f"{e.name}/w", (layer.outputs[3], shape[1], *layer.kernel))
     pads = sides(layer, shape[2:])
@@ -129,7 +129,7 @@ def convolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
 
 
 def deconvolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Give a transposed convolution, padded as the convolution that it transposes."""
+    """Return a transposed convolution, padded as the convolution that it transposes."""
     _, height, width, channels = layer.outputs
     w = b.weight(f"{e.name}/w", (b.shape(x[0])[1], channels, *layer.kernel))
     y = b.op(
@@ -145,7 +145,7 @@ def deconvolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
 
 
 def inner_product(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Give a linear layer over the flattened input.
+    """Return a linear layer over the flattened input.
 
     The elements are flattened channels first: other places of the weights, the same work.
     """
@@ -155,7 +155,7 @@ def inner_product(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
 
 
 def pooling(kind: str) -> Lower:
-    """Give the rule of pooling by an op kind.
+    """Return the rule of pooling by an op kind.
 
     Padding of an average counts as zeros, where TensorFlow leaves it out of the mean: other values
     at the rim, the same work.
@@ -171,19 +171,19 @@ def pooling(kind: str) -> Lower:
 
 
 def dropout(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Give dropout in training."""
+    """Return dropout in training."""
     return dense.dropout(b, x[0], 1.0 - e.keys["dropout_keep_prob"], e.name)
 
 
 def concatenate(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Give the parents joined along the file's axis."""
+    """Return the parents joined along the file's axis."""
     rank = len(layer.outputs)
     dim = e.keys["dim"] % rank
     return b.op("concat", *x, name=e.name, axis=channels_first(range(rank)).index(dim))
 
 
 def elementwise(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Give a sum, one op for each parent but the first; the last has the layer's name."""
+    """Return a sum, one op for each parent but the first; the last has the layer's name."""
     first = b.shape(x[0])
     for name, tensor in zip(e.parents, x, strict=True):
         if b.shape(tensor) != first:
@@ -196,32 +196,32 @@ def elementwise(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
 
 
 def reshape(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Give a view; its elements are in another order than channels last, at the same cost."""
+    """Return a view; its elements are in another order than channels last, at the same cost."""
     return b.op("reshape", x[0], name=e.name, shape=channels_first(layer.outputs))
 
 
 def upsampling(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Give each element repeated."""
+    """Return each element repeated."""
     return b.op("upsample2d", x[0], name=e.name, scale=layer.kernel)
 
 
 def softmax(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Give softmax over the channels."""
+    """Return softmax over the channels."""
     return b.op("softmax", rows(b, x[0], e.name), name=e.name)
 
 
 def activation(kind: str) -> Lower:
-    """Give the rule of an activation that is a layer of its own."""
+    """Return the rule of an activation that is a layer of its own."""
     return lambda b, e, _, x: b.op(kind, x[0], name=e.name)
 
 
 def batch_norm(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Give batch norm with scale and shift."""
+    """Return batch norm with scale and shift."""
     return _batch_norm(b, x[0], e.name, e.name)
 
 
 def scale(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Give a factor and a shift a channel: a convolution of each channel by itself.
+    """Return a factor and a shift a channel: a convolution of each channel by itself.
 
     After a batch norm, which has them already, it passes its input on.
     """
@@ -235,10 +235,10 @@ def scale(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
 
 
 def local_response_norm(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Give local response normalisation, as Caffe has it where a file names no sizes."""
+    """Return local response normalisation, as Caffe has it where a file names no sizes."""
     return b.op("local_response_norm", x[0], name=e.name, size=5, alpha=1.0, beta=0.75, k=1.0)
 
 
 def passing(_: Builder, __: Entry, ___: Layer, x: Sequence[str]) -> str:
-    """Give the first parent's tensor."""
+    """Return the first parent's tensor."""
     return x[0]

@@ -11,7 +11,7 @@ from steptime.core.hardware import Cluster, Link
 from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.scaling import Exchange, data_parallel
+from steptime.predict.parallel.scaling import Exchange, data_parallel
 from steptime.predict.step_model import StepModel, no_link
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Layer, Part
-from steptime.predict.layers import INPUT
+from steptime.paleo.layers import INPUT
 from steptime.predict.work import Work
 
 Pair = tuple[int, int]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.predict.systolic import Array
+from steptime.energy.systolic import Array
 
 _FOLDER = Path(__file__).parents[1] / "data" / "arrays"
 _SIZES = ("rows", "columns", "element_bytes", "sum_bytes", "arrays")

@@ -14,7 +14,7 @@ MOST_AXES = 32  # of a blob in Caffe
 
 
 def net_inputs(net: Any, where: str) -> list[tuple[str, Shape]]:
-    """Give the name and shape of every `input` of a network, by `input_shape` or `input_dim`."""
+    """Return the name and shape of every `input` of a network, by `input_shape` or `input_dim`."""
     names = list(net.input)
     dims = list(net.input_dim)
     if len(net.input_shape):
@@ -31,7 +31,7 @@ def net_inputs(net: Any, where: str) -> list[tuple[str, Shape]]:
 
 
 def source_shapes(message: Any, kind: str, place: str) -> list[tuple[str, Shape | None]]:
-    """Give each top of a data layer with its shape, None for labels.
+    """Return each top of a data layer with its shape, None for labels.
 
     Raises `InputError`, naming the layer, where the file does not say the size.
     """
@@ -83,7 +83,7 @@ def _memory(message: Any, tops: int, place: str) -> Shapes:
 
 
 def _images(parameter: str) -> Callable[[Any, int, str], Shapes]:
-    """Give the rule of the layers that read images: their size is that of the crop.
+    """Return the rule of the layers that read images: their size is that of the crop.
 
     The images lie outside the file: they count as colour, 3 channels, unless it says gray.
     """

@@ -1,20 +1,20 @@
-"""Layers of Caffe that join, cut and rename blobs, lowered to op kinds; see `caffe_layers`."""
+"""Layers of Caffe that join, cut and rename blobs, lowered to op kinds; see `layers`."""
 
 from __future__ import annotations
 
 import math
 
-from steptime.importers.caffe_inputs import MOST_AXES
-from steptime.importers.caffe_lowering import Lowering, Tops, axis_of
-from steptime.importers.caffe_net import Layer
-from steptime.importers.caffe_schema import enum_name
+from steptime.importers.caffe.inputs import MOST_AXES
+from steptime.importers.caffe.lowering import Lowering, Tops, axis_of
+from steptime.importers.caffe.net import Layer
+from steptime.importers.caffe.schema import enum_name
 from steptime.ops.table import require
 
 _ELTWISE = {"SUM": "add", "PROD": "mul", "MAX": "maximum"}
 
 
 def concat(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give the bottoms joined along `axis`, or the older `concat_dim`."""
+    """Return the bottoms joined along `axis`, or the older `concat_dim`."""
     p = layer.message.concat_param
     axis = p.concat_dim if p.HasField("concat_dim") else p.axis
     axis = axis_of(axis, len(n.b.shape(x[0])))
@@ -22,7 +22,7 @@ def concat(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def eltwise(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give sum, product or maximum of the bottoms, two at a time; a coefficient is a product."""
+    """Return sum, product or maximum of the bottoms, two at a time; a coefficient is a product."""
     p = layer.message.eltwise_param
     kind = _ELTWISE[enum_name(p, "operation")]
     parts = list(x)
@@ -46,7 +46,7 @@ def eltwise(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def flatten(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give the axes from `axis` to `end_axis` as one."""
+    """Return the axes from `axis` to `end_axis` as one."""
     p = layer.message.flatten_param
     shape = n.b.shape(x[0])
     first, last = axis_of(p.axis, len(shape)), axis_of(p.end_axis, len(shape))
@@ -56,7 +56,7 @@ def flatten(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def reshape(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give another shape: 0 keeps a size, -1 is what is left, the file's batch is the asked one."""
+    """Another shape: 0 keeps a size, -1 is what is left, the file's batch is the asked one."""
     p = layer.message.reshape_param
     shape = n.b.shape(x[0])
     rank = len(shape)
@@ -83,12 +83,12 @@ def reshape(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def split(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give the bottom as often as there are tops."""
+    """Return the bottom as often as there are tops."""
     return x * max(1, len(layer.tops))
 
 
 def slices(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give parts along an axis: between the slice points, or all of one size."""
+    """Return parts along an axis: between the slice points, or all of one size."""
     p = layer.message.slice_param
     shape = n.b.shape(x[0])
     axis = axis_of(p.slice_dim if p.HasField("slice_dim") else p.axis, len(shape))
@@ -116,7 +116,7 @@ def slices(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def crop(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give the first bottom cut to the size of the second, axis by axis from `axis` on."""
+    """Return the first bottom cut to the size of the second, axis by axis from `axis` on."""
     p = layer.message.crop_param
     shape, wanted = n.b.shape(x[0]), n.b.shape(x[1])
     require(len(shape) == len(wanted), f"{list(shape)} cropped to {list(wanted)}")

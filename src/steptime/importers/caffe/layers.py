@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from steptime.importers import caffe_shapes
-from steptime.importers.caffe_lowering import Lowering, Tops, UnmodelledError, axis_of
-from steptime.importers.caffe_net import Layer
-from steptime.importers.caffe_schema import enum_name
+from steptime.importers.caffe import shapes
+from steptime.importers.caffe.lowering import Lowering, Tops, UnmodelledError, axis_of
+from steptime.importers.caffe.net import Layer
+from steptime.importers.caffe.schema import enum_name
 from steptime.layers.dense import dropout as drop
 from steptime.ops.table import ShapeError, require
 
@@ -32,7 +32,7 @@ class LayerType:
 
 
 def _pair(p: Any, both: str, height: str, width: str, default: int) -> Pair:
-    """Give (height, width) of a size that is given once, as a pair, or by `_h` and `_w`."""
+    """Return (height, width) of a size that is given once, as a pair, or by `_h` and `_w`."""
     given = list(getattr(p, both))
     if p.HasField(height) or p.HasField(width):
         require(not given, f"gives '{both}' and '{height}' or '{width}'")
@@ -45,7 +45,7 @@ def _pair(p: Any, both: str, height: str, width: str, default: int) -> Pair:
 
 
 def _window(p: Any) -> tuple[Pair, Pair, Pair]:
-    """Give kernel, stride and padding of a convolution or of pooling."""
+    """Return kernel, stride and padding of a convolution or of pooling."""
     kernel = _pair(p, "kernel_size", "kernel_h", "kernel_w", 0)
     stride = _pair(p, "stride", "stride_h", "stride_w", 1)
     require(min(kernel) >= 1, f"kernel {list(kernel)}: kernel_size is missing or below 1")
@@ -71,7 +71,7 @@ def _bias(n: Lowering, layer: Layer, y: str, axis: int) -> str:
 
 
 def convolution(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give a convolution or, for `Deconvolution`, its transpose, with a bias unless told not to.
+    """Return a convolution or, for `Deconvolution`, its transpose, with a bias unless told not to.
 
     A transposed one has `stride * (in - 1) + dilation * (kernel - 1) + 1 - 2 * pad` rows.
     """
@@ -112,7 +112,7 @@ def convolution(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def _pooled(size: int, kernel: int, stride: int, pad: int, padded: bool, ceil: bool) -> int:
-    """Give the size of a pooled map by Caffe's rule (PoolingLayer::Reshape).
+    """Return the size of a pooled map by Caffe's rule (PoolingLayer::Reshape).
 
     Rounded up, and only where there is padding a last window that begins in it is left out.
     """
@@ -122,7 +122,7 @@ def _pooled(size: int, kernel: int, stride: int, pad: int, padded: bool, ceil: b
 
 
 def pooling(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give pooling. Stochastic pooling counts as that by maxima: it reads and writes as much."""
+    """Return pooling. Stochastic pooling counts as that by maxima: it reads and writes as much."""
     p = layer.message.pooling_param
     size = _image(n, x[0])[2:]
     ceil = enum_name(p, "round_mode") == "CEIL"
@@ -147,7 +147,7 @@ def pooling(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def inner_product(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give a product with all axes from `axis` on; `transpose` says only how weights lie."""
+    """Return a product with all axes from `axis` on; `transpose` says only how weights lie."""
     p = layer.message.inner_product_param
     shape = n.b.shape(x[0])
     axis = axis_of(p.axis, len(shape))
@@ -163,7 +163,7 @@ def inner_product(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def batch_norm(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give batch norm with the weights of the Scale after it, or with constants if there is none.
+    """Return batch norm with the weights of the Scale after it, or with constants if there is none.
 
     With `use_global_stats` training, too, reads the stored statistics. Its gradient is counted as
     that of the usual one: as many bytes, a few FLOP more.
@@ -196,7 +196,7 @@ def joins_batch_norm(layer: Layer) -> bool:
 
 
 def scale(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give `x` times a vector along some axes, trained or the second bottom, and plus another."""
+    """Return `x` times a vector along some axes, trained or the second bottom, and plus another."""
     if layer.bottoms[0] in n.scaled:
         return x  # the batch norm before it has done the work
     p = layer.message.scale_param
@@ -209,7 +209,7 @@ def scale(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def bias(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give `x` plus a vector along some axes, trained or the second bottom."""
+    """Return `x` plus a vector along some axes, trained or the second bottom."""
     p = layer.message.bias_param
     terms, back, _ = _along(n, layer, x, p, "b")
     return (back(n.b.op("add", *terms, name=layer.name)),)
@@ -218,7 +218,7 @@ def bias(n: Lowering, layer: Layer, x: Tops) -> Tops:
 def _along(
     n: Lowering, layer: Layer, x: Tops, p: Any, suffix: str
 ) -> tuple[Tops, Callable[[str], str], tuple[int, ...]]:
-    """Give `x` and what is applied along its axes from `p.axis` on, seen as its last ones."""
+    """Return `x` and what is applied along its axes from `p.axis` on, seen as its last ones."""
     shape = n.b.shape(x[0])
     count = len(n.b.shape(x[1])) if len(x) > 1 else p.num_axes
     first = axis_of(p.axis, len(shape)) if count else len(shape)
@@ -243,7 +243,7 @@ def _shift(
 
 
 def local_response_norm(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give response normalisation across channels; within one there is no op kind for it."""
+    """Return response normalisation across channels; within one there is no op kind for it."""
     p = layer.message.lrn_param
     _image(n, x[0])
     if enum_name(p, "norm_region") != "ACROSS_CHANNELS":
@@ -254,7 +254,7 @@ def local_response_norm(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def relu(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give ReLU; with a slope for inputs below 0 it is PReLU whose slope is not trained."""
+    """Return ReLU; with a slope for inputs below 0 it is PReLU whose slope is not trained."""
     if layer.message.relu_param.negative_slope == 0:
         return (n.b.op("relu", x[0], name=layer.name),)
     slope = n.b.cast(n.b.buffer(f"{layer.name}/slope", (1,)))
@@ -262,7 +262,7 @@ def relu(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def prelu(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give ReLU with a trained slope for each channel, or for all."""
+    """Return ReLU with a trained slope for each channel, or for all."""
     shape = n.b.shape(x[0])
     require(len(shape) >= 2, f"needs [batch, channels, ...], not {list(shape)}")
     width = (1,) if layer.message.prelu_param.channel_shared else shape[1:2]
@@ -274,7 +274,7 @@ def _same(kind: str) -> Callable[[Lowering, Layer, Tops], Tops]:
 
 
 def power(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give `(shift + scale x)^power` for the powers 1 and 2: a product, a sum, a square."""
+    """Return `(shift + scale x)^power` for the powers 1 and 2: a product, a sum, a square."""
     p = layer.message.power_param
     if p.power not in (1, 2):
         raise UnmodelledError(f"Power with power {p.power:g}")
@@ -292,14 +292,14 @@ def power(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def dropout(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give `x` with a share `dropout_ratio` dropped in training, as it is in inference."""
+    """Return `x` with a share `dropout_ratio` dropped in training, as it is in inference."""
     ratio = layer.message.dropout_param.dropout_ratio
     require(0 <= ratio < 1, f"dropout_ratio {ratio:g} is not at least 0 and below 1")
     return (drop(n.b, x[0], ratio, layer.name) if layer.training else x[0],)
 
 
 def softmax(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give the softmax along an axis, by default that of the channels."""
+    """Return the softmax along an axis, by default that of the channels."""
     axis = axis_of(layer.message.softmax_param.axis, len(n.b.shape(x[0])))
     seen, back = n.last(x[0], range(axis, axis + 1), layer.name)
     return (back(n.b.op("softmax", seen, name=layer.name)),)
@@ -321,13 +321,13 @@ TYPES = {
     "Power": LayerType(power),
     "Dropout": LayerType(dropout),
     "Softmax": LayerType(softmax),
-    "Concat": LayerType(caffe_shapes.concat, 1, MANY),
-    "Eltwise": LayerType(caffe_shapes.eltwise, 2, MANY),
-    "Flatten": LayerType(caffe_shapes.flatten),
-    "Reshape": LayerType(caffe_shapes.reshape),
-    "Split": LayerType(caffe_shapes.split),
-    "Slice": LayerType(caffe_shapes.slices),
-    "Crop": LayerType(caffe_shapes.crop, 2, 2),
+    "Concat": LayerType(shapes.concat, 1, MANY),
+    "Eltwise": LayerType(shapes.eltwise, 2, MANY),
+    "Flatten": LayerType(shapes.flatten),
+    "Reshape": LayerType(shapes.reshape),
+    "Split": LayerType(shapes.split),
+    "Slice": LayerType(shapes.slices),
+    "Crop": LayerType(shapes.crop, 2, 2),
 }
 UNMODELLED = (  # types that Caffe knows and for which there are no op kinds here
     "AbsVal",
@@ -361,7 +361,7 @@ def require_modelled(layer: Layer) -> None:
 
 
 def lowered(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Give the tensors of a layer's tops.
+    """Return the tensors of a layer's tops.
 
     Raises `ShapeError` for sizes that do not fit, `UnmodelledError` for what has no op kinds.
     """

@@ -1,16 +1,16 @@
 """FODLAM as published (Sampson, Buckler; Cornell, November 2017), number for number.
 
 It takes Eyeriss's rows, which are of 4 or 3 images, for those of one image, and brings EIE from 45
-to 65 nm by ideal scaling. `predict/accelerator.py` is the same model without the first of these.
+to 65 nm by ideal scaling. `energy/accelerator.py` is the same model without the first of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steptime.predict.accelerator import Chip, Estimate, chips_at
-from steptime.predict.accelerators import Accelerator
-from steptime.predict.process import Process
+from steptime.energy.accelerator import Chip, Estimate, chips_at
+from steptime.energy.accelerators import Accelerator
+from steptime.energy.process import Process
 
 PROCESS = Process(65)
 SCALING = "dennard"

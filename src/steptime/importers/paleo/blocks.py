@@ -69,19 +69,19 @@ class _Names:
 
 
 def fault(layer: str, message: str) -> InputError:
-    """Give the error of one layer."""
+    """Return the error of one layer."""
     return InputError(f"layer {shorten(layer)}: {message}")
 
 
 def key(layer: str, keys: Mapping[str, Any], name: str) -> Any:
-    """Give a value that a layer must have; raises `InputError` where it is missing."""
+    """Return a value that a layer must have; raises `InputError` where it is missing."""
     if name not in keys:
         raise fault(layer, f"the key '{name}' is missing")
     return keys[name]
 
 
 def expand(layers: Mapping[str, Any]) -> tuple[Entry, ...]:
-    """Give every layer of a file under its full name, parents before children.
+    """Return every layer of a file under its full name, parents before children.
 
     Of layers that are ready together, the one that stands first in the file comes first. Raises
     `InputError`, naming the layer, for unknown parents, cycles, and blocks that are none.
@@ -144,7 +144,7 @@ def _collect_splits(
 
 
 def _head(names: _Names, scope: str, short: str, keys: Any) -> tuple[str, str, list[str]]:
-    """Give the full name, type and parents of a layer, each of the right form."""
+    """Return the full name, type and parents of a layer, each of the right form."""
     name = scope + short
     if not short or "@" in short or not short.isprintable() or len(name) > LONGEST_NAME:
         raise InputError(
@@ -188,7 +188,7 @@ def _add(names: _Names, entry: Entry, references: tuple[_Reference, ...]) -> Non
 
 
 def _resolved(names: _Names) -> Iterator[Entry]:
-    """Give each layer with the full names of its parents."""
+    """Return each layer with the full names of its parents."""
     count = 0
     for entry, references in names.entries.values():
         parents: list[str] = []
@@ -202,7 +202,7 @@ def _resolved(names: _Names) -> Iterator[Entry]:
 
 
 def _find(names: _Names, reference: _Reference, entry: Entry) -> tuple[str, ...]:
-    """Give the layers that a reference means, looked for from its own namespace outwards."""
+    """Return the layers that a reference means, looked for from its own namespace outwards."""
     base, mark, which = reference.text.partition("@")
     if mark and not base:
         raise fault(entry.name, f"parent {shorten(reference.text)} names no layer")
@@ -244,7 +244,7 @@ def _meant(
 
 
 def _endpoint(names: _Names, name: str) -> str:
-    """Give the layer that a name means: itself, or the endpoint of a block, at any depth."""
+    """Return the layer that a name means: itself, or the endpoint of a block, at any depth."""
     while name in names.endpoints:
         block, inner = name, f"{name}/{names.endpoints[name]}"
         if inner not in names.entries and inner not in names.endpoints:
@@ -288,7 +288,7 @@ def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:
 
 
 def _cycle(left: Mapping[str, Entry]) -> InputError:
-    """Give the error that names a cycle among the layers that never became ready."""
+    """Return the error that names a cycle among the layers that never became ready."""
     name = next(iter(left))
     path: dict[str, None] = {}
     while name not in path:
