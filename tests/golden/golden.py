@@ -26,6 +26,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 COMMITTED = HERE / "golden.json"
+COMMANDS = HERE / "commands.txt"
 TOLERANCE = 1e-12
 LONG = 8  # a list of more values is kept as sums
 
@@ -33,21 +34,21 @@ NETWORKS = (
     "fc cnn rnn rnn:cell=gru rnn:cell=vanilla transformer transformer:kind=encoder alexnet "
     "alexnet_v2 overfeat nin vgg16 resnet18 resnet50 resnet50_v1 inception_v3 densenet121 "
     "densenet_cifar squeezenet1_0 squeezenet1_1 mobilenet_v1 mobilenet_v2 deep_mnist bert_base gpt2"
-).split()
+)
 DTYPES = ("float32", "bfloat16", "float16-mixed")
 DEVICES = ("K40", "TITAN_X", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm5", "tpu-v3")
 METHODS = ("roofline", "analytic", "paleo")
 BATCHES = (1, 4, 32, 256)
-BROAD = ("fc", "rnn", "transformer:layers=2", "alexnet_v2", "resnet18", "inception_v3", "deep_mnist")
+BROAD = "fc rnn transformer:layers=2 alexnet_v2 resnet18 inception_v3 deep_mnist"
 
 Case = tuple[str, ...]
 
 
 def cases(whole: bool) -> Iterator[Case]:
     """Every case, small ones first."""
-    for words in SINGLE:
+    for words in COMMANDS.read_text(encoding="utf-8").splitlines():
         yield tuple(words.split())
-    for model, phase in itertools.product(BROAD, ("train", "infer")):
+    for model, phase in itertools.product(BROAD.split(), ("train", "infer")):
         yield ("count", model, "--phase", phase, "--batch", "4")
         for method in METHODS:
             yield ("predict", model, "--device", "K40", "--method", method, "--phase", phase)
@@ -59,50 +60,13 @@ def cases(whole: bool) -> Iterator[Case]:
 
 def _every() -> Iterator[Case]:
     phases = ("train", "infer")
-    for model, phase, dtype in itertools.product(NETWORKS, phases, DTYPES):
+    for model, phase, dtype in itertools.product(NETWORKS.split(), phases, DTYPES):
         for optimizer in ("sgd", "adam") if phase == "train" else ("sgd",):
             yield ("count", model, "--phase", phase, "--dtype", dtype, "--optimizer", optimizer)
         for device, method, batch in itertools.product(DEVICES, METHODS, BATCHES):
             given = ("--phase", phase, "--dtype", dtype, "--batch", str(batch))
             yield ("predict", model, "--device", device, "--method", method, *given)
 
-
-SINGLE = """
-count resnet50 --batch 32
-count gpt2 --optimizer adam --dtype bfloat16-mixed
-count llama_7b --phase infer --dtype bfloat16
-predict resnet50 --device a100 --batch 32 --option fuse=yes
-predict resnet50 --device a100 --batch 32 --option tf32=yes
-predict resnet50 --device K40 --method roofline --option dispatch=no
-predict alexnet_v2 --device K40 --method paleo --option pipeline=true --option ppp_comp=0.5
-predict alexnet_v2 --device TITAN_X --method paleo --option conv=fft
-predict gpt2 --device h100-sxm5 --dtype bfloat16 --steps 1000 --kwh-price 0.3 --kwh-co2 400
-predict fc,resnet18 --device V100,K40 --batch 16..64x2 --grid --workers 1,2,8 --link ethernet-25
-predict alexnet_v2 --device K40,TITAN_X --batch 32,128 --grid --method paleo
-explain alexnet_v2 --device TITAN_X --batch 128
-explain resnet50 --device V100 --batch 32
-explain gpt2 --device V100
-split resnet18 --device K40 --server V100 --link ethernet-10
-scale resnet50 --device V100 --link ethernet-25 --replicas 1,2,4,16
-scale resnet50 --device V100 --link ethernet-25 --replicas 1,4,16 --scaling strong --batch 256
-scale alexnet_v2 --device K40 --link ethernet-10 --replicas 1,2,8 --method paleo
-scale vgg16 --device V100 --link ethernet-100 --replicas 1..64x2 --overlap
-scale fc --device V100 --link ethernet-25 --replicas 2,4 --collective tree
-scale resnet50 --device V100 --link ethernet-25 --replicas 8,16 --collective hierarchical --per-node 8 --inside nvlink-2
-scale gpt2 --device V100 --link ethernet-25 --replicas 1,8 --samples 100000 --epochs 3 --price 2
-energy vgg16
-energy alexnet
-energy alexnet --process 45nm-lp --dram
-energy vgg16 --method fodlam
-energy resnet18 --by-op
-list models
-list devices
-list links
-list methods
-list ops
-list quantities
-list accelerators
-""".strip().splitlines()
 
 RENAMED = {"--link": "--network", "--replicas": "--workers"}  # for trees before the words changed
 
