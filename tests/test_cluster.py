@@ -217,7 +217,7 @@ def test_submit_ask_and_submit_again(
     assert _answer(capsys, "collect", out)["written"] == 0
     records = store.load(out, _ignore)
     assert {(r.status, r.cause, r.platform) for r in records} == {
-        ("failed", "cancelled", "K80"), ("failed", "cancelled", "p100-pcie-16gb"),
+        ("failed", "cancelled", "tesla-k80"), ("failed", "cancelled", "p100-pcie-16gb"),
     }  # fmt: skip
     assert _answer(capsys, *sweep)["submitted"] == 12
 
@@ -561,15 +561,15 @@ def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(
     assert [(job["gpu"], job["cells"], job["tasks"]) for job in jobs] == [
         ("k80", 7, 2), ("p100", 7, 2),
     ]  # fmt: skip
-    # two tasks a job: a worker's start and seven cells of 10 s
-    assert jobs[0]["node_hours"] == pytest.approx((2 * 5 + 7 * 10) / 3600)
+    # two tasks a job: a worker's start and six cells of 10 s, for the seventh will not fit
+    assert jobs[0]["node_hours"] == pytest.approx((2 * 5 + 6 * 10) / 3600)
     assert jobs[0]["longest_task_s"] == pytest.approx(5 + 4 * 10)
     assert jobs[0]["needs_bytes"] > 24e9
     assert jobs[0]["script"].startswith("#!/bin/bash\n")
     assert [(row["gpu"], row["has_bytes"]) for row in seen["not_fitting"]] == [
-        ("p100", 16e9),
+        ("k80", 12e9), ("p100", 16e9),
     ]  # fmt: skip
-    assert [job["has_bytes"] for job in jobs] == [None, 16e9], "Paleo gave no memory of its K80"
+    assert [job["has_bytes"] for job in jobs] == [12e9, 16e9], "one GPU of the two of a K80"
     assert run(list(map(str, sweep))) == 0
     shown = capsys.readouterr()
     assert "would be submitted" in shown.out
@@ -582,7 +582,7 @@ def test_what_must_fit_and_is_known_not_to_is_left_out(
 ) -> None:
     large = {**LARGE, "batch": 2}
     for slurm, left in (
-        ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 1), ({"memory_GB": 8}, 0), ({}, 1),
+        ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 0), ({"gpu": "ours"}, 1), ({"memory_GB": 8}, 0), ({}, 1),
     ):  # fmt: skip
         where = ["batch >= 1", "fits in memory"]
         table = {**EXPERIMENT, "networks": [large], "slurm": slurm, "where": where}
