@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ from steptime.cli.measure import (
     options_of,
 )
 from steptime.core.errors import InputError, unknown
+from steptime.core.hardware import Device
 from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
 from steptime.core.record import Record
 from steptime.core.units import duration, seconds, si, size
@@ -129,7 +130,7 @@ def run(
     chosen = replace(options_of(device, threads, compile_, tf32), **feeding)
     workload, chosen = options.over_replicas(workload, chosen, replicas, strategy, no_overlap)
     flop = count(build_step(workload)).flop  # sizes that fit nowhere are refused here
-    catalog.devices()  # so is a file of the user's that is no device
+    devices = catalog.devices(output.note)  # what is wrong with these is said before, too
     cell = Cell(workload, backend, chosen)
     how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
@@ -144,7 +145,7 @@ def run(
     finally:
         workers.close()
     if workers.leads:
-        _tell_run(record, flop, json)
+        _tell_run(record, flop, devices, json)
     elif record.status != "ok":
         output.note(f"{workers.name}: {record.status}: {record.note}")
     return 0 if record.status == "ok" else UNSUCCESSFUL
@@ -204,30 +205,24 @@ def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:
     return say
 
 
-def _peaks(record: Record) -> dict[str, float | None]:
+def _peaks(record: Record, devices: Iterable[Device]) -> dict[str, float | None]:
     """Return the peak of the record's type as probed here and as the datasheet says, if known."""
-    from steptime import catalog
     from steptime.core.dtypes import precision
 
     wanted = precision(record.workload.dtype).compute
     if record.method.options.get("tf32") and wanted == "float32":
         wanted = "tf32"
     peaks: dict[str, float | None] = {"probed": None, "datasheet": None}
-    try:
-        devices = catalog.devices()
-    except InputError as error:  # the result is worth more than what stands beside it
-        output.note(f"! no peaks: {error}")
-        return peaks
     for device in devices:
         if device.name == record.platform:
             peaks["probed" if device.measured else "datasheet"] = device.peak_flop_per_s.get(wanted)
     return peaks
 
 
-def _tell_run(record: Record, flop: float, json: bool) -> None:
+def _tell_run(record: Record, flop: float, devices: Iterable[Device], json: bool) -> None:
     from steptime.analysis.measurement import measurement
 
-    document = measurement(record, flop, _peaks(record))
+    document = measurement(record, flop, _peaks(record, devices))
     if json:
         output.emit_json(document)
     else:

@@ -123,7 +123,8 @@ def take_samples(
 
     total_s, row = _Taker(step, seconds_of, watch, waited).take(1)
     step_s, rows = ([total_s], [row]) if total_s >= budget_s else ([], [])
-    ordered, warmup_s, steps = list(step_s), [], 1
+    warmup_s: list[float] = []
+    ordered, steps = list(step_s), 1
     if not step_s:
         warmup_s, steps = _fill(step, seconds_of, sample_s, total_s)
     if warmup_s and warmup_s[-1] * steps < WARM_UP_SHARE * budget_s:
