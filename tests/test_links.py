@@ -21,8 +21,8 @@ from steptime.measure.contract import STRATEGIES as MEASURED
 from steptime.measure.contract import Options, method
 from steptime.measure.links import SIZES_BYTES, fit, link_table, ring_s
 from steptime.predict import cost_model
-from steptime.predict.collectives import COLLECTIVES, Fabric
-from steptime.predict.replicas import STRATEGIES, predict_replicas
+from steptime.predict.parallel.collectives import COLLECTIVES, Fabric
+from steptime.predict.parallel.replicas import STRATEGIES, predict_replicas
 
 LINK = Link("link", 20e-6, 1e9, "a test")
 DEVICE = Device("toy", "cpu", {"float32": 1e12}, 1e11, "a test")
