@@ -18,20 +18,22 @@ import paleo_net
 import steptime
 from steptime import store
 from steptime.cli.main import run
+from steptime.cluster import status as cluster
+from steptime.cluster import submission as manifest
+from steptime.cluster import task
+from steptime.cluster.outcome import FOR_MEMORY, OUTPUT, cause_of_output
+from steptime.cluster.resources import fits
+from steptime.cluster.script import Need, script
+from steptime.cluster.slurm import STATES, Ended, _of_accounting, _of_controller, cpus_of, nodes_of
+from steptime.cluster.submission import Submission, Visit, packed
 from steptime.core.causes import CAUSES
 from steptime.core.errors import InputError
 from steptime.core.record import STATUSES
-from steptime.launch.allocation import Allocation
-from steptime.launch.script import Need, script
-from steptime.launch.slurm import STATES, Ended, _of_accounting, _of_controller, cpus_of, nodes_of
 from steptime.measure.worker import FAILURES
-from steptime.sweep import cluster, manifest, task
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import check_experiment
-from steptime.sweep.lost import FOR_MEMORY, OUTPUT, cause_of_output
-from steptime.sweep.manifest import Submission, Visit, packed
+from steptime.sweep.resource_request import Allocation
 from steptime.sweep.run import How, Request
-from steptime.sweep.site import fits
 
 GOLDEN = Path(__file__).parent / "golden"
 EXPERIMENT: dict[str, Any] = {
@@ -410,7 +412,7 @@ def test_the_cause_is_in_what_a_job_printed(text: str, cause: str) -> None:
 def test_every_cause_is_in_the_table() -> None:
     words = {cause for _, cause in OUTPUT} | set(STATES.values())
     words |= {cause for _, _, cause in FAILURES}
-    for path in ("launch/local.py", "sweep/run.py", "sweep/lost.py", "sweep/task.py"):
+    for path in ("launch/local.py", "sweep/run.py", "cluster/outcome.py", "cluster/task.py"):
         source = (Path(steptime.__file__).parent / path).read_text()
         words |= set(re.findall(r'Death\(\s*"\w+", "([\w-]+)"', source))
     assert {word.removesuffix(" for memory") for word in words} <= set(CAUSES)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from steptime import catalog
+from steptime.cluster.script import Need
 from steptime.core.hardware import Device
-from steptime.launch.allocation import Allocation
-from steptime.launch.script import Need
 from steptime.sweep.cells import Cell, needed_bytes
+from steptime.sweep.resource_request import Allocation
 
 UNKNOWN = "unknown"
 
