@@ -76,7 +76,9 @@ class TaskOutcome:
         """Return why a trial has no record; only the one in flight can have been too large."""
         in_flight = self.began[-1:] == (trial.id,)
         when = "while it was measured" if in_flight else "before it was begun"
-        job, said = (f"job {self.exit.job}", f" ({self.exit.text})") if self.exit else ("its job", "")
+        job, said = (
+            (f"job {self.exit.job}", f" ({self.exit.text})") if self.exit else ("its job", "")
+        )
         for_memory = self.cause == FOR_MEMORY
         cause = "killed" if for_memory else self.cause
         status = "oom" if for_memory and in_flight else "failed"

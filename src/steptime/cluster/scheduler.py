@@ -10,9 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steptime.core.errors import unknown
-from steptime.sweep.resource_request import ResourceRequest
+
+if TYPE_CHECKING:  # the command line imports this file, and must not wait for pydantic
+    from steptime.sweep.resource_request import ResourceRequest
 
 TaskName = tuple[str, int]  # name of the array, place in it
 TaskJob = tuple[str, int]  # id of the array's job, place in it
@@ -75,7 +78,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Queued:
-    """A task that waits or runs: its job and array, its state, and why it waits or where it runs."""
+    """A task that waits or runs: its job and array, its state, why it waits or where it runs."""
 
     job: str
     array: str

@@ -105,7 +105,7 @@ class Submission:
                 number,
                 Array(
                     self.folder / script_name(number),
-                    f"{self._name}-{job.first_task + start}",
+                    f"{self.name}-{job.first_task + start}",
                     job.first_task + start,
                     min(self.largest, len(job.slices) - start),
                     job.need.request.tasks_at_once,
@@ -147,19 +147,21 @@ class Submission:
         """The files that tasks wrote of themselves: of each, one for each time it was started."""
         files: dict[int, list[Path]] = {}
         for path in sorted(
-            (self.folder / "progress").glob("*.*.jsonl"), key=lambda path: int(path.name.split(".")[1])
+            (self.folder / "progress").glob("*.*.jsonl"),
+            key=lambda path: int(path.name.split(".")[1]),
         ):
             files.setdefault(int(path.name.split(".")[0]), []).append(path)
         return files
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The name that its arrays begin with."""
         return f"steptime-{self.token}"
 
     def script(self, job: Job, scheduler: Scheduler, python: str) -> str:
         """Return the batch script of one of the jobs."""
         interpreter = job.need.request.python or python
-        return scheduler.script(job.need, self._name, str(self.folder), interpreter)
+        return scheduler.script(job.need, self.name, str(self.folder), interpreter)
 
     def progress(self, task: int, restart: int) -> Path:
         """Return the file that one start of a task writes."""
@@ -178,8 +180,10 @@ def packed(trials: Iterable[Trial]) -> tuple[tuple[Trial, ...], tuple[Job, ...]]
     jobs: list[Job] = []
     first_task = 0
     for need, group in by_need.items():
-        places = {place: i for i, place in enumerate(dict.fromkeys(t.cell.worker for t in group))}
-        group.sort(key=lambda trial: (trial.round, places[trial.cell.worker]))
+        places = {
+            place: i for i, place in enumerate(dict.fromkeys(t.cell.worker_key for t in group))
+        }
+        group.sort(key=lambda trial: (trial.round, places[trial.cell.worker_key]))
         starts = range(len(ordered), len(ordered) + len(group), need.request.cells_per_task)
         ordered += group
         slices = tuple((start, min(start + starts.step, len(ordered))) for start in starts)

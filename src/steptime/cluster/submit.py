@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,6 +144,8 @@ def submit(submission: Submission, scheduler: Scheduler, warn: Warn) -> None:
         files.note_sent(submission, array, before[number])
     if not before:
         shutil.rmtree(submission.folder)
+        with suppress(OSError):  # it holds earlier ones
+            submission.folder.parent.rmdir()
         raise InputError("; ".join(refused.values()))
     for text in refused.values():
         warn(f"refused: {text}")

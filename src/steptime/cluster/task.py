@@ -120,8 +120,7 @@ def _follow(start: Start) -> None:
 
 
 def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
-    """Return the record of a trial, whatever happened; `begin` is called when its worker is there.
-    """
+    """Return the record of a trial, whatever happened; `begin` is called once it has a worker."""
     workers, how = start.workers, start.submission.how
     try:
         workers.place(trial.cell)
@@ -172,7 +171,9 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
 def _why(start: Start, times: int, requeues: int) -> tuple[str, str]:
     """Return cause and note of the start before this one; a node that is dead prints nothing."""
     earlier = outputs(start.submission, start.task.number)[-2:-1]
-    cause = (cause_of_output(earlier[0], start.submission.scheduler) if earlier else "") or NODE_FAIL
+    cause = (
+        cause_of_output(earlier[0], start.submission.scheduler) if earlier else ""
+    ) or NODE_FAIL
     gave_up = f"; given up after {times} times" if times > requeues else ""
     return cause, f"its job ended while it was measured{gave_up}"
 

@@ -48,8 +48,8 @@ class ResourceRequest(BaseModel):
     `memory_GB` of a node. `time` is the job's limit as Slurm writes it. `modules` are loaded and
     the lines of `run_first` are run before the first cell. `flags` are further ones of sbatch, and
     `python` is another interpreter than the one that submits. `requeues` is how often a cell may
-    take its job down before it is given up. `data_on_nodes` says that the nodes have a data set which
-    the machine that submits does not see.
+    take its job down before it is given up. `data_on_nodes` says that the nodes
+    have a data set which the machine that submits does not see.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
