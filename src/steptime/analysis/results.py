@@ -12,12 +12,17 @@ from steptime.analysis.tables import (
     headline,
     input_of,
     runs_of,
+    said,
     short_names,
 )
 from steptime.core.record import Record
 from steptime.store import identity
 
 Row = dict[str, Any]
+
+UNSAID = ("host", "predicted_by")  # None where nobody said it, not for a default
+BARE = ("platform", "gpu", "method", "predicted_by")  # known by their values
+NAMED = ("strategy", "overlap", "gpu")  # by the name of a row, or before the other options
 
 
 def results(records: Sequence[Record]) -> list[Row]:
@@ -35,13 +40,51 @@ def results(records: Sequence[Record]) -> list[Row]:
     for record in whole:
         key = (record.workload.key, record.platform, *exchange_of(record))
         cells.setdefault(key, []).append(record)
-    return [
+    rows = [
         _row(names[key] + exchange_name(found[0]), tried, predicted)
         for (key, *_), found in cells.items()
         for tried in _by_method(found, "measured") or [[]]
         for predicted in _latest(found) or [None]
         if tried or predicted
     ]
+    telling = differing(rows)
+    for row in rows:
+        known = {n: row["settings"][n] for n in telling if row["settings"].get(n) is not None}
+        words = (str(v) if n in BARE else said(n, v) for n, v in known.items())
+        row["label"] = ", ".join([row["name"], *words])
+    return rows
+
+
+def differing(rows: Sequence[Row], *, of_a_network: bool = True) -> list[str]:
+    """Return the settings in which rows of one network, or all rows, differ: `["platform", "gpu"]`.
+
+    An option that a measurement does not name is at its default, another value than any named one.
+    """
+    names = dict.fromkeys(name for row in rows for name in row["settings"])
+    seen: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for name in names:
+            value = row["settings"].get(name)
+            if value is not None or (row["method"] and name not in UNSAID):
+                key = row["workload_key"] if of_a_network else ""
+                seen.setdefault((name, key), set()).add(str(value))
+    return [n for n in names if any(len(v) > 1 for (name, _), v in seen.items() if name == n)]
+
+
+def _settings(platform: str, tried: Sequence[Record], predicted: Record | None) -> Row:
+    """Return where and how a step was run or predicted; what is None was not said."""
+    last = tried[-1] if tried else None
+    options = dict(last.method.options) if last else {}
+    hosts = dict.fromkeys(str(r.env["host"]) for r in tried if r.env.get("host"))
+    first = {
+        "platform": platform,
+        "gpu": options.get("gpu"),
+        "host": ", ".join(hosts) or None,
+        "method": f"{last.method.name} {last.method.version}" if last else None,
+        "predicted_by": predicted.method.name if predicted else None,
+    }
+    rest = {name: value for name, value in options.items() if name not in NAMED}
+    return first | rest | (input_of(last) if last else {})
 
 
 def _by_method(records: Iterable[Record], origin: str) -> list[list[Record]]:
@@ -102,6 +145,7 @@ def _row(name: str, tried: Sequence[Record], predicted: Record | None) -> Row:
         "optimizer": workload.optimizer,
         "platform": some.platform,
         "workload_key": workload.key,
+        "settings": _settings(some.platform, tried, predicted),
         "method": last.method.name if last else None,
         **(input_of(last) if last else {"input": None, "loaders": None}),
         "predicted_by": predicted.method.name if predicted else None,

@@ -1,9 +1,11 @@
-"""Records as pictures: one file a plot, all in one table."""
+"""Records as charts: one file a chart, all in one table."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from steptime.core.errors import InputError, unknown
@@ -26,10 +28,24 @@ class EmptyPlotError(InputError):
     """The records lack what a plot shows; the message says what."""
 
 
-def draw(kind: str, records: Sequence[Record]) -> Spec:
-    """Give the Vega-Lite of a kind of plot; raises `InputError` for an unknown kind."""
+@dataclass(frozen=True)
+class Data:
+    """What charts are drawn from: the records, and the rows made of them once for all charts."""
+
+    records: Sequence[Record]
+
+    @cached_property
+    def results(self) -> list[dict[str, Any]]:
+        """The rows of `analysis.results`."""
+        from steptime.analysis.results import results
+
+        return results(self.records)
+
+
+def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
+    """Return the Vega-Lite of a kind of plot; raises `InputError` for an unknown kind."""
     if kind not in PLOTS:
         raise unknown("plot", kind, PLOTS)
     module, _, name = PLOTS[kind].partition(":")
-    function: Callable[[Sequence[Record]], Spec] = getattr(importlib.import_module(module), name)
-    return function(records)
+    chart: Callable[[Data], Spec] = getattr(importlib.import_module(module), name)
+    return chart(data if isinstance(data, Data) else Data(data))
