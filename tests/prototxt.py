@@ -10,7 +10,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
 from steptime.count import count
-from steptime.importers.caffe import read
+from steptime.importers.caffe.read import read
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph

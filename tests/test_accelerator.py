@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from steptime.core.errors import InputError
-from steptime.predict.accelerator import chips_at, diagnosis, estimate
-from steptime.predict.accelerators import MeasuredNetwork, accelerator_names, accelerators
-from steptime.predict.process import INVERTERS, Process, factors, read_process
-from steptime.predict.request import Asked, Request
+from steptime.energy.accelerator import chips_at, diagnosis, estimate
+from steptime.energy.accelerators import MeasuredNetwork, accelerator_names, accelerators
+from steptime.energy.process import INVERTERS, Process, factors, read_process
+from steptime.energy.request import Asked, Request
 
 EYERISS, EIE = accelerators("eyeriss+eie")
 CHIPS = chips_at((EYERISS, EIE), Process(65), "dennard")

@@ -10,7 +10,7 @@ import pytest
 from prototxt import DATA, HEAD, PRODUCT, fault, kinds, layer, network, one, phased, shape
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.graph import check
-from steptime.importers.caffe import read
+from steptime.importers.caffe.read import read
 from steptime.measure.backends.numpy_backend import execute, initial_values
 from steptime.measure.contract import Options
 

@@ -12,9 +12,9 @@ from prototxt import layer
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import check
-from steptime.importers.caffe import KNOWN, read
-from steptime.importers.caffe_inputs import SOURCES
-from steptime.importers.caffe_schema import ENUMS, MESSAGES
+from steptime.importers.caffe.inputs import SOURCES
+from steptime.importers.caffe.read import KNOWN, read
+from steptime.importers.caffe.schema import ENUMS, MESSAGES
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.hardware import Link
-from steptime.predict.collectives import BUCKET_BYTES, COLLECTIVES, PALEO, Fabric, overlapped
+from steptime.predict.parallel.collectives import (
+    BUCKET_BYTES,
+    COLLECTIVES,
+    PALEO,
+    Fabric,
+    overlapped,
+)
 
 SLOW = Link("slow", 1000.0, 1.0, "made up")  # a message of b bytes takes 1000 + b seconds
 QUICK = Link("quick", 10.0, 4.0, "made up")  # 10 + b / 4

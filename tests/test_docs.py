@@ -495,7 +495,7 @@ def test_keys_of_run_and_sweep() -> None:
 
 def test_every_key_of_slurm_and_every_cause_is_documented() -> None:
     from steptime.core.causes import CAUSES
-    from steptime.launch.allocation import Allocation
+    from steptime.sweep.resource_request import Allocation
 
     rows = _table(_section("docs/clusters.md", "Keys of [slurm]"))
     said = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]

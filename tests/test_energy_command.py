@@ -203,8 +203,8 @@ def test_nothing_given_at_a_terminal(
 def test_ops_that_no_chip_covers_are_estimated(capsys: pytest.CaptureFixture[str]) -> None:
     """Attention, norms, activations cost something, said to be an estimate, in no sum."""
     from steptime.build import build, make_workload, read_model
-    from steptime.predict.operations import hierarchy, op_energy
-    from steptime.predict.process import read_process
+    from steptime.energy.operations import hierarchy, op_energy
+    from steptime.energy.process import read_process
 
     for text in ("gpt2:length=8", "mobilenet_v2", "resnet50"):
         assert run(["energy", text, "--json"]) == 0

@@ -21,8 +21,8 @@ from steptime.measure.contract import STRATEGIES as MEASURED
 from steptime.measure.contract import Options, method
 from steptime.measure.links import SIZES_BYTES, fit, link_table, ring_s
 from steptime.predict import cost_model
-from steptime.predict.collectives import COLLECTIVES, Fabric
-from steptime.predict.replicas import STRATEGIES, predict_replicas
+from steptime.predict.parallel.collectives import COLLECTIVES, Fabric
+from steptime.predict.parallel.replicas import STRATEGIES, predict_replicas
 
 LINK = Link("link", 20e-6, 1e9, "a test")
 DEVICE = Device("toy", "cpu", {"float32": 1e12}, 1e11, "a test")
@@ -89,7 +89,7 @@ def test_the_link_file_says_where_it_is_from() -> None:
         "measured by steptime probe --collectives on 2026-11-21 on a, b with torch 2.13.0 (gloo), "
         "2 processes of 1 threads"
     )
-    assert table["note"].endswith("off by 0% in the median, by +0% at 1.024 kB")
+    assert table["note"].endswith("median error 0%, +0% at 1.024 kB")
     assert table["measured"]["bytes"] == list(SIZES_BYTES)
     assert table["measured"]["rounds"] == 3
     found = catalog.link("LOCAL")

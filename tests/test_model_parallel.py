@@ -17,7 +17,8 @@ import split_alexnet
 from steptime.core.errors import InputError
 from steptime.core.graph import Layer
 from steptime.core.hardware import Device, Link
-from steptime.predict.model_parallel import (
+from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
+from steptime.predict.parallel.model_parallel import (
     FORK_NOTE,
     MEMORY_NOTE,
     NESTED_NOTE,
@@ -25,9 +26,8 @@ from steptime.predict.model_parallel import (
     model_parallel,
     splits_of,
 )
-from steptime.predict.nesting import Group, Nested, has_nested_forks, lower_bound, nested
-from steptime.predict.placement import Node, nodes
-from steptime.predict.scaling import Exchange, data_parallel
+from steptime.predict.parallel.placement import Node, nodes
+from steptime.predict.parallel.scaling import Exchange, data_parallel
 from steptime.predict.step_model import StepModel
 
 MS = 1e3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from steptime.core.graph import TensorSpec, frozen
-from steptime.ops import OPS, cost_of, outputs_of, saved_of, scratch_of
+from steptime.ops import OPS, cost_of, outputs_of, products_of, saved_of, scratch_of, serial_of
 
 
 def spec(*shape: int, dtype: str = "float32") -> TensorSpec:
@@ -53,6 +53,45 @@ def test_matmul_folds_leading_dimensions_into_rows() -> None:
     assert shape_of("matmul", grad, x, transpose_a=True, fold=True) == (5, 4)
     assert flop("matmul", grad, x, transpose_a=True, fold=True) == 2 * 5 * (2 * 3) * 4
     assert flop("matmul", spec(2, 3, 4), spec(4, 5)) == 2 * 2 * 3 * 4 * 5  # one matrix for all
+
+
+def test_products_of_matrix_kinds() -> None:
+    """Each (batch, m, n, k)."""
+    assert products_of("linear", (spec(2, 3, 6), spec(5, 6))) == ((1, 2 * 3, 5, 6),)
+    a, b = spec(7, 4, 3), spec(7, 4, 5)
+    assert products_of("matmul", (a, b), frozen({"transpose_a": True})) == ((7, 3, 5, 4),)
+    folded = frozen({"transpose_a": True, "fold": True})  # 28 rows, [3, 28] [28, 5]
+    assert products_of("matmul", (a, b), folded) == ((1, 3, 5, 28),)
+    x, w, y = spec(2, 4, 7, 8), spec(6, 2, 3, 2), spec(2, 6, 5, 7)
+    groups, window, positions = 2, (4 // 2) * 3 * 2, 2 * 5 * 7
+    how = {"groups": groups}
+    assert products_of("conv2d", (x, w), frozen(how)) == ((groups, positions, 6 // 2, window),)
+    assert products_of("conv2d_grad_weight", (x, y), frozen({**how, "kernel": (3, 2)})) == (
+        (groups, 6 // 2, window, positions),
+    )
+    assert products_of("conv_transpose2d", (y, w), frozen({**how, "output_size": (7, 8)})) == (
+        (groups, positions, window, 6 // 2),
+    )
+    q, k = spec(2, 3, 8), spec(2, 5, 4)  # 4 heads of width 2 in 2 sequences
+    heads = frozen({"heads": 4, "kv_heads": 2, "causal": True})
+    scores, values = (2 * 4, 3, 5, 2), (2 * 4, 3, 2, 5)
+    assert products_of("attention", (q, k, k), heads) == (scores, values)
+    of_keys = (2 * 4, 5, 2, 3)  # dV and dK
+    assert products_of("attention_grad", (q, k, k), heads) == (of_keys, scores, values, of_keys)
+    assert products_of("relu", (spec(2, 3),)) == ()
+
+
+def test_the_state_of_a_recurrent_layer_is_multiplied_at_every_step() -> None:
+    cell = (spec(2, 3, 4), spec(20, 4), spec(20, 5), spec(20), spec(20))  # LSTM, length 3, hidden 5
+    assert serial_of("lstm", cell) == serial_of("lstm_grad", cell) == 3
+    assert products_of("lstm", cell) == ((1, 2 * 3, 20, 4), (3, 2, 20, 5))
+    assert products_of("lstm_grad", cell) == (
+        (1, 2 * 3, 4, 20),
+        (3, 2, 5, 20),
+        (1, 20, 4, 2 * 3),
+        (1, 20, 5, 2 * 3),
+    )
+    assert serial_of("linear", (spec(2, 6), spec(5, 6))) == 1
 
 
 def test_convolution_with_stride_uneven_padding_dilation_and_groups() -> None:

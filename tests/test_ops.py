@@ -11,7 +11,16 @@ from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, TensorSpec, check, frozen
 from steptime.core.workload import OPTIMIZERS
-from steptime.ops import OPS, cost_of, kind_row, outputs_of, saved_of, scratch_of
+from steptime.ops import (
+    OPS,
+    cost_of,
+    kind_row,
+    outputs_of,
+    products_of,
+    saved_of,
+    scratch_of,
+    serial_of,
+)
 from steptime.ops.builder import Builder
 from steptime.ops.optimizer import SCRATCH, STATES
 from steptime.ops.table import ShapeError, Specs
@@ -49,6 +58,20 @@ def test_inputs_are_read_once_unless_a_row_says_that_it_reads_less(kind: str) ->
     read = cost_of(kind, specs, attrs, ())[1]
     whole = sum(s.size_bytes for s in specs)
     assert read < whole if row.read else read == whole
+
+
+@pytest.mark.parametrize("kind", OPS)
+def test_the_flop_of_matrix_kinds_are_those_of_their_products(kind: str) -> None:
+    row = OPS[kind]
+    specs, attrs = row.example.specs, frozen(row.example.attrs)
+    products = products_of(kind, specs, attrs)
+    assert bool(products) == bool(row.products) == bool(row.work)
+    assert all(type(size) is int and size > 0 for product in products for size in product)
+    if products:
+        flop = cost_of(kind, specs, attrs, ())[0]
+        assert flop == 2 * sum(b * m * n * k for b, m, n, k in products)
+    serial = serial_of(kind, specs, attrs)
+    assert serial == (specs[0].shape[1] if row.work == "recurrent" else 1)
 
 
 @pytest.mark.parametrize("kind", OPS)

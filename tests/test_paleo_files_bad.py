@@ -8,7 +8,7 @@ import pytest
 
 from paleo_net import Table, block, by_name, conv, graph_of, image, layer, message, pool, split
 from steptime.core.errors import InputError
-from steptime.importers.paleo import read
+from steptime.importers.paleo.read import read
 
 DATA = {"data": image(2, 8, 8, 3)}
 

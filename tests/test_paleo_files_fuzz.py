@@ -13,7 +13,7 @@ from paleo_net import image, layer
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import check
-from steptime.importers.paleo import read
+from steptime.importers.paleo.read import read
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph

@@ -17,10 +17,10 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Layer
 from steptime.core.hardware import Device
+from steptime.paleo.rules import data_gradient, forward, weight_gradient
 from steptime.predict import cost_model
 from steptime.predict.costs import costs
 from steptime.predict.estimate import Estimate, estimate
-from steptime.predict.paleo_layers import data_gradient, forward, weight_gradient
 
 PALEO = cost_model("paleo")
 REL = 1e-9

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from steptime.cli.main import run
-from steptime.predict.accelerator import chips_at, diagnosis
-from steptime.predict.accelerators import Design, accelerators, designs
-from steptime.predict.process import Process
+from steptime.energy.accelerator import chips_at, diagnosis
+from steptime.energy.accelerators import Design, accelerators, designs
+from steptime.energy.process import Process
 
 (EIE,) = accelerators("eie")
 DESIGNS = {one.name: one for one in designs()}

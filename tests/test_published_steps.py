@@ -16,8 +16,8 @@ import pytest
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.predict import cost_model
+from steptime.predict.parallel.scaling import data_parallel
 from steptime.predict.prediction import prediction
-from steptime.predict.scaling import data_parallel
 from steptime.predict.step_model import StepModel
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/validation.md"

@@ -15,8 +15,8 @@ from steptime import catalog
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.count import count
-from steptime.predict.systolic import DATAFLOWS, Array, Dataflow, conv2d, matmul, network
-from steptime.predict.systolic_arrays import array, array_from_table, array_names
+from steptime.energy.systolic import DATAFLOWS, Array, Dataflow, conv2d, matmul, network
+from steptime.energy.systolic_arrays import array, array_from_table, array_names
 from systolic_machine import Machine
 
 ROOMY = Array(2, 3, clock_hz=10, buffer_bytes=10**9, memory_bytes_per_s=1e9)

@@ -84,7 +84,7 @@ def is_path(text: str) -> bool:
 
 
 def _read_file(path: str, allow_unknown: bool) -> Choice:
-    """Give the choice that a file says: a table with `family`, or a network of another tool."""
+    """Return the choice that a file says: a table with `family`, or a network of another tool."""
     is_json = path.lower().endswith(".json")
     if not is_network_file(path) or is_json:
         table = read_table(path, "model")
@@ -98,7 +98,7 @@ def _read_file(path: str, allow_unknown: bool) -> Choice:
 
 
 def family_of(choice: Choice) -> Family:
-    """Give the family, the named network or the network of a file that a user named.
+    """Return the family, the named network or the network of a file that a user named.
 
     Raises `InputError` for an unknown name and for a file that holds no network.
     """
@@ -108,7 +108,7 @@ def family_of(choice: Choice) -> Family:
 
 
 def read_table(text: str, what: str) -> object:
-    """Give what a file holds, JSON if its name ends so and else TOML; `what` is named in errors.
+    """Return what a file holds, JSON if its name ends so and else TOML; `what` is named in errors.
 
     Raises `InputError` for a file that is absent, too large, or neither.
     """
@@ -156,7 +156,7 @@ def make_workload(
     optimizer: str = "sgd",
     replicas: object = 1,
 ) -> Workload:
-    """Give the checked workload of a chosen network; raises `InputError` for what does not fit.
+    """Return the checked workload of a chosen network; raises `InputError` for what does not fit.
 
     `batch` is of one of the `replicas`, which run data-parallel.
     """
@@ -208,7 +208,7 @@ def _built(text: str) -> Graph:
 
 
 def build(workload: Workload) -> Graph:
-    """Give the forward graph of a workload, every shape known.
+    """Return the forward graph of a workload, every shape known.
 
     In training its output is the loss. Raises `InputError` where the sizes do not fit together.
     """
@@ -224,7 +224,7 @@ def build(workload: Workload) -> Graph:
 
 
 def build_step(workload: Workload) -> Graph:
-    """Give the graph of a whole step: forward, and in training gradients and updates."""
+    """Return the graph of a whole step: forward, and in training gradients and updates."""
     graph = build(workload)
     if workload.phase == "infer":
         return graph
@@ -232,5 +232,5 @@ def build_step(workload: Workload) -> Graph:
 
 
 def model_names() -> list[str]:
-    """Give the names of families and named networks."""
+    """Return the names of families and named networks."""
     return [*FAMILIES, *ZOO]

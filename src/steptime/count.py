@@ -37,7 +37,7 @@ class Count:
 
 
 def op_work(graph: Graph, op: Op) -> tuple[int, int]:
-    """Give the FLOP and the bytes of one op of `graph`."""
+    """Return the FLOP and the bytes of one op of `graph`."""
     tensors = graph.tensors
     specs = tuple([tensors[name] for name in op.inputs])
     written = tuple([tensors[name] for name in op.outputs])
@@ -45,14 +45,14 @@ def op_work(graph: Graph, op: Op) -> tuple[int, int]:
 
 
 def op_cost(graph: Graph, op: Op) -> OpCost:
-    """Give the cost of one op of `graph`."""
+    """Return the cost of one op of `graph`."""
     flop, traffic = op_work(graph, op)
     shape = graph.tensors[op.outputs[0]].shape
     return OpCost(op.name, op.kind, op.part, op.of or op.name, flop, traffic, shape)
 
 
 def count(graph: Graph) -> Count:
-    """Give FLOP, bytes, parameters, activation bytes and peak memory of one step of `graph`."""
+    """Return FLOP, bytes, parameters, activation bytes and peak memory of one step of `graph`."""
     ops = tuple(op_cost(graph, op) for op in graph.ops)
     activations = sum(
         graph.tensors[op.outputs[0]].size_bytes
@@ -70,7 +70,7 @@ def count(graph: Graph) -> Count:
 
 
 def peak_memory_bytes(graph: Graph) -> int:
-    """Give the bytes that live at the worst moment of a step, run in order.
+    """Return the bytes that live at the worst moment of a step, run in order.
 
     Inputs, weights and buffers (optimizer state with them) live always; any other tensor from the
     op that makes it to the last op that reads it, the graph's outputs to the end; what an op makes
@@ -82,7 +82,7 @@ def peak_memory_bytes(graph: Graph) -> int:
 
 
 def live_bytes(graph: Graph) -> list[int]:
-    """Give the bytes that live before the first op of a step and during each op.
+    """Return the bytes that live before the first op of a step and during each op.
 
     The peak of `peak_memory_bytes` is the largest of them.
     """

@@ -18,7 +18,7 @@ Where = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a subm
 
 def status(folder: Where, json: options.Json = False) -> None:
     """Show what is queued, running, done and failed of a submitted sweep, and why."""
-    from steptime.sweep import cluster
+    from steptime.cluster import status as cluster
 
     _submitted(folder)
     document = cluster.status(folder, output.note)
@@ -54,7 +54,7 @@ def _more(found: int, what: str) -> None:
 def collect(folder: Where, json: options.Json = False) -> None:
     """Write a record of every cell whose job is over without one."""
     from steptime import store
-    from steptime.sweep import cluster
+    from steptime.cluster import status as cluster
 
     _submitted(folder)
     with store.exclusive(folder):
@@ -71,7 +71,7 @@ def collect(folder: Where, json: options.Json = False) -> None:
 
 def cancel(folder: Where, json: options.Json = False) -> None:
     """Cancel the jobs of a submitted sweep that wait or run."""
-    from steptime.sweep import cluster
+    from steptime.cluster import status as cluster
 
     _submitted(folder)
     jobs = cluster.cancel(folder)
@@ -83,7 +83,7 @@ def cancel(folder: Where, json: options.Json = False) -> None:
 
 
 def _submitted(folder: Path) -> None:
-    from steptime.sweep import manifest
+    from steptime.cluster import submission as manifest
 
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")

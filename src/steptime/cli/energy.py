@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from steptime.core.graph import Graph
-    from steptime.predict.accelerator import Chip, Estimate
-    from steptime.predict.request import Request
+    from steptime.energy.accelerator import Chip, Estimate
+    from steptime.energy.request import Request
 
 METHODS = ("accelerator", "fodlam")
 STANDARD_INPUT = "standard input"
@@ -83,8 +83,8 @@ def energy(
 
     Of one example; layers run one after another.
     """
-    from steptime.predict.accelerator import diagnosis, estimate
-    from steptime.predict.fodlam import published_form
+    from steptime.energy.accelerator import diagnosis, estimate
+    from steptime.energy.fodlam import published_form
 
     if method not in METHODS:
         raise unknown("method", method, METHODS)
@@ -118,10 +118,10 @@ def _chips(
     names: str, method: str, process: str | None, scaling: str | None
 ) -> tuple[Sequence[Chip], dict[str, Any]]:
     """Give the chips at their process, and how they came there as keys of the answer."""
-    from steptime.predict.accelerator import chips_at
-    from steptime.predict.accelerators import accelerators
-    from steptime.predict.fodlam import PROCESS, SCALING, published_chips
-    from steptime.predict.process import read_process
+    from steptime.energy.accelerator import chips_at
+    from steptime.energy.accelerators import accelerators
+    from steptime.energy.fodlam import PROCESS, SCALING, published_chips
+    from steptime.energy.process import read_process
 
     found = accelerators(names)
     how = {"method": method, "accelerators": [one.name for one in found]}
@@ -147,8 +147,8 @@ def _estimated(graph: Graph, found: Estimate, how: dict[str, Any]) -> dict[str, 
     16-bit arithmetic and a row-stationary array, as the chips have; on the way to their process
     where the scaling knows one.
     """
-    from steptime.predict.operations import hierarchy, op_energy, sum_energy
-    from steptime.predict.process import read_process
+    from steptime.energy.operations import hierarchy, op_energy, sum_energy
+    from steptime.energy.process import read_process
 
     names = {one.name for one in found.not_covered}
     memory = hierarchy(ESTIMATED_ON)
@@ -173,13 +173,13 @@ def _request(network: str | None, nets: Path | None) -> tuple[Request, Graph | N
     A network comes with its graph.
     """
     from steptime.build import build, make_workload, read_model
-    from steptime.importers import read_content
-    from steptime.predict.request import (
+    from steptime.energy.request import (
         is_configuration,
         json_document,
         request_of_configuration,
         request_of_graph,
     )
+    from steptime.importers import read_content
 
     places = [] if nets is None else [nets]
     if nets is not None and not nets.is_dir():

@@ -53,7 +53,9 @@ def explore(
     document = write_explore(
         exported(
             [*ZOO, *FAMILIES] if models is None else grid.split_models(models),
-            {one.name: one for one in catalog.devices()} if devices is None else _devices(devices),
+            {one.name: one for one in catalog.devices(output.note)}
+            if devices is None
+            else _devices(devices),
             [catalog.link(name) for name in catalog.link_names()],
             catalog.aliases(),
         ),

@@ -34,8 +34,8 @@ from steptime.cli import (
     sweep,
 )
 from steptime.cli import run as run_one
+from steptime.cluster.slurm import SlurmError
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
-from steptime.launch.slurm import SlurmError
 from steptime.store import StoreError
 
 INTERRUPTED = 130  # what Typer gives after Ctrl-C

@@ -28,11 +28,13 @@ def list_(
     if json:
         output.emit_json(rows)
         return
-    columns = list(rows[0])
+    columns = [name for name in rows[0] if (topic, name) not in _ONLY_JSON]
     titles = [_SHOWN[name][0] if name in _SHOWN else name for name in columns]
     output.table(topic, titles, [[_cell(row[name], name) for name in columns] for row in rows])
 
 
+_OF_DEVICE = ("multiprocessors", "cores", "l2_bytes", "process_nm", "clock_hz", "idle_w", "peak_w")
+_ONLY_JSON = {("devices", name) for name in (*_OF_DEVICE, "only_by_name", "details")}
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {  # key: (title, how a person reads it)
     "peak_flop_per_s": ("peaks", lambda value: si(value, "FLOP/s")),
     "memory_bytes": ("memory", size),
@@ -100,10 +102,13 @@ def _devices() -> list[dict[str, Any]]:
             "peak_flop_per_s": dict(d.peak_flop_per_s),
             "memory_bytes": d.memory_bytes,
             "memory_bytes_per_s": d.memory_bytes_per_s,
+            **{name: getattr(d, name) for name in _OF_DEVICE},
+            "only_by_name": d.only_by_name,
+            "details": dict(d.details),
             "aliases": short.get(d.name, []),
             "source": d.source,
         }
-        for d in catalog.devices()
+        for d in catalog.devices(output.note)
     ]
 
 
@@ -156,7 +161,7 @@ def _quantities() -> list[dict[str, Any]]:
 def _accelerators() -> list[dict[str, Any]]:
     from dataclasses import asdict
 
-    from steptime.predict.accelerators import designs
+    from steptime.energy.accelerators import designs
 
     return [
         {

@@ -16,9 +16,9 @@ from steptime.core.units import size
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
-    from steptime.predict.collectives import Fabric
-    from steptime.predict.placement import Mode
-    from steptime.predict.scaling import Exchange, ScalingRow
+    from steptime.predict.parallel.collectives import Fabric
+    from steptime.predict.parallel.placement import Mode
+    from steptime.predict.parallel.scaling import Exchange, ScalingRow
     from steptime.predict.step_model import StepModel
     from steptime.predict.training_cost import Training
 
@@ -148,7 +148,7 @@ def scale(
 
     A step takes forward + backward + update + the exchange of gradients - what overlaps.
     """
-    from steptime.predict.scaling import SCALINGS, Exchange, stops_paying
+    from steptime.predict.parallel.scaling import SCALINGS, Exchange, stops_paying
     from steptime.predict.step_model import StepModel
 
     if parallel not in PARALLEL:
@@ -199,8 +199,8 @@ def scale(
 def _rows(
     model: StepModel, parallel: str, counts: Sequence[int] | None, scaling: str, how: Exchange
 ) -> Sequence[ScalingRow]:
-    from steptime.predict.model_parallel import hybrid, model_parallel
-    from steptime.predict.scaling import data_parallel
+    from steptime.predict.parallel.model_parallel import hybrid, model_parallel
+    from steptime.predict.parallel.scaling import data_parallel
 
     batch = model.workload.batch_per_replica
     model.collective(how.collective)
@@ -254,7 +254,7 @@ def _fabric(
 
     from steptime import catalog
     from steptime.models.family import whole_number
-    from steptime.predict.collectives import GROUP, Fabric
+    from steptime.predict.parallel.collectives import GROUP, Fabric
 
     given = {
         "--inside": inside,
@@ -335,7 +335,7 @@ def _row(row: ScalingRow, bill: Mapping[str, float | None]) -> dict[str, Any]:
 
 def _ops(model: StepModel, parallel: Mode, row: ScalingRow) -> list[Any]:
     """Give the layers of a file, each on its device, as far as the row counts them."""
-    from steptime.predict.placement import Node, device_of, nodes
+    from steptime.predict.parallel.placement import Node, device_of, nodes
 
     def one(node: Node) -> dict[str, Any]:
         in_turn = parallel == "model" or node.layer.split is not None

@@ -74,7 +74,7 @@ def sweep(
         experiment, str(file), out, rounds, runs, tuple(statuses), force, try_all, shard, launcher
     )
     if dry_run:
-        from steptime.sweep.outlook import preview
+        from steptime.cluster.estimate import preview
 
         document = preview(request, output.note)
         show: Callable[[dict[str, Any]], None] = cluster.show_preview
@@ -166,7 +166,7 @@ def run_here(request: Request) -> dict[str, Any]:
 
 def send(request: Request) -> dict[str, Any]:
     """Send what a folder lacks to Slurm."""
-    from steptime.sweep.cluster import send as send_to_slurm
+    from steptime.cluster.status import send as send_to_slurm
 
     return send_to_slurm(request, output.note)
 

@@ -42,7 +42,7 @@ PRECISIONS = {
 
 
 def precision(dtype: str) -> Precision:
-    """Give the `Precision` of a dtype name; raises `InputError` for an unknown one."""
+    """Return the `Precision` of a dtype name; raises `InputError` for an unknown one."""
     if dtype not in PRECISIONS:
         raise unknown("dtype", dtype, PRECISIONS)
     return PRECISIONS[dtype]

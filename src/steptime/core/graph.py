@@ -16,7 +16,7 @@ Part = Literal["forward", "backward", "update"]
 
 
 def frozen(attrs: Mapping[str, Attr]) -> Attrs:
-    """Give attributes in a form that can be a key: identical ops are evaluated once."""
+    """Return attributes in a form that can be a key: identical ops are evaluated once."""
     return tuple(sorted(attrs.items()))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 QUANTITIES = {  # name: (unit, meaning)
     "step_s": ("s", "time of one step"),
     "forward_s": ("s", "time of the forward pass"),
@@ -43,7 +46,7 @@ _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
 def si(value: float, unit: str, digits: int = 4) -> str:
-    """Give `value` with a decimal prefix: `si(2.5e9, "FLOP")` is `2.5 GFLOP`."""
+    """Return `value` with a decimal prefix: `si(2.5e9, "FLOP")` is `2.5 GFLOP`."""
     if value == 0:
         return f"0 {unit}"
     value = float(f"{value:.{digits}g}")  # so that 999,999 B is 1 MB and not 1000 kB
@@ -53,22 +56,85 @@ def si(value: float, unit: str, digits: int = 4) -> str:
 
 
 def seconds(value: float) -> str:
-    """Give a time with its prefix: `seconds(0.0021)` is `2.1 ms`."""
+    """Return a time with its prefix: `seconds(0.0021)` is `2.1 ms`."""
     return f"{value:.4g} s" if value >= 1 else si(value, "s")
 
 
 def size(value: float) -> str:
-    """Give bytes in decimal units: `size(2.5e9)` is `2.5 GB`."""
+    """Return bytes in decimal units: `size(2.5e9)` is `2.5 GB`."""
     return si(value, "B")
 
 
+def rate(value: float) -> str:
+    """Return a number of things a second: `1,234` or `12.34`."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def percent(value: float) -> str:
+    """Return a share: `percent(0.618)` is `61.8 %`."""
+    return f"{100 * value:.3g} %"
+
+
+def _of(unit: str) -> Callable[[float], str]:
+    return lambda value: si(value, unit)
+
+
+UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads its number
+    "flop_per_byte": lambda value: f"{value:.4g} FLOP/byte",
+    "flop_per_s": _of("FLOP/s"),
+    "bytes_per_s": _of("B/s"),
+    "examples_per_s": lambda value: f"{value:.4g} examples/s",
+    "per_s": rate,
+    "bytes": size,
+    "flop": _of("FLOP"),
+    "hz": _of("Hz"),
+    "s": seconds,
+    "h": lambda value: f"{value:.4g} h",
+    "j": _of("J"),
+    "w": _of("W"),
+    "g": _of("g"),
+    "kwh": lambda value: f"{value:.4g} kWh",
+    "nm": lambda value: f"{value:g}",
+    "mm2": lambda value: f"{value:g}",
+    "cost": lambda value: f"{value:,.2f}",
+    "share": percent,
+    "efficiency": percent,
+    "speedup": lambda value: f"{value:.4g}x",
+    "ratio": lambda value: f"{value:.3g}",
+    "parameters": lambda value: f"{value:,}",
+    "macs": lambda value: f"{value:,}",
+}
+
+
+def shown(key: str, value: Any) -> str:
+    """Return the value of `key` as a person reads it: in the unit that the key ends with.
+
+    A text stands as it is, None is a dash; lists and tables are shown item by item.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={shown(key, item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(key, item) for item in value)
+    if isinstance(value, int | float):
+        for unit, form in UNITS.items():
+            if key == unit or key.endswith(f"_{unit}"):
+                return form(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def duration(value: float) -> str:
-    """Give a time to wait: `1:05` minutes and seconds, or hours too."""
+    """Return a time to wait: `1:05` minutes and seconds, or hours too."""
     whole = max(0, round(value))
     hours, minutes, secs = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Give a number of things in words: `1 row`, `1,998 rows`."""
+    """Return a number of things in words: `1 row`, `1,998 rows`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

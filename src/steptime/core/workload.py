@@ -70,7 +70,7 @@ def _text(value: Value) -> str:
 
 
 def workload_to_json(workload: Workload) -> dict[str, Any]:
-    """Give the workload as JSON values."""
+    """Return the workload as JSON values."""
     table = {
         "model": workload.model,
         "params": dict(workload.params),
@@ -84,5 +84,5 @@ def workload_to_json(workload: Workload) -> dict[str, Any]:
 
 
 def workload_from_json(table: Mapping[str, Any]) -> Workload:
-    """Give the workload back from `workload_to_json`."""
+    """Return the workload back from `workload_to_json`."""
     return Workload(**{**table, "plan": Plan(**table["plan"])})

@@ -15,8 +15,8 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.models.family import Family
 
 READERS = {  # end of the file's name: a reader
-    ".json": "steptime.importers.paleo:read",
-    ".prototxt": "steptime.importers.caffe:read",
+    ".json": "steptime.importers.paleo.read:read",
+    ".prototxt": "steptime.importers.caffe.read:read",
 }
 LARGEST_FILE_BYTES = 4_000_000
 
@@ -29,7 +29,7 @@ def is_network_file(name: str) -> bool:
 
 
 def read_content(path: str, what: str = "model") -> bytes:
-    """Give a file's bytes; raises `InputError` for one that is absent, unreadable or too large."""
+    """Return a file's bytes; raises `InputError` for one that cannot be read or is too large."""
     try:
         if stat.S_ISFIFO(Path(path).stat().st_mode):  # reading one waits for a writer
             raise InputError(f"{what} {shorten(path)}: is a pipe, not a file")
@@ -46,7 +46,7 @@ def read_content(path: str, what: str = "model") -> bytes:
 
 
 def json_of(text: str) -> object:
-    """Give the values of a JSON text; raises `ValueError` for none and for a key given twice."""
+    """Return the values of a JSON text; raises `ValueError` for none and for a key given twice."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         table: dict[str, object] = {}
@@ -61,13 +61,13 @@ def json_of(text: str) -> object:
 
 
 def content_hash(content: bytes) -> str:
-    """Give 16 hexadecimal digits that stand for a file's content."""
+    """Return 16 hexadecimal digits that stand for a file's content."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 @lru_cache(maxsize=64)
 def network(path: str, sha256: str, allow_unknown: bool) -> Family:
-    """Give the network of a file whose content has the hash `sha256`.
+    """Return the network of a file whose content has the hash `sha256`.
 
     With `allow_unknown` a layer of unknown type passes its input on and is named in the result.
     Raises `InputError` for what is no network, and where the file has changed.

@@ -19,7 +19,7 @@ def conv_norm(
     stride: int = 1,
     relu: bool = True,
 ) -> str:
-    """Give convolution (padded to keep the size), batch norm, and ReLU if asked."""
+    """Return convolution (padded to keep the size), batch norm, and ReLU if asked."""
     with b.scope(name):
         x = conv2d(b, x, channels, kernel, "conv", stride=stride, padding=kernel // 2)
         x = batch_norm(b, x, "norm")
@@ -27,7 +27,7 @@ def conv_norm(
 
 
 def residual_block(b: Builder, x: str, width: int, stride: int, name: str, project: bool) -> str:
-    """Give two 3x3 convolutions beside a shortcut, `-> [n, width, h/stride, w/stride]`."""
+    """Return two 3x3 convolutions beside a shortcut, `-> [n, width, h/stride, w/stride]`."""
     with b.scope(name):
         y = conv_norm(b, x, width, 3, "conv1", stride=stride)
         y = conv_norm(b, y, width, 3, "conv2", relu=False)
@@ -45,7 +45,7 @@ def bottleneck_block(
     project: bool,
     stride_first: bool = False,
 ) -> str:
-    """Give 1x1, 3x3, 1x1 convolutions beside a shortcut, `-> [n, 4*width, h/stride, w/stride]`.
+    """Return 1x1, 3x3, 1x1 convolutions beside a shortcut, `-> [n, 4*width, h/stride, w/stride]`.
 
     The stride is on the 3x3 (v1.5), or on the first 1x1 (v1) where `stride_first`.
     """
@@ -70,7 +70,7 @@ class AttentionShape:
 
 
 def norm(b: Builder, x: str, kind: str, name: str) -> str:
-    """Give layer norm (`layer`) or root-mean-square norm (`rms`) over the last axis."""
+    """Return layer norm (`layer`) or root-mean-square norm (`rms`) over the last axis."""
     width = (b.shape(x)[-1],)
     with b.scope(name):
         w = b.weight("w", width, cast=False)
@@ -80,7 +80,7 @@ def norm(b: Builder, x: str, kind: str, name: str) -> str:
 
 
 def attention(b: Builder, x: str, shape: AttentionShape, name: str, angles: str = "") -> str:
-    """Give self-attention of `x [n, l, width]`: four linear layers around the attention op.
+    """Return self-attention of `x [n, l, width]`: four linear layers around the attention op.
 
     `angles`, the table of rotary positions, turns queries and keys where it is given.
     """
@@ -107,7 +107,7 @@ def attention(b: Builder, x: str, shape: AttentionShape, name: str, angles: str 
 
 
 def feed_forward(b: Builder, x: str, width: int, activation: str, bias: bool, name: str) -> str:
-    """Give two linear layers with an activation between; `swiglu` has a third, the gate."""
+    """Return two linear layers with an activation between; `swiglu` has a third, the gate."""
     out = b.shape(x)[-1]
     with b.scope(name):
         up = linear(b, x, width, "up", bias)
@@ -120,6 +120,6 @@ def feed_forward(b: Builder, x: str, width: int, activation: str, bias: bool, na
 
 
 def residual(b: Builder, x: str, branch: str, p: float, name: str) -> str:
-    """Give `x + dropout(branch)`."""
+    """Return `x + dropout(branch)`."""
     branch = dropout(b, branch, p, f"{name}_dropout")
     return b.op("add", branch, x, name=name)

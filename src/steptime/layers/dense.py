@@ -6,7 +6,7 @@ from steptime.ops.builder import Builder
 
 
 def linear(b: Builder, x: str, width: int, name: str, bias: bool = True) -> str:
-    """Give `x [..., fan_in] -> [..., width]`: a product, and a bias of its own row."""
+    """Return `x [..., fan_in] -> [..., width]`: a product, and a bias of its own row."""
     with b.scope(name):
         w = b.weight("w", (width, b.shape(x)[-1]))
         y = b.op("linear", x, w, name="linear")
@@ -16,7 +16,7 @@ def linear(b: Builder, x: str, width: int, name: str, bias: bool = True) -> str:
 
 
 def embedding(b: Builder, ids: str, table: str, name: str) -> str:
-    """Give the rows of `table [vocabulary, width]` at `ids [...]`, `-> [..., width]`.
+    """Return the rows of `table [vocabulary, width]` at `ids [...]`, `-> [..., width]`.
 
     Under mixed precision the table is read as it is, and what was read is cast.
     """
@@ -24,12 +24,12 @@ def embedding(b: Builder, ids: str, table: str, name: str) -> str:
 
 
 def dropout(b: Builder, x: str, p: float, name: str) -> str:
-    """Give `x` with a share `p` of its elements dropped in training, `x` itself in inference."""
+    """Return `x` with a share `p` of its elements dropped in training, `x` itself in inference."""
     return b.op("dropout", x, name=name, p=p) if b.training and p > 0 else x
 
 
 def classify(b: Builder, logits: str) -> str:
-    """Give the mean cross-entropy of `logits [..., classes]`, in inference the logits."""
+    """Return the mean cross-entropy of `logits [..., classes]`, in inference the logits."""
     if not b.training:
         return logits
     labels = b.input("labels", b.shape(logits)[:-1], "int64")
@@ -39,5 +39,5 @@ def classify(b: Builder, logits: str) -> str:
 
 
 def mean_loss(b: Builder, x: str) -> str:
-    """Give the mean of `x` in training (a network without a head), `x` in inference."""
+    """Return the mean of `x` in training (a network without a head), `x` in inference."""
     return b.op("mean", x, name="loss") if b.training else x

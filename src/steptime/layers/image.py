@@ -12,13 +12,13 @@ Padding = int | Literal["same"]
 
 
 def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Give what TensorFlow's SAME adds before and after: `size -> ceil(size / stride)`."""
+    """Return what TensorFlow's SAME adds before and after: `size -> ceil(size / stride)`."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
 
 def _sides(b: Builder, x: str, kernel: tuple[int, int], stride: int, padding: Padding) -> Attr:
-    """Give (top, bottom, left, right) of `padding` around `x [n, c, h, w]`."""
+    """Return (top, bottom, left, right) of `padding` around `x [n, c, h, w]`."""
     if padding != "same":
         return (padding,) * 4
     height, width = b.shape(x)[2:]
@@ -41,7 +41,7 @@ def conv2d(
     groups: int = 1,
     bias: bool = False,
 ) -> str:
-    """Give a convolution, `[n, c, h, w] -> [n, channels, oh, ow]`, with a bias if asked.
+    """Return a convolution, `[n, c, h, w] -> [n, channels, oh, ow]`, with a bias if asked.
 
     `kernel` is (height, width) or one number for both; `padding` is of every side, or `same`,
     TensorFlow's rule, which keeps `ceil(h / stride)` and adds the odd one at the end.
@@ -73,7 +73,7 @@ def conv_relu(
     norm: bool = False,
     **sizes: Any,
 ) -> str:
-    """Give convolution, bias (or batch norm in its stead where `norm`), and ReLU.
+    """Return convolution, bias (or batch norm in its stead where `norm`), and ReLU.
 
     `sizes` are those of `conv2d`.
     """
@@ -84,7 +84,7 @@ def conv_relu(
 
 
 def batch_norm(b: Builder, x: str, name: str) -> str:
-    """Give `x` normalised by its batch in training, by the running statistics in inference."""
+    """Return `x` normalised by its batch in training, by the running statistics in inference."""
     width = (b.shape(x)[1],)
     with b.scope(name):
         inputs = (
@@ -105,13 +105,13 @@ def max_pool(
     padding: Padding = 0,
     ceil: bool = False,
 ) -> str:
-    """Give the maxima of square windows; `ceil` rounds the size up, as Caffe does."""
+    """Return the maxima of square windows; `ceil` rounds the size up, as Caffe does."""
     rounding = {"ceil": True} if ceil else {}
     return b.op("max_pool2d", x, name=name, **_window(b, x, kernel, stride, padding), **rounding)
 
 
 def avg_pool(b: Builder, x: str, kernel: int, stride: int, name: str, padding: Padding = 0) -> str:
-    """Give the means of square windows, padding counted as zeros."""
+    """Return the means of square windows, padding counted as zeros."""
     return b.op("avg_pool2d", x, name=name, **_window(b, x, kernel, stride, padding))
 
 

@@ -43,7 +43,7 @@ SHORT = {  # a name as it is said: the network that it stands for
 
 
 def family(name: str, where: str = "") -> Family:
-    """Give the family or named network; raises `InputError` for an unknown name."""
+    """Return the family or named network; raises `InputError` for an unknown name."""
     target = FAMILIES.get(name) or ZOO.get(name)
     if target is None:
         raise unknown("model", name, (*FAMILIES, *ZOO), where)

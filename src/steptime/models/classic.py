@@ -16,7 +16,7 @@ def _dense_relu(b: Builder, x: str, width: int, name: str) -> str:
 
 
 def build_alexnet(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-    """Give the one-column AlexNet of Krizhevsky 2014, as torchvision has it."""
+    """Return the one-column AlexNet of Krizhevsky 2014, as torchvision has it."""
     x = b.input("image", (batch, 3, 224, 224))
     x = conv_relu(b, x, 64, 11, "conv1", stride=4, padding=2)
     x = max_pool(b, x, 3, 2, "pool1")
@@ -31,7 +31,7 @@ def build_alexnet(b: Builder, _: Mapping[str, Any], batch: int) -> str:
 
 
 def build_alexnet_v2(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-    """Give the one-column AlexNet as TensorFlow-Slim has it, its last layers convolutions.
+    """Return the one-column AlexNet as TensorFlow-Slim has it, its last layers convolutions.
 
     Unlike `alexnet`, the first convolution is not padded and the fourth has 384 filters.
     """
@@ -46,7 +46,7 @@ def build_alexnet_v2(b: Builder, _: Mapping[str, Any], batch: int) -> str:
 
 
 def build_overfeat(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-    """Give the fast OverFeat of Sermanet et al. 2013 as TensorFlow-Slim has it."""
+    """Return the fast OverFeat of Sermanet et al. 2013 as TensorFlow-Slim has it."""
     x = b.input("image", (batch, 3, 231, 231))
     x = conv_relu(b, x, 64, 11, "conv1", stride=4)
     x = max_pool(b, x, 2, 2, "pool1")
@@ -58,7 +58,7 @@ def build_overfeat(b: Builder, _: Mapping[str, Any], batch: int) -> str:
 
 
 def _dense_as_convolutions(b: Builder, x: str, map_size: int, widths: tuple[int, int]) -> str:
-    """Give fc6 over the whole map, fc7 and the classifier fc8 as convolutions, and what follows."""
+    """Return fc6 over the whole map, fc7 and the classifier fc8 as convolutions, and the loss."""
     x = conv_relu(b, x, widths[0], map_size, "fc6")
     x = conv_relu(b, dropout(b, x, 0.5, "dropout6"), widths[1], 1, "fc7")
     x = conv2d(b, dropout(b, x, 0.5, "dropout7"), 1000, 1, "fc8", bias=True)
@@ -66,7 +66,7 @@ def _dense_as_convolutions(b: Builder, x: str, map_size: int, widths: tuple[int,
 
 
 def build_nin(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-    """Give Network in Network for ImageNet: behind each convolution stand two of 1x1.
+    """Return Network in Network for ImageNet: behind each convolution stand two of 1x1.
 
     As Paleo has it, on 224x224 images; poolings neither pad nor round their size up.
     """
@@ -90,7 +90,7 @@ def _mlp_conv(
 
 
 def build_vgg16(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-    """Give configuration D of Simonyan, Zisserman 2014."""
+    """Return configuration D of Simonyan, Zisserman 2014."""
     x = b.input("image", (batch, 3, 224, 224))
     for group, (repeats, channels) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))):
         for i in range(repeats):
@@ -103,7 +103,7 @@ def build_vgg16(b: Builder, _: Mapping[str, Any], batch: int) -> str:
 
 
 def build_deep_mnist(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-    """Give the two convolutions and two dense layers of TensorFlow's Deep MNIST tutorial."""
+    """Return the two convolutions and two dense layers of TensorFlow's Deep MNIST tutorial."""
     x = b.input("image", (batch, 1, 28, 28))
     for i, channels in enumerate((32, 64)):
         x = conv_relu(b, x, channels, 5, f"conv{i + 1}", padding=2)

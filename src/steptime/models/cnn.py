@@ -21,7 +21,7 @@ BLOCKS_V1 = {"bottleneck": (partial(bottleneck_block, stride_first=True), 4)}
 
 
 def read_blocks(text: str) -> Value:
-    """Give blocks a group: one number for all four groups, or four such as `3-4-6-3`."""
+    """Return blocks a group: one number for all four groups, or four such as `3-4-6-3`."""
     parts = text.split("-")
     good = all(part.isascii() and part.isdigit() and len(part) < 17 for part in parts)
     if not good or len(parts) not in (1, GROUPS) or not all(0 < int(n) <= LARGEST for n in parts):
@@ -40,7 +40,7 @@ def build_residual(
     project_every_group: bool = True,
     kinds: Mapping[str, tuple[Callable[..., str], int]] = BLOCKS,
 ) -> str:
-    """Give stem, four groups of blocks, global pooling and a classifier.
+    """Return stem, four groups of blocks, global pooling and a classifier.
 
     Every group begins with a projection shortcut unless `project_every_group` is false, where
     only a change of shape asks for one. `kinds` says how each kind of block is built.

@@ -16,7 +16,7 @@ def _norm_relu(b: Builder, x: str, norm: str, relu: str) -> str:
 
 
 def build_densenet121(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-    """Give DenseNet-121: growth 32, bottlenecks of 128, transitions that halve the channels."""
+    """Return DenseNet-121: growth 32, bottlenecks of 128, transitions that halve the channels."""
     growth = 32
     x = b.input("image", (batch, 3, p["image"], p["image"]))
     x = _norm_relu(b, conv2d(b, x, 64, 7, "conv0", stride=2, padding=3), "norm0", "relu0")
@@ -36,7 +36,7 @@ def build_densenet121(b: Builder, p: Mapping[str, Any], batch: int) -> str:
 
 
 def build_densenet_cifar(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-    """Give the DenseNet of 40 layers for CIFAR-10: growth 12, no bottleneck, nothing halved.
+    """Return the DenseNet of 40 layers for CIFAR-10: growth 12, no bottleneck, nothing halved.
 
     Each convolution but the first comes after a norm and before dropout, as in the Caffe file of
     Huang et al., whose names it has; Caffe's pair of BatchNorm and Scale is one batch norm.

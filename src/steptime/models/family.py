@@ -32,7 +32,7 @@ class Parameter:
     detail: bool = False
 
     def default_in(self, values: Mapping[str, Value]) -> Value:
-        """Give the default, given the hyperparameters that stand before this one."""
+        """Return the default, given the hyperparameters that stand before this one."""
         return self.default(values) if callable(self.default) else self.default
 
 
@@ -56,7 +56,7 @@ class Family:
 
 
 def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dict[str, Value]:
-    """Give every hyperparameter of the family, `given` ones checked and the others by default.
+    """Return every hyperparameter of the family, `given` ones checked and the others by default.
 
     Raises `InputError` for an unknown hyperparameter, a wrong type, or sizes that do not fit.
     """
@@ -79,7 +79,7 @@ def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dic
 
 
 def stored(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Give the hyperparameters that a workload keeps: all but details at their defaults."""
+    """Return the hyperparameters that a workload keeps: all but details at their defaults."""
     return {
         name: value
         for name, value in values.items()
@@ -108,7 +108,7 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
 
 
 def _text(value: object, where: str) -> str:
-    """Give a value of the command line or of a file as text."""
+    """Return a value of the command line or of a file as text."""
     if isinstance(value, int) and abs(value) > LARGEST:
         raise InputError(f"{where}: {shorten(value)} is larger than 2^53")
     if not isinstance(value, str | int | float):
@@ -134,7 +134,7 @@ def _share(value: object, where: str) -> float:
 
 
 def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST) -> int:
-    """Give `value` as an int from `least` to `most`; raises `InputError` otherwise."""
+    """Return `value` as an int from `least` to `most`; raises `InputError` otherwise."""
     text = _text(value, where)
     digits = text.removeprefix("-")
     if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):

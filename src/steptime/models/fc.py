@@ -11,7 +11,7 @@ from steptime.ops.builder import Builder
 
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-    """Give `layers` hidden layers of `nodes` with ReLU, an output layer, softmax cross-entropy."""
+    """Return `layers` hidden layers of `nodes` with ReLU, an output layer, cross-entropy."""
     x = b.input("input", (batch, p["inputs"]))
     for i in b.repeat(p["layers"]):
         x = linear(b, x, p["nodes"], f"fc{i + 1}")

@@ -88,7 +88,7 @@ _VARIANTS: dict[str, dict[str, tuple[Branch, ...]]] = {
 
 
 def build_inception_v3(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-    """Give Inception v3 without its auxiliary classifier.
+    """Return Inception v3 without its auxiliary classifier.
 
     As in torchvision, batch norms have a scale, average pooling counts padding, and half is
     dropped out; Slim and Keras have no scale (17,216 parameters less) and do not count padding.

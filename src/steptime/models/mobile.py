@@ -24,7 +24,7 @@ def build_squeezenet(
     kernel: int,
     pooled: tuple[int, ...],
 ) -> str:
-    """Give SqueezeNet (Iandola et al. 2016): a convolution, eight fire modules, a convolution.
+    """Return SqueezeNet (Iandola et al. 2016): a convolution, eight fire modules, a convolution.
 
     There is a pooling, its size rounded up as in Caffe, behind conv1 and the fire modules whose
     numbers are in `pooled`.
@@ -41,7 +41,7 @@ def build_squeezenet(
 
 
 def _fire(b: Builder, x: str, squeezed: int, name: str) -> str:
-    """Give 1x1 filters, then four times as many of 1x1 and of 3x3 side by side."""
+    """Return 1x1 filters, then four times as many of 1x1 and of 3x3 side by side."""
     with b.scope(name):
         x = conv_relu(b, x, squeezed, 1, "squeeze1x1")
         narrow = conv_relu(b, x, 4 * squeezed, 1, "expand1x1")
@@ -50,7 +50,7 @@ def _fire(b: Builder, x: str, squeezed: int, name: str) -> str:
 
 
 def build_mobilenet_v1(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-    """Give MobileNet (Howard et al. 2017) of width 1, with the names of TensorFlow-Slim.
+    """Return MobileNet (Howard et al. 2017) of width 1, with the names of TensorFlow-Slim.
 
     ReLU6 is counted and run as ReLU, which costs the same: one pass over the tensor.
     """
@@ -72,7 +72,7 @@ def _depthwise(b: Builder, x: str, name: str, **sizes: Any) -> str:
 
 
 def build_mobilenet_v2(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-    """Give MobileNetV2 (Sandler et al. 2018, table 2) of width 1.
+    """Return MobileNetV2 (Sandler et al. 2018, table 2) of width 1.
 
     ReLU6 is counted and run as ReLU, which costs the same: one pass over the tensor.
     """
@@ -101,7 +101,7 @@ def build_mobilenet_v2(b: Builder, p: Mapping[str, Any], batch: int) -> str:
 
 
 def _inverted(b: Builder, x: str, expansion: int, channels: int, stride: int, name: str) -> str:
-    """Give a wide depthwise convolution between narrow ends, added to `x` where shapes agree."""
+    """Return a wide depthwise convolution between narrow ends, added to `x` where shapes agree."""
     with b.scope(name):
         y = x
         if expansion > 1:

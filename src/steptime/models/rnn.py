@@ -12,7 +12,7 @@ from steptime.ops.sequence import GATES
 
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-    """Give embedding, stacked cells of its size, a projection to the vocabulary at every step."""
+    """Return embedding, stacked cells of its size, a projection to the vocabulary at every step."""
     cell, width = p["cell"], p["embedding"]
     ids = b.input("tokens", (batch, p["length"]), "int64")
     table = b.weight("embedding/w", (p["vocabulary"], width), cast=False)

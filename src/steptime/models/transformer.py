@@ -12,7 +12,7 @@ from steptime.ops.builder import Builder
 
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-    """Give an encoder (norm after each part, trained on its mean) or a decoder (norm before).
+    """Return an encoder (norm after each part, trained on its mean) or a decoder (norm before).
 
     A decoder ends with a final norm and a projection to the vocabulary.
     """
@@ -84,7 +84,7 @@ def _by_kind(encoder: Any, decoder: Any) -> Any:
 
 
 def check(p: Mapping[str, Any]) -> str | None:
-    """Give what does not fit together, or None."""
+    """Return what does not fit together, or None."""
     if p["width"] % p["heads"]:
         return f"width {p['width']} does not divide into {p['heads']} heads"
     if p["heads"] % p["kv_heads"]:

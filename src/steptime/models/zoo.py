@@ -15,7 +15,7 @@ from steptime.ops.builder import Builder
 def _setting(
     name: str, base: Family, source: str, settings: Mapping[str, Value], *free: str, **how: Any
 ) -> Family:
-    """Give `base` under fixed `settings`, of which the `free` ones may still be chosen."""
+    """Return `base` under fixed `settings`, of which the `free` ones may still be chosen."""
     values = resolve(base, settings)
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:

@@ -18,7 +18,7 @@ from steptime.ops import (
     sequence,
     shaping,
 )
-from steptime.ops.table import OpKind, Specs
+from steptime.ops.table import OpKind, Products, Specs
 
 OPS: dict[str, OpKind] = {
     **linear.KINDS,
@@ -34,7 +34,7 @@ OPS: dict[str, OpKind] = {
 
 
 def kind_row(kind: str) -> OpKind:
-    """Give the row of `kind`; raises `InputError` for a kind that is not in the table."""
+    """Return the row of `kind`; raises `InputError` for a kind that is not in the table."""
     if kind not in OPS:
         raise unknown("op kind", kind, OPS)
     return OPS[kind]
@@ -42,22 +42,38 @@ def kind_row(kind: str) -> OpKind:
 
 @lru_cache(maxsize=1 << 16)
 def outputs_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
-    """Give the specs of an op's outputs; raises `ShapeError` where they do not fit."""
+    """Return the specs of an op's outputs; raises `ShapeError` where they do not fit."""
     values: dict[str, Any] = dict(attrs)
     return kind_row(kind).outputs(*specs, **values)
 
 
 @lru_cache(maxsize=1 << 16)
 def saved_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
-    """Give the specs of what the op keeps for its gradient besides inputs and outputs."""
+    """Return the specs of what the op keeps for its gradient besides inputs and outputs."""
     rule = kind_row(kind).saved
     values: dict[str, Any] = dict(attrs)
     return rule(*specs, **values) if rule else ()
 
 
 @lru_cache(maxsize=1 << 16)
+def products_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Products:
+    """Return the matrix products `(batch, m, n, k)` of an op; none for kinds without."""
+    rule = kind_row(kind).products
+    values: dict[str, Any] = dict(attrs)
+    return rule(*specs, **values) if rule else ()
+
+
+@lru_cache(maxsize=1 << 16)
+def serial_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
+    """Return how many steps of the op wait for each other: the length of a recurrent layer."""
+    rule = kind_row(kind).serial
+    values: dict[str, Any] = dict(attrs)
+    return rule(*specs, **values) if rule else 1
+
+
+@lru_cache(maxsize=1 << 16)
 def scratch_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
-    """Give the bytes of tensors that are made and dropped inside the op."""
+    """Return the bytes of tensors that are made and dropped inside the op."""
     rule = kind_row(kind).scratch
     values: dict[str, Any] = dict(attrs)
     return rule(*specs, **values) if rule else 0
@@ -65,7 +81,7 @@ def scratch_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def cost_of(kind: str, specs: Specs, attrs: Attrs, written: Specs) -> tuple[int, int]:
-    """Give (FLOP, bytes) of one op: every input read once, every output in `written` once."""
+    """Return (FLOP, bytes) of one op: every input read once, every output in `written` once."""
     row = kind_row(kind)
     values: dict[str, Any] = dict(attrs)
     read = row.read(*specs, **values) if row.read else sum(s.size_bytes for s in specs)

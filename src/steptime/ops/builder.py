@@ -39,11 +39,11 @@ class Builder:
             self._path.pop()
 
     def named(self, name: str) -> str:
-        """Give the full path of `name` in the open scopes."""
+        """Return the full path of `name` in the open scopes."""
         return "/".join((*self._path, name))
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Give the shape of a tensor made so far."""
+        """Return the shape of a tensor made so far."""
         return self.tensors[tensor].shape
 
     def _keep(self, name: str, shape: tuple[int, ...], dtype: str, kept: list[str]) -> str:
@@ -72,7 +72,7 @@ class Builder:
         return self._keep(name, shape, dtype or self.precision.weights, self.buffers)
 
     def cast(self, tensor: str) -> str:
-        """Give `tensor` in the type of the arithmetic, by an op under mixed precision."""
+        """Return `tensor` in the type of the arithmetic, by an op under mixed precision."""
         if not self.precision.mixed:
             return tensor
         return self.op(
@@ -110,7 +110,7 @@ class Builder:
         return outputs
 
     def repeat(self, times: int) -> Iterator[int]:
-        """Give 0, 1, ... `times` - 1, for ops that repeat.
+        """Return 0, 1, ... `times` - 1, for ops that repeat.
 
         Raises `ShapeError` after the first time if so many times its ops are more than a network
         may have, so that a slip of the hand in a size is told at once.
@@ -123,7 +123,7 @@ class Builder:
                 raise ShapeError(f"{made} ops are more than {MOST_OPS}")
 
     def graph(self, *outputs: str) -> Graph:
-        """Give the finished graph."""
+        """Return the finished graph."""
         return Graph(
             self.name,
             self.tensors,

@@ -5,10 +5,20 @@ Attributes: `stride (h, w)`, `padding (top, bottom, left, right)`, `dilation (h,
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from steptime.core.graph import TensorSpec
-from steptime.ops.table import Backward, Example, OpKind, Specs, require, show, vector
+from steptime.ops.table import (
+    Backward,
+    Example,
+    Products,
+    Specs,
+    matrix_kind,
+    require,
+    show,
+    vector,
+)
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
@@ -32,7 +42,7 @@ def conv2d_outputs(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Specs:
-    """Give `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`."""
+    """Return `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`."""
     _check_channels(x, w, groups)
     require(min(*stride, *dilation) >= 1, f"stride {stride}, dilation {dilation}: below 1")
     require(
@@ -45,10 +55,15 @@ def conv2d_outputs(
     return (TensorSpec((x.shape[0], w.shape[0], height, width), x.dtype),)
 
 
-def conv2d_flop(x: TensorSpec, w: TensorSpec, **attrs: Any) -> int:
-    """Give 2 * kernel * c_in/groups * c_out * output positions * batch."""
-    (out,) = conv2d_outputs(x, w, **attrs)
-    return 2 * out.size * w.shape[1] * w.shape[2] * w.shape[3]
+def conv2d_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **attrs: Any) -> Products:
+    """Return positions by filters over the window, for each group (as if unrolled, im2col)."""
+    (out,) = conv2d_outputs(x, w, groups=groups, **attrs)
+    return ((groups, _positions(out), w.shape[0] // groups, math.prod(w.shape[1:])),)
+
+
+def _positions(spec: TensorSpec) -> int:
+    """Return the places of all maps of a batch."""
+    return spec.shape[0] * spec.shape[2] * spec.shape[3]
 
 
 def conv2d_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -67,14 +82,16 @@ def conv2d_gradient(b: Backward) -> tuple[str | None, ...]:
 def conv2d_grad_weight_outputs(
     x: TensorSpec, grad: TensorSpec, kernel: Pair, groups: int = 1, **_: Any
 ) -> Specs:
-    """Give `x [n, c_in, h, w], grad [n, c_out, oh, ow] -> [c_out, c_in/groups, kh, kw]`."""
+    """Return `x [n, c_in, h, w], grad [n, c_out, oh, ow] -> [c_out, c_in/groups, kh, kw]`."""
     return (TensorSpec((grad.shape[1], x.shape[1] // groups, *kernel), x.dtype),)
 
 
-def conv2d_grad_weight_flop(x: TensorSpec, grad: TensorSpec, kernel: Pair, **attrs: Any) -> int:
-    """Give the FLOP of the forward convolution."""
-    groups: int = attrs.get("groups", 1)
-    return 2 * grad.size * (x.shape[1] // groups) * kernel[0] * kernel[1]
+def conv2d_grad_weight_products(
+    x: TensorSpec, grad: TensorSpec, kernel: Pair, groups: int = 1, **_: Any
+) -> Products:
+    """Return filters by window over the positions, for each group."""
+    window = x.shape[1] // groups * math.prod(kernel)
+    return ((groups, grad.shape[1] // groups, window, _positions(grad)),)
 
 
 def conv_transpose2d_outputs(
@@ -86,7 +103,7 @@ def conv_transpose2d_outputs(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Specs:
-    """Give `x [n, c_in, h, w], w [c_in, c_out/groups, kh, kw] -> [n, c_out, *output_size]`.
+    """Return `x [n, c_in, h, w], w [c_in, c_out/groups, kh, kw] -> [n, c_out, *output_size]`.
 
     The convolution with these attributes must lead from the output's size back to `x`'s.
     """
@@ -98,9 +115,9 @@ def conv_transpose2d_outputs(
     return (out,)
 
 
-def conv_transpose2d_flop(x: TensorSpec, w: TensorSpec, **_: Any) -> int:
-    """Give the FLOP of the convolution that it transposes: its output positions are `x`'s."""
-    return 2 * x.size * w.shape[1] * w.shape[2] * w.shape[3]
+def conv_transpose2d_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **_: Any) -> Products:
+    """Return positions of `x` by window over its channels, for each group (then summed, col2im)."""
+    return ((groups, _positions(x), math.prod(w.shape[1:]), w.shape[0] // groups),)
 
 
 def conv_transpose2d_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -124,24 +141,24 @@ _ATTRS: dict[str, Any] = {
 }
 
 KINDS = {
-    "conv2d": OpKind(
+    "conv2d": matrix_kind(
         conv2d_outputs,
-        conv2d_flop,
+        conv2d_products,
         Example((vector(2, 4, 7, 8), vector(6, 2, 3, 2)), _ATTRS),
         "definition: 2 * kernel * c_in/groups * c_out * positions",
         gradient=conv2d_gradient,
         work="convolution",
     ),
-    "conv2d_grad_weight": OpKind(
+    "conv2d_grad_weight": matrix_kind(
         conv2d_grad_weight_outputs,
-        conv2d_grad_weight_flop,
+        conv2d_grad_weight_products,
         Example((vector(2, 4, 7, 8), vector(2, 6, 4, 6)), {**_ATTRS, "kernel": (3, 2)}),
         "definition: as many multiply-adds as forward",
         work="convolution",
     ),
-    "conv_transpose2d": OpKind(
+    "conv_transpose2d": matrix_kind(
         conv_transpose2d_outputs,
-        conv_transpose2d_flop,
+        conv_transpose2d_products,
         Example((vector(2, 6, 4, 6), vector(6, 2, 3, 2)), {**_ATTRS, "output_size": (7, 8)}),
         "definition: the transpose of conv2d, as many multiply-adds",
         gradient=conv_transpose2d_gradient,

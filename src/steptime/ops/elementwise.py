@@ -24,7 +24,7 @@ from steptime.ops.table import (
 
 
 def _through(kind: str, kept: str) -> Gradient:
-    """Give the rule dX = kind(kept, dY), where the input or the output of the op is kept."""
+    """Return the rule dX = kind(kept, dY), where the input or the output of the op is kept."""
 
     def rule(b: Backward) -> tuple[str | None, ...]:
         tensor = b.op.inputs[0] if kept == "input" else b.output
@@ -44,14 +44,14 @@ _ACTIVATIONS = {  # kind: (FLOP, FLOP of the gradient, what is kept, source)
 
 
 def broadcast_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
-    """Give `a [...], b -> [...]`: `b` has the shape of `a`, or of its last dimensions."""
+    """Return `a [...], b -> [...]`: `b` has the shape of `a`, or of its last dimensions."""
     fits = b.shape == a.shape[len(a.shape) - len(b.shape) :]
     require(fits, f"shapes {show(a, b)} do not fit elementwise")
     return (a,)
 
 
 def _summed(b: Backward, grad: str, suffix: str) -> str:
-    """Give `grad` summed to the second input's shape if that was broadcast."""
+    """Return `grad` summed to the second input's shape if that was broadcast."""
     target, rank = b.specs[1].shape, len(b.out.shape)
     if target == b.out.shape:
         return grad
@@ -78,7 +78,7 @@ def mul_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def maximum_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
-    """Give the larger elements of two tensors of one shape."""
+    """Return the larger elements of two tensors of one shape."""
     require(a.shape == b.shape, f"shapes {show(a, b)} differ")
     return (a,)
 
@@ -89,7 +89,7 @@ def maximum_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def prelu_outputs(x: TensorSpec, slope: TensorSpec) -> Specs:
-    """Give `x [n, c, ...], slope [c] or [1] -> [n, c, ...]`."""
+    """Return `x [n, c, ...], slope [c] or [1] -> [n, c, ...]`."""
     fits = slope.shape == (1,) or slope.shape == x.shape[1:2]
     require(fits and len(x.shape) >= 2, f"PReLU of {show(x)} with slopes {show(slope)}")
     return (x,)
@@ -107,7 +107,7 @@ def dropout_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def cast_outputs(x: TensorSpec, dtype: str) -> Specs:
-    """Give `x` in another element type."""
+    """Return `x` in another element type."""
     return (TensorSpec(x.shape, dtype),)
 
 

@@ -9,7 +9,9 @@ from steptime.ops.table import (
     Backward,
     Example,
     OpKind,
+    Products,
     Specs,
+    matrix_kind,
     per_element,
     require,
     show,
@@ -18,15 +20,16 @@ from steptime.ops.table import (
 
 
 def linear_outputs(x: TensorSpec, w: TensorSpec) -> Specs:
-    """Give `x [..., fan_in], w [width, fan_in] -> [..., width]`."""
+    """Return `x [..., fan_in], w [width, fan_in] -> [..., width]`."""
     require(len(w.shape) == 2 and len(x.shape) >= 2, f"linear of {show(x, w)}")
     require(x.shape[-1] == w.shape[1], f"linear of {show(x, w)}: {x.shape[-1]} != {w.shape[1]}")
     return (TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype),)
 
 
-def linear_flop(x: TensorSpec, w: TensorSpec) -> int:
-    """Give 2 * rows * fan_in * width."""
-    return 2 * x.size * w.shape[0]
+def linear_products(x: TensorSpec, w: TensorSpec) -> Products:
+    """Return one product: rows by width, over fan_in."""
+    width, fan_in = w.shape
+    return ((1, math.prod(x.shape[:-1]), width, fan_in),)
 
 
 def linear_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -54,7 +57,7 @@ def matmul_outputs(
     transpose_b: bool = False,
     fold: bool = False,
 ) -> Specs:
-    """Give `a [..., m, k], b [..., k, n] -> [..., m, n]`; a plain matrix is shared by a batch.
+    """Return `a [..., m, k], b [..., k, n] -> [..., m, n]`; a plain matrix is shared by a batch.
 
     `transpose_*` swap the last two dimensions first; `fold` views both operands as
     `[product of leading, last]` before that.
@@ -67,16 +70,17 @@ def matmul_outputs(
     return (TensorSpec((*batch, left[-2], right[-1]), a.dtype),)
 
 
-def matmul_flop(
+def matmul_products(
     a: TensorSpec,
     b: TensorSpec,
     transpose_a: bool = False,
     transpose_b: bool = False,
     fold: bool = False,
-) -> int:
-    """Give 2 * batch * m * n * k."""
+) -> Products:
+    """Return one product for each matrix of the batch."""
     (out,) = matmul_outputs(a, b, transpose_a, transpose_b, fold)
-    return 2 * out.size * _matrix(a, transpose_a, fold)[-1]
+    *batch, m, n = out.shape
+    return ((math.prod(batch), m, n, _matrix(a, transpose_a, fold)[-1]),)
 
 
 def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -97,7 +101,7 @@ def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
-    """Give `x` with `b [width]` added along `axis`."""
+    """Return `x` with `b [width]` added along `axis`."""
     fits = -len(x.shape) <= axis < len(x.shape) and b.shape == (x.shape[axis],)
     require(fits, f"bias {show(b)} on axis {axis} of {show(x)}")
     return (x,)
@@ -115,14 +119,14 @@ def bias_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def reduce_sum_outputs(x: TensorSpec, axes: tuple[int, ...], shape: tuple[int, ...]) -> Specs:
-    """Give `x` summed over `axes`, then seen as `shape`."""
+    """Return `x` summed over `axes`, then seen as `shape`."""
     kept = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
     require(kept == math.prod(shape), f"sum of {show(x)} over {axes} is not {list(shape)}")
     return (TensorSpec(tuple(shape), x.dtype),)
 
 
 def expand_outputs(x: TensorSpec, shape: tuple[int, ...], scale: float = 1.0) -> Specs:
-    """Give `x` repeated to `shape` and multiplied by `scale`; `x` has the leading dimensions."""
+    """Return `x` repeated to `shape` and multiplied by `scale`; `x` has the leading dimensions."""
     require(x.shape == tuple(shape)[: len(x.shape)], f"expand {show(x)} to {list(shape)}")
     return (TensorSpec(tuple(shape), x.dtype),)
 
@@ -135,17 +139,17 @@ def mean_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 KINDS = {
-    "linear": OpKind(
+    "linear": matrix_kind(
         linear_outputs,
-        linear_flop,
+        linear_products,
         Example((vector(4, 6), vector(5, 6))),
         "definition: y = x W^T, 2mnk",
         gradient=linear_gradient,
         work="matmul",
     ),
-    "matmul": OpKind(
+    "matmul": matrix_kind(
         matmul_outputs,
-        matmul_flop,
+        matmul_products,
         Example((vector(2, 3, 4), vector(2, 4, 5))),
         "definition: 2mnk for each of a batch",
         gradient=matmul_gradient,

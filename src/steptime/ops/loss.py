@@ -11,7 +11,7 @@ IGNORED_LABEL = -100
 
 
 def cross_entropy_outputs(logits: TensorSpec, labels: TensorSpec) -> Specs:
-    """Give `logits [..., classes], labels [...] -> []`, the mean over labels not ignored."""
+    """Return `logits [..., classes], labels [...] -> []`, the mean over labels not ignored."""
     require(labels.shape == logits.shape[:-1], f"cross-entropy of {show(logits, labels)}")
     return (TensorSpec((), logits.dtype),)
 

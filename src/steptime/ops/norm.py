@@ -25,7 +25,7 @@ def _statistics(x: TensorSpec, *shape: int) -> TensorSpec:
 
 
 def batch_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
-    """Give `x [n, c, ...], weight, bias, running mean, running variance [c] -> [n, c, ...]`."""
+    """Return `x [n, c, ...], weight, bias, running mean, running variance [c] -> [n, c, ...]`."""
     require(len(x.shape) >= 2, f"batch norm needs [batch, channels, ...], not {show(x)}")
     require(len(params) == 4, "batch norm needs weight, bias, running mean, running variance")
     for spec in params:
@@ -34,17 +34,17 @@ def batch_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
 
 
 def batch_norm_flop(x: TensorSpec, *_: TensorSpec, training: bool = True, **__: Any) -> int:
-    """Give 8 an element in training (mean 1, variance 3, normalise 2, scale, shift), else 4."""
+    """Return 8 an element in training (mean 1, variance 3, normalise 2, scale, shift), else 4."""
     return (8 if training else 4) * x.size
 
 
 def batch_norm_saved(x: TensorSpec, *_: TensorSpec, **__: Any) -> Specs:
-    """Give the batch's mean and inverse deviation `[c]`."""
+    """Return the batch's mean and inverse deviation `[c]`."""
     return (_statistics(x, x.shape[1]), _statistics(x, x.shape[1]))
 
 
 def norm_gradient(kind: str, parameters: int) -> Any:
-    """Give the rule of a norm with a fused backward kind and `parameters` trained vectors."""
+    """Return the rule of a norm with a fused backward kind and `parameters` trained vectors."""
 
     def rule(b: Backward) -> tuple[str | None, ...]:
         x, weight = b.op.inputs[:2]
@@ -55,7 +55,7 @@ def norm_gradient(kind: str, parameters: int) -> Any:
 
 
 def norm_grad_outputs(parameters: int) -> Any:
-    """Give the output rule of a fused norm backward: dX and the gradients of its vectors."""
+    """Return the output rule of a fused norm backward: dX and the gradients of its vectors."""
 
     def outputs(x: TensorSpec, grad: TensorSpec, weight: TensorSpec, *_: TensorSpec) -> Specs:
         return (x, *(weight for _ in range(parameters)))
@@ -64,21 +64,21 @@ def norm_grad_outputs(parameters: int) -> Any:
 
 
 def layer_norm_outputs(x: TensorSpec, weight: TensorSpec, bias: TensorSpec) -> Specs:
-    """Give `x [..., width], weight, bias [width] -> [..., width]`."""
+    """Return `x [..., width], weight, bias [width] -> [..., width]`."""
     fits = weight.shape == bias.shape == x.shape[-1:] and len(x.shape) >= 1
     require(fits, f"layer norm of {show(x)} with {show(weight, bias)}")
     return (x,)
 
 
 def rms_norm_outputs(x: TensorSpec, weight: TensorSpec) -> Specs:
-    """Give `x [..., width], weight [width] -> [..., width]`."""
+    """Return `x [..., width], weight [width] -> [..., width]`."""
     fits = weight.shape == x.shape[-1:] and len(x.shape) >= 1
     require(fits, f"RMS norm of {show(x)} with {show(weight)}")
     return (x,)
 
 
 def local_response_norm_flop(x: TensorSpec, size: int, **_: Any) -> int:
-    """Give size + 5 an element: square, window sum, scale and shift, power, product."""
+    """Return size + 5 an element: square, window sum, scale and shift, power, product."""
     return (size + 5) * x.size
 
 

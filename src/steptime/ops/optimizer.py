@@ -18,7 +18,7 @@ _FLOP = {
 
 
 def update_outputs(weight: TensorSpec, *states_and_grad: TensorSpec) -> Specs:
-    """Give `weight, states..., grad -> weight, states...`, each overwritten."""
+    """Return `weight, states..., grad -> weight, states...`, each overwritten."""
     return (weight, *states_and_grad[:-1])
 
 

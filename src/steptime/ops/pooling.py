@@ -25,7 +25,7 @@ def pool_outputs(
     padding: Sides = (0, 0, 0, 0),
     ceil: bool = False,
 ) -> Specs:
-    """Give `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
+    """Return `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
     require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
     require(min(*kernel, *stride) >= 1, f"a window {list(kernel)} with stride {list(stride)}")
     top, bottom, left, right = padding
@@ -36,12 +36,12 @@ def pool_outputs(
 
 
 def pool_flop(x: TensorSpec, kernel: Pair, **attrs: Any) -> int:
-    """Give one comparison or addition an element of each window."""
+    """Return one comparison or addition an element of each window."""
     return pool_outputs(x, kernel, **attrs)[0].size * kernel[0] * kernel[1]
 
 
 def max_pool_saved(x: TensorSpec, **attrs: Any) -> Specs:
-    """Give the place of each maximum, an int64 as torch keeps it."""
+    """Return the place of each maximum, an int64 as torch keeps it."""
     return (TensorSpec(pool_outputs(x, **attrs)[0].shape, "int64"),)
 
 
@@ -57,7 +57,7 @@ def avg_pool_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def global_pool_outputs(x: TensorSpec) -> Specs:
-    """Give `x [n, c, h, w] -> [n, c]`, the mean of each map."""
+    """Return `x [n, c, h, w] -> [n, c]`, the mean of each map."""
     require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
     return (TensorSpec(x.shape[:2], x.dtype),)
 
@@ -70,7 +70,7 @@ def global_pool_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def upsample_outputs(x: TensorSpec, scale: Pair) -> Specs:
-    """Give `x [n, c, h, w] -> [n, c, h*scale, w*scale]`, each element repeated (nearest)."""
+    """Return `x [n, c, h, w] -> [n, c, h*scale, w*scale]`, each element repeated (nearest)."""
     require(len(x.shape) == 4, f"up-sampling needs [batch, channels, h, w], not {show(x)}")
     require(min(scale) >= 1, f"up-sampling by {list(scale)}")
     shape = (*x.shape[:2], x.shape[2] * scale[0], x.shape[3] * scale[1])
@@ -83,7 +83,7 @@ def upsample_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def upsample_grad_outputs(grad: TensorSpec, scale: Pair) -> Specs:
-    """Give `grad [n, c, h*scale, w*scale] -> [n, c, h, w]`."""
+    """Return `grad [n, c, h*scale, w*scale] -> [n, c, h, w]`."""
     shape = (*grad.shape[:2], grad.shape[2] // scale[0], grad.shape[3] // scale[1])
     return (TensorSpec(shape, grad.dtype),)
 

@@ -14,7 +14,9 @@ from steptime.ops.table import (
     Example,
     Gradient,
     OpKind,
+    Products,
     Specs,
+    matrix_kind,
     no_flop,
     per_element,
     require,
@@ -26,7 +28,7 @@ GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
 def embedding_outputs(ids: TensorSpec, w: TensorSpec) -> Specs:
-    """Give `ids [...], w [vocabulary, width] -> [..., width]`."""
+    """Return `ids [...], w [vocabulary, width] -> [..., width]`."""
     require(len(w.shape) == 2, f"an embedding table is a matrix, not {show(w)}")
     require(ids.dtype in ("int64", "int32"), f"an embedding of {ids.dtype}")
     return (TensorSpec((*ids.shape, w.shape[1]), w.dtype),)
@@ -42,7 +44,7 @@ def embedding_gradient(b: Backward) -> tuple[str | None, ...]:
 def attention_outputs(
     q: TensorSpec, k: TensorSpec, v: TensorSpec, heads: int, kv_heads: int, causal: bool
 ) -> Specs:
-    """Give `q [n, l, heads*d], k, v [n, m, kv_heads*d] -> [n, l, heads*d]`."""
+    """Return `q [n, l, heads*d], k, v [n, m, kv_heads*d] -> [n, l, heads*d]`."""
     require(
         min(heads, kv_heads) >= 1 and heads % kv_heads == 0,
         f"{heads} heads do not share {kv_heads} key-value heads",
@@ -54,13 +56,29 @@ def attention_outputs(
     return (q,)
 
 
-def attention_flop(q: TensorSpec, k: TensorSpec, *_: TensorSpec, **__: Any) -> int:
-    """Give 4 * batch * heads * length * key length * head width; causal masks save nothing."""
-    return 4 * q.size * k.shape[1]
+def attention_products(
+    q: TensorSpec, k: TensorSpec, *_: TensorSpec, heads: int, **__: Any
+) -> Products:
+    """Return scores and values of every head; causal masks save nothing."""
+    batch, length, keys, head = *q.shape[:2], k.shape[1], q.shape[2] // heads
+    return ((batch * heads, length, keys, head), (batch * heads, length, head, keys))
+
+
+def attention_grad_products(
+    q: TensorSpec, k: TensorSpec, *_: TensorSpec, heads: int, **__: Any
+) -> Products:
+    """Return dV, dP, dQ and dK of every head; recomputing the scores is not counted."""
+    batch, length, keys, head = *q.shape[:2], k.shape[1], q.shape[2] // heads
+    return (
+        (batch * heads, keys, head, length),
+        (batch * heads, length, keys, head),
+        (batch * heads, length, head, keys),
+        (batch * heads, keys, head, length),
+    )
 
 
 def attention_saved(q: TensorSpec, *_: TensorSpec, heads: int, **__: Any) -> Specs:
-    """Give the log of the softmax's sum for each query, `[n, heads, l]`."""
+    """Return the log of the softmax's sum for each query, `[n, heads, l]`."""
     dtype = "float64" if q.dtype == "float64" else "float32"
     return (TensorSpec((q.shape[0], heads, q.shape[1]), dtype),)
 
@@ -74,7 +92,7 @@ def attention_gradient(b: Backward) -> tuple[str | None, ...]:
 def rotary_outputs(
     x: TensorSpec, table: TensorSpec, head_width: int, inverse: bool = False
 ) -> Specs:
-    """Give `x [n, l, heads*d]` rotated by the angles' `table [l, d]` (cosines, then sines)."""
+    """Return `x [n, l, heads*d]` rotated by the angles' `table [l, d]` (cosines, then sines)."""
     require(len(x.shape) == 3, f"rotary needs [batch, length, width], not {show(x)}")
     fits = head_width >= 2 and head_width % 2 == 0 and x.shape[2] % head_width == 0
     require(fits, f"rotary of width {x.shape[2]} in heads of {head_width}")
@@ -89,7 +107,7 @@ def rotary_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def recurrent_outputs(gates: int) -> Any:
-    """Give the output rule of a layer with `gates` gates."""
+    """Return the output rule of a layer with `gates` gates."""
 
     def outputs(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *bias: TensorSpec) -> Specs:
         require(len(x.shape) == 3, f"a recurrent layer needs [batch, length, width], not {show(x)}")
@@ -107,13 +125,35 @@ def recurrent_outputs(gates: int) -> Any:
     return outputs
 
 
-def recurrent_flop(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> int:
-    """Give 2 * batch * length * gates * hidden * (input width + hidden)."""
-    return 2 * x.shape[0] * x.shape[1] * (w_ih.size + w_hh.size)
+def recurrent_products(
+    x: TensorSpec, _w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec
+) -> Products:
+    """Return the product of all inputs at once, and that of the state at every step."""
+    batch, length, width = x.shape
+    rows, hidden = w_hh.shape
+    return ((1, batch * length, rows, width), (length, batch, rows, hidden))
+
+
+def recurrent_grad_products(
+    x: TensorSpec, _w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec
+) -> Products:
+    """Return dX, the gradient of the state at every step, and those of both matrices."""
+    batch, length, width = x.shape
+    rows, hidden = w_hh.shape
+    return (
+        (1, batch * length, width, rows),
+        (length, batch, hidden, rows),
+        (1, rows, width, batch * length),
+        (1, rows, hidden, batch * length),
+    )
+
+
+def _length(x: TensorSpec, *_: TensorSpec) -> int:
+    return x.shape[1]
 
 
 def recurrent_gradient(kind: str) -> Gradient:
-    """Give the rule of a fused backward: gradients of the input, two matrices, two biases."""
+    """Return the rule of a fused backward: gradients of the input, two matrices, two biases."""
 
     def rule(b: Backward) -> tuple[str | None, ...]:
         return b.emit(f"{kind}_grad", (*b.op.inputs, b.output, *b.saved, b.grad), "grad")
@@ -128,7 +168,7 @@ def _row(batch: int, length: int, width: int) -> TensorSpec:
 def recurrent_kinds(
     kind: str, formula: str, kept: int, ends: int, dropped: int
 ) -> dict[str, OpKind]:
-    """Give the two rows of a cell.
+    """Return the two rows of a cell.
 
     In hidden sizes, `kept` are saved a step for the backward pass, `ends` a sequence (the states
     before the first step and after the last), `dropped` are what a step makes besides: as in
@@ -144,22 +184,24 @@ def recurrent_kinds(
         return (TensorSpec((batch, (length * kept + ends) * w_hh.shape[1]), x.dtype),)
 
     return {
-        kind: OpKind(
+        kind: matrix_kind(
             recurrent_outputs(gates),
-            recurrent_flop,
+            recurrent_products,
             Example((x, *weights)),
             f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
             gradient=recurrent_gradient(kind),
             saved=keep,
             work="recurrent",
+            serial=_length,
             scratch=lambda x, w_ih, w_hh, *_: dropped * x.size_bytes // x.shape[2] * w_hh.shape[1],
         ),
-        f"{kind}_grad": OpKind(
+        f"{kind}_grad": matrix_kind(
             lambda x, w_ih, w_hh, b_ih, b_hh, *_: (x, w_ih, w_hh, b_ih, b_hh),
-            lambda x, w_ih, w_hh, *_: 2 * recurrent_flop(x, w_ih, w_hh),
+            recurrent_grad_products,
             Example((x, *weights, y, *keep(x, *weights), y)),
             f"derivative of {kind}: data and weight gradients, twice forward",
             work="recurrent",
+            serial=_length,
         ),
     }
 
@@ -183,18 +225,18 @@ KINDS = {
         Example((_IDS, vector(2, 3, 4)), {"rows": 7}),
         "definition: one addition an element of dY; writes the whole table",
     ),
-    "attention": OpKind(
+    "attention": matrix_kind(
         attention_outputs,
-        attention_flop,
+        attention_products,
         Example((_Q, _K, _K), _HEADS),
         "Vaswani et al. 2017, eq. 1; two products for each head, softmax inside not counted",
         gradient=attention_gradient,
         saved=attention_saved,
         work="attention",
     ),
-    "attention_grad": OpKind(
+    "attention_grad": matrix_kind(
         lambda q, k, v, *_, **__: (q, k, v),
-        lambda q, k, *_, **__: 8 * q.size * k.shape[1],
+        attention_grad_products,
         Example((_Q, _K, _K, _Q, _Q, _LSE), _HEADS),
         "four products: dV, dP, dQ, dK; recomputing the scores is not counted",
         work="attention",

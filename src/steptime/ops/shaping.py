@@ -12,7 +12,7 @@ from steptime.ops.table import Backward, Example, OpKind, Specs, no_flop, requir
 
 
 def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
-    """Give the inputs joined along `axis`."""
+    """Return the inputs joined along `axis`."""
     require(bool(specs), "concat of nothing")
     first = specs[0].shape
     require(-len(first) <= axis < len(first), f"concat axis {axis} of {show(specs[0])}")
@@ -41,13 +41,13 @@ def concat_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def reshape_outputs(x: TensorSpec, shape: tuple[int, ...]) -> Specs:
-    """Give `x` seen with another shape of as many elements."""
+    """Return `x` seen with another shape of as many elements."""
     require(math.prod(shape) == x.size, f"reshape {show(x)} to {list(shape)}")
     return (TensorSpec(tuple(shape), x.dtype),)
 
 
 def flatten_outputs(x: TensorSpec) -> Specs:
-    """Give `x [n, ...] -> [n, product of the rest]`."""
+    """Return `x [n, ...] -> [n, product of the rest]`."""
     require(len(x.shape) >= 1, "flatten of a scalar")
     return (TensorSpec((x.shape[0], math.prod(x.shape[1:])), x.dtype),)
 
@@ -58,7 +58,7 @@ def reshape_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def transpose_outputs(x: TensorSpec, order: tuple[int, ...]) -> Specs:
-    """Give `x` with its axes in `order`."""
+    """Return `x` with its axes in `order`."""
     require(sorted(order) == list(range(len(x.shape))), f"transpose {show(x)} by {order}")
     return (TensorSpec(tuple(x.shape[i] for i in order), x.dtype),)
 
@@ -71,7 +71,7 @@ def transpose_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int) -> Specs:
-    """Give `x[..., start:stop, ...]` along `axis`."""
+    """Return `x[..., start:stop, ...]` along `axis`."""
     require(-len(x.shape) <= axis < len(x.shape), f"slice axis {axis} of {show(x)}")
     axis %= len(x.shape)
     require(0 <= start < stop <= x.shape[axis], f"slice {start}:{stop} of {show(x)}, axis {axis}")
@@ -87,7 +87,7 @@ def slice_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def slice_grad_outputs(grad: TensorSpec, axis: int, start: int, size: int) -> Specs:
-    """Give zeros of `size` along `axis` with `grad` from `start` on."""
+    """Return zeros of `size` along `axis` with `grad` from `start` on."""
     axis %= len(grad.shape)
     require(start + grad.shape[axis] <= size, f"{show(grad)} at {start} in {size}")
     return (TensorSpec((*grad.shape[:axis], size, *grad.shape[axis + 1 :]), grad.dtype),)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from steptime.core.graph import Attr, Op, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
+Products = tuple[tuple[int, int, int, int], ...]
 Emit = Callable[..., tuple[str, ...]]
 
 
@@ -63,6 +64,9 @@ class OpKind:
     `outputs(*specs, **attrs)` gives the specs of the outputs; `flop(*specs, **attrs)` an int, a
     multiply-add being 2. `gradient` emits the ops that make each input's gradient and gives their
     names (None for an input without one); a kind without a rule cannot be differentiated.
+    `products(*specs, **attrs)` gives the matrix products of a kind that consists of them, each
+    `(batch, m, n, k)`: `batch` times `[m, k] [k, n] -> [m, n]`; their FLOP follow (`matrix_kind`).
+    `serial(*specs, **attrs)` gives the number of steps that wait for each other, 1 if left out.
     `saved(*specs, **attrs)` gives what the forward pass keeps for the backward pass besides inputs
     and outputs; it is written only when the op is differentiated. `work` groups the kinds whose
     FLOP other counters count too. `storage` says whether the first output is a new tensor, a
@@ -84,6 +88,23 @@ class OpKind:
     read: Callable[..., int] | None = None
     scratch: Callable[..., int] | None = None
     pointwise: bool = False
+    products: Callable[..., Products] | None = None
+    serial: Callable[..., int] | None = None
+
+
+def matrix_kind(
+    outputs: Callable[..., Specs],
+    products: Callable[..., Products],
+    example: Example,
+    source: str,
+    **columns: Any,
+) -> OpKind:
+    """Return the row of a kind that consists of matrix products: their FLOP, 2 b m n k, are its."""
+
+    def flop(*specs: TensorSpec, **attrs: Any) -> int:
+        return 2 * sum(b * m * n * k for b, m, n, k in products(*specs, **attrs))
+
+    return OpKind(outputs, flop, example, source, products=products, **columns)
 
 
 def require(condition: bool, message: str) -> None:
@@ -93,25 +114,25 @@ def require(condition: bool, message: str) -> None:
 
 
 def show(*specs: TensorSpec) -> str:
-    """Give shapes for a message: `[2, 3] and [3, 4]`."""
+    """Return shapes for a message: `[2, 3] and [3, 4]`."""
     return " and ".join(str(list(spec.shape)) for spec in specs)
 
 
 def same_as_first(*specs: TensorSpec, **_: Any) -> Specs:
-    """Give the spec of the first input: the output of an elementwise op."""
+    """Return the spec of the first input: the output of an elementwise op."""
     return (specs[0],)
 
 
 def per_element(count: int) -> Callable[..., int]:
-    """Give a FLOP rule: `count` for every element of the first input."""
+    """Return a FLOP rule: `count` for every element of the first input."""
     return lambda *specs, **_: count * specs[0].size
 
 
 def no_flop(*_: TensorSpec, **__: Any) -> int:
-    """Give 0: the op only moves bytes."""
+    """Return 0: the op only moves bytes."""
     return 0
 
 
 def vector(*shape: int, dtype: str = "float32") -> TensorSpec:
-    """Give a spec, written short for the examples of the table."""
+    """Return a spec, written short for the examples of the table."""
     return TensorSpec(shape, dtype)

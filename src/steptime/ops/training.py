@@ -39,7 +39,7 @@ class _Tape:
 
 
 def _with_outputs(op: Op, outputs: tuple[str, ...]) -> Op:
-    """Give an op that makes other tensors (`dataclasses.replace` takes ten times as long)."""
+    """Return an op that makes other tensors (`dataclasses.replace` takes ten times as long)."""
     return Op(op.name, op.kind, op.inputs, outputs, op.attrs, op.part, op.of)
 
 
@@ -52,7 +52,7 @@ def _with_saved(op: Op, tape: _Tape) -> tuple[Op, tuple[str, ...]]:
 
 
 def training_graph(graph: Graph, optimizer: str) -> Graph:
-    """Give `graph` with its gradients and updates appended as ops.
+    """Return `graph` with its gradients and updates appended as ops.
 
     The graph's first output must be the loss, a scalar. Gradients are made only where a weight
     asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.
@@ -129,7 +129,7 @@ def _differentiate(
 
 
 def parameters_of(graph: Graph) -> dict[str, int]:
-    """Give the number of trained parameters by the forward op that first computes with them."""
+    """Return the number of trained parameters by the forward op that first computes with them."""
     found: dict[str, int] = {}
     for weight, op in _first_users(graph).items():
         found[op] = found.get(op, 0) + graph.tensors[weight].size
@@ -137,7 +137,7 @@ def parameters_of(graph: Graph) -> dict[str, int]:
 
 
 def _first_users(graph: Graph) -> dict[str, str]:
-    """Give the op that first computes with each weight, through ops that only carry it."""
+    """Return the op that first computes with each weight, through ops that only carry it."""
     users: dict[str, str] = {}
     source = {weight: weight for weight in graph.weights}
     for op in graph.ops:

@@ -13,6 +13,8 @@ from steptime.core.record import Record
 
 Spec = dict[str, Any]
 
+BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
+
 PLOTS = {
     "roofline": "steptime.plots.roofline:chart",
     "ops": "steptime.plots.ops:chart",
@@ -36,10 +38,15 @@ class Data:
 
     @cached_property
     def results(self) -> list[dict[str, Any]]:
-        """The rows of `analysis.results`."""
+        """The rows of `analysis.results`, each with a `label` that tells it from all others."""
         from steptime.analysis.results import results
 
-        return results(self.records)
+        rows = results(self.records)
+        telling = [name for name in BESIDES if len({row[name] for row in rows} - {None}) > 1]
+        for row in rows:
+            words = [row[name] for name in telling if row[name] is not None]
+            row["label"] = ", ".join([row["name"], *words])
+        return rows
 
 
 def draw(kind: str, data: Data | Sequence[Record]) -> Spec:

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
-from steptime.analysis.tables import said, short_names, telling_of
+from steptime.analysis.row import said, short_names, telling_of
 from steptime.core.record import Record
 from steptime.core.workload import NO_OPTIMIZER, Plan, Workload
 from steptime.plots import Data, EmptyPlotError
@@ -97,27 +97,24 @@ def chart(data: Data) -> Spec:
 def _arranged(points: Sequence[Row]) -> tuple[Sequence[Row], Spec, list[str]]:
     """Return the points to draw, what is across, and what is left out, in words.
 
-    A panel for each network with several numbers or types of devices, or places of input; where no
-    network has that, all networks side by side.
+    A panel for each network and setting, first those with several numbers or types of devices or
+    places of input; where none has that, all networks side by side.
     """
     seen: dict[str, set[tuple[Any, ...]]] = {}
     for point in points:
         place = (point["devices"], point["gpu_type"], point["staged"])
         seen.setdefault(point["panel"], set()).add(place)
-    compared = [panel for panel, places in seen.items() if len(places) > 1]
-    if not compared:
-        few = list(seen)[:MOST_NAMES]
-        rows = [{**p, "at": p["panel"].replace("|", ", ")} for p in points if p["panel"] in few]
-        axis = {"title": "network", "labelLimit": 200}
-        left_out = [f"Not shown: {len(seen) - len(few)} more; --model chooses."]
-        return rows, name("at", axis=axis), left_out if len(few) < len(seen) else []
-    shown = compared[:MOST_PANELS]
+    panels = sorted(seen, key=lambda panel: len(seen[panel]) == 1)
+    compared = len(seen[panels[0]]) > 1
+    shown = panels[: MOST_PANELS if compared else MOST_NAMES]
+    rows = [p | {"at": p["panel"].replace("|", ", ")} for p in points if p["panel"] in shown]
+    rows.sort(key=lambda row: shown.index(row["panel"]))
+    left_out = f"Not shown: {len(panels) - len(shown)} more; --model chooses."
     numbers = sorted({p["devices"] for p in points if p["devices"] != "?"})
     x = name("devices", sort=[*numbers, "?"], axis={"title": "devices", "labelAngle": 0})
-    alone, more = len(seen) - len(compared), len(compared) - len(shown)
-    left_out = [f"Not shown: {alone} with one number of one type of devices."] if alone else []
-    left_out += [f"Not shown: {more} more panels; --model chooses."] if more else []
-    return [point for point in points if point["panel"] in shown], x, left_out
+    if not compared:
+        x = name("at", axis={"title": None, "labelLimit": 200})
+    return rows, x, [left_out] if len(shown) < len(panels) else []
 
 
 def _points(bars: Sequence[Row], records: Sequence[Record]) -> Iterator[Row]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from steptime.analysis.results import over
-from steptime.analysis.tables import headline, short_names
+from steptime.analysis.row import headline, short_names
 from steptime.core.record import Record
 from steptime.plots import Data, EmptyPlotError
 from steptime.plots.roofline import at, axes, roof_layers, roof_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from steptime.analysis.results import good
-from steptime.analysis.tables import runs_of, short_names
+from steptime.analysis.row import runs_of, short_names
 from steptime.core.record import Record
 from steptime.plots import Data, EmptyPlotError
 from steptime.plots.style import (

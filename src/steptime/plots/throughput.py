@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steptime.analysis.tables import short_names
 from steptime.plots import Data, EmptyPlotError
 from steptime.plots.style import (
     MOST_PANELS,
@@ -29,9 +28,7 @@ def chart(data: Data) -> Spec:
     rows = [row for row in data.results if row["examples_per_s"]]
     if not rows:
         raise EmptyPlotError("throughput: no record here holds a measured time of a step")
-    whole = (record.workload for record in data.records if not record.scope)
-    names = short_names(whole, batch=False)
-    points = [_point(row, names[row["workload_key"]]) for row in rows]
+    points = [_point(row) for row in rows]
     families = list(dict.fromkeys(point["family"] for point in points))
     panels = [_panel(family, points) for family in families[:MOST_PANELS]]
     caption = [
@@ -78,12 +75,12 @@ def _panel(family: str, points: Sequence[Row]) -> Spec:
     }
 
 
-def _point(row: Row, short: str) -> Row:
-    how = f", {row['strategy']}" if row["strategy"] else ""
-    told = how + row["label"].removeprefix(row["name"])  # what tells alike networks apart
+def _point(row: Row) -> Row:
+    words = row["label"].removeprefix(row["family"]).strip().split(", ")
+    line = ", ".join(word for word in words if word not in ("", f"batch {row['batch']}"))
     return {
         "family": row["family"],
-        "line": (short.removeprefix(row["family"]).strip() or row["family"]) + told,
+        "line": line or row["family"],
         "batch": row["batch"],
         "speed": rounded(row["examples_per_s"]),
         "network": row["label"],

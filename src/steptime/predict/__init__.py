@@ -14,7 +14,7 @@ from steptime.predict.settings import CostModel
 METHODS = {
     "analytic": "steptime.predict.analytic:METHOD",
     "roofline": "steptime.predict.roofline:METHOD",
-    "paleo": "steptime.predict.paleo:METHOD",
+    "paleo": "steptime.paleo.method:METHOD",
 }
 DEFAULT = "analytic"
 

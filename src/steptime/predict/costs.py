@@ -11,10 +11,10 @@ from steptime.core.graph import Graph, Layer, Op
 from steptime.count import op_work
 from steptime.ops import OPS
 from steptime.ops.training import parameters_of
-from steptime.predict import paleo_layers
+from steptime.paleo import rules
+from steptime.paleo.layers import layers_of
+from steptime.paleo.rules import FLOAT_BYTES, skipped_on_data, true_work
 from steptime.predict.fusion import fused
-from steptime.predict.layers import layers_of
-from steptime.predict.paleo_layers import FLOAT_BYTES, skipped_on_data, true_work
 from steptime.predict.settings import Settings
 from steptime.predict.work import Work
 
@@ -77,7 +77,7 @@ def costs(graph: Graph, dtype: str, settings: Settings) -> Costs:
         return Costs(rows)
     if settings.update:
         return Costs(rows, tuple(_work(graph, op) for op in graph.ops if op.part == "update"))
-    return Costs(rows, (paleo_layers.update(sum(row.parameters for row in rows)),))
+    return Costs(rows, (rules.update(sum(row.parameters for row in rows)),))
 
 
 def gradient_bytes(graph: Graph, found: Costs, settings: Settings) -> int:
@@ -120,7 +120,7 @@ def _forward(layer: Layer, settings: Settings) -> Works:
         return ()
     if settings.padding and (work := true_work(layer)):
         return (work,)
-    return paleo_layers.forward(layer, settings.conv)
+    return rules.forward(layer, settings.conv)
 
 
 def _backward(layer: Layer, settings: Settings, wanted: frozenset[str]) -> Works:
@@ -130,8 +130,8 @@ def _backward(layer: Layer, settings: Settings, wanted: frozenset[str]) -> Works
         data = skipped_on_data(layer) != "backward"
     if settings.backward and (work := true_work(layer)):
         return (work,) * (2 if data else 1)
-    of_input = paleo_layers.data_gradient(layer, settings.conv)
-    of_weights = paleo_layers.weight_gradient(layer, settings.conv)
+    of_input = rules.data_gradient(layer, settings.conv)
+    of_weights = rules.weight_gradient(layer, settings.conv)
     return (*of_input, *of_weights) if data else of_weights
 
 
@@ -174,7 +174,7 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Costs:
     )
     if settings.update or not trains:
         return Costs(found)
-    return Costs(found, (paleo_layers.update(sum(layer.parameters for layer in layers)),))
+    return Costs(found, (rules.update(sum(layer.parameters for layer in layers)),))
 
 
 def _kernels(graph: Graph, settings: Settings) -> Iterable[tuple[Op, Work]]:

@@ -19,11 +19,11 @@ from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.predict import cost_model
 from steptime.predict.bends import Line
-from steptime.predict.collectives import COLLECTIVES, GROUP
 from steptime.predict.estimate import host_seconds, rates
 from steptime.predict.grid import Affine, affine
+from steptime.predict.parallel.collectives import COLLECTIVES, GROUP
+from steptime.predict.parallel.scaling import PAYS
 from steptime.predict.prediction import remarks
-from steptime.predict.scaling import PAYS
 from steptime.predict.settings import CostModel
 
 BATCHES = (1, 4093, 65536)  # the least, one between that is no power of two, the largest

@@ -10,9 +10,9 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.core.units import size
 from steptime.count import peak_memory_bytes
+from steptime.paleo.layers import unknown_work
 from steptime.predict.costs import costs
 from steptime.predict.estimate import Estimate, estimate
-from steptime.predict.layers import unknown_work
 from steptime.predict.settings import CostModel, Settings
 
 

@@ -12,7 +12,7 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Cluster
 from steptime.core.record import Record
 from steptime.core.workload import Workload
-from steptime.predict.paleo_layers import ALGORITHMS, Algorithm
+from steptime.paleo.rules import ALGORITHMS, Algorithm
 from steptime.predict.work import Overlap
 
 CORRECTIONS = {  # name: what is right; switched off, it is as in Paleo. In the order of `explain`

@@ -15,9 +15,9 @@ from math import prod
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
+from steptime.paleo.layers import INPUT, layers_of
 from steptime.predict.costs import costs
 from steptime.predict.estimate import estimate
-from steptime.predict.layers import INPUT, layers_of
 from steptime.predict.settings import CostModel
 
 

@@ -18,9 +18,9 @@ from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.models.family import whole_number
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.collectives import Fabric, fabric_of, schemes
 from steptime.predict.costs import Costs, costs, gradient_bytes
 from steptime.predict.estimate import Estimate, estimate
+from steptime.predict.parallel.collectives import Fabric, fabric_of, schemes
 
 
 class StepModel:

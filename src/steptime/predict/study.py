@@ -11,8 +11,8 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.predict import cost_model
-from steptime.predict.collectives import fabric_of, schemes
 from steptime.predict.grid import steps
+from steptime.predict.parallel.collectives import fabric_of, schemes
 from steptime.predict.prediction import fits_into
 
 

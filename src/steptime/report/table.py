@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from steptime.analysis.results import differing
 from steptime.core.units import seconds, si, size
 from steptime.plots.style import percent_text
 
@@ -35,22 +34,37 @@ MEASURES = (
     Column("peak memory", "measured_memory_bytes", size),
     Column("predicted memory", "predicted_memory_bytes", size),
 )
-WORDS = ("dtype", "phase", "optimizer", "strategy")
-HEADINGS = {"method": "measured by", "predicted_by": "predicted by"}
+SETTINGS = (
+    Column("platform", "platform", numeric=False),
+    Column("GPU", "gpu", numeric=False),
+    Column("host", "host", numeric=False),
+    Column("batch", "batch"),
+    Column("replicas", "replicas"),
+    Column("strategy", "strategy", numeric=False),
+    Column("type", "dtype", numeric=False),
+    Column("phase", "phase", numeric=False),
+    Column("optimizer", "optimizer", numeric=False),
+    Column("measured by", "method", numeric=False),
+    Column("input", "input", numeric=False),
+    Column("staging", "staging", numeric=False),
+    Column("loaders", "loaders"),
+    Column("prefetch", "prefetch"),
+    Column("threads", "threads"),
+    Column("predicted by", "predicted_by", numeric=False),
+)
+FIRST = Column("network", "name", numeric=False), Column("status", "status", numeric=False)
 
 
 def columns_of(rows: Sequence[Row]) -> list[Column]:
     """Return the columns: of settings all in which rows differ, of measures all that are known."""
-    settings = [f"settings.{name}" for name in differing(rows, of_a_network=False)]
-    words = [name for name in WORDS if len({row[name] for row in rows}) > 1]
     told = [
-        Column(HEADINGS.get(name, name.replace("_", " ")), field, numeric=False)
-        for field in (*words, *settings)
-        for name in [field.removeprefix("settings.")]
+        column
+        for column in SETTINGS
+        for values in [{row[column.field] for row in rows} - {None}]
+        if len(values) > 1
     ]
     known = [column for column in MEASURES if any(row[column.field] is not None for row in rows)]
-    first = Column("network", "name", numeric=False), Column("status", "status", numeric=False)
-    return [*first, *told, *known]
+    return [*FIRST, *told, *known]
 
 
 def table_rows(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
@@ -67,7 +81,7 @@ def table_rows(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
 
 def _cell(row: Row, column: Column) -> Row:
     """Return what a cell says, what it is sorted by, and how it looks."""
-    value = _value(row, column.field)
+    value = row[column.field]
     cell = {"text": "", "sort": value, "numeric": column.numeric, "filled": None, "mood": ""}
     if column.field == "status":
         return {**cell, **_status(row)}
@@ -78,13 +92,6 @@ def _cell(row: Row, column: Column) -> Row:
     if column.field.endswith("_fraction"):
         cell["filled"] = f"{min(100.0, 100 * value):.1f}"
     return {**cell, "text": column.text(value)}
-
-
-def _value(row: Row, field: str) -> Any:
-    if field.startswith("settings."):
-        value = row["settings"].get(field.removeprefix("settings."))
-        return value if value is None or isinstance(value, int | float) else str(value)
-    return row[field]
 
 
 def _interval(row: Row) -> str:

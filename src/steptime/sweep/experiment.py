@@ -20,7 +20,6 @@ from steptime.core.ranges import (
     is_range,
 )
 from steptime.core.workload import OPTIMIZERS, PHASES
-from steptime.launch.allocation import Allocation
 from steptime.measure.contract import (
     BACKENDS,
     INPUTS,
@@ -29,6 +28,7 @@ from steptime.measure.contract import (
     STRATEGIES,
 )
 from steptime.models.family import whole_number
+from steptime.sweep.resource_request import Allocation
 
 
 def _listed(value: object) -> object:

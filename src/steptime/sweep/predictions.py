@@ -10,7 +10,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.record import Record
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.replicas import predict_replicas
+from steptime.predict.parallel.replicas import predict_replicas
 from steptime.sweep.cells import Cell
 
 

@@ -1,0 +1,185 @@
+"""Printers of a `Table`: text for people, JSON, CSV, Markdown, HTML; each returns a text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from steptime.core.table import Column, Table
+from steptime.core.units import shown
+
+Cells = list[list[str]]
+
+
+def text(table: Table, width: int | None = None) -> str:
+    """Return the table for people, at most `width` characters wide where that can be.
+
+    In a narrow place spare columns go first, then the widest texts are folded between words,
+    then columns go from the right; a name is never broken. What went is said below.
+    """
+    kept = list(table.columns)
+    cells = _cells(table, kept)
+    gone: list[Column] = []
+    while width and len(kept) > 1 and _width(cells) > width:
+        spare = [i for i, column in enumerate(kept) if column.spare]
+        if not spare and _width(_folded(cells, width)) <= width:
+            break
+        last = max(spare) if spare else len(kept) - 1
+        gone.insert(0, kept.pop(last))
+        for row in cells:
+            row.pop(last)
+    numeric = [_is_numeric([row[i] for row in cells[1:]]) for i in range(len(kept))]
+    if width and _width(cells) > width:
+        cells = _folded(cells, width)
+    lines = [table.title] if table.title else []
+    lines += _lines(cells, numeric)
+    hidden = len(table.rows) - len(cells[1:] if table.most is None else table.rows[: table.most])
+    if hidden > 0:
+        lines.append(f"... and {hidden:,} more; --json has all")
+    if gone:
+        names = ", ".join(column.heading or column.key for column in gone)
+        lines.append(f"(too narrow for: {names}; --json has all)")
+    return "".join(f"{line}\n" for line in [*lines, *table.below])
+
+
+def _cells(table: Table, kept: Sequence[Column]) -> Cells:
+    """Return the headings and the rows that are shown, as texts on one line each."""
+    rows = [
+        [_one_line(shown(column.key if table.units else "", row[column.key])) for column in kept]
+        for row in table.rows[: table.most]
+    ]
+    return [[column.heading for column in kept], *rows]
+
+
+def _one_line(cell: str) -> str:
+    return cell if cell.isprintable() else "".join(c if c.isprintable() else " " for c in cell)
+
+
+def _is_numeric(cells: Sequence[str]) -> bool:
+    """Whether a column stands to the right: it has cells, each a dash or beginning as a number."""
+    return bool(cells) and all(c == "-" or c.removeprefix("-")[:1].isdigit() for c in cells)
+
+
+def _columns(cells: str) -> int:
+    """Return the columns of a terminal that a text takes: wide letters take two, marks none."""
+    if cells.isascii():
+        return len(cells)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in cells)
+
+
+def _widths(cells: Cells) -> list[int]:
+    widest = [max(map(_columns, column)) for column in zip(*cells, strict=True)]
+    return [width + 2 for width in widest]  # a blank on either side
+
+
+def _width(cells: Cells) -> int:
+    return sum(_widths(cells))
+
+
+def _folded(cells: Cells, width: int) -> Cells:
+    """Return the cells, the widest texts folded between words as far as `width` asks for it."""
+    import textwrap
+
+    widths = _widths(cells)
+    words = [
+        max(len(word) for cell in column for word in cell.split() or [""]) + 2
+        for column in zip(*cells, strict=True)
+    ]
+    texts = [any(" " in row[i] for row in cells[1:]) for i in range(len(widths))]
+    while sum(widths) > width:
+        can = [i for i, text in enumerate(texts) if text and widths[i] > max(words[i], 12)]
+        if not can:
+            break
+        widest = max(can, key=lambda i: widths[i])
+        widths[widest] -= min(sum(widths) - width, widths[widest] - max(words[widest], 12))
+    found: Cells = []
+    for row in cells:
+        pieces = [
+            textwrap.wrap(cell, size - 2, break_long_words=False, break_on_hyphens=False)
+            if len(cell) > size - 2
+            else [cell]
+            for cell, size in zip(row, widths, strict=True)
+        ]
+        for i in range(max(map(len, pieces))):
+            found.append([piece[i] if i < len(piece) else "" for piece in pieces])
+    return found
+
+
+def _lines(cells: Cells, numeric: Sequence[bool]) -> Iterator[str]:
+    widths = _widths(cells)
+    for row in cells:
+        line = ""
+        for cell, width, right in zip(row, widths, numeric, strict=True):
+            blank = " " * (width - 2 - _columns(cell))
+            line += f" {blank}{cell} " if right else f" {cell}{blank} "
+        yield line.rstrip()
+
+
+def markdown(table: Table) -> str:
+    """Return the table as Markdown."""
+    lines = _cells(table, table.columns)
+    lines.insert(1, ["---"] * len(table.columns))
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+
+
+def comma_separated(table: Table) -> str:
+    """Return the table as CSV: keys above, numbers in their units, nothing where unknown."""
+    made = io.StringIO()
+    writer = csv.writer(made, lineterminator="\n")
+    writer.writerow([column.key for column in table.columns])
+    writer.writerows([row[column.key] for column in table.columns] for row in table.rows)
+    return made.getvalue()
+
+
+def json_text(document: object) -> str:
+    """Return `document` as one JSON document; a number that is not finite becomes null."""
+    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def json_rows(table: Table) -> str:
+    """Return the rows as a JSON list of objects."""
+    return json_text([dict(row) for row in table.rows])
+
+
+def html(table: Table) -> str:
+    """Return the table as an HTML element; numbers carry the class `number`."""
+    heads, *rows = _cells(table, table.columns)
+    numeric = [_is_numeric([row[i] for row in rows]) for i in range(len(heads))]
+
+    def line(tag: str, row: Sequence[str]) -> str:
+        names = (' class="number"' if right else "" for right in numeric)
+        cells = (f"<{tag}{name}>{escape(c)}</{tag}>" for name, c in zip(names, row, strict=True))
+        return f"<tr>{''.join(cells)}</tr>\n"
+
+    caption = f"<caption>{escape(table.title)}</caption>\n" if table.title else ""
+    body = "".join(line("td", row) for row in rows)
+    head = f"<thead>\n{line('th', heads)}</thead>\n"
+    return f"<table>\n{caption}{head}<tbody>\n{body}</tbody>\n</table>\n"
+
+
+PRINTERS: dict[str, Callable[[Table], str]] = {
+    "text": text,
+    "csv": comma_separated,
+    "json": json_rows,
+    "markdown": markdown,
+    "html": html,
+}
+
+
+def finite(value: Any) -> Any:
+    """Return `value` with None in place of every float that JSON cannot say."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value

@@ -1,0 +1,79 @@
+"""An answer: one JSON document, and tables of named quantities for people.
+
+The keys of a row carry their units (`step_s`, `peak_memory_bytes`), so `units.shown` can write
+every cell, and a column is only a key with a heading. `steptime.core.printers` has the printers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: the key of its cells, what stands above them, and whether it may be left out.
+
+    A `spare` column is the first to go where a terminal is narrow.
+    """
+
+    key: str
+    heading: str
+    spare: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns, with a title above and lines below.
+
+    A cell is a quantity in the unit of its key, a text as it shall stand, or None where unknown.
+    With `units` off, numbers are shown as they are. People see at most `most` rows; programs all.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    title: str = ""
+    below: Sequence[str] = ()
+    units: bool = True
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found: the document for programs, tables and notes for people, the exit code.
+
+    `before` and `notes` are lines on stderr, before and after the tables; `text` follows the tables
+    on stdout. A `document` of None prints nothing; its values that are iterators are written item
+    by item.
+    """
+
+    document: object
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+    before: Sequence[str] = ()
+    text: str = ""
+    code: int = 0
+
+
+def columns(*said: str) -> tuple[Column, ...]:
+    """Return columns as `key=heading` says them; a `?` in front makes a column spare.
+
+    A key without `=` is its own heading: `columns("name", "step_s=step", "?source")`.
+    """
+    found = []
+    for text in said:
+        key, equals, heading = text.removeprefix("?").partition("=")
+        found.append(Column(key, heading if equals else key, text.startswith("?")))
+    return tuple(found)
+
+
+def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
+    """Return a table of one thing: its properties down the side, with their values under `heading`.
+
+    Values are texts as they shall stand (`units.shown`), or None.
+    """
+    made = [{"name": name, "value": value} for name, value in rows]
+    return Table((Column("name", ""), Column("value", heading)), made, title)

@@ -1,0 +1,333 @@
+"""Latency and energy of a network on accelerators that papers measured layer by layer.
+
+First order, after FODLAM (Sampson, Buckler; Cornell 2017): a layer of the tables is looked up, any
+other costs its multiply-adds times the tables' cost a multiply-add of that kind. Layers run one
+after another; what the chips do not run costs nothing and is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import NamedTuple
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.energy.accelerators import Accelerator, MeasuredLayer, MeasuredNetwork
+from steptime.energy.operations import figures
+from steptime.energy.process import Factors, Process, factors
+from steptime.energy.request import Asked, Request, plain_layer, plain_net
+
+
+class Cost(NamedTuple):
+    """Seconds and joules of one example, or of one multiply-add."""
+
+    latency_s: float
+    energy_j: float
+
+
+@dataclass(frozen=True)
+class Chip:
+    """An accelerator at a process; `whole_batch` takes its rows for those of one example."""
+
+    accelerator: Accelerator
+    scale: Factors
+    whole_batch: bool = False
+
+    def cost(self, layer: MeasuredLayer) -> Cost:
+        """Give the cost of a measured layer for one example."""
+        examples = self.examples(layer)
+        return Cost(
+            layer.latency_s * self.scale.time / examples,
+            layer.energy_j * self.scale.energy / examples,
+        )
+
+    def examples(self, layer: MeasuredLayer) -> int:
+        """Give how many examples a measured layer's row is taken for."""
+        return 1 if self.whole_batch else layer.batch
+
+    def cost_per_mac(self, layers: Iterable[MeasuredLayer]) -> Cost:
+        """Give total cost over total multiply-adds of measured layers that state theirs."""
+        rows = list(layers)
+        macs = sum(row.macs or 0 for row in rows)
+        costs = [self.cost(row) for row in rows]
+        return Cost(
+            sum(one.latency_s for one in costs) / macs, sum(one.energy_j for one in costs) / macs
+        )
+
+
+@dataclass(frozen=True)
+class LayerEstimate:
+    """Cost of one layer for one example.
+
+    `part` is what of the network it is (`conv`, `fc`). Low and high are of the cheapest and the
+    dearest measured layer a multiply-add; None for a layer that was measured itself. Bytes of DRAM
+    are None where the chip's table has none.
+    """
+
+    name: str
+    part: str
+    accelerator: str
+    macs: int | None
+    latency_s: float
+    latency_low_s: float | None
+    latency_high_s: float | None
+    energy_j: float
+    energy_low_j: float | None
+    energy_high_j: float | None
+    dram_bytes: float | None
+    dram_low_bytes: float | None
+    dram_high_bytes: float | None
+
+
+DRAM = "horowitz-45nm"  # whose figures of energy are taken for DRAM
+SUMMED = (
+    "latency_s",
+    "latency_low_s",
+    "latency_high_s",
+    "energy_j",
+    "energy_low_j",
+    "energy_high_j",
+)
+TOTAL = "total"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The layers that the chips run, and those that no chip runs."""
+
+    parts: tuple[str, ...]
+    layers: tuple[LayerEstimate, ...]
+    not_covered: tuple[Asked, ...]
+
+    def sums(self) -> dict[str, dict[str, float | None]]:
+        """Give the sums of each part and of all; a bound is None if a layer has none."""
+        return {
+            part: {
+                name: _sum(getattr(one, name) for one in self.layers if part in (TOTAL, one.part))
+                for name in SUMMED
+            }
+            for part in (*self.parts, TOTAL)
+        }
+
+    def dram(self) -> dict[str, float]:
+        """Give the energy of DRAM, which is in no other sum, for the layers whose bytes are known.
+
+        Low and high are the fewest bytes at the least energy a byte, and the most at the most; in
+        between stand the tables' bytes at the mean of both energies.
+        """
+        known = [one for one in self.layers if one.dram_bytes is not None]
+        low, high = figures(DRAM).dram_j_per_byte
+        moved = sum(one.dram_bytes or 0.0 for one in known)
+        return {
+            "dram_bytes": moved,
+            "energy_j": moved * (low + high) / 2,
+            "energy_low_j": sum(one.dram_low_bytes or 0.0 for one in known) * low,
+            "energy_high_j": sum(one.dram_high_bytes or 0.0 for one in known) * high,
+        }
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def chips_at(
+    accelerators: Sequence[Accelerator],
+    process: Process,
+    scaling: str,
+    whole_batch: bool = False,
+) -> tuple[Chip, ...]:
+    """Give the accelerators as if they were made in another process.
+
+    Raises `InputError` for a scaling that is unknown or does not know a process.
+    """
+    return tuple(
+        Chip(
+            one,
+            factors(scaling, Process(one.process_nm, voltage_v=one.voltage_v), process),
+            whole_batch,
+        )
+        for one in accelerators
+    )
+
+
+def estimate(request: Request, chips: Sequence[Chip]) -> Estimate:
+    """Give the cost of each layer of a request.
+
+    Raises `InputError` for a network or a layer that no table has, and for a layer without
+    multiply-adds.
+    """
+    layers, not_covered = [], []
+    rows = _table(request.net, chips) if request.net else {}
+    for asked in request.layers:
+        if request.net:
+            if plain_layer(asked.name) not in rows:
+                known = [row.name for _, row in rows.values()]
+                raise unknown("layer", asked.name, known, request.net)
+            layers.append(_looked_up(*rows[plain_layer(asked.name)]))
+            continue
+        chip = _chip_for(asked, chips)
+        if chip is None:
+            not_covered.append(asked)
+        else:
+            layers.append(_scaled(asked, chip))
+    parts = tuple(chip.accelerator.kind for chip in chips)
+    return Estimate(parts, tuple(layers), tuple(not_covered))
+
+
+def _table(net: str, chips: Sequence[Chip]) -> dict[str, tuple[Chip, MeasuredLayer]]:
+    """Give the rows that the chips' tables have for a network."""
+    found = {
+        plain_layer(row.name): (chip, row)
+        for chip in chips
+        for network in chip.accelerator.networks
+        if plain_net(network.name) == plain_net(net)
+        for row in network.layers
+    }
+    if not found:
+        names = {network.name: 0 for chip in chips for network in chip.accelerator.networks}
+        raise unknown("net", net, names)
+    return found
+
+
+def _looked_up(chip: Chip, row: MeasuredLayer) -> LayerEstimate:
+    cost = chip.cost(row)
+    dram = None if row.dram_bytes is None else row.dram_bytes / chip.examples(row)
+    return LayerEstimate(
+        name=row.name,
+        part=chip.accelerator.kind,
+        accelerator=chip.accelerator.name,
+        macs=row.macs,
+        latency_s=cost.latency_s,
+        latency_low_s=None,
+        latency_high_s=None,
+        energy_j=cost.energy_j,
+        energy_low_j=None,
+        energy_high_j=None,
+        dram_bytes=dram,
+        dram_low_bytes=dram,
+        dram_high_bytes=dram,
+    )
+
+
+def _chip_for(asked: Asked, chips: Sequence[Chip]) -> Chip | None:
+    for chip in chips:
+        if asked.kind in (*chip.accelerator.op_kinds, *chip.accelerator.layer_types):
+            return chip
+    return None
+
+
+def _scaled(asked: Asked, chip: Chip) -> LayerEstimate:
+    if asked.macs is None:
+        raise InputError(f"layer {shorten(asked.name)}: 'macs' is missing")
+    rows = chip.accelerator.scalable
+    mean = chip.cost_per_mac(rows)
+    each = [chip.cost_per_mac([row]) for row in rows]
+    latencies = [one.latency_s for one in each]
+    energies = [one.energy_j for one in each]
+    dram = _dram_bytes_per_mac(chip)
+    return LayerEstimate(
+        name=asked.name,
+        part=chip.accelerator.kind,
+        accelerator=chip.accelerator.name,
+        macs=asked.macs,
+        latency_s=asked.macs * mean.latency_s,
+        latency_low_s=asked.macs * min(latencies),
+        latency_high_s=asked.macs * max(latencies),
+        energy_j=asked.macs * mean.energy_j,
+        energy_low_j=asked.macs * min(energies),
+        energy_high_j=asked.macs * max(energies),
+        dram_bytes=asked.macs * dram[0] if dram else None,
+        dram_low_bytes=asked.macs * dram[1] if dram else None,
+        dram_high_bytes=asked.macs * dram[2] if dram else None,
+    )
+
+
+def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:
+    """Give total over total, the least and the most of the measured layers, or None."""
+    rows = [
+        (row.dram_bytes / chip.examples(row), row.macs)
+        for row in chip.accelerator.scalable
+        if row.dram_bytes is not None and row.macs
+    ]
+    if not rows:
+        return None
+    each = [moved / macs for moved, macs in rows]
+    return sum(moved for moved, _ in rows) / sum(macs for _, macs in rows), min(each), max(each)
+
+
+def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
+    """Give `layers`, the cost a multiply-add of each measured layer, `averages`, `cross`, `rivals`.
+
+    `averages` are the costs that layers take which were not measured. `cross` predicts each network
+    of a table from the other networks of that table; `ratio` is predicted over measured. `rivals`
+    are the platforms that the paper compares with, as published.
+    """
+    layers: list[dict[str, object]] = []
+    averages: list[dict[str, object]] = []
+    cross: list[dict[str, object]] = []
+    for chip in chips:
+        accelerator = chip.accelerator
+        if accelerator.scalable:
+            name = {"accelerator": accelerator.name}
+            averages.append({**name, **_per_mac(chip, accelerator.scalable)})
+        for net, rows in _scalable(accelerator.networks).items():
+            place = {"accelerator": accelerator.name, "net": net}
+            for row in rows:
+                measured = {"layer": row.name, "macs": row.macs}
+                layers.append({**place, **measured, **_per_mac(chip, [row])})
+            others = [row for row in accelerator.scalable if row not in rows]
+            if others:
+                cross.append({**place, **_crossed(chip, rows, others)})
+    rivals = [row for chip in chips for row in _rivals(chip.accelerator)]
+    return {"layers": layers, "averages": averages, "cross": cross, "rivals": rivals}
+
+
+def _per_mac(chip: Chip, rows: Sequence[MeasuredLayer]) -> dict[str, float]:
+    one = chip.cost_per_mac(rows)
+    return {"latency_s_per_mac": one.latency_s, "energy_j_per_mac": one.energy_j}
+
+
+def _rivals(accelerator: Accelerator) -> Iterator[dict[str, object]]:
+    """Give how many times slower, and of how much more energy, each rival is.
+
+    Geometric means over the layers: 1 s and 4 s in place of 1 s are 2 times slower.
+    """
+    rows = [row for net in accelerator.networks for row in net.layers]
+    for rival in accelerator.rivals:
+        slower = [s / row.latency_s for s, row in zip(rival.latencies_s, rows, strict=True)]
+        power = [rival.power_w / row.power_w for row in rows]
+        yield {
+            "accelerator": accelerator.name,
+            "platform": rival.name,
+            "weights": rival.weights,
+            "batch": rival.batch,
+            "latency_ratio": geometric_mean(slower),
+            "energy_ratio": geometric_mean(slower) * geometric_mean(power),
+        }
+
+
+def _scalable(networks: Iterable[MeasuredNetwork]) -> Mapping[str, tuple[MeasuredLayer, ...]]:
+    found = {net.name: tuple(r for r in net.layers if r.macs is not None) for net in networks}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _crossed(
+    chip: Chip, rows: Sequence[MeasuredLayer], others: Sequence[MeasuredLayer]
+) -> dict[str, float]:
+    macs = sum(row.macs or 0 for row in rows)
+    from_others = chip.cost_per_mac(others)
+    own = chip.cost_per_mac(rows)
+    return {
+        "latency_s": own.latency_s * macs,
+        "predicted_latency_s": from_others.latency_s * macs,
+        "latency_ratio": from_others.latency_s / own.latency_s,
+        "energy_j": own.energy_j * macs,
+        "predicted_energy_j": from_others.energy_j * macs,
+        "energy_ratio": from_others.energy_j / own.energy_j,
+    }

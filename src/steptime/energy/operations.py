@@ -1,0 +1,225 @@
+"""The energy of a network from its operations and bytes: an estimate for any op and chip.
+
+A first-order sum with figures of Horowitz (ISSCC 2014). Each op, by itself, costs
+
+    arithmetic   FLOP / 2 * (energy of an add + energy of a multiply)
+    registers    FLOP / 2 * 3 elements: two operands and a sum
+    buffer       its tensors once; an op of multiply-adds at least FLOP / 2 * 3 elements / reuse
+    DRAM         its tensors once; where they do not fit the buffer, an op of multiply-adds at least
+                 FLOP / 2 * 2 elements / sqrt(elements that fit the buffer)
+
+"Once" is every input read once and every output written once, as `count` has it: nothing stays on
+the chip from op to op. The last line is what a product of matrices moves at least by any tiling
+(Hong and Kung, STOC 1981, with the constant of Smith and others, 2019). Leakage, control and clock
+are left out.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
+from steptime.core.errors import InputError, unknown
+from steptime.core.graph import Graph, Op, Part, TensorSpec
+from steptime.energy.process import Process, factors
+from steptime.ops import OPS, cost_of
+
+_DATA = Path(__file__).parents[1] / "data"
+_FLOATS = {one.compute for one in PRECISIONS.values()}
+_ELEMENTS_A_MULTIPLY_ADD = 3  # two operands and a sum
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What operations and bytes cost in one process, in joules.
+
+    `operation_j` has by dtype an add and a multiply, `sram_j_per_byte` by kB of a memory's size an
+    access, `dram_j_per_byte` the least and the most. `unverified` names keys of the file.
+    """
+
+    name: str
+    process: Process
+    operation_j: dict[str, tuple[float, float]]
+    register_j_per_byte: float
+    sram_j_per_byte: dict[int, float]
+    dram_j_per_byte: tuple[float, float]
+    source: str
+    note: str = ""
+    unverified: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Registers, a buffer and DRAM. An element from the buffer serves `reuse` multiply-adds.
+
+    `buffer_kb` is the size of the buffer in 1024 bytes, one that the figures know.
+    """
+
+    name: str
+    figures: Figures
+    reuse: float
+    buffer_kb: int
+    source: str
+    unverified: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise `InputError` for a reuse below 1 and a buffer without a figure."""
+        if not self.reuse >= 1:
+            raise InputError(f"hierarchy '{self.name}': 'reuse' must be 1 or more")
+        if self.buffer_kb not in self.figures.sram_j_per_byte:
+            known = ", ".join(map(str, self.figures.sram_j_per_byte))
+            raise InputError(
+                f"hierarchy '{self.name}': {self.figures.name} has no buffer of "
+                f"{self.buffer_kb} kB; known: {known}"
+            )
+
+
+class OpEnergy(NamedTuple):
+    """The energy of one op, or of many, in joules. `of` is the forward op it belongs to.
+
+    `dram_j` is the middle of `dram_low_j` and `dram_high_j`.
+    """
+
+    name: str
+    kind: str
+    part: Part | None
+    of: str
+    arithmetic_j: float
+    register_j: float
+    buffer_j: float
+    dram_j: float
+    dram_low_j: float
+    dram_high_j: float
+
+    @property
+    def total_j(self) -> float:
+        """All four."""
+        return self._on_chip_j + self.dram_j
+
+    @property
+    def low_j(self) -> float:
+        """All four, DRAM at its least."""
+        return self._on_chip_j + self.dram_low_j
+
+    @property
+    def high_j(self) -> float:
+        """All four, DRAM at its most."""
+        return self._on_chip_j + self.dram_high_j
+
+    @property
+    def _on_chip_j(self) -> float:
+        return self.arithmetic_j + self.register_j + self.buffer_j
+
+
+def hierarchy_names() -> list[str]:
+    """Give the names of the shipped hierarchies, sorted."""
+    return sorted(path.stem for path in (_DATA / "hierarchies").glob("*.toml"))
+
+
+def hierarchy(name: str) -> Hierarchy:
+    """Give a shipped hierarchy; raises `InputError` for an unknown name."""
+    if name.lower() not in hierarchy_names():
+        raise unknown("memory hierarchy", name, hierarchy_names())
+    table = _table("hierarchies", name.lower())
+    return Hierarchy(
+        name=table["name"],
+        figures=figures(table["figures"]),
+        reuse=table["reuse"],
+        buffer_kb=table["buffer_kB"],
+        source=table["source"],
+        unverified=tuple(table.get("unverified", ())),
+    )
+
+
+@lru_cache
+def figures(name: str) -> Figures:
+    """Give figures of `data/energy`; raises `InputError` for an unknown name."""
+    known = sorted(path.stem for path in (_DATA / "energy").glob("*.toml"))
+    if name not in known:
+        raise unknown("energy figures", name, known)
+    table = _table("energy", name)
+    low, high = table["dram_pJ_per_64_bit"]
+    return Figures(
+        name=table["name"],
+        process=Process(table["process_nm"], voltage_v=table["voltage_V"]),
+        operation_j={
+            dtype: (row["add"] * 1e-12, row["multiply"] * 1e-12)
+            for dtype, row in table["operations_pJ"].items()
+        },
+        register_j_per_byte=table["register_pJ_per_byte"] * 1e-12,
+        sram_j_per_byte={int(kb): pj / 8 * 1e-12 for kb, pj in table["sram_pJ_per_64_bit"].items()},
+        dram_j_per_byte=(low / 8 * 1e-12, high / 8 * 1e-12),
+        source=table["source"],
+        note=table["note"],
+        unverified=tuple(table["unverified"]),
+    )
+
+
+def _table(folder: str, name: str) -> dict[str, Any]:
+    return tomllib.loads((_DATA / folder / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def op_energy(
+    graph: Graph,
+    dtype: str,
+    hierarchy: Hierarchy,
+    process: Process | None = None,
+    scaling: str = "dennard",
+) -> list[OpEnergy]:
+    """Estimate the energy of every op of a graph, in the graph's order, in joules.
+
+    All floating-point tensors are taken to be of `dtype` (`int8` and `int32` too), indices stay as
+    they are. With a `process`, what is on the chip is scaled to it from the figures' own; DRAM is
+    not. Raises `InputError` for a dtype without figures and for what `factors` refuses.
+    """
+    costs = hierarchy.figures
+    if dtype not in costs.operation_j:
+        raise unknown("dtype", dtype, costs.operation_j, costs.name)
+    scale = factors(scaling, costs.process, process or costs.process).energy
+    return [_of(graph, op, dtype, hierarchy, scale) for op in graph.ops]
+
+
+def sum_energy(rows: Iterable[OpEnergy], name: str = "total") -> OpEnergy:
+    """Give the sum of estimates, all at their low and all at their high for the range."""
+    columns = list(zip(*(row[4:] for row in rows), strict=True)) or [()] * 6
+    arithmetic, register, buffer, dram, low, high = (float(sum(column)) for column in columns)
+    return OpEnergy(name, "", None, "", arithmetic, register, buffer, dram, low, high)
+
+
+def _of(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: float) -> OpEnergy:
+    costs, row = hierarchy.figures, OPS[op.kind]
+    inputs = tuple(_in_dtype(graph.tensors[name], dtype) for name in op.inputs)
+    outputs = tuple(_in_dtype(graph.tensors[name], dtype) for name in op.outputs)
+    flop, once_bytes = cost_of(op.kind, inputs, op.settings, outputs)
+    element_bytes, pairs = SIZE_BYTES[dtype], flop / 2
+    register_bytes = pairs * _ELEMENTS_A_MULTIPLY_ADD * element_bytes
+    buffer_bytes = dram_bytes = float(once_bytes)
+    if row.work:
+        capacity_bytes = hierarchy.buffer_kb * 1024
+        buffer_bytes = max(buffer_bytes, register_bytes / hierarchy.reuse)
+        if once_bytes > capacity_bytes:
+            tiled = pairs * 2 * element_bytes / sqrt(capacity_bytes / element_bytes)
+            dram_bytes = max(dram_bytes, tiled)
+    low, high = costs.dram_j_per_byte
+    return OpEnergy(
+        name=op.name,
+        kind=op.kind,
+        part=op.part,
+        of=op.of or op.name,
+        arithmetic_j=pairs * sum(costs.operation_j[dtype]) * scale,
+        register_j=register_bytes * costs.register_j_per_byte * scale,
+        buffer_j=buffer_bytes * costs.sram_j_per_byte[hierarchy.buffer_kb] * scale,
+        dram_j=dram_bytes * (low + high) / 2,
+        dram_low_j=dram_bytes * low,
+        dram_high_j=dram_bytes * high,
+    )
+
+
+def _in_dtype(spec: TensorSpec, dtype: str) -> TensorSpec:
+    return TensorSpec(spec.shape, dtype) if spec.dtype in _FLOATS else spec

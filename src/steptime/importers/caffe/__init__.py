@@ -1,0 +1,1 @@
+"""Networks of Caffe: a closed room, which only `importers` knows."""

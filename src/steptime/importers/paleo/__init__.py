@@ -1,0 +1,1 @@
+"""Network files of Paleo: a closed room, which only `importers` knows."""

@@ -1,0 +1,300 @@
+"""From the layers of a Paleo file, blocks within blocks, to one list in topological order.
+
+A `Block` is a namespace: inside, names are written short, and are looked for from the inside out.
+A `ModelParallel` block repeats each of its layers, once a split, as `block/layer@k`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+
+BLOCK, MODEL_PARALLEL = "Block", "ModelParallel"
+MOST_LAYERS = MOST_REFERENCES = 1_000_000
+MOST_SPLITS = 4096
+MOST_NESTED = 50
+LONGEST_NAME = 300
+_SHOWN_OF_A_CYCLE = 4
+_RESERVED = ("grad", "saved", "update")
+_COMPARED_NAMES = 1_000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One layer of the file: its full name, the file's `keys`, the full names of its parents.
+
+    `split` counts the parts of a model-parallel block, `splits` of them, from 0.
+    """
+
+    name: str
+    type: str
+    keys: Mapping[str, Any]
+    parents: tuple[str, ...] = ()
+    split: int | None = None
+    splits: int = 1
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A parent as written, the namespaces it stands in, and the split of the one who names it.
+
+    Namespaces are prefixes such as `block/`, the outermost, "", first.
+    """
+
+    text: str
+    scopes: tuple[str, ...]
+    split: int | None = None
+
+    @property
+    def scope(self) -> str:
+        """The innermost namespace."""
+        return self.scopes[-1]
+
+
+@dataclass
+class _Names:
+    """What the names of a file stand for."""
+
+    entries: dict[str, tuple[Entry, tuple[_Reference, ...]]] = field(default_factory=dict)
+    endpoints: dict[str, str] = field(default_factory=dict)
+    split_layers: dict[str, int] = field(default_factory=dict)
+    parallel_blocks: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
+    references: int = 0
+
+
+def fault(layer: str, message: str) -> InputError:
+    """Return the error of one layer."""
+    return InputError(f"layer {shorten(layer)}: {message}")
+
+
+def key(layer: str, keys: Mapping[str, Any], name: str) -> Any:
+    """Return a value that a layer must have; raises `InputError` where it is missing."""
+    if name not in keys:
+        raise fault(layer, f"the key '{name}' is missing")
+    return keys[name]
+
+
+def expand(layers: Mapping[str, Any]) -> tuple[Entry, ...]:
+    """Return every layer of a file under its full name, parents before children.
+
+    Of layers that are ready together, the one that stands first in the file comes first. Raises
+    `InputError`, naming the layer, for unknown parents, cycles, and blocks that are none.
+    """
+    names = _Names()
+    _collect(names, layers, ("",), ())
+    if not names.entries:
+        raise InputError("the network has no layers")
+    for block in names.endpoints:
+        _endpoint(names, block)
+    for name in names.entries:
+        _check_reserved(names, name)
+    return _ordered(list(_resolved(names)))
+
+
+def _collect(
+    names: _Names,
+    layers: Mapping[str, Any],
+    scopes: tuple[str, ...],
+    inherited: tuple[_Reference, ...],
+) -> None:
+    """Note the layers of one namespace; those without parents have the `inherited` ones."""
+    for short, keys in layers.items():
+        name, kind, parents = _head(names, scopes[-1], short, keys)
+        references = tuple(_Reference(text, scopes) for text in parents) or inherited
+        if kind == BLOCK:
+            if len(scopes) > MOST_NESTED:
+                raise fault(name, f"more than {MOST_NESTED} blocks within each other")
+            names.endpoints[name] = _text(name, keys, "endpoint")
+            _collect(names, _inner(name, keys), (*scopes, f"{name}/"), references)
+        elif kind == MODEL_PARALLEL:
+            _collect_splits(names, name, keys, scopes, references)
+        else:
+            _add(names, Entry(name, kind, keys), references)
+
+
+def _collect_splits(
+    names: _Names,
+    block: str,
+    keys: Mapping[str, Any],
+    outside: tuple[str, ...],
+    inherited: tuple[_Reference, ...],
+) -> None:
+    splits = key(block, keys, "splits")
+    if type(splits) is not int or not 1 <= splits <= MOST_SPLITS:
+        raise fault(block, f"splits must be from 1 to {MOST_SPLITS}, not {shorten(splits)}")
+    layers = _inner(block, keys)
+    if splits * len(layers) > MOST_LAYERS:
+        raise fault(block, f"{shorten(splits)} splits make more than {MOST_LAYERS} layers")
+    names.parallel_blocks.add(block)
+    scopes = (*outside, f"{block}/")
+    for short, inner in layers.items():
+        name, kind, parents = _head(names, scopes[-1], short, inner)
+        if kind in (BLOCK, MODEL_PARALLEL):
+            raise fault(name, f"a {MODEL_PARALLEL} block holds layers, not blocks")
+        names.split_layers[name] = splits
+        for k in range(splits):
+            own = tuple(_Reference(text, scopes, k) for text in parents) or inherited
+            _add(names, Entry(f"{name}@{k}", kind, inner, (), k, splits), own)
+
+
+def _head(names: _Names, scope: str, short: str, keys: Any) -> tuple[str, str, list[str]]:
+    """Return the full name, type and parents of a layer, each of the right form."""
+    name = scope + short
+    if not short or "@" in short or not short.isprintable() or len(name) > LONGEST_NAME:
+        raise InputError(
+            f"{shorten(name)} is no name of a layer: it needs 1 to {LONGEST_NAME} printable "
+            "characters, none of them @"
+        )
+    if not isinstance(keys, dict):
+        raise fault(name, f"must be a table, not {shorten(keys)}")
+    if name in names.taken:
+        raise fault(name, "there are two of this name")
+    names.taken.add(name)
+    kind = _text(name, keys, "type")
+    parents = keys.get("parents", []) if kind == "Input" else key(name, keys, "parents")
+    if not isinstance(parents, list) or not all(isinstance(text, str) for text in parents):
+        raise fault(name, f"parents must be a list of names, not {shorten(parents)}")
+    if kind == "Input" and parents:
+        raise fault(name, f"an input has no parents, not {shorten(parents)}")
+    return name, kind, parents
+
+
+def _text(layer: str, keys: Mapping[str, Any], name: str) -> str:
+    value = key(layer, keys, name)
+    if not isinstance(value, str) or not value:
+        raise fault(layer, f"{name} must be a text, not {shorten(value)}")
+    return value
+
+
+def _inner(block: str, keys: Mapping[str, Any]) -> dict[str, Any]:
+    layers = key(block, keys, "layers")
+    if not isinstance(layers, dict) or not layers:
+        raise fault(block, f"layers must be a table of layers, not {shorten(layers)}")
+    return layers
+
+
+def _add(names: _Names, entry: Entry, references: tuple[_Reference, ...]) -> None:
+    names.references += len(references)
+    if len(names.entries) >= MOST_LAYERS or names.references > MOST_REFERENCES:
+        raise fault(entry.name, f"the network has more than {MOST_LAYERS} layers or parents")
+    given = () if entry.type == "Input" else references
+    names.entries[entry.name] = (entry, given)
+
+
+def _resolved(names: _Names) -> Iterator[Entry]:
+    """Return each layer with the full names of its parents."""
+    count = 0
+    for entry, references in names.entries.values():
+        parents: list[str] = []
+        for reference in references:
+            found = _find(names, reference, entry)
+            count += len(found)
+            if count > MOST_REFERENCES:
+                raise fault(entry.name, f"the network has more than {MOST_REFERENCES} parents")
+            parents.extend(found)
+        yield Entry(entry.name, entry.type, entry.keys, tuple(parents), entry.split, entry.splits)
+
+
+def _find(names: _Names, reference: _Reference, entry: Entry) -> tuple[str, ...]:
+    """Return the layers that a reference means, looked for from its own namespace outwards."""
+    base, mark, which = reference.text.partition("@")
+    if mark and not base:
+        raise fault(entry.name, f"parent {shorten(reference.text)} names no layer")
+    for scope in reversed(reference.scopes):
+        if scope + base in names.taken:
+            return _meant(names, reference, scope + base, which if mark else None, entry)
+    short = (name.removeprefix(reference.scope) for name in (*names.split_layers, *names.endpoints))
+    full = (name.removeprefix(reference.scope) for name in names.entries if "@" not in name)
+    known = [*islice(full, _COMPARED_NAMES), *islice(short, _COMPARED_NAMES)]
+    raise unknown("parent", reference.text, known, f"layer {shorten(entry.name)}")
+
+
+def _meant(
+    names: _Names, reference: _Reference, name: str, which: str | None, entry: Entry
+) -> tuple[str, ...]:
+    splits = names.split_layers.get(name)
+    if which is not None and splits is None:
+        raise fault(entry.name, f"parent {shorten(reference.text)}: '{name}' is not split")
+    if which == "all" and splits is not None:
+        return tuple(f"{name}@{k}" for k in range(splits))
+    if which == "self":
+        if reference.split is None or not name.startswith(reference.scope):
+            raise fault(
+                entry.name,
+                f"parent {shorten(reference.text)}: @self has a meaning only inside its own block",
+            )
+        return (f"{name}@{reference.split}",)
+    if which is not None:
+        if f"{name}@{which}" not in names.entries:
+            raise fault(entry.name, f"parent {shorten(reference.text)}: write @self or @all")
+        return (f"{name}@{which}",)
+    if splits is not None or name in names.parallel_blocks:
+        raise fault(
+            entry.name,
+            f"parent {shorten(reference.text)} is split: name a layer of the block, with @all"
+            + (" or @self" if reference.split is not None else ""),
+        )
+    return (_endpoint(names, name),)
+
+
+def _endpoint(names: _Names, name: str) -> str:
+    """Return the layer that a name means: itself, or the endpoint of a block, at any depth."""
+    while name in names.endpoints:
+        block, inner = name, f"{name}/{names.endpoints[name]}"
+        if inner not in names.entries and inner not in names.endpoints:
+            inside = islice(
+                (n.removeprefix(f"{block}/") for n in names.entries if n.startswith(f"{block}/")),
+                _COMPARED_NAMES,
+            )
+            raise unknown("endpoint", names.endpoints[block], inside, f"block {shorten(block)}")
+        name = inner
+    return name
+
+
+def _check_reserved(names: _Names, name: str) -> None:
+    """Refuse the name of a layer that a gradient or update of another layer will have."""
+    *_, last = parts = name.split("/")
+    if last.startswith(_RESERVED):
+        for i in range(1, len(parts)):
+            if "/".join(parts[:i]) in names.entries:
+                raise fault(name, f"'{last}' inside '{'/'.join(parts[:i])}' is a name of gradients")
+
+
+def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:
+    place = {entry.name: i for i, entry in enumerate(entries)}
+    waits = [len(entry.parents) for entry in entries]
+    children: list[list[int]] = [[] for _ in entries]
+    for i, entry in enumerate(entries):
+        for parent in entry.parents:
+            children[place[parent]].append(i)
+    ready = [i for i, count in enumerate(waits) if count == 0]
+    ordered: list[Entry] = []
+    while ready:
+        i = heapq.heappop(ready)
+        ordered.append(entries[i])
+        for child in children[i]:
+            waits[child] -= 1
+            if waits[child] == 0:
+                heapq.heappush(ready, child)
+    if len(ordered) < len(entries):
+        raise _cycle({entry.name: entry for i, entry in enumerate(entries) if waits[i]})
+    return tuple(ordered)
+
+
+def _cycle(left: Mapping[str, Entry]) -> InputError:
+    """Return the error that names a cycle among the layers that never became ready."""
+    name = next(iter(left))
+    path: dict[str, None] = {}
+    while name not in path:
+        path[name] = None
+        name = next(parent for parent in left[name].parents if parent in left)
+    circle = list(path)[list(path).index(name) :]
+    shown = [shorten(part) for part in circle[:_SHOWN_OF_A_CYCLE]]
+    more = ["..."] if len(circle) > _SHOWN_OF_A_CYCLE else []
+    return fault(name, "is its own ancestor: " + " <- ".join([*shown, *more, shorten(name)]))

@@ -1,0 +1,244 @@
+"""What a layer of a Paleo file runs as: op kinds over channels-first tensors.
+
+A tensor `[n, ..., c]` of the file is `[n, c, ...]` here. The op that does a layer's main work has
+the layer's name; what goes with it is named `layer/bias`, `layer/batch_norm`, `layer/relu`, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from steptime.core.errors import shorten, unknown
+from steptime.core.graph import Layer
+from steptime.importers.paleo.blocks import Entry, fault
+from steptime.layers import dense
+from steptime.ops.builder import Builder
+
+ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu")
+NORMALIZERS = ("batch_norm",)
+
+Lower = Callable[[Builder, Entry, Layer, Sequence[str]], str]
+Sides = tuple[int, int, int, int]
+
+
+def channels_first(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return `[n, ..., c]` as `[n, c, ...]`."""
+    return (shape[0], shape[-1], *shape[1:-1])
+
+
+def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return `[n, c, ...]` as `[n, ..., c]`."""
+    return (shape[0], *shape[2:], shape[1])
+
+
+def sides(layer: Layer, size: tuple[int, ...]) -> Sides:
+    """Return padding (top, bottom, left, right) of a window over height and width `size`.
+
+    SAME pads, as TensorFlow does, as little as gives ceil(size / stride) positions, the odd one
+    after: total = max((positions - 1) * stride + kernel - size, 0).
+    """
+    if not isinstance(layer.padding, str):
+        height, width = layer.padding
+        return height, height, width, width
+    if layer.padding == "VALID":
+        return 0, 0, 0, 0
+    pads: list[int] = []
+    for length, k, s in zip(size, layer.kernel, layer.strides, strict=True):
+        total = max((-(-length // s) - 1) * s + k - length, 0)
+        pads += [total // 2, total - total // 2]
+    return pads[0], pads[1], pads[2], pads[3]
+
+
+def name_of(e: Entry, name: str, known: Sequence[str]) -> str:
+    """Return the activation or normaliser of a layer, "" for none."""
+    value = e.keys.get(name)
+    if value is None:
+        return ""
+    if value not in known:
+        raise unknown(name, value, known, f"layer {shorten(e.name)}")
+    return str(value)
+
+
+def has_bias(e: Entry, width: int) -> bool:
+    """Whether a layer adds a bias: unless its `bias` is false or null.
+
+    A list is the bias's shape, `[filters]`, as in Paleo's Overfeat.
+    """
+    value = e.keys.get("bias", True)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    shape = [n // e.splits for n in value if type(n) is int] if isinstance(value, list) else []
+    if shape != [width]:
+        raise fault(e.name, f"bias must be true, false or [filters], not {shorten(value)}")
+    return True
+
+
+def _batch_norm(b: Builder, x: str, weights: str, name: str) -> str:
+    width = (b.shape(x)[1],)
+    inputs = (
+        b.weight(f"{weights}/w", width, cast=False),
+        b.weight(f"{weights}/b", width, cast=False),
+        b.buffer(f"{weights}/running_mean", width),
+        b.buffer(f"{weights}/running_variance", width),
+    )
+    return b.op("batch_norm", x, *inputs, name=name, training=b.training)
+
+
+def _bias(b: Builder, x: str, name: str) -> str:
+    return b.op("bias", x, b.weight(f"{name}/b", (b.shape(x)[1],)), name=f"{name}/bias", axis=1)
+
+
+def _after(b: Builder, e: Entry, x: str) -> str:
+    """Return what follows a product: batch norm or bias, then the activation."""
+    if name_of(e, "normalizer_fn", NORMALIZERS):
+        x = _batch_norm(b, x, f"{e.name}/batch_norm", f"{e.name}/batch_norm")
+    elif has_bias(e, b.shape(x)[1]):
+        x = _bias(b, x, e.name)
+    activation = name_of(e, "activation_fn", ACTIVATIONS)
+    return b.op(activation, x, name=f"{e.name}/{activation}") if activation else x
+
+
+def flat(b: Builder, x: str, name: str) -> str:
+    """Return `[n, k]`."""
+    return b.op("flatten", x, name=f"{name}/flatten") if len(b.shape(x)) > 2 else x
+
+
+def rows(b: Builder, x: str, name: str) -> str:
+    """Return classes last: `[n, c, 1, 1]` as `[n, c]`, `[n, c, h, w]` as `[n, h, w, c]`."""
+    shape = b.shape(x)
+    if len(shape) == 2:
+        return x
+    if set(shape[2:]) == {1}:
+        return flat(b, x, name)
+    order = (0, *range(2, len(shape)), 1)
+    return b.op("transpose", x, name=f"{name}/transpose", order=order)
+
+
+def input_layer(b: Builder, e: Entry, layer: Layer, _: Sequence[str]) -> str:
+    """Return what the user feeds."""
+    return b.input(e.name, channels_first(layer.outputs))
+
+
+def convolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
+    """Return convolution, batch norm or bias, activation."""
+    shape = b.shape(x[0])
+    w = b.weight(f"{e.name}/w", (layer.outputs[3], shape[1], *layer.kernel))
+    pads = sides(layer, shape[2:])
+    y = b.op("conv2d", x[0], w, name=e.name, stride=layer.strides, padding=pads)
+    return _after(b, e, y)
+
+
+def deconvolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
+    """Return a transposed convolution, padded as the convolution that it transposes."""
+    _, height, width, channels = layer.outputs
+    w = b.weight(f"{e.name}/w", (b.shape(x[0])[1], channels, *layer.kernel))
+    y = b.op(
+        "conv_transpose2d",
+        x[0],
+        w,
+        name=e.name,
+        stride=layer.strides,
+        padding=sides(layer, (height, width)),
+        output_size=(height, width),
+    )
+    return _after(b, e, y)
+
+
+def inner_product(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
+    """Return a linear layer over the flattened input.
+
+    The elements are flattened channels first: other places of the weights, the same work.
+    """
+    y = flat(b, x[0], e.name)
+    w = b.weight(f"{e.name}/w", (layer.outputs[1], b.shape(y)[1]))
+    return _after(b, e, b.op("linear", y, w, name=e.name))
+
+
+def pooling(kind: str) -> Lower:
+    """Return the rule of pooling by an op kind.
+
+    Padding of an average counts as zeros, where TensorFlow leaves it out of the mean: other values
+    at the rim, the same work.
+    """
+
+    def lower(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
+        pads = sides(layer, b.shape(x[0])[2:])
+        return b.op(
+            kind, x[0], name=e.name, kernel=layer.kernel, stride=layer.strides, padding=pads
+        )
+
+    return lower
+
+
+def dropout(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
+    """Return dropout in training."""
+    return dense.dropout(b, x[0], 1.0 - e.keys["dropout_keep_prob"], e.name)
+
+
+def concatenate(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
+    """Return the parents joined along the file's axis."""
+    rank = len(layer.outputs)
+    dim = e.keys["dim"] % rank
+    return b.op("concat", *x, name=e.name, axis=channels_first(range(rank)).index(dim))
+
+
+def elementwise(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
+    """Return a sum, one op for each parent but the first; the last has the layer's name."""
+    first = b.shape(x[0])
+    for name, tensor in zip(e.parents, x, strict=True):
+        if b.shape(tensor) != first:
+            pair = [list(channels_last(shape)) for shape in (b.shape(tensor), first)]
+            raise fault(e.name, f"{pair[0]} of {shorten(name)} is not the shape {pair[1]}")
+    y = x[0]
+    for i, other in enumerate(x[1:], 1):
+        y = b.op("add", y, other, name=e.name if i == len(x) - 1 else f"{e.name}/{i}")
+    return y
+
+
+def reshape(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
+    """Return a view; its elements are in another order than channels last, at the same cost."""
+    return b.op("reshape", x[0], name=e.name, shape=channels_first(layer.outputs))
+
+
+def upsampling(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
+    """Return each element repeated."""
+    return b.op("upsample2d", x[0], name=e.name, scale=layer.kernel)
+
+
+def softmax(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
+    """Return softmax over the channels."""
+    return b.op("softmax", rows(b, x[0], e.name), name=e.name)
+
+
+def activation(kind: str) -> Lower:
+    """Return the rule of an activation that is a layer of its own."""
+    return lambda b, e, _, x: b.op(kind, x[0], name=e.name)
+
+
+def batch_norm(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
+    """Return batch norm with scale and shift."""
+    return _batch_norm(b, x[0], e.name, e.name)
+
+
+def scale(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
+    """Return a factor and a shift a channel: a convolution of each channel by itself.
+
+    After a batch norm, which has them already, it passes its input on.
+    """
+    if f"{x[0]}/running_mean" in b.tensors:
+        return x[0]
+    shape = b.shape(x[0])
+    if len(shape) != 4:
+        raise fault(e.name, f"needs [n, h, w, c], but its parent has {len(shape)} dimensions")
+    w = b.weight(f"{e.name}/w", (shape[1], 1, 1, 1))
+    return _bias(b, b.op("conv2d", x[0], w, name=e.name, groups=shape[1]), e.name)
+
+
+def local_response_norm(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
+    """Return local response normalisation, as Caffe has it where a file names no sizes."""
+    return b.op("local_response_norm", x[0], name=e.name, size=5, alpha=1.0, beta=0.75, k=1.0)
+
+
+def passing(_: Builder, __: Entry, ___: Layer, x: Sequence[str]) -> str:
+    """Return the first parent's tensor."""
+    return x[0]

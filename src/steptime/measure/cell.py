@@ -1,0 +1,206 @@
+"""One cell: its network is prepared, its steps are timed, and what else was asked is metered."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from steptime.build import build
+from steptime.core.graph import Graph
+from steptime.core.record import Quantity
+from steptime.core.workload import Workload
+from steptime.measure import machine, ranks
+from steptime.measure.contract import MissingFileError, Options, Prepared, UnsupportedError
+from steptime.measure.disturbance import Watch
+from steptime.measure.meters import LEAST_S, meters, take_energy
+from steptime.measure.team import Pace, shared_results, team_watch
+from steptime.measure.timing import WARM_UP_RULE, Samples, take_samples, take_training
+
+Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
+
+
+@dataclass
+class Measurement:
+    """The quantities of a cell by name, and the facts beside them."""
+
+    quantities: dict[str, Quantity] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def measure_cell(
+    backend: Any, workload: Workload, options: Options, request: Mapping[str, Any], tell: Tell
+) -> Measurement:
+    """Return what a backend measures of a workload; nothing for a rank that only takes part.
+
+    Raises what says that it cannot be run: `UnsupportedError`, `OutOfMemoryError`, and the errors
+    of its input.
+    """
+    if workload.file and not Path(workload.file).exists():
+        raise MissingFileError(f"model '{workload.file}': no such file")
+    graph = build(workload)
+    _refuse(graph, workload, options, request)
+    with ExitStack() as held:
+        given = _input(graph, workload, options, held)
+        read_resident = machine.resident_memory_meter()
+        feed = given.feed if given else None
+        prepared: Prepared = backend.prepare(graph, workload, options, feed)
+        prepared.reset_memory()
+        pace = Pace(prepared.team, prepared.sync, prepared.waited) if prepared.team else None
+        found = Measurement()
+        samples, watch = _timed(prepared, pace, workload, options, request, given, found, tell)
+        peak, meter = prepared.memory()
+        if peak is None and options.device == "cpu":
+            reading = read_resident()
+            peak, meter = reading.value_bytes, reading.note or reading.meter
+        if pace:
+            peak, exchanged, shared = shared_results(prepared, pace, samples, peak, request)
+            found.quantities |= exchanged
+            found.facts |= shared
+        if request["parts"]:
+            found.quantities |= _parts(prepared, pace, samples)
+        if samples is None:  # rank 0 reports
+            return Measurement()
+        if peak is not None:
+            found.quantities["peak_memory_bytes"] = Quantity(float(peak))
+        if request["energy"]:
+            _weigh(prepared, samples, options, request["timing"]["budget_s"], found)
+    found.quantities |= _times(samples)
+    found.facts = {
+        "memory_meter": meter,
+        "absent_counters": dict(watch.absent),
+        "warm_up_rule": WARM_UP_RULE,
+        "steady": samples.steady,
+        "few_samples": samples.few_samples,
+        "warmup_s": list(samples.warmup_s),
+        "steps_per_sample": samples.steps_per_sample,
+        **found.facts,
+        **prepared.facts,
+        **(given.facts if given else {}),
+    }
+    return found
+
+
+def _refuse(graph: Graph, workload: Workload, options: Options, request: Mapping[str, Any]) -> None:
+    if workload.phase == "train" and not graph.weights:
+        raise UnsupportedError("the network has no weights to train; --phase infer runs it")
+    if request["energy"] and workload.plan.data > 1:
+        raise UnsupportedError("energy is metered on one device, not on replicas")
+    if options.train_steps and options.strategy == "sharded":
+        raise UnsupportedError("a sharded training is not examined: no process has its weights")
+
+
+@functools.cache
+def _sources() -> Any:
+    """Give the data sets of this process; numpy, which reads them, is not loaded before."""
+    from steptime.measure.data.sources import Sources
+
+    return Sources()
+
+
+def _input(graph: Graph, workload: Workload, options: Options, held: ExitStack) -> Any:
+    """Give the opened data set with its feed, closed with `held`; None where there is none."""
+    if options.input != "dataset":
+        return None
+    rank, replicas = ranks.here().rank, workload.plan.data
+    given = _sources().open(graph, workload, options, rank, replicas)
+    held.callback(given.feed.close)
+    return given
+
+
+def _timed(
+    prepared: Prepared,
+    pace: Pace | None,
+    workload: Workload,
+    options: Options,
+    request: Mapping[str, Any],
+    given: Any,
+    found: Measurement,
+    tell: Tell,
+) -> tuple[Samples | None, Watch]:
+    """Time steps for as long as the budget lasts, or those of a training, and examine that.
+
+    Of several replicas rank 0 has the samples.
+    """
+    watch = team_watch(pace) if pace else Watch()
+    samples: Samples | None = None
+    if pace is None or pace.team.leads:
+        step, sync, waited = prepared.step, prepared.sync, prepared.waited
+        timer = pace.lead if pace else prepared.timer
+        how: dict[str, Any] = {
+            "timer": timer,
+            "watch": watch,
+            "waited": waited,
+            "started": lambda first_s, rest_s: tell(
+                "stepping", first_step_s=first_s, rest_s=rest_s
+            ),
+        }
+        if options.train_steps:
+            from steptime.measure.training import examination
+
+            examine = examination(prepared, workload, options, given)
+            samples = take_training(step, sync, options.train_steps, **how)
+            learned, found.facts["training"] = examine()
+            found.quantities |= learned
+        else:
+            samples = take_samples(step, sync, **how, **request["timing"])
+    if pace:
+        pace.end(prepared.step)
+    return samples, watch
+
+
+def _times(samples: Samples) -> dict[str, Quantity]:
+    step = Quantity(samples=samples.step_s, columns={**_run(samples.step_s), **samples.columns})
+    found = {"step_s": step, "first_step_s": Quantity(samples.first_step_s)}
+    if samples.input_s:
+        found["input_s"] = Quantity(samples=samples.input_s, columns=_run(samples.input_s))
+    return found
+
+
+def _run(samples: tuple[float, ...]) -> dict[str, tuple[Any, ...]]:
+    """Give the column that says the run of each sample: one worker is one run."""
+    return {"run": (0,) * len(samples)}
+
+
+def _parts(prepared: Prepared, pace: Pace | None, samples: Samples | None) -> dict[str, Quantity]:
+    """Time forward, backward and update apart, synchronised after each, as many samples again."""
+    wanted, steps = (len(samples.step_s), samples.steps_per_sample) if samples else (0, 0)
+    if pace:
+        wanted, steps = pace.team.agree(wanted), pace.team.agree(steps)
+    taken: dict[str, list[float]] = {name: [] for name in prepared.parts}
+    for _ in range(wanted):
+        totals = dict.fromkeys(prepared.parts, 0.0)
+        for _ in range(steps):
+            for name, part in prepared.parts.items():
+                totals[name] += _seconds(part, prepared.sync)
+        for name, total in totals.items():
+            taken[name].append(total / steps)
+    return {f"{name}_s": Quantity(samples=tuple(values)) for name, values in taken.items()}
+
+
+def _seconds(part: Callable[[], None], sync: Callable[[], None]) -> float:
+    began = perf_counter()
+    part()
+    sync()
+    return perf_counter() - began
+
+
+def _weigh(
+    prepared: Prepared, samples: Samples, options: Options, budget_s: float, found: Measurement
+) -> None:
+    """Meter the energy of a step, or say in the facts what is in the way."""
+    energy = take_energy(
+        prepared.step,
+        prepared.sync,
+        samples.steps_per_sample,
+        max(LEAST_S, budget_s),
+        lambda: meters(options.device),
+    )
+    found.facts["energy_meter"] = energy.meter
+    for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):
+        if value is not None:
+            found.quantities[name] = Quantity(samples=(value,), columns=_run((value,)))

@@ -1,0 +1,1 @@
+"""Steps of several devices: collectives, replicas, layers placed on devices."""

@@ -1,0 +1,183 @@
+"""Data-parallel training: the step of n workers, each with a share of the batch.
+
+Each worker computes its own batch, the workers add up their gradients, each applies the sum.
+Weak scaling keeps the batch of a worker, strong scaling the batch of all together. Source: Qi,
+Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from steptime.core.errors import InputError, unknown
+from steptime.predict.parallel.collectives import overlapped
+from steptime.predict.step_model import StepModel
+
+SCALINGS = ("weak", "strong")
+PAYS = 0.5  # share of the throughput that added devices must bring to be worth it
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How gradients are exchanged: by which collective, how much smaller, and whether meanwhile.
+
+    `collective` None is the method's own. `compression` divides the bytes. `overlap` exchanges
+    buckets of gradients while the backward pass still runs.
+    """
+
+    collective: str | None = None
+    compression: float = 1.0
+    overlap: bool = False
+
+
+@dataclass(frozen=True)
+class ScalingRow:
+    """The step of `workers` workers; seconds. Parts are of one worker, who has the largest batch.
+
+    `comm_s` holds every collective; the step is compute + the chosen one - `overlap_s`, the part
+    that hides behind the backward pass. `speedup` is the throughput over that of one worker;
+    `parts` are the further ones of model and hybrid parallelism.
+    """
+
+    workers: int
+    global_batch: int
+    batch_per_worker: int
+    forward_s: float
+    backward_s: float
+    update_s: float
+    compute_s: float
+    comm_s: Mapping[str, float]
+    overlap_s: float
+    exposed_comm_s: float
+    step_s: float
+    speedup: float
+    efficiency: float
+    samples_per_s: float
+    note: str = ""
+    parts: Mapping[str, object] = field(default_factory=dict)
+
+
+def data_parallel(
+    model: StepModel,
+    workers: Sequence[int],
+    batch: int,
+    scaling: str = "weak",
+    exchange: Exchange | None = None,
+) -> tuple[ScalingRow, ...]:
+    """Give one row for each number of workers, in their order.
+
+    `batch` is a worker's in weak scaling and that of all in strong scaling. The speed-up is
+    over one worker with `batch` examples, n t1 / tn (weak) or t1 / tn (strong). Raises `InputError`
+    for more workers than examples in strong scaling (Paleo computes one example on each), and
+    where several workers have no link.
+    """
+    how = exchange or Exchange()
+    if how.overlap:
+        _check_overlap(model)
+    alone = _row(model, 1, batch, batch, how)
+    rows = []
+    for n in workers:
+        share, note = batch_share(model, n, batch, scaling)
+        found = _row(model, n, share * n if scaling == "weak" else batch, share, how)
+        speedup = found.samples_per_s / alone.samples_per_s
+        rows.append(replace(found, speedup=speedup, efficiency=speedup / n, note=note))
+    return tuple(rows)
+
+
+def stops_paying(rows: Sequence[ScalingRow]) -> int | None:
+    """Give the first number of workers that is not worth its devices; None if all are.
+
+    From a row to the next, in the order of workers, throughput grows less than `PAYS` times as
+    much as the number of workers does: from 8 to 16 workers it must grow by half, at least.
+    """
+    ordered = sorted(rows, key=lambda row: row.workers)
+    for few, many in pairwise(ordered):
+        gain = many.samples_per_s / few.samples_per_s - 1
+        if gain < PAYS * (many.workers / few.workers - 1):
+            return many.workers
+    return None
+
+
+def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tuple[int, str]:
+    """Give the largest share that a worker has of a batch, and what to say of it ("" for nothing).
+
+    Raises `InputError` for an unknown scaling, and for more workers than there are examples; Paleo
+    then computes one example on each worker.
+    """
+    if scaling not in SCALINGS:
+        raise unknown("scaling", scaling, SCALINGS)
+    if scaling == "weak":
+        return batch, ""
+    share = -(-batch // workers)
+    if batch < workers:
+        if not model.as_paleo:
+            raise InputError(f"{workers} workers cannot share a batch of {batch} examples")
+        return share, f"{workers} workers compute one example each, {workers} and not {batch}"
+    if batch % workers:
+        return share, f"{batch} examples are no multiple of {workers}: the largest share is {share}"
+    return share, ""
+
+
+def throughput(model: StepModel, examples: int, step_s: float) -> float:
+    """Give examples a second; raises `InputError` where a method counts no time at all."""
+    if not step_s:
+        name = model.method.name
+        raise InputError(f"{model.workload.label}: {name} counts no time for this network")
+    return examples / step_s
+
+
+def _row(model: StepModel, workers: int, whole: int, share: int, how: Exchange) -> ScalingRow:
+    """Give the row of some workers, its speed-up still that of one."""
+    found = model.estimate(share)
+    size_bytes = model.gradient_bytes / how.compression
+    chosen = model.collective(how.collective)
+    comm_s = model.exchange_s(size_bytes, workers)
+    exposed = comm_s[chosen]
+    if how.overlap:
+        exposed = min(exposed, _waits(model, workers, share, chosen, how))
+    compute = found.forward_s + found.backward_s + found.update_s
+    step = compute + exposed
+    return ScalingRow(
+        workers,
+        whole,
+        share,
+        found.forward_s,
+        found.backward_s,
+        found.update_s,
+        compute,
+        comm_s,
+        comm_s[chosen] - exposed,
+        exposed,
+        step,
+        1.0,
+        1.0,
+        throughput(model, whole, step),
+    )
+
+
+def _check_overlap(model: StepModel) -> None:
+    if not model.settings.ops:
+        raise InputError(
+            f"{model.method.name}: no overlap of communication where steps are counted by layers"
+        )
+
+
+def _waits(model: StepModel, workers: int, share: int, chosen: str, how: Exchange) -> float:
+    """Give the seconds for which a step waits for exchanges in buckets.
+
+    Gradients are ready in the order of the backward pass, row after row; where that waits for the
+    host, all are later in proportion.
+    """
+    if workers == 1:
+        return 0.0
+    found = model.estimate(share)
+    rows = sum(row.backward.total_s for row in found.rows)
+    slower = found.backward_s / rows if rows else 1.0
+    sizes = model.gradients
+    ready, at = [], 0.0
+    for row in reversed(found.rows):
+        at += row.backward.total_s * slower
+        ready.append((at, sizes.get(row.row.name, 0) / how.compression))
+    return overlapped(ready, lambda size: model.exchange_s(size, workers)[chosen], found.backward_s)

@@ -1,0 +1,132 @@
+"""One table, five printers; the unit of a number is the end of its key."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.core.printers import PRINTERS, comma_separated, html, json_rows, markdown, text
+from steptime.core.table import Table, columns, facts
+from steptime.core.units import UNITS, shown
+
+DEVICES = Table(
+    columns("name", "memory_bytes=memory", "peak_flop_per_s=peaks", "?source"),
+    [
+        {
+            "name": "a-very-long-name-of-a-device",
+            "memory_bytes": 8e10,
+            "peak_flop_per_s": {"float32": 1.95e13, "bfloat16": 3.12e14},
+            "source": "a datasheet that says | many words",
+        },
+        {"name": "b", "memory_bytes": None, "peak_flop_per_s": {}, "source": "<b>"},
+    ],
+    "devices",
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("step_s", 0.0604, "60.4 ms"),
+        ("peak_memory_bytes", 11_360_000_000, "11.36 GB"),
+        ("memory_bytes_per_s", 9e11, "900 GB/s"),
+        ("flop_per_s", 1.041e14, "104.1 TFLOP/s"),
+        ("samples_per_s", 12345.6, "12,346"),
+        ("intensity_flop_per_byte", 29.351, "29.35 FLOP/byte"),
+        ("energy_j", 0.0142, "14.2 mJ"),
+        ("power_w", 73, "73 W"),
+        ("parameters", 25557032, "25,557,032"),
+        ("flop_share", 0.618, "61.8 %"),
+        ("run_kwh", 1.25, "1.25 kWh"),
+        ("batch", 64, "64"),
+        ("loss", 0.123456789, "0.123457"),
+        ("compile", True, "yes"),
+        ("step_s", None, "-"),
+        ("step_s", "unknown", "unknown"),
+        ("table_s", {"a": 1e-3, "b": 2.0}, "a=1 ms, b=2 s"),
+        ("tables", ["alexnet", "vgg16"], "alexnet, vgg16"),
+        ("status", 3, "3"),  # ends with an s, but not with _s
+    ],
+)
+def test_the_end_of_a_key_is_its_unit(key: str, value: object, said: str) -> None:
+    assert shown(key, value) == said
+
+
+def test_longer_ends_come_first() -> None:
+    ends = list(UNITS)
+    for i, end in enumerate(ends):
+        assert not any(end.endswith(f"_{before}") for before in ends[:i]), end
+
+
+def test_text_stands_in_columns_and_numbers_to_the_right() -> None:
+    title, heads, first, second = text(DEVICES).splitlines()
+    assert (title, heads.split()) == ("devices", ["name", "memory", "peaks", "source"])
+    assert heads.index("source") == first.index("a datasheet") == second.index("<b>")
+    assert first.index("80 GB") + 5 == heads.index("memory") + 6 == second.index("-") + 1
+    assert "float32=19.5 TFLOP/s, bfloat16=312 TFLOP/s" in first
+    assert first == first.rstrip()
+
+
+def test_a_narrow_place_loses_spare_columns_and_breaks_no_name() -> None:
+    lines = text(DEVICES, 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "source" not in lines[1]
+    assert lines[-1] == "(too narrow for: source; --json has all)"
+    for width in range(30, 130):
+        shown_text = text(DEVICES, width)
+        assert "a-very-long-name-of-a-device" in shown_text
+        table = [line for line in shown_text.splitlines() if not line.startswith("(")]
+        assert width < 40 or max(map(len, table)) <= width
+    assert text(DEVICES, 1000) == text(DEVICES)
+
+
+def test_people_see_the_first_rows_and_are_told_of_the_rest() -> None:
+    table = Table(columns("n"), [{"n": i} for i in range(50)], most=20)
+    lines = text(table).splitlines()
+    assert (len(lines), lines[-1]) == (22, "... and 30 more; --json has all")
+    assert len(json.loads(json_rows(table))) == 50
+
+
+def test_programs_get_numbers_in_their_units() -> None:
+    rows = list(csv.DictReader(io.StringIO(comma_separated(DEVICES))))
+    assert (rows[0]["memory_bytes"], rows[1]["memory_bytes"]) == ("80000000000.0", "")
+    assert json.loads(json_rows(DEVICES))[0]["peak_flop_per_s"]["float32"] == 1.95e13
+    assert "many words" in markdown(DEVICES)
+    assert r"says \| many" in markdown(DEVICES)
+
+
+def test_html_is_well_formed_and_escaped() -> None:
+    root = ET.fromstring(html(DEVICES))  # noqa: S314  # made here
+    assert root.findtext("caption") == "devices"
+    cells = [[cell.text for cell in row] for row in root.iter("tr")]
+    assert cells[0] == ["name", "memory", "peaks", "source"]
+    assert cells[2][3] == "<b>"
+    assert root[2][0][1].get("class") == "number"
+
+
+def test_facts_stand_under_each_other() -> None:
+    lines = text(facts("fc", "one step", [("step", "2 ms"), ("  forward", None)])).splitlines()
+    assert lines == ["fc", "            one step", " step           2 ms", "   forward         -"]
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"a": st.text(), "b_s": st.floats(0, 1e9) | st.none(), "c": st.integers()}
+        )
+    ),
+    st.integers(1, 100),
+)
+def test_every_printer_prints_any_rows(rows: list[dict[str, object]], width: int) -> None:
+    table = Table(columns("a", "b_s=time", "?c"), rows)
+    for printer in PRINTERS.values():
+        assert printer(table)
+    body = text(table).split("\n")
+    assert len(body) == len(rows) + 2  # heads, and nothing after the last newline
+    assert text(table, width)
