@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from steptime import __version__
 from steptime.plots.style import config
@@ -39,20 +38,19 @@ def _environment() -> Environment:
         "config": {"light": config(), "dark": config(dark=True)},
         "library": _library,
         "resource": _resource,
-        "number": lambda numeric: Markup(' class="number"') if numeric else "",
     }
     return found
 
 
-def _resource(name: str) -> Markup:
-    """Return a style or a script of ours as it is."""
-    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704 - a file of ours
+def _resource(name: str) -> str:
+    """Return a style or a script of ours, which a template inserts as it is."""
+    return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 @cache
-def _library() -> Markup:
+def _library() -> str:
     """Return Vega, Vega-Lite and Vega-Embed (BSD licence) as one script."""
     import vl_convert
 
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return Markup(bundle.replace("</script", "<\\/script"))  # noqa: S704 - a library's text
+    return bundle.replace("</script", "<\\/script")
