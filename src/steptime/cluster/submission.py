@@ -180,10 +180,8 @@ def packed(trials: Iterable[Trial]) -> tuple[tuple[Trial, ...], tuple[Job, ...]]
     jobs: list[Job] = []
     first_task = 0
     for need, group in by_need.items():
-        places = {
-            place: i for i, place in enumerate(dict.fromkeys(t.cell.worker_key for t in group))
-        }
-        group.sort(key=lambda trial: (trial.round, places[trial.cell.worker_key]))
+        places = {place: i for i, place in enumerate(dict.fromkeys(t.cell.process for t in group))}
+        group.sort(key=lambda trial: (trial.round, places[trial.cell.process]))
         starts = range(len(ordered), len(ordered) + len(group), need.request.cells_per_task)
         ordered += group
         slices = tuple((start, min(start + starts.step, len(ordered))) for start in starts)

@@ -123,9 +123,7 @@ def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
     """Return the record of a trial, whatever happened; `begin` is called once it has a worker."""
     workers, how = start.workers, start.submission.how
     try:
-        workers.place(trial.cell)
-        begin()
-        record = attempt(workers, trial.cell, how, trial.round)
+        record = attempt(workers, trial.cell, how, trial.round, begin)
     except StartError as error:
         record = failure_record(trial, how, error.death)
     except InputError as error:
