@@ -72,7 +72,8 @@ def test_a_cancelled_job_gets_a_signal_and_a_line(slurm: SlurmCluster) -> None:
         slurm.wait_state(job, "RUNNING")
     slurm.wait(lambda: slurm.output(minds) == "ready\n", 5, "the trap")
     slurm.run("scancel", str(plain), str(minds))
-    assert slurm.wait_state(plain, "CANCELLED")["ExitCode"] == "0:15"
+    code = slurm.wait_state(plain, "CANCELLED")["ExitCode"]
+    assert code in {"0:15", "143:0"}, "by the signal, or as Bash says that its child was"
     slurm.wait_state(minds, "CANCELLED")
     assert f"error: *** JOB {plain} ON k" in slurm.output(plain)
     assert "got TERM" in slurm.output(minds)
