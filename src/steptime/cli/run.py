@@ -25,7 +25,7 @@ from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
 from steptime.core.record import Record
 from steptime.core.units import seconds, si, size
 from steptime.measure.contract import INPUTS, LEAST_TRAINED, STAGINGS
-from steptime.models.family import whole_number
+from steptime.core.ranges import whole_number
 
 Input = Annotated[
     str,

@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, shorten, OutsideError
 from steptime.measure.procfs import number_list
 
 
-class SlurmError(Exception):
+class SlurmError(OutsideError):
     """Slurm does not answer: nothing is known, and nothing was changed. Exits with 1."""
 
 
