@@ -13,11 +13,12 @@ run: $(VENV)/run.stamp ## measure and predict about 24 small networks here, and 
 test: $(VENV)/dev.stamp ## run the tests; groups that this machine cannot run are skipped and named
 	@$(VENV)/bin/python -m pytest
 
-check: $(VENV)/dev.stamp ## format, lint, types and import contracts
+check: $(VENV)/dev.stamp ## format, lint, types, import contracts and the budget of lines
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python scripts/check-budget
 
 # The package is installed editable: only a change of what it needs installs anything again.
 $(VENV)/run.stamp: $(VENV)/bin/python pyproject.toml constraints.txt

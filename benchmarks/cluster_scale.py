@@ -20,11 +20,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import fake_slurm
 from steptime import store
+from steptime.cluster import status as cluster
+from steptime.cluster import submission as manifest
+from steptime.cluster.outcome import lost_record
 from steptime.launch.local import Death
-from steptime.sweep import cluster, manifest
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import check_experiment
-from steptime.sweep.lost import lost_record
 from steptime.sweep.run import How, Request
 
 EXPERIMENT = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,9 @@ from hypothesis import strategies as st
 
 from steptime import catalog
 from steptime.core.errors import InputError
+from steptime.measure import machine
+from steptime.readers import platforms
+from steptime.sweep import site
 
 DEVICES = catalog.devices()
 LINKS = [catalog.link(name) for name in catalog.link_names()]
@@ -122,18 +124,83 @@ def test_every_short_name_stands_for_a_shipped_device():
 
 
 @pytest.mark.parametrize(
-    ("product", "name"),
+    ("word", "name"),
     [
-        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),  # what drivers report
         ("nvidia h200", "h200-sxm"),
         ("Tesla T4", "t4"),
         ("Intel(R) Xeon(R) Platinum 8280 CPU @ 2.70GHz", "xeon-platinum-8280"),
+        ("k80", "tesla-k80"),  # what schedulers and logs say: one GPU of the board, not Paleo's
+        ("K40", "tesla-k40"),
+        ("nvidia_h100_80gb_hbm3", "h100-sxm5"),
+        ("V100", "v100-sxm2-16gb"),
+        ("RTX 4090", "rtx-4090"),  # what people type
+        ("rtx4090", "rtx-4090"),
+        ("a100 80gb", "a100-sxm4-80gb"),  # the variant that A100 stands for is one of them
+        ("A100-40GB", None),  # on a PCIe card or a module
+        ("gtx 1080", None),  # the Ti is another card
+        ("m4", None),
+        ("96gb", None),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),  # a slice is not the device
         ("", None),
     ],
 )
-def test_platform_of_product(product, name):
-    assert catalog.platform_of_product(product) == name
+def test_one_reading_of_the_words_of_others(word, name):
+    assert catalog.platform_of(word) == name
+    assert platforms.platform_of(word) == name or name is None
+    assert site.platform_of(word) == (name or word or "unknown")
+    assert machine.platform_name("cuda", word, None) == (name or machine.slug(word))
+
+
+def test_figures_of_a_paper_are_found_by_their_own_name_only():
+    own = [device.name for device in DEVICES if device.only_by_name]
+    assert sorted(own) == [
+        *("CPU_I7", "GEFORCE_750_M", "GEFORCE_780_TI", "K20", "K20X", "K40", "K80", "TITAN_X"),
+    ]
+    for name in own:
+        assert catalog.device(name).name == catalog.device(name.lower()).name == name
+        assert catalog.platform_of(name) not in own
+
+
+def test_every_word_of_a_shipped_device_means_that_device():
+    for device in DEVICES:
+        for word in () if device.only_by_name else (device.name, *device.products):
+            assert catalog.meant(word) == catalog.meant(word.upper()) == [device.name], word
+            assert catalog.device(word.replace("-", " ")) == device, word
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("A100-40GB", "ambiguous device 'A100-40GB'; did you mean 'a100-pcie-40gb' or 'a100-sxm4-"),
+        ("v100 32GB", "did you mean 'v100-pcie-32gb' or 'v100-sxm2-32gb'?"),
+        ("titan x", "unknown device 'titan x'; did you mean 'titan-x-maxwell' or 'titan-x-pascal'"),
+        ("RTX 2080", "did you mean 'rtx-2080-ti'?"),
+    ],
+)
+def test_ambiguous_words_are_refused_with_the_variants(word, says):
+    with pytest.raises(InputError) as error:
+        catalog.device(word)
+    assert says in str(error.value)
+
+
+def test_a_users_own_device_is_a_platform_too():
+    catalog.write_user_device(PROBED, "my-cpu")
+    assert catalog.platform_of("My-CPU") == "my-cpu"
+
+
+def test_details_are_read():
+    a100 = catalog.device("a100-sxm4-80gb")
+    assert a100.multiprocessors == 108
+    assert a100.l2_bytes == 40 * 2**20
+    assert a100.process_nm == 7
+    assert a100.details["memory_type"] == "HBM2e"
+    assert catalog.device("mi300x").multiprocessors == 304  # AMD's word: compute units
+    assert catalog.device("epyc-7742").cores == 64
+    assert catalog.device("K80").multiprocessors is None
+    for device in DEVICES:  # every file's l2_MiB is what the device has
+        mib = device.details.get("l2_MiB")
+        assert device.l2_bytes == (None if mib is None else mib * 2**20)
 
 
 def test_the_hash_follows_figures_and_not_prose(tmp_path):
@@ -148,14 +215,41 @@ def test_the_hash_follows_figures_and_not_prose(tmp_path):
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_one_device_is_read_in_milliseconds():
+def test_one_device_needs_one_file(monkeypatch):
+    read = catalog._read_toml
+    files = []
+
+    def counted(path):
+        files.append(path.name)
+        return read(path)
+
+    monkeypatch.setattr(catalog, "_read_toml", counted)
+    catalog.device("a100-sxm4-80gb")
+    assert files == ["a100-sxm4-80gb.toml"]
     catalog.device("A100")
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        catalog.device("A100")
-        times.append(time.perf_counter() - start)
-    assert min(times) < 5e-3
+    assert files[1:] == ["aliases.toml", "a100-sxm4-80gb.toml"]
+
+
+def test_a_broken_file_of_the_user_stands_in_the_way_of_no_other_device():
+    catalog.write_user_device(PROBED, "my-cpu")
+    broken = catalog.user_devices_dir() / "broken.toml"
+    broken.write_text("name = ")
+    assert catalog.device("my-cpu").name == "my-cpu"
+    assert catalog.device("RTX 4090").name == "rtx-4090"
+    assert catalog.platform_of("Tesla T4") == "t4"
+    assert "broken" in catalog.device_names()
+    told = []
+    assert {one.name for one in catalog.devices(told.append)} == {
+        *(device.name for device in DEVICES),
+        "my-cpu",
+    }
+    assert told == [
+        f"{broken}: not TOML: Invalid value (at end of document); this device is left out"
+    ]
+    with pytest.raises(InputError, match="not TOML"):
+        catalog.devices()
+    with pytest.raises(InputError, match="not TOML"):
+        catalog.device("broken")
 
 
 def test_a_user_device_is_found_by_name_and_as_local():
@@ -256,6 +350,10 @@ peak_TFLOP_per_s = {float32 = 1}
         ("{float32 = 1}", "{}", "must be a table of dtypes"),
         ("{float32 = 1}", "[" * 5000, "nested too deeply"),
         ('source = "me"', 'source = "me"\nmeasured = 3', "'measured' must be a table"),
+        ("{float32 = 1}", "{float32 = 1}\ndetails = 3", "'details' must be a table"),
+        ("{float32 = 1}", "{float32 = 1}\ndetails = {cores = -2}", "'details.cores' must be pos"),
+        ("{float32 = 1}", "{float32 = 1}\ndetails = {cores = 1.5}", "must be one whole number"),
+        ("{float32 = 1}", "{float32 = 1}\nonly_by_name = 1", "'only_by_name' must be true or"),
         ('source = "me"', 'source = "me"\nproducts = "x"', "'products' must be a list of texts"),
     ],
 )

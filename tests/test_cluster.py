@@ -18,20 +18,22 @@ import paleo_net
 import steptime
 from steptime import store
 from steptime.cli.main import run
+from steptime.cluster import status as cluster
+from steptime.cluster import submission as manifest
+from steptime.cluster import task
+from steptime.cluster.outcome import FOR_MEMORY, OUTPUT, cause_of_output
+from steptime.cluster.resources import fits
+from steptime.cluster.script import Need, script
+from steptime.cluster.slurm import STATES, Ended, _of_accounting, _of_controller, cpus_of, nodes_of
+from steptime.cluster.submission import Submission, Visit, packed
 from steptime.core.causes import CAUSES
 from steptime.core.errors import InputError
 from steptime.core.record import STATUSES
-from steptime.launch.allocation import Allocation
-from steptime.launch.script import Need, script
-from steptime.launch.slurm import STATES, Ended, _of_accounting, _of_controller, cpus_of, nodes_of
 from steptime.measure.worker import FAILURES
-from steptime.sweep import cluster, manifest, task
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import check_experiment
-from steptime.sweep.lost import FOR_MEMORY, OUTPUT, cause_of_output
-from steptime.sweep.manifest import Submission, Visit, packed
+from steptime.sweep.resource_request import Allocation
 from steptime.sweep.run import How, Request
-from steptime.sweep.site import fits
 
 GOLDEN = Path(__file__).parent / "golden"
 EXPERIMENT: dict[str, Any] = {
@@ -217,7 +219,7 @@ def test_submit_ask_and_submit_again(
     assert _answer(capsys, "collect", out)["written"] == 0
     records = store.load(out, _ignore)
     assert {(r.status, r.cause, r.platform) for r in records} == {
-        ("failed", "cancelled", "K80"), ("failed", "cancelled", "p100-pcie-16gb"),
+        ("failed", "cancelled", "tesla-k80"), ("failed", "cancelled", "p100-pcie-16gb"),
     }  # fmt: skip
     assert _answer(capsys, *sweep)["submitted"] == 12
 
@@ -410,7 +412,7 @@ def test_the_cause_is_in_what_a_job_printed(text: str, cause: str) -> None:
 def test_every_cause_is_in_the_table() -> None:
     words = {cause for _, cause in OUTPUT} | set(STATES.values())
     words |= {cause for _, _, cause in FAILURES}
-    for path in ("launch/local.py", "sweep/run.py", "sweep/lost.py", "sweep/task.py"):
+    for path in ("launch/local.py", "sweep/run.py", "cluster/outcome.py", "cluster/task.py"):
         source = (Path(steptime.__file__).parent / path).read_text()
         words |= set(re.findall(r'Death\(\s*"\w+", "([\w-]+)"', source))
     assert {word.removesuffix(" for memory") for word in words} <= set(CAUSES)
@@ -561,15 +563,15 @@ def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(
     assert [(job["gpu"], job["cells"], job["tasks"]) for job in jobs] == [
         ("k80", 7, 2), ("p100", 7, 2),
     ]  # fmt: skip
-    # two tasks a job: a worker's start and seven cells of 10 s
-    assert jobs[0]["node_hours"] == pytest.approx((2 * 5 + 7 * 10) / 3600)
+    # two tasks a job: a worker's start and six cells of 10 s, for the seventh will not fit
+    assert jobs[0]["node_hours"] == pytest.approx((2 * 5 + 6 * 10) / 3600)
     assert jobs[0]["longest_task_s"] == pytest.approx(5 + 4 * 10)
     assert jobs[0]["needs_bytes"] > 24e9
     assert jobs[0]["script"].startswith("#!/bin/bash\n")
     assert [(row["gpu"], row["has_bytes"]) for row in seen["not_fitting"]] == [
-        ("p100", 16e9),
+        ("k80", 12e9), ("p100", 16e9),
     ]  # fmt: skip
-    assert [job["has_bytes"] for job in jobs] == [None, 16e9], "Paleo gave no memory of its K80"
+    assert [job["has_bytes"] for job in jobs] == [12e9, 16e9], "one GPU of the two of a K80"
     assert run(list(map(str, sweep))) == 0
     shown = capsys.readouterr()
     assert "would be submitted" in shown.out
@@ -582,7 +584,7 @@ def test_what_must_fit_and_is_known_not_to_is_left_out(
 ) -> None:
     large = {**LARGE, "batch": 2}
     for slurm, left in (
-        ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 1), ({"memory_GB": 8}, 0), ({}, 1),
+        ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 0), ({"gpu": "ours"}, 1), ({"memory_GB": 8}, 0), ({}, 1),
     ):  # fmt: skip
         where = ["batch >= 1", "fits in memory"]
         table = {**EXPERIMENT, "networks": [large], "slurm": slurm, "where": where}

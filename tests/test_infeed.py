@@ -15,7 +15,7 @@ import pytest
 
 import idx_folder
 from steptime.analysis.measurement import measurement
-from steptime.analysis.tables import rows
+from steptime.analysis.row import rows
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record

@@ -89,7 +89,7 @@ def test_the_link_file_says_where_it_is_from() -> None:
         "measured by steptime probe --collectives on 2026-11-21 on a, b with torch 2.13.0 (gloo), "
         "2 processes of 1 threads"
     )
-    assert table["note"].endswith("off by 0% in the median, by +0% at 1.024 kB")
+    assert table["note"].endswith("median error 0%, +0% at 1.024 kB")
     assert table["measured"]["bytes"] == list(SIZES_BYTES)
     assert table["measured"]["rounds"] == 3
     found = catalog.link("LOCAL")
@@ -174,7 +174,7 @@ def test_predictions_know_the_strategies_that_are_measured() -> None:
 
 
 def test_what_joins_replicas_must_be_known() -> None:
-    with pytest.raises(InputError, match="2 workers need a network"):
+    with pytest.raises(InputError, match="2 replicas need a link"):
         predict_replicas(fc(), Cluster(DEVICE, 2), "parameter-server", True)
     predict_replicas(fc(), Cluster(DEVICE, 2), "independent", True)
     with pytest.raises(InputError, match="unknown strategy 'alreduce'; did you mean 'allreduce'"):

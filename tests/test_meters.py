@@ -18,8 +18,8 @@ from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Record, record_from_json, record_to_json
 from steptime.core.workload import workload_to_json
+from steptime.measure import cell, worker
 from steptime.measure import meters as module
-from steptime.measure import taking, worker
 from steptime.measure.backends import numpy_backend
 from steptime.measure.contract import Options
 from steptime.measure.disturbance import AbsentError
@@ -237,8 +237,8 @@ def test_a_meter_that_stands_still_or_fails_gives_no_number() -> None:
 
 
 def _record(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], list[Meter]]) -> Record:
-    monkeypatch.setattr(taking, "meters", found)
-    monkeypatch.setattr(taking, "LEAST_S", 0.1)
+    monkeypatch.setattr(cell, "meters", found)
+    monkeypatch.setattr(cell, "LEAST_S", 0.1)
     session = worker.Session(numpy_backend, "numpy", Options(threads=1), {})
     workload = make_workload(read_model("fc:layers=1,nodes=4,inputs=8,outputs=4"), 2)
     request = {
@@ -294,7 +294,28 @@ def test_run_shows_energy_and_its_meter(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = _record(monkeypatch, lambda _: [Meter("a meter", lambda: 50.0, "W")])
-    monkeypatch.setattr("steptime.sweep.run.measure_cell", lambda *_: record)
+    monkeypatch.setattr("steptime.sweep.run.measure_cell", lambda *_, **__: record)
     assert run(["run", "fc", "--backend", "numpy", "--energy"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "J mean power 50 W (a meter)" in shown
+
+
+def test_a_broken_device_file_costs_no_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = _record(monkeypatch, lambda _: [Meter("a meter", lambda: 50.0, "W")])
+    broken = Path(os.environ["STEPTIME_HOME"]) / "devices/mine.toml"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("name = 3")
+    said_before: list[str] = []
+
+    def measured(*_: object, **__: object) -> Record:
+        said_before.append(capsys.readouterr().err)
+        return record
+
+    monkeypatch.setattr("steptime.sweep.run.measure_cell", measured)
+    assert run(["run", "fc", "--backend", "numpy"]) == 0
+    (said,) = said_before
+    assert "mine.toml" in said
+    assert said.count("\n") == 1
+    assert "step, median" in capsys.readouterr().out

@@ -77,7 +77,7 @@ def test_a_datasheet_device_is_not_the_one_of_paleo() -> None:
     # both GPUs of a board in Paleo, one of them in what a driver shows
     whole, one = catalog.device("K80"), catalog.device("tesla-k80")
     assert whole.memory_bytes_per_s == pytest.approx(2 * one.memory_bytes_per_s, rel=0.01)
-    assert catalog.platform_of_product("Tesla K80") == "tesla-k80"
+    assert catalog.platform_of("Tesla K80") == "tesla-k80"
     assert not {name.lower() for name, *_ in DEVICES} & {a.lower() for a in catalog.aliases()}
 
 

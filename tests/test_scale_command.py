@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (NET, "2 workers need a network: --network LINK"),
+        (NET, "2 replicas need a link: --link LINK"),
         ([*NET, "--network", "pcie-9"], "unknown link 'pcie-9'"),
         ([*LINKED, "--workers", "0"], "--workers: must be at least 1, not 0"),
         ([*LINKED, "--workers", "1,1"], "--workers: 1 is given twice"),
@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ([*LINKED, "--optimizer", "sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'?"),
         ([*LINKED, "--method", "paleos"], "unknown method 'paleos'; did you mean 'paleo'?"),
         ([*LINKED, "--option", "ppp_comp=2"], "option ppp_comp is a number above 0"),
-        ([*LINKED, "--batch", "4", "--scaling", "strong"], "8 workers cannot share a batch of 4"),
+        ([*LINKED, "--batch", "4", "--scaling", "strong"], "8 replicas cannot share a batch of 4"),
         ([*LINKED, "--method", "paleo", "--overlap"], "no overlap of communication"),
         ([*LINKED, "--method", "paleo", "--latency-us", "1"], "method paleo knows no latency"),
         ([*LINKED, "--parallel", "hybrid", "--workers", "2"], "has no split layers: workers must"),

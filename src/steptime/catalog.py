@@ -3,6 +3,9 @@
 A user's device lies in `user_devices_dir()` as NAME.toml and is found by its name like a shipped
 one; a link in `user_links_dir()`. A name belongs to one device only: a user's file that carries the
 name or the short name of a shipped device is refused, so that no prediction changes silently.
+
+What others write for a device (a driver, a scheduler, a log, a person: `Tesla T4`, `k80`,
+`NVIDIA_H100_80GB_HBM3`, `RTX 4090`, `a100 80gb`) is read in one place, `meant`.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.hardware import Device, Link, device_from_table, link_from_table
+from steptime.core.hardware import GB, Device, Link, device_from_table, link_from_table
 
 LOCAL = "local"
 _DATA = Path(__file__).parent / "data"
@@ -26,13 +30,20 @@ _DEVICES = _DATA / "devices"
 _LINKS = _DATA / "links"
 _ALIASES = "aliases.toml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
-_PROSE = ("source", "note", "products", "unverified")
+_NOT_HASHED = (  # prose, and figures that no method of prediction reads
+    *("source", "note", "products", "unverified", "only_by_name", "details"),
+    *("multiprocessors", "cores", "l2_bytes", "process_nm"),
+)
+_BRANDS = frozenset({"nvidia", "tesla", "geforce", "amd", "instinct", "google"})
+_VARIANT = re.compile(r"sxm|pcie|rtx|gtx|\d+gb")  # a word may leave these out
+_MOST_VARIANTS = 6  # in a message
 
 
 def device(name: str | Path) -> Device:
-    """Give the device of a name, a short name, `local`, or a path that ends in .toml.
+    """Return the device of a name, a short name, `local`, or a path that ends in .toml.
 
-    Raises `InputError` for an unknown name and for a file that is not a device.
+    A name may be spelled as others spell it (`meant`). Only the file of that device is read. Raises
+    `InputError` for an unknown or ambiguous name and for a file that is not a device.
     """
     text = str(name)
     key = text.lower()
@@ -46,8 +57,91 @@ def device(name: str | Path) -> Device:
             raise InputError(f"{_shown(user)}: a shipped device has this name; rename the file")
         path = user
     if path is None:
-        raise unknown("device", text, [*device_names(), *aliases(), LOCAL])
+        path = _DEVICES / f"{_one_meant(text)}.toml"
     return _read_named(path)
+
+
+def _one_meant(text: str) -> str:
+    """Return the one shipped device that a person means; raises `InputError` otherwise."""
+    names = meant(text)
+    if len(names) == 1:
+        return names[0]
+    asked = _model_tokens(text)
+    near = names or [name for name, own in _tokens_of_shipped().items() if asked and asked <= own]
+    if 0 < len(near) <= _MOST_VARIANTS:
+        what = f"{'ambiguous' if names else 'unknown'} device {shorten(text)}"
+        raise InputError(f"{what}; did you mean {' or '.join(map(repr, near))}?")
+    raise unknown("device", text, [*device_names(), *aliases(), LOCAL])
+
+
+def meant(word: str) -> list[str]:
+    """Return the names of the shipped devices that a word may stand for, sorted.
+
+    Case, spaces, punctuation and the maker's name do not matter. A name, a short name and a
+    driver's product name stand for one device; a word that leaves out a variant (`a100 80gb`) for
+    every variant of it, but for the one of a short name (`A100`) where that is among them. Devices
+    that are `only_by_name` are never meant: "k80" is the card, not a paper's figures for it.
+    """
+    exact = _shipped_words().get(_key(word))
+    if exact:
+        return [exact]
+    asked = set(_tokens(word))
+    if not _model_tokens(word):
+        return []
+    names = [
+        name
+        for name, own in _tokens_of_shipped().items()
+        if asked <= own and all(_VARIANT.fullmatch(token) for token in own - asked)
+    ]
+    usual = {name for alias, name in aliases().items() if set(_tokens(alias)) <= asked}
+    return [name for name in names if name in usual] or names
+
+
+def platform_of(word: str) -> str | None:
+    """Return the device that a driver, a scheduler or a log means by a word, or None.
+
+    It is the user's own device of that name, or the only shipped one that `meant` finds.
+    """
+    if word.lower() in _user_files(user_devices_dir()) and _shipped_device(word.lower()) is None:
+        return word.lower()
+    names = meant(word)
+    return names[0] if len(names) == 1 else None
+
+
+def _tokens(text: str) -> list[str]:
+    """Return what tells devices apart in a word: `Tesla V100-SXM2-16GB` is v100, sxm, 16gb."""
+    parts = re.findall(r"[a-z0-9.]+", text.lower())
+    return [re.sub(r"^sxm\d$", "sxm", part) for part in parts if part not in _BRANDS]
+
+
+def _key(text: str) -> str:
+    return "".join(_tokens(text))
+
+
+def _model_tokens(text: str) -> set[str]:
+    """Return the parts of a word that say more than a variant."""
+    return {token for token in _tokens(text) if not _VARIANT.fullmatch(token)}
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> tuple[Device, ...]:
+    """Return the shipped devices that others may mean; the files do not change in a process."""
+    return tuple(one for one in map(_read_device, _shipped_files()) if not one.only_by_name)
+
+
+@lru_cache(maxsize=1)
+def _shipped_words() -> Mapping[str, str]:
+    """Return the names of shipped devices by the key of each name, short name and product name."""
+    words = {_key(product): one.name for one in _shipped() for product in one.products}
+    words |= {_key(alias): name for alias, name in aliases().items()}
+    return words | {_key(one.name): one.name for one in _shipped()}
+
+
+@lru_cache(maxsize=1)
+def _tokens_of_shipped() -> Mapping[str, frozenset[str]]:
+    """Return the tokens of the name of each shipped device, and of the size of its memory."""
+    sizes = {one.name: f" {(one.memory_bytes or 0) / GB:g}gb" for one in _shipped()}
+    return {name: frozenset(_tokens(name + size)) for name, size in sizes.items()}
 
 
 def device_names() -> list[str]:
@@ -55,9 +149,21 @@ def device_names() -> list[str]:
     return sorted(_device_files())
 
 
-def devices() -> list[Device]:
-    """Give all devices, sorted by name; raises `InputError` for a user's file that is none."""
-    return [_read_named(path) for _, path in sorted(_device_files().items())]
+def devices(warn: Callable[[str], object] | None = None) -> list[Device]:
+    """Return all devices, sorted by name.
+
+    A user's file that is not a device is left out and told to `warn` in one line; without `warn`
+    it raises `InputError`.
+    """
+    readable = []
+    for _, path in sorted(_device_files().items()):
+        try:
+            readable.append(_read_named(path))
+        except InputError as error:
+            if warn is None:
+                raise
+            warn(f"{error}; this device is left out")
+    return readable
 
 
 def aliases() -> dict[str, str]:
@@ -138,19 +244,10 @@ def write_user_device(table: Mapping[str, Any], name: str) -> Path:
 
 
 def device_hash(device: Device) -> str:
-    """Give 12 hexadecimal digits that change with every figure of a device, not with its prose."""
-    figures = {key: value for key, value in asdict(device).items() if key not in _PROSE}
+    """Return 12 hexadecimal digits that change with every figure that a method may read."""
+    figures = {key: value for key, value in asdict(device).items() if key not in _NOT_HASHED}
     text = json.dumps(figures, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def platform_of_product(product_name: str) -> str | None:
-    """Give the name of the shipped device that a driver reports as `product_name`, or None."""
-    wanted = " ".join(product_name.lower().split())
-    for path in _shipped_files():
-        if wanted in (product.lower() for product in _read_device(path).products):
-            return path.stem
-    return None
 
 
 def _shipped_files() -> list[Path]:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from steptime.core.errors import InputError, shorten, OutsideError
+from steptime.core.errors import InputError, OutsideError, shorten
 from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
 
 LOCK = "sweep.lock"

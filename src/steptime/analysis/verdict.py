@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from steptime.analysis.statistics import (
 from steptime.analysis.student import two_sided_p, two_sided_t
 from steptime.core.errors import InputError
 
+MARGIN = 0.02  # of the ratio, that counts as no difference
 VERDICTS = ("faster", "slower", "same", "unsure")
 
 
@@ -47,11 +48,19 @@ class Comparison:
     interval: str
     steady: bool | None
 
+    def holding(self, ratio: float, margin: float = MARGIN) -> Comparison:
+        """Return this about another `ratio`, that of plain medians: the interval holds it, too."""
+        if self.low is None or self.high is None:
+            return replace(self, ratio=ratio)
+        low, high = min(self.low, ratio), max(self.high, ratio)
+        word = _verdict(low, high, margin)
+        return replace(self, ratio=ratio, low=low, high=high, verdict=word)
+
 
 def compare_runs(
     a_runs: Sequence[Sequence[float]],
     b_runs: Sequence[Sequence[float]],
-    margin: float = 0.02,
+    margin: float = MARGIN,
     *,
     paired: bool = True,
 ) -> Comparison:

@@ -34,8 +34,8 @@ def compare(
 ) -> Answer:
     """Compare measured with predicted, two folders or two platforms.
 
-    Ratios with intervals, verdicts, and what has no partner. The exit code is 0 whatever the
-    verdicts are.
+    Ratios of medians with intervals, verdicts, and what has no partner. The
+    exit code is 0 whatever the verdict.
     """
     from steptime import store
     from steptime.analysis import pairs
@@ -74,18 +74,21 @@ def _notes(document: dict[str, Any], judged: bool) -> list[str]:
     if not rows:
         quantity = document["quantity"]
         return [f"nothing to compare: no network has its {quantity} on both sides"]
-    if judged:
-        if any(row["interval"] == "within-run" for row in rows):
-            return ["one run on a side: its interval leaves out how processes differ; use --runs"]
-        return []
-    mean = summary["geometric_mean_ratio"]
-    if document["a"] != "predicted":
-        return [f"b / a is {mean:.3g} in the geometric mean ({summary['pairs']} pairs)"]
-    return [
-        f"a is off from b by {summary['median_error']:.0%} in the median "
-        f"({summary['pairs']} pairs); b / a is {mean:.3g} in the "
-        f"geometric mean; {summary['within_factor_2']:.0%} lie within a factor of 2"
-    ]
+    notes = []
+    mean, count = summary["geometric_mean_ratio"], summary["pairs"]
+    if not judged and document["a"] != "predicted":
+        notes.append(f"b / a is {mean:.3g} in the geometric mean ({count} pairs)")
+    elif not judged:
+        notes.append(
+            f"median error of a against b {summary['median_error']:.0%} ({count} pairs); b / a is "
+            f"{mean:.3g} in the geometric mean; {summary['within_factor_2']:.0%} lie within a "
+            "factor of 2"
+        )
+    if any(row["steady"] is False for row in rows):
+        notes.append("no steady state on a side of some pairs: their intervals are wide")
+    if judged and any(row["interval"] == "within-run" for row in rows):
+        notes.append("one run on a side: its interval leaves out how processes differ; use --runs")
+    return notes
 
 
 def _unpaired(rows: list[dict[str, Any]]) -> list[str]:

@@ -31,7 +31,7 @@ def count(
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     graph = build_step(workload)
     found = count_graph(graph)
-    ops = [
+    ops: list[dict[str, Any]] = [
         {
             "name": op.name,
             "kind": op.kind,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from steptime.cli import grid
-from steptime.cli.command import command
+from steptime.cli.command import command, note
 from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
@@ -51,7 +51,9 @@ def explore(
     document = write_explore(
         exported(
             [*ZOO, *FAMILIES] if models is None else grid.split_models(models),
-            {one.name: one for one in catalog.devices()} if devices is None else _devices(devices),
+            {one.name: one for one in catalog.devices(note)}
+            if devices is None
+            else _devices(devices),
             [catalog.link(name) for name in catalog.link_names()],
             catalog.aliases(),
         ),

@@ -24,7 +24,7 @@ def export(
     """Write records as a table: CSV, Parquet or JSON lines."""
     from steptime import store
     from steptime.analysis import query as sql_query
-    from steptime.analysis.tables import rows
+    from steptime.analysis.row import rows
 
     if out.suffix.lower() == ".jsonl" and out.parent.resolve() == in_dir.resolve():
         raise InputError(f"{out}: rows of a table cannot lie among the records of {in_dir}")

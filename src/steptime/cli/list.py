@@ -34,8 +34,11 @@ def list_(
     every = read()
     rows = every if only is None else [row for row in every if only.lower() in _names(row)]
     if not rows:
-        raise unknown(topic.removesuffix("s"), only, [str(next(iter(row.values()))) for row in every])
-    kept = [*said, *(["source"] if sources and "source" in rows[0] else [])]
+        raise unknown(
+            topic.removesuffix("s"), only, [str(next(iter(row.values()))) for row in every]
+        )
+    more = sources and "source" in rows[0] and "source" not in said
+    kept = [*said, *(["source"] if more else [])]
     tables = [
         Table(columns(*kept), [shape(row) for row in rows if _apart(row) == title], title or topic)
         for title in ("", APART)
@@ -202,7 +205,7 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, tuple[str, ...]]] = {
     "links": (_links, dict, ("name", "bytes_per_s=rate", "latency_s=latency")),
     "methods": (_methods, lambda row: {**row, "options": list(row["options"])},
                 ("name", "what", "options")),
-    "ops": (_ops, dict, ("kind", "gradient")),
+    "ops": (_ops, dict, ("kind", "gradient", "source")),
     "quantities": (_quantities, dict, ("name", "unit", "meaning")),
     "accelerators": (
         _accelerators,

@@ -74,11 +74,11 @@ class Command(TyperCommand):
 class Commands(TyperGroup):
     """The commands by name, each imported when it is asked for."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's signature
         """Return all names."""
         return registry.names(COMMANDS, "commands")
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # as above
         """Return a command, None for an unknown one."""
         try:
             return _command(cmd_name)

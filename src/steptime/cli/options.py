@@ -42,7 +42,9 @@ Batch = Annotated[Text, option("--batch N", f"{BATCH}.")]
 Batches = Annotated[Text, option("--batch N", f"{BATCH}; with --grid several.")]
 AllowUnknown = Annotated[
     bool,
-    option("--allow-unknown", "Let layers of unknown type in a network's file pass their input on."),
+    option(
+        "--allow-unknown", "Let layers of unknown type in a network's file pass their input on."
+    ),
 ]
 DEVICE = "A device (steptime list devices), FILE.toml or local"
 Device = Annotated[str, option("--device", f"{DEVICE}.")]
@@ -125,7 +127,7 @@ def over_replicas(
     strategy: str | None,
     no_overlap: bool,
 ) -> tuple[Workload, Options]:
-    """Return the workload on its replicas, and `told`, what the backend is told, with their strategy.
+    """Return the workload on its replicas, and what the backend is told with their strategy.
 
     Raises `InputError` for an unknown strategy, and a number that is not the launcher's.
     """

@@ -16,7 +16,7 @@ from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
     from steptime.core.workload import Workload
-    from steptime.energy.power import Run
+    from steptime.predict.power import Run
 
 PARTS = ("forward", "backward", "update")
 
@@ -54,9 +54,7 @@ def predict(
         Text, option("--replicas N,...", "With --grid: replicas, each keeps the batch.")
     ] = None,
     link: Annotated[Text, option("--link LINK", "With --grid: what joins the replicas.")] = None,
-    out: Annotated[
-        Text, option("--out -o FILE", "With --grid: a .csv or .jsonl file.")
-    ] = None,
+    out: Annotated[Text, option("--out -o FILE", "With --grid: a .csv or .jsonl file.")] = None,
 ) -> Answer:
     """Predict how long one step takes on a device."""
     given = options.pairs(option_, "option")
@@ -84,7 +82,7 @@ def predict(
 
 
 def _run(steps: str | None, price: float | None, co2_g: float | None) -> Run | None:
-    from steptime.energy.power import Run
+    from steptime.predict.power import Run
 
     if steps is not None:
         return Run(whole_number(steps, "--steps"), price, co2_g)
@@ -100,8 +98,8 @@ def _predicted(
     """Return the document, and the source of the device's numbers."""
     from steptime import catalog
     from steptime.build import build_step
-    from steptime.energy.power import run_energy, step_energy
     from steptime.predict import cost_model
+    from steptime.predict.power import run_energy, step_energy
     from steptime.predict.prediction import prediction
     from steptime.predict.records import record_method
 

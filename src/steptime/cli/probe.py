@@ -25,9 +25,7 @@ def probe(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     threads: options.Threads = None,
-    budget: Annotated[
-        float, option("--budget S", "Seconds in all.", min=1.0, max=86_400)
-    ] = 20.0,
+    budget: Annotated[float, option("--budget S", "Seconds in all.", min=1.0, max=86_400)] = 20.0,
     collectives: Annotated[
         bool, option("--collectives", "Measure all-reduces among processes: link 'local'.")
     ] = False,

@@ -10,9 +10,7 @@ from steptime.cli.options import argument
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
 
-Sql = Annotated[
-    str, argument("SQL", "A statement over the table 'records', as DuckDB reads it.")
-]
+Sql = Annotated[str, argument("SQL", "A statement over the table 'records', as DuckDB reads it.")]
 
 
 @command(tabular=True)
@@ -23,7 +21,7 @@ def query(sql: Sql, in_dir: options.In) -> Answer:
     """
     from steptime import store
     from steptime.analysis import query as sql_query
-    from steptime.analysis.tables import rows
+    from steptime.analysis.row import rows
 
     found = sql_query.query(rows(store.load(in_dir, note)), sql)
     table = Table(columns(*(found[0] if found else ())), found, units=False)

@@ -76,9 +76,7 @@ def scale(
     ] = None,
     overlap: Annotated[
         bool,
-        option(
-            "--overlap", "Exchange gradients in buckets during the backward pass (not paleo)."
-        ),
+        option("--overlap", "Exchange gradients in buckets during the backward pass (not paleo)."),
     ] = False,
     compression: Annotated[
         str, option("--compression F", "Gradients are exchanged F times smaller.")

@@ -40,9 +40,7 @@ def sweep(
     dry_run: Annotated[
         bool, option("--dry-run", "Show what Slurm would get, and what it would take.")
     ] = False,
-    shard: Annotated[
-        Text, option("--shard I/N", "Only the I-th of N parts, for N hosts.")
-    ] = None,
+    shard: Annotated[Text, option("--shard I/N", "Only the I-th of N parts, for N hosts.")] = None,
 ) -> Answer:
     """Measure and predict what a folder lacks of an experiment file, here or by Slurm."""
     from steptime.core.errors import unknown
@@ -159,9 +157,9 @@ def send(request: Request) -> Answer:
     from steptime.cluster.status import send as send_to_slurm
 
     document = send_to_slurm(request, note)
+    sent = f"{document['submitted']} submitted now in {document['tasks']} tasks"
     notes = [
-        f"{_began(document)}, {document['in_flight']} waiting or running, "
-        f"{document['submitted']} submitted now in {document['tasks']} tasks",
+        f"{_began(document)}, {document['in_flight']} waiting or running, {sent}",
         *(f"! {remark}" for remark in document["remarks"]),
     ]
     if document["unsent"]:

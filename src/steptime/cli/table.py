@@ -10,7 +10,16 @@ from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
 
 BEHIND = ("model", "cause")  # for people; csv and json have all
-IF_DIFFERENT = ("phase", "optimizer", "method", "input", "loaders")
+IF_DIFFERENT = (
+    "phase",
+    "optimizer",
+    "method",
+    "input",
+    "loaders",
+    "prefetch",
+    "threads",
+    "host",
+)
 
 
 @command(tabular=True)

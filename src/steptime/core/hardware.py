@@ -20,7 +20,10 @@ class Device:
     `peak_flop_per_s` holds dense peaks by dtype (also `tf32`); `launch_s` is the time the host
     needs to issue one op; `clock_hz` the clock of its cores; `products` are the names under which
     a driver reports it; `unverified` names the figures that should be checked before they are
-    relied on.
+    relied on. What no method reads yet stands in `details` as the file says it, its numbers with
+    their units in their names; `multiprocessors` (AMD: compute units), `cores`, `l2_bytes` and
+    `process_nm` are taken from there. `only_by_name` keeps figures of one paper out of what others
+    mean by a word such as "k80".
     """
 
     name: str
@@ -37,6 +40,12 @@ class Device:
     unverified: tuple[str, ...] = ()
     note: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
+    multiprocessors: int | None = None
+    cores: int | None = None
+    l2_bytes: float | None = None
+    process_nm: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    only_by_name: bool = False
 
     @property
     def is_own_host(self) -> bool:
@@ -79,9 +88,16 @@ _NUMBERS = {  # key of the file: (field, factor to SI)
     "idle_W": ("idle_w", 1.0),
     "tdp_W": ("peak_w", 1.0),
 }
+_DETAILS = {  # key of [details]: (field, factor to SI, type)
+    "multiprocessors": ("multiprocessors", 1, int),
+    "compute_units": ("multiprocessors", 1, int),
+    "cores": ("cores", 1, int),
+    "l2_MiB": ("l2_bytes", 2.0**20, float),
+    "process_nm": ("process_nm", 1.0, float),
+}
 _TEXTS = ("name", "kind", "source", "note")
 _LISTS = ("products", "unverified")
-_KEYS = (*_TEXTS, *_LISTS, *_NUMBERS, "peak_TFLOP_per_s", "details", "measured")
+_KEYS = (*_TEXTS, *_LISTS, *_NUMBERS, "peak_TFLOP_per_s", "details", "measured", "only_by_name")
 KINDS = ("cpu", "gpu", "tpu", "asic")
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
 
@@ -109,7 +125,28 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
         dtype: _positive(peak, TFLOP, f"peak_TFLOP_per_s.{dtype}", where)
         for dtype, peak in peaks.items()
     }
-    return Device(**values, measured=_table(table, "measured", where))
+    only_by_name = table.get("only_by_name", False)
+    if not isinstance(only_by_name, bool):
+        raise InputError(f"{where}: 'only_by_name' must be true or false")
+    values |= _details(table, where)
+    return Device(**values, measured=_table(table, "measured", where), only_by_name=only_by_name)
+
+
+def _details(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields of a device that its table `details` says, and that table."""
+    details = _table(table, "details", where)
+    values: dict[str, Any] = {"details": details}
+    for key, value in details.items():
+        name, factor, form = _DETAILS.get(key, ("", 1.0, float))
+        if not name:
+            continue
+        number = _positive(value, factor, f"details.{key}", where)
+        if form is int and (number != int(number) or name in values):
+            raise InputError(
+                f"{where}: 'details.{key}' must be one whole number, not {shorten(value)}"
+            )
+        values[name] = form(number)
+    return values
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:

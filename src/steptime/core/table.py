@@ -52,7 +52,7 @@ class Answer:
     by item.
     """
 
-    document: object
+    document: Any
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     before: Sequence[str] = ()

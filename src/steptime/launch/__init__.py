@@ -1,1 +1,1 @@
-"""Launchers: put workloads before a worker, here or in a job, and collect its records."""
+"""Worker processes: put workloads before one, and tell how it died."""

@@ -128,7 +128,7 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
     The name of a device in data/ where its `products` hold it, else `cpu-<model>-<threads>t`, or
     the product of an accelerator.
     """
-    known = catalog.platform_of_product(product)
+    known = catalog.platform_of(product)
     if known:
         return known
     if device == "cpu":

@@ -40,7 +40,7 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
             f"{answer['budget_s']:g} s; give it a larger budget"
         )
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
-    shipped = catalog.platform_of_product(answer["product"])
+    shipped = catalog.platform_of(answer["product"])
     table: dict[str, Any] = {
         "name": f"{platform}-probed" if shipped else platform,
         "kind": answer["kind"],

@@ -154,7 +154,7 @@ class StepModel:
 
 def no_link(workers: int) -> InputError:
     """Give the error of workers that nothing joins."""
-    return InputError(f"{workers} workers need a network: --network LINK (steptime list links)")
+    return InputError(f"{workers} replicas need a link: --link LINK (steptime list links)")
 
 
 def _text(value: object) -> str:

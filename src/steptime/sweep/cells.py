@@ -15,7 +15,6 @@ from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.workload import Workload
 from steptime.count import Count, count, peak_memory_bytes
-from steptime.launch.allocation import Allocation
 from steptime.measure.contract import Options, meaningful, method
 from steptime.models.family import resolve
 from steptime.sweep.experiment import (
@@ -27,6 +26,7 @@ from steptime.sweep.experiment import (
     Sample,
     axes_of,
 )
+from steptime.sweep.resource_request import Allocation
 
 MOST_CELLS = 10_000_000
 SOBOL_POINTS = 1024  # drawn at once; a power of two keeps the sequence balanced

@@ -21,7 +21,6 @@ from steptime.core.ranges import (
     whole_number,
 )
 from steptime.core.workload import OPTIMIZERS, PHASES
-from steptime.launch.allocation import Allocation
 from steptime.measure.contract import (
     BACKENDS,
     INPUTS,
@@ -29,6 +28,7 @@ from steptime.measure.contract import (
     STAGINGS,
     STRATEGIES,
 )
+from steptime.sweep.resource_request import Allocation
 
 
 def _listed(value: object) -> object:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from steptime import catalog
-from steptime.core.errors import InputError
+from steptime.cluster.script import Need
 from steptime.core.hardware import Device
-from steptime.launch.allocation import Allocation
-from steptime.launch.script import Need
 from steptime.sweep.cells import Cell, needed_bytes
+from steptime.sweep.resource_request import Allocation
 
 UNKNOWN = "unknown"
 
 
 def device_of(gpu: str) -> Device | None:
-    """Give the data of a type of GPU; sites have names for GPUs that nobody else has."""
-    try:
-        return catalog.device(gpu) if gpu else None
-    except InputError:
-        return None
+    """Return the data of a type of GPU; sites have names for GPUs that nobody else has."""
+    name = catalog.platform_of(gpu)
+    return catalog.device(name) if name else None
 
 
 def platform_of(gpu: str) -> str:
-    """Give the platform that was asked for, as far as the name of the GPU tells it."""
-    device = device_of(gpu)
-    return device.name if device else gpu or UNKNOWN
+    """Return the platform that was asked for, as far as the name of the GPU tells it."""
+    return catalog.platform_of(gpu) or gpu or UNKNOWN
 
 
 def memory_bytes(allocation: Allocation) -> float | None:

@@ -9,15 +9,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from steptime.cluster import submission as manifest
+from steptime.cluster.resources import UNKNOWN, platform_of
+from steptime.cluster.script import BEGUN, NO_MODULE, READY, RUN_FIRST_FAILED
+from steptime.cluster.slurm import Ended
+from steptime.cluster.submission import Submission, Visit
 from steptime.core.record import Record
 from steptime.launch.local import Death
-from steptime.launch.script import BEGUN, NO_MODULE, READY, RUN_FIRST_FAILED
-from steptime.launch.slurm import Ended
 from steptime.measure.contract import method
-from steptime.sweep import manifest
-from steptime.sweep.manifest import Submission, Visit
 from steptime.sweep.run import How, unmeasured
-from steptime.sweep.site import UNKNOWN, platform_of
 
 FOR_MEMORY = "killed for memory"
 _LOG_BYTES = 50_000  # of the end of what a job printed

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from steptime.core.errors import InputError, shorten, OutsideError
+from steptime.core.errors import InputError, OutsideError, shorten
 from steptime.measure.procfs import number_list
 
 

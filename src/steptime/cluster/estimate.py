@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from steptime.cluster.resources import device_of, memory_bytes
+from steptime.cluster.slurm import DEFAULT_LARGEST
+from steptime.cluster.status import Warn, counts, look, missing
+from steptime.cluster.submission import Job, Visit, compose, job_script
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.record import Quantity
-from steptime.launch.slurm import DEFAULT_LARGEST
 from steptime.sweep.cells import needed_bytes
-from steptime.sweep.cluster import Warn, counts, look, missing
-from steptime.sweep.manifest import Job, Visit, compose, job_script
 from steptime.sweep.predictions import predictions
 from steptime.sweep.run import How, Request
-from steptime.sweep.site import device_of, memory_bytes
 
 START_S = 5.0  # of a worker with its framework, once a task and once a further run of a cell
 LEAST_STEPS = 4  # the first one and three samples

@@ -23,14 +23,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from steptime.cluster.resources import need_of
+from steptime.cluster.script import Need, script
 from steptime.core.errors import InputError
 from steptime.core.workload import workload_from_json, workload_to_json
-from steptime.launch.allocation import Allocation
-from steptime.launch.script import Need, script
 from steptime.measure.contract import Options
 from steptime.sweep.cells import Cell
+from steptime.sweep.resource_request import Allocation
 from steptime.sweep.run import How
-from steptime.sweep.site import need_of
 
 FOLDER = "slurm"
 SUBMITTED = "submitted.jsonl"

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from steptime import store
+from steptime.cluster import slurm
+from steptime.cluster import submission as manifest
+from steptime.cluster.outcome import End, end_of, lost_record, progress_of
+from steptime.cluster.resources import fits
+from steptime.cluster.submission import Submission, Visit, array_name
 from steptime.core.causes import again
 from steptime.core.errors import InputError
 from steptime.core.record import DONE, Record
-from steptime.launch import slurm
-from steptime.sweep import manifest
-from steptime.sweep.lost import End, end_of, lost_record, progress_of
-from steptime.sweep.manifest import Submission, Visit, array_name
 from steptime.sweep.run import Request, predict
-from steptime.sweep.site import fits
 
 WORDS = ("queued", "running", "done", "failed", "unsent")
 Warn = Callable[[str], None]

@@ -1,0 +1,179 @@
+"""Numbers of many command lines, written down and compared: a net under every rebuild.
+
+    python tests/golden/golden.py capture FILE [--whole]   run the cases, write what they print
+    python tests/golden/golden.py compare OLD NEW          what differs by more than 1e-12
+
+A case is a command line that prints JSON. What it prints is kept as a flat table: a path to each
+value; a list of rows becomes, column by column, its sum and a sum weighted by place, so that no
+changed, lost or moved row goes unseen. `--whole` adds every network x phase x type x device x
+method x batch; without it the cases are those that `make test` compares with `golden.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+COMMITTED = HERE / "golden.json"
+COMMANDS = HERE / "commands.txt"
+TOLERANCE = 1e-12
+LONG = 8  # a list of more values is kept as sums
+
+NETWORKS = (
+    "fc cnn rnn rnn:cell=gru rnn:cell=vanilla transformer transformer:kind=encoder alexnet "
+    "alexnet_v2 overfeat nin vgg16 resnet18 resnet50 resnet50_v1 inception_v3 densenet121 "
+    "densenet_cifar squeezenet1_0 squeezenet1_1 mobilenet_v1 mobilenet_v2 deep_mnist bert_base gpt2"
+)
+DTYPES = ("float32", "bfloat16", "float16-mixed")
+DEVICES = ("K40", "TITAN_X", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm5", "tpu-v3")
+METHODS = ("roofline", "analytic", "paleo")
+BATCHES = (1, 4, 32, 256)
+BROAD = "fc rnn transformer:layers=2 alexnet_v2 resnet18 inception_v3 deep_mnist"
+
+Case = tuple[str, ...]
+
+
+def cases(whole: bool) -> Iterator[Case]:
+    """Every case, small ones first."""
+    for words in COMMANDS.read_text(encoding="utf-8").splitlines():
+        yield tuple(words.split())
+    for model, phase in itertools.product(BROAD.split(), ("train", "infer")):
+        yield ("count", model, "--phase", phase, "--batch", "4")
+        for method in METHODS:
+            yield ("predict", model, "--device", "K40", "--method", method, "--phase", phase)
+        for dtype in DTYPES[1:]:
+            yield ("predict", model, "--device", "A100", "--dtype", dtype, "--phase", phase)
+    if whole:
+        yield from _every()
+
+
+def _every() -> Iterator[Case]:
+    phases = ("train", "infer")
+    for model, phase, dtype in itertools.product(NETWORKS.split(), phases, DTYPES):
+        for optimizer in ("sgd", "adam") if phase == "train" else ("sgd",):
+            yield ("count", model, "--phase", phase, "--dtype", dtype, "--optimizer", optimizer)
+        for device, method, batch in itertools.product(DEVICES, METHODS, BATCHES):
+            given = ("--phase", phase, "--dtype", dtype, "--batch", str(batch))
+            yield ("predict", model, "--device", device, "--method", method, *given)
+
+
+RENAMED = {"--link": "--network", "--replicas": "--workers"}  # for trees before the words changed
+
+
+def printed(case: Case) -> tuple[int, str]:
+    """The exit code of a command line and what it prints as JSON."""
+    from steptime.cli.main import run
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run([*case, "--json"])
+        if code == 2 and "no such option" in err.getvalue():
+            out.truncate(out.seek(0))
+            err.truncate(err.seek(0))
+            code = run([*(RENAMED.get(word, word) for word in case), "--json"])
+    return code, out.getvalue() if code == 0 else err.getvalue()
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a JSON document with its path; rows of a list as sums of their columns."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from flat(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        yield f"{path}#", len(value)
+        columns: dict[str, list[Any]] = {}
+        for index, item in enumerate(value):
+            for key, cell in flat(item):
+                columns.setdefault(f"{path}[].{key}", [None] * index).append(cell)
+        for key, cells in columns.items():
+            yield key, condensed(cells)
+    elif isinstance(value, list):
+        yield path, value if len(value) <= LONG else condensed(value)
+    else:
+        yield path, value
+
+
+def condensed(cells: Iterable[Any]) -> Any:
+    """Two sums of numbers, a digest of anything else."""
+    cells = list(cells)
+    if all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells):
+        weighted = (cell * (1 + index % 97) for index, cell in enumerate(cells))
+        return [math.fsum(cells), math.fsum(weighted)]
+    return hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def capture(whole: bool) -> dict[str, Any]:
+    """What every case gives, by its command line."""
+    found: dict[str, Any] = {}
+    for case in cases(whole):
+        code, text = printed(case)
+        values = dict(flat(json.loads(text))) if code == 0 else {"message": text.strip()}
+        found[" ".join(case)] = {"code": code, "values": values}
+    return found
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
+    """Case, path, old value and new one, wherever a value of before is lost or another."""
+    for case, before in old.items():
+        after = new.get(case, {"code": "not run", "values": {}})
+        if before["code"] != after["code"]:
+            yield case, "exit code", before["code"], f"{after['code']} {after['values']}"[:200]
+            continue
+        for path, value in before["values"].items():
+            other = after["values"].get(path, "missing")
+            if not same(value, other):
+                yield case, path, value, other
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values agree to 1e-12."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float | int) and isinstance(other, float | int):
+        return math.isclose(one, other, rel_tol=TOLERANCE)
+    return bool(one == other)
+
+
+def _read(path: str) -> dict[str, Any]:
+    data = Path(path).read_bytes()
+    found: dict[str, Any] = json.loads(gzip.decompress(data) if path.endswith(".gz") else data)
+    return found
+
+
+def _write(path: str, found: dict[str, Any]) -> None:
+    text = json.dumps(found, indent=0, sort_keys=True) + "\n"
+    data = gzip.compress(text.encode()) if path.endswith(".gz") else text.encode()
+    Path(path).write_bytes(data)
+
+
+def main(words: list[str]) -> int:
+    """Do what the command line says."""
+    if words[:1] == ["capture"] and len(words) > 1:
+        _write(words[1], capture("--whole" in words))
+        return 0
+    if words[:1] == ["compare"] and len(words) == 3:
+        found = list(differences(_read(words[1]), _read(words[2])))
+        for case, path, before, after in found[:60]:
+            print(f"{case}: {path}: {before} -> {after}")
+        paths = Counter((case.split()[0], path) for case, path, _, _ in found)
+        for (command, path), count in paths.most_common(40):
+            print(f"{count:6} {command} {path}")
+        print(f"{len(found)} values differ")
+        return 1 if found else 0
+    print(__doc__)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
