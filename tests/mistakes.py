@@ -191,6 +191,7 @@ LINES = [
     ),
     ("list devices a101", "unknown device 'a101'; did you mean 'a10'?"),
     ("list models fcc", "unknown model 'fcc'; did you mean 'fc'?"),
+    ("count fc --stack torch-egaer", "'torch-egaer'; did you mean 'torch-eager'?"),
     ("show", "Missing argument 'NAME'"),
     ("show v10", "unknown name 'v10'; did you mean 'V100'?"),
     ("show absent.toml", "absent.toml: No such file"),

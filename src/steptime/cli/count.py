@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
+from steptime.cli.options import option
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import shown
 
@@ -19,18 +20,22 @@ def count(
     optimizer: options.Optimizer = "sgd",
     allow_unknown: options.AllowUnknown = False,
     by_op: options.ByOp = False,
+    stack: Annotated[
+        str, option("--stack NAME", "What runs it: torch-eager, torch-compile, or a file.")
+    ] = "torch-eager",
 ) -> Answer:
     """Count FLOP, bytes, parameters and peak memory of one step.
 
     A multiply-add is 2 FLOP.
     """
+    from steptime import catalog
     from steptime.build import build_step
     from steptime.count import count as count_graph
     from steptime.ops import OPS
 
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     graph = build_step(workload)
-    found = count_graph(graph)
+    found = count_graph(graph, catalog.stack(stack))
     ops: list[dict[str, Any]] = [
         {
             "name": op.name,
@@ -52,6 +57,10 @@ def count(
         "parameters": found.parameters,
         "flop": found.flop,
         "traffic_bytes": found.traffic_bytes,
+        "stack": stack,
+        "executed_flop": round(found.executed_flop),
+        "executed_traffic_bytes": round(found.executed_traffic_bytes),
+        "kernels": found.kernels,
         "activation_bytes": found.activation_bytes,
         "peak_memory_bytes": found.peak_memory_bytes,
         "unmodelled": list(graph.unmodelled),
@@ -76,6 +85,11 @@ def _totals(document: dict[str, Any]) -> Table:
             ("parameters", said["parameters"]),
             ("work", f"{said['flop']} (a multiply-add is 2)"),
             ("traffic", f"{said['traffic_bytes']} (every op's inputs and outputs)"),
+            (
+                "executed",
+                f"{said['executed_traffic_bytes']} in {document['kernels']:,} kernels "
+                f"({said['stack']})",
+            ),
             ("intensity", shown("flop_per_byte", flop / traffic if traffic else None)),
             ("activations", said["activation_bytes"]),
             ("peak memory", options.memory_shown(document)),

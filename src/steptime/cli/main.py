@@ -53,6 +53,7 @@ RENAMED = {"--network": "--link", "--workers": "--replicas"}
 MEANT = {"--gpu": "--device", "--hardware": "--device", "--cpu": "--device", "--gpus": "--replicas"}
 """What people type for options that are called otherwise."""
 
+HELP = {"help_option_names": ["-h", "--help"]}
 INTERRUPTED = 130  # what Typer gives after Ctrl-C
 LONGEST_WORD = 300  # characters; a path may be so long in a message
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
@@ -89,7 +90,8 @@ class Commands(TyperGroup):
 @functools.cache
 def _command(name: str) -> Any:
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    one.command(name, cls=Command)(registry.resolve(COMMANDS, "commands", "command", name))
+    function = registry.resolve(COMMANDS, "commands", "command", name)
+    one.command(name, cls=Command, context_settings=HELP)(function)
     return typer.main.get_command(one)
 
 
@@ -97,7 +99,7 @@ app = typer.Typer(
     name="steptime",
     cls=Commands,
     help="How long does a step take, how long would it take on other hardware, and why?",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
