@@ -155,7 +155,7 @@ def test_numbers_of_a_list() -> None:
         ("1..", "is not a range"),
         ("1,,2", "must be a whole number"),
     ):
-        with pytest.raises(InputError, match=f"--workers: .*{message}"):
+        with pytest.raises(InputError, match=f"--replicas: .*{message}"):
             numbers(wrong)
 
 

@@ -214,7 +214,7 @@ def test_a_measurement_stands_beside_the_prediction_of_its_strategy() -> None:
 
 EXPERIMENT = """
 name = "replicas"
-backend = "numpy"
+backend = "null"
 threads = 1
 budget_s = 0.01
 replicas = [1, 2]
@@ -280,7 +280,7 @@ def test_a_probe_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
         ("--collectives --processes 1", "--processes: must be at least 2, not 1"),
         ("--collectives --processes two", "--processes: must be a whole number, not 'two'"),
         ("--collectives --processes 9999 --threads 1", "9999 processes x 1 threads need 9999 CPUs"),
-        ("--collectives --backend numpy", "--collectives: numpy runs on one device"),
+        ("--collectives --backend null", "--collectives: null runs on one device"),
     ],
 )
 def test_wrong_use_is_one_line(

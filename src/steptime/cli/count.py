@@ -76,6 +76,7 @@ def count(
 
 def _totals(document: dict[str, Any]) -> Table:
     flop, traffic = document["flop"], document["traffic_bytes"]
+    launched = f"{document['kernels']:,} kernels ({document['stack']})"
     said = {key: shown(key, value) for key, value in document.items() if key != "ops"}
     title = f"{said['model']}, batch {said['batch']}, {said['phase']}, {said['dtype']}"
     return facts(
@@ -85,11 +86,7 @@ def _totals(document: dict[str, Any]) -> Table:
             ("parameters", said["parameters"]),
             ("work", f"{said['flop']} (a multiply-add is 2)"),
             ("traffic", f"{said['traffic_bytes']} (every op's inputs and outputs)"),
-            (
-                "executed",
-                f"{said['executed_traffic_bytes']} in {document['kernels']:,} kernels "
-                f"({said['stack']})",
-            ),
+            ("executed", f"{said['executed_traffic_bytes']} in {launched}"),
             ("intensity", shown("flop_per_byte", flop / traffic if traffic else None)),
             ("activations", said["activation_bytes"]),
             ("peak memory", options.memory_shown(document)),

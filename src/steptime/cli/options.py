@@ -87,7 +87,7 @@ Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
 Picture = option("--out -o FILE", "A .png, .svg, .pdf or .html file.")
-Backend = Annotated[str, option("--backend", "torch or numpy.")]
+Backend = Annotated[str, option("--backend", "torch, or one that a package adds.")]
 Place = Annotated[str, option("--device", "Where to run: cpu, cuda[:n] or mps.")]
 Threads = Annotated[Text, option("--threads K", "CPU threads. Default: all cores.")]
 Visits = Annotated[int | None, option("--runs", "Fresh processes.", min=1, max=MOST_VISITS)]
@@ -159,10 +159,9 @@ def options_of(
 
 def check_backend(backend: str) -> None:
     """Raise `InputError` for an unknown backend."""
-    from steptime.measure.contract import BACKENDS
+    from steptime.measure import registry
 
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
+    registry.backend(backend)
 
 
 def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
