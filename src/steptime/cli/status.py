@@ -33,6 +33,10 @@ def status(folder: Where) -> Answer:
     check_submitted(folder)
     document = cluster.status(folder, note)
     counts = ", ".join(f"{document[word]} {word}" for word in cluster.WORDS if document[word])
+    older = []
+    if document["older"]:
+        said = f"{document['older']} more are of the experiment as it was before"
+        older.append(f"! {said}; they are not counted")
     failed = [{**row, "note": _short(row["note"])} for row in document["unsuccessful"]]
     jobs = Table(
         columns("job", "state", "text=why or where", "cells_left=cells left"),
@@ -48,7 +52,7 @@ def status(folder: Where) -> Answer:
     return Answer(
         document,
         [table for table in (jobs, cells) if table.rows],
-        before=[f"{folder}: {document['cells']} cells: {counts or 'none'}"],
+        before=[f"{folder}: {document['cells']} cells: {counts or 'none'}", *older],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -154,7 +154,7 @@ def _began(document: Mapping[str, Any]) -> str:
 
 def send(request: Request) -> Answer:
     """Send what a folder lacks to Slurm."""
-    from steptime.cluster.status import send as send_to_slurm
+    from steptime.cluster.submit import send as send_to_slurm
 
     document = send_to_slurm(request, note)
     sent = f"{document['submitted']} submitted now in {document['tasks']} tasks"
@@ -174,15 +174,27 @@ def send(request: Request) -> Answer:
 LAUNCHERS: dict[str, Callable[[Request], Answer]] = {"local": run_here, "slurm": send}
 
 
+ALWAYS = {"id": "cell", "model": "network", "batch": "batch", "replicas": "replicas", "gpu": "gpu",
+          "staging": "staging"}  # fmt: skip
+"""Columns of a preview with their headings; others only where they differ."""
+
+
+def _differs(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return len({str(row[name]) for row in rows}) > 1
+
+
 def _preview(request: Request) -> Answer:
     """Return what would be sent: the first cells, the jobs, the scripts."""
     from steptime.cluster.estimate import preview
 
     document = preview(request, note)
-    visits = [{**visit, "gpu": visit["gpu"] or None} for visit in document["visits"]]
-    heads = {"id": "cell", "model": "network"}
+    visits = [
+        {key: None if value == "" else value for key, value in visit.items()}
+        for visit in document["visits"]
+    ]
+    shown = [key for key in visits[0] if key in ALWAYS or _differs(visits, key)] if visits else []
     cells = Table(
-        [Column(key, heads.get(key, key)) for key in (visits[0] if visits else heads)],
+        [Column(key, ALWAYS.get(key, key)) for key in shown or ALWAYS],
         visits,
         "would be submitted",
         most=MOST_SHOWN,
@@ -204,7 +216,7 @@ def _preview(request: Request) -> Answer:
     )  # fmt: skip
     too_large = [
         f"! will not fit: {cell['model']}, batch {cell['batch']}: needs "
-        f"{size(cell['needs_bytes'])}, {cell['gpu'] or 'a node'} has {size(cell['has_bytes'])}"
+        f"{size(cell['needs_bytes'])}, {cell['of']} has {size(cell['has_bytes'])}"
         for cell in document["not_fitting"]
     ]
     waiting = f"{document['in_flight']} waiting or running; nothing is submitted"
