@@ -106,9 +106,10 @@ def scale(
         Text, option("--samples N", "Examples of an epoch: shows time and cost.")
     ] = None,
     epochs: Annotated[Text, option("--epochs E", "Epochs of a training. Default 1.")] = None,
-    price: Annotated[
+    price: Annotated[Text, option("--price P", "Price of a device for an hour.")] = None,
+    billing: Annotated[
         Text,
-        option("--price P", "Price of a device for an hour; a started hour costs a full one."),
+        option("--billing second|hour", "What is paid: every second (default), or started hour."),
     ] = None,
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
@@ -127,7 +128,7 @@ def scale(
         raise unknown("--parallel", parallel, PARALLEL)
     if scaling not in SCALINGS:
         raise unknown("--scaling", scaling, SCALINGS)
-    training = _training(samples, epochs, price)
+    training = _training(samples, epochs, price, billing)
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
     shape = {
         "--inside": inside,
@@ -263,18 +264,26 @@ def _of_fabric(model: StepModel) -> dict[str, Any]:
     }
 
 
-def _training(samples: str | None, epochs: str | None, price: str | None) -> Training | None:
-    from steptime.predict.training_cost import Training
+def _training(
+    samples: str | None, epochs: str | None, price: str | None, billing: str | None
+) -> Training | None:
+    from steptime.predict.training_cost import BILLINGS, Training
 
     if samples is None:
         for name, value in (("--epochs", epochs), ("--price", price)):
             if value is not None:
                 raise InputError(f"{name} needs --samples N, the examples of an epoch")
+    if price is None and billing is not None:
+        raise InputError("--billing needs --price P")
+    if billing is not None and billing not in BILLINGS:
+        raise unknown("--billing", billing, BILLINGS)
+    if samples is None:
         return None
     return Training(
         whole_number(samples, "--samples"),
         1.0 if epochs is None else _number(epochs, "--epochs"),
         None if price is None else _number(price, "--price"),
+        billing or BILLINGS[0],
     )
 
 
@@ -409,6 +418,7 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
     if training is not None:
         number, price = training["epochs"], training["price"]
         epochs = f"{number:g} epoch" + ("" if number == 1 else "s")
-        costs = "" if price is None else f"; a device costs {price:g} for each started hour"
+        each = f"{price:g} an hour, paid by the {training['billing']}" if price is not None else ""
+        costs = f"; a device costs {each}" if each else ""
         lines.append(f"training: {epochs} of {training['samples']:,} examples{costs}")
     return lines
