@@ -1,7 +1,8 @@
 """A backend without a framework: it holds the memory of a network, and its clock is made up.
 
 A step takes 1 ms and 1 ns for each element of the weights, by the device's own clock, always. It
-runs every kind and adds nothing up, once the file NULL_GATE, if there is one, is gone; it is a package of its own, found by its entry point.
+runs every kind and adds nothing up. Steps wait while there is a file NULL_GATE. It is a package of
+its own, found by its entry point.
 """
 
 import os
