@@ -149,7 +149,7 @@ def test_what_the_controller_notices_only_when_it_looks(slurm: SlurmCluster) -> 
     assert (fields["Reason"], fields["ExitCode"]) == ("TimeLimit", "0:15")
     assert "DUE TO TIME LIMIT ***" in slurm.output(late)
     slurm.wait_state(warned, "COMPLETED", limit_s=5)
-    assert slurm.output(warned).endswith("warned\n")
+    assert "warned\n" in slurm.output(warned)
 
 
 def test_jobs_of_a_dead_node_run_again_elsewhere_or_fail(slurm: SlurmCluster) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from steptime.cluster.resources import UNKNOWN, platform_of
 from steptime.cluster.scheduler import FOR_MEMORY, JobExit, scheduler_of
 from steptime.cluster.script import BEGUN, NO_MODULE, READY, RUN_FIRST_FAILED
-from steptime.cluster.submission import Submission, Trial, begun, progress_of
+from steptime.cluster.submission import Submission, Trial
 from steptime.core.record import Record
 from steptime.launch.local import Death
 from steptime.measure.contract import method
@@ -92,13 +92,13 @@ def outcome_of(submission: Submission, task: int, ended: JobExit | None) -> Task
     a scheduler may forget such a task at once.
     """
     printed = outputs(submission, task)
-    lines = progress_of(submission, task)
+    began = submission.begun(task)
     said = cause_of_output(printed[-1], submission.scheduler) if printed else ""
     by_state = ended.cause if ended else ""
     if by_state == "crashed" and printed and READY not in printed[-1]:
         by_state = BAD_SCRIPT  # what comes before the first cell ended the script
-    never = "" if printed or lines else NEVER_BEGAN
-    return TaskOutcome(said or by_state or never or VANISHED, ended, tuple(begun(lines)))
+    never = "" if printed or task in submission.restarts else NEVER_BEGAN
+    return TaskOutcome(said or by_state or never or VANISHED, ended, tuple(began))
 
 
 def failure_record(trial: Trial, how: How, failure: Death) -> Record:

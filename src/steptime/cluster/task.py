@@ -54,7 +54,7 @@ class Start:
     @property
     def progress(self) -> Path:
         """The file that tells what it began."""
-        return self.submission.progress(self.task.number, self.placement.restarts)
+        return self.submission.progress_file(self.task.number, self.placement.restarts)
 
     def told(self, record: Record, trial: Trial, facts: Mapping[str, str]) -> Record:
         """Return the record with what it is found by later: its cell, submission and job."""
@@ -147,7 +147,7 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
     in_flight: list[str] = []
     before: list[dict[str, Any]] = []
     for earlier in range(start.placement.restarts):
-        before = files.read_lines(submission.progress(start.task.number, earlier))
+        before = submission.progress(start.task.number, earlier)
         in_flight = files.begun(before)[-1:]
         deaths += in_flight
     rest = []
