@@ -7,24 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.build import build_step, make_workload, read_model
+from steptime.build import make_workload, read_model
 from steptime.cli.main import run
-from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
-from steptime.predict import cost_model
 from steptime.predict.split import Cut, cuts
+from steptime.predict.step_model import StepModel
 
 PHONE = Device("phone", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
 SERVER = Device("server", "gpu", {"float32": 4e9}, 4e9, "made up for this test")
 LINK = Link("wifi", 1e-3, 1e6, "made up for this test")
 
 
-def network(text: str, batch: int = 1) -> Graph:
-    return build_step(make_workload(read_model(text), batch, phase="infer"))
-
-
 def found(text: str, link: Link = LINK, name: str = "analytic") -> list[Cut]:
-    return cuts(network(text), "float32", (PHONE, SERVER), link, cost_model(name), {})
+    workload = make_workload(read_model(text), 1, phase="infer")
+    here = StepModel(workload, PHONE, method=name)
+    return cuts(here, here.on(SERVER), link)
 
 
 def test_a_chain_by_hand() -> None:

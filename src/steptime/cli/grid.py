@@ -17,7 +17,7 @@ from steptime.core.units import seconds, size
 
 if TYPE_CHECKING:
     from steptime.core.hardware import Device, Link
-    from steptime.predict.study import Cell
+    from steptime.predict.grid import Cell
 
 MOST_CELLS = 10_000_000
 SHOWN_ROWS = 40
@@ -102,13 +102,13 @@ def _checked(names: list[str], where: str) -> list[str]:
 def show(found: Axes, out: str | None, as_json: bool) -> None:
     """Predict every cell and write them: to a file, as JSON, or as a table."""
     from steptime.plots.files import check_folder, write_whole
-    from steptime.predict.study import study
+    from steptime.predict.grid import grid
 
     if out is not None:
         if Path(out).suffix not in FORMATS:
             raise unknown("table format", Path(out).suffix or out, FORMATS, shorten(out))
         check_folder(Path(out))
-    cells = study(
+    cells = grid(
         [_maker(name, found.how) for name in found.models],
         found.devices,
         found.batches,
@@ -189,10 +189,10 @@ def _table(cells: Sequence[Cell], found: Axes) -> None:
                 cell.device,
                 cell.batch,
                 cell.workers,
-                seconds(cell.step_s),
-                seconds(cell.comm_s),
+                None if cell.step_s is None else seconds(cell.step_s),
+                cell.note if cell.comm_s is None else seconds(cell.comm_s),
                 f"{cell.samples_per_s:.4g}" if cell.samples_per_s else None,
-                size(cell.peak_memory_bytes) + ("" if cell.status == "ok" else " - too much"),
+                size(cell.peak_memory_bytes) + ("" if cell.status != "oom" else " - too much"),
             )
             for cell in shown
         ],

@@ -32,16 +32,15 @@ def split(
     One inference: the ops before the cut, the tensors over the link, the ops after it.
     """
     from steptime import catalog
-    from steptime.build import build_step
-    from steptime.predict import cost_model
     from steptime.predict.split import cuts
+    from steptime.predict.step_model import StepModel
 
     workload = options.workload_of(model, batch, dtype, "infer", "sgd", allow_unknown)
     devices = (catalog.device(device), catalog.device(server))
     link = catalog.link(network)
     given = options.pairs(option, "option")
-    graph = build_step(workload)
-    found = cuts(graph, dtype, devices, link, cost_model(method), given)
+    here = StepModel(workload, devices[0], method=method, options=given)
+    found = cuts(here, here.on(devices[1]), link)
     best = min(range(len(found)), key=lambda i: found[i].total_s)
     rows: list[dict[str, Any]] = [{**asdict(cut), "total_s": cut.total_s} for cut in found]
     note = "" if link.latency_s is not None else f"{link.name}: its latency is unknown, left out"
@@ -60,7 +59,7 @@ def split(
                 "all_on_device": rows[-1],
                 "cuts": rows,
                 "note": note,
-                "unmodelled": list(graph.unmodelled),
+                "unmodelled": list(here.graph().unmodelled),
             }
         )
         return
@@ -84,7 +83,7 @@ def split(
     )
     if note:
         output.note(f"note: {note}")
-    output.unmodelled(graph.unmodelled)
+    output.unmodelled(here.graph().unmodelled)
 
 
 def _named(i: int, rows: list[dict[str, Any]]) -> str:
