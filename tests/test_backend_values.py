@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reference.backend import execute, initial_values
 from steptime.build import build, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.layers.dense import classify, mean_loss
-from steptime.measure.backends.numpy_backend import execute, initial_values
 from steptime.ops import OPS
 from steptime.ops.builder import Builder
 from steptime.ops.loss import IGNORED_LABEL

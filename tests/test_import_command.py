@@ -16,7 +16,7 @@ import synthetic
 from psc_log_text import psc_log
 from steptime import store
 from steptime.analysis.devices_table import COLUMNS, device_bars, device_rows
-from steptime.analysis.tables import summarize
+from steptime.analysis.row import summarize
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record
@@ -96,12 +96,12 @@ def test_forms_of_the_table(logs: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["import", str(logs), "--out", out]) == 0
     capsys.readouterr()
     rows = _json(capsys, "table", out, "--format", "json")
-    assert [row["status"] for row in rows] == ["ok", "failed", "ok"]
+    assert [row["status"] for row in rows] == ["ok", "ok", "failed"]
     assert list(rows[0]) == list(COLUMNS)
     assert run(["table", out, "--format", "csv"]) == 0
     read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert list(read[0]) == list(COLUMNS)
-    assert [row["mean_speed"] for row in read] == ["5000.0", "", "5000.0"]
+    assert [row["mean_speed"] for row in read] == ["5000.0", "5000.0", ""]
     assert read[0]["staged_from"] == "$LOCAL"
     for form, start in (("markdown", "| mean_speed | "), ("text", " mean_speed")):
         assert run(["table", out, "--format", form]) == 0
@@ -154,6 +154,15 @@ def test_a_sweep_of_devices_has_its_columns() -> None:
     four = next(row for row in rows if row["num_gpu"] == 4)
     assert four["global_batch"] == 256
     assert four["mean_speed"] == pytest.approx(256 / four["Mean_Time_Per_Step"])
+
+
+def test_rows_stand_by_number_of_devices_and_staging_however_they_were_recorded() -> None:
+    records = _sweep_of_devices()
+    places = [(number, staged) for number in (1, 2, 4) for staged in ("$LOCAL", "$SCRATCH")]
+    for mixed in (records, records[::-1], records[1::2] + records[::2]):
+        rows = device_rows(mixed)
+        assert [(row["num_gpu"], row["staged_from"]) for row in rows[::2]] == places
+    assert rows[0]["prefetch"] is None
 
 
 def test_bars_show_every_run() -> None:

@@ -89,7 +89,7 @@ def test_the_link_file_says_where_it_is_from() -> None:
         "measured by steptime probe --collectives on 2026-11-21 on a, b with torch 2.13.0 (gloo), "
         "2 processes of 1 threads"
     )
-    assert table["note"].endswith("off by 0% in the median, by +0% at 1.024 kB")
+    assert table["note"].endswith("median error 0%, +0% at 1.024 kB")
     assert table["measured"]["bytes"] == list(SIZES_BYTES)
     assert table["measured"]["rounds"] == 3
     found = catalog.link("LOCAL")
@@ -214,7 +214,7 @@ def test_a_measurement_stands_beside_the_prediction_of_its_strategy() -> None:
 
 EXPERIMENT = """
 name = "replicas"
-backend = "numpy"
+backend = "null"
 threads = 1
 budget_s = 0.01
 replicas = [1, 2]
@@ -280,7 +280,7 @@ def test_a_probe_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
         ("--collectives --processes 1", "--processes: must be at least 2, not 1"),
         ("--collectives --processes two", "--processes: must be a whole number, not 'two'"),
         ("--collectives --processes 9999 --threads 1", "9999 processes x 1 threads need 9999 CPUs"),
-        ("--collectives --backend numpy", "--collectives: numpy runs on one device"),
+        ("--collectives --backend null", "--collectives: null runs on one device"),
     ],
 )
 def test_wrong_use_is_one_line(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import machine_tree
 from steptime.core.errors import InputError
 from steptime.measure import cpus, doctor, machine
 from steptime.measure.procfs import number_list
@@ -18,51 +19,72 @@ from steptime.measure.procfs import number_list
 MEGA = 1 << 20
 
 
-def write_tree(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    return root
+SYSTEM = machine_tree.CPUS
 
 
 @pytest.fixture
 def epyc(tmp_path: Path) -> Path:
-    """Give two sockets of two cores of two threads, CPUs 0-3 first threads, 4-7 second ones.
+    """Two sockets of two cores of two threads, CPUs 0-3 first threads, 4-7 second ones.
 
     The process may use CPUs 1-7; its group (version 2) has 2.5 CPUs and 3 GiB, 1 GiB of it used.
     """
-    files = {
+    changes = {
         "proc/cpuinfo": "processor : 0\nmodel name : AMD EPYC 9R14\nflags : fpu hypervisor",
         "proc/self/status": "Name:\tpython\nCpus_allowed_list:\t1-7\nVmRSS:\t100 kB",
         "proc/self/cgroup": "0::/jobs/seven",
         "proc/meminfo": "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 4194304 kB",
-        "sys/devices/system/cpu/online": "0-7",
+        f"{SYSTEM}/online": "0-7",
         "sys/fs/cgroup/jobs/cpu.max": "250000 100000",
         "sys/fs/cgroup/jobs/seven/cpu.max": "max 100000",
         "sys/fs/cgroup/jobs/seven/memory.max": str(3 << 30),
         "sys/fs/cgroup/jobs/seven/memory.current": str(1 << 30),
     }
     for cpu in range(8):
-        folder = f"sys/devices/system/cpu/cpu{cpu}"
+        folder = f"{SYSTEM}/cpu{cpu}"
         core, package = cpu % 4, cpu % 4 // 2
-        files[f"{folder}/topology/thread_siblings_list"] = f"{core},{core + 4}"
-        files[f"{folder}/topology/physical_package_id"] = str(package)
-        near, far = (
-            f"{core},{core + 4}",
-            f"{2 * package}-{2 * package + 1}," + (f"{2 * package + 4}-{2 * package + 5}"),
-        )
+        core_cpus = f"{core},{core + 4}"
+        first = 2 * package
+        package_cpus = f"{first}-{first + 1},{first + 4}-{first + 5}"
+        changes[f"{folder}/topology/thread_siblings_list"] = core_cpus
+        changes[f"{folder}/topology/physical_package_id"] = str(package)
         for index, (level, kind, size, shared) in enumerate(
-            ((1, "Data", "32K", near), (2, "Unified", "1024K", near), (3, "Unified", "32M", far))
+            (
+                (1, "Data", "32K", core_cpus),
+                (1, "Instruction", "32K", core_cpus),
+                (2, "Unified", "1024K", core_cpus),
+                (3, "Unified", "32M", package_cpus),
+            )
         ):
-            for name, text in (
-                ("level", str(level)),
-                ("type", kind),
-                ("size", size),
-                ("shared_number_list", shared),
-            ):
-                files[f"{folder}/cache/index{index}/{name}"] = text
-    return write_tree(tmp_path / "epyc", files)
+            cache = f"{folder}/cache/index{index}"
+            changes[f"{cache}/level"] = str(level)
+            changes[f"{cache}/type"] = kind
+            changes[f"{cache}/size"] = size
+            changes[f"{cache}/shared_cpu_list"] = shared
+    files = machine_tree.captured("amd-epyc-2cpu")
+    return machine_tree.write(tmp_path / "epyc", machine_tree.changed(files, changes))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A captured machine as it was: 2 CPUs, an L2 for each and one L3 of 32 MiB for both."""
+    return machine_tree.write(tmp_path / "small", machine_tree.captured("amd-epyc-2cpu"))
+
+
+def test_a_cache_that_cpus_share_is_counted_once(small: Path) -> None:
+    assert cpus.caches(small) == (
+        cpus.Cache(1, "data", 48 << 10, 1),
+        cpus.Cache(1, "instruction", 32 << 10, 1),
+        cpus.Cache(2, "unified", MEGA, 1),
+        cpus.Cache(3, "unified", 32 * MEGA, 2),
+    )
+    assert cpus.last_cache_bytes((0, 1), small) == 32 * MEGA
+    assert cpus.cores(small).physical == 2
+
+
+def test_a_fake_tree_has_no_file_that_no_kernel_has() -> None:
+    files = machine_tree.captured("amd-epyc-2cpu")
+    with pytest.raises(KeyError, match="shared_number_list"):
+        machine_tree.changed(files, {f"{SYSTEM}/cpu3/cache/index3/shared_number_list": "0-1"})
 
 
 def test_cores_are_those_behind_the_allowed_cpus(epyc: Path) -> None:
@@ -77,6 +99,7 @@ def test_cores_are_those_behind_the_allowed_cpus(epyc: Path) -> None:
 def test_caches_and_who_shares_them(epyc: Path) -> None:
     assert cpus.caches(epyc) == (
         cpus.Cache(1, "data", 32 << 10, 2),
+        cpus.Cache(1, "instruction", 32 << 10, 2),
         cpus.Cache(2, "unified", MEGA, 2),
         cpus.Cache(3, "unified", 32 * MEGA, 4),
     )
@@ -93,7 +116,7 @@ def test_memory_is_what_the_group_leaves(epyc: Path) -> None:
 
 
 def test_control_groups_of_version_1(tmp_path: Path) -> None:
-    root = write_tree(
+    root = machine_tree.write(
         tmp_path,
         {
             "proc/self/cgroup": "4:memory:/box\n2:cpu,cpuacct:/box",
@@ -156,7 +179,7 @@ def test_an_empty_tree_gives_unknowns_with_a_reason(tmp_path: Path) -> None:
 
 def test_a_hidden_model_is_told_apart_by_its_numbers(tmp_path: Path) -> None:
     lines = "cpu family : 6\nmodel : 143\nmodel name : Intel(R) Xeon(R) Processor\nstepping : 8"
-    root = write_tree(tmp_path, {"proc/cpuinfo": lines})
+    root = machine_tree.write(tmp_path, {"proc/cpuinfo": lines})
     assert machine.cpu_model(root) == "Intel(R) Xeon(R) Processor f6m143s8"
 
 
@@ -251,7 +274,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
 
 
 def test_doctor_finds_energy_counters_that_may_be_read(tmp_path: Path) -> None:
-    root = write_tree(tmp_path, {"sys/class/powercap/intel-rapl:0/energy_uj": "123"})
+    root = machine_tree.write(tmp_path, {"sys/class/powercap/intel-rapl:0/energy_uj": "123"})
     assert doctor.meters(root)["rapl"] is None
     assert doctor.meters(root)["perf"] is not None
 

@@ -79,7 +79,7 @@ def test_storage_fits_the_shapes(kind: str) -> None:
     row = OPS[kind]
     specs, made = row.example.specs, outputs_of(kind, row.example.specs, frozen(row.example.attrs))
     if row.storage == "view":
-        assert made[0].size_bytes == specs[0].size_bytes
+        assert (made[0].size_bytes == specs[0].size_bytes) == (kind != "slice")  # a part of it
         assert cost_of(kind, specs, frozen(row.example.attrs), made)[0] == 0
     if row.storage == "in_place":
         assert made == specs[: len(made)]

@@ -109,6 +109,42 @@ def test_two_folders_pair_equal_options_and_say_what_differs() -> None:
     assert len(two_folders(a[:1], [newer]).pairs) == 1
 
 
+def test_the_ratio_is_that_of_the_times_beside_it_and_its_interval_holds_it() -> None:
+    # half of A's samples, those after a slow start, are fast: the steady step is not the median
+    a = [2.4 - i * 1e-4 for i in range(11)] + [1.4 + i * 1e-4 for i in range(9)]
+    b = [2.39 + (i % 5) * 1e-4 for i in range(20)]
+    (pair,) = two_folders([a_measurement(*a)], [a_measurement(*b)]).pairs
+    assert pair["a"]["value"] == pytest.approx((2.399 + 2.3991) / 2)  # nine are smaller
+    assert pair["ratio"] == pair["b"]["value"] / pair["a"]["value"]
+    assert pair["ratio"] < 1
+    assert pair["ratio_low"] <= pair["ratio"] <= pair["ratio_high"]
+    assert pair["verdict"] != "slower"
+
+
+def test_rows_of_one_network_are_told_apart_by_whatever_differs() -> None:
+    torch = synthetic.TORCH
+    ways = [
+        {"gpu": gpu, "input": "dataset", "staging": staging, "threads": 2}
+        for gpu in ("p100", "v100")
+        for staging in ("shared", "local")
+    ]
+    records = [
+        a_measurement(0.2, 0.2, method=replace(torch, options=way), env={"host": f"node{i}"})
+        for i, way in enumerate(ways)
+    ]
+    assert [row["name"] for row in results([a_prediction(0.1), *records])] == [
+        "fc batch 64, p100, shared",
+        "fc batch 64, p100, local",
+        "fc batch 64, v100, shared",
+        "fc batch 64, v100, local",
+    ]
+    found = predicted_and_measured([a_prediction(0.1), *records])
+    assert len({pair["name"] for pair in found.pairs}) == 4
+    assert [row["host"] for row in results(records)] == ["node0", "node1", "node2", "node3"]
+    here = a_measurement(0.2, env={"host": "a"}), a_measurement(0.2, env={"host": "b"})
+    assert [row["host"] for row in results(here)] == ["a, b"]  # one method: one row
+
+
 def test_two_platforms_pair_like_with_like() -> None:
     here = synthetic.PLATFORM
     records = [a_prediction(0.1), a_measurement(0.2, 0.2, 0.2)]

@@ -11,7 +11,7 @@ import pytest
 
 import synthetic
 from steptime.analysis.query import export, query
-from steptime.analysis.tables import COLUMNS, rows, short_names
+from steptime.analysis.row import COLUMNS, rows, short_names
 from steptime.core.errors import InputError
 from steptime.core.record import Quantity
 from steptime.core.workload import Plan, Workload
@@ -55,6 +55,19 @@ def test_numbers_of_a_prediction_and_of_a_failure() -> None:
     oom = next(row for row in ROWS if row["status"] == "oom")
     assert oom["step_s"] is None
     assert oom["cause"] == "killed"
+
+
+def test_how_a_step_ran_has_columns() -> None:
+    record = synthetic.measured(synthetic.workloads()[0])
+    files = {"threads": 2, "gpu": "p100", "input": "dataset", "loaders": 3, "prefetch": 4}
+    names = ("host", "threads", "gpu", "input", "staging", "loaders", "prefetch")
+    found = rows([record, replace(record, method=replace(record.method, options=files))])
+    assert [found[0][name] for name in names] == [
+        "test-host", 2, None, "device", None, None, None,
+    ]  # fmt: skip
+    assert [found[1][name] for name in names] == [
+        "test-host", 2, "p100", "dataset", "shared", 3, 4,
+    ]  # fmt: skip
 
 
 def test_a_hyperparameter_whose_name_is_taken_gets_a_prefix_whatever_its_case() -> None:

@@ -193,7 +193,7 @@ def test_the_headline_by_hand() -> None:
         ),
         # 1/2 and 7/8 off
         (
-            "Predictions are off by 69% in the median; 50% of the 2 lie within a factor of 2. "
+            "Predictions have a median error of 69%; 50% of the 2 lie within a factor of 2. "
             "Farthest: b, which takes 8 times the predicted time."
         ),
         "2 of 4 networks measured; a step takes 100 ms to 300 ms.",

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steptime.analysis.statistics import estimate, summarize_steps
-from steptime.analysis.student import two_sided_p, two_sided_t
+from steptime.analysis.statistics import (
+    estimate,
+    summarize_steps,
+    two_sided_p,
+    two_sided_t,
+)
 from steptime.analysis.verdict import (
     Comparison,
     compare_runs,

@@ -70,7 +70,15 @@ def test_at_least_three_samples_even_over_the_budget():
     samples = sampled(machine, budget_s=3.0)
     assert samples.step_s == (5.0, 5.0, 5.0)
     assert samples.few_samples
-    assert machine.steps == 1 + 1 + 3  # first, one that fills a sample, three samples
+    assert machine.steps == 1 + 3  # the first, and three samples: none is spent on warm-up
+    assert samples.warmup_s == ()
+
+
+def test_how_long_the_rest_may_take_is_told_after_the_first_step():
+    told = []
+    sampled(FakeMachine(5.0), budget_s=3.0, started=lambda *found: told.append(found))
+    sampled(FakeMachine(0.1), budget_s=3.0, started=lambda *found: told.append(found))
+    assert told == [(5.0, 15.0), (0.1, 3.0)]  # three samples at the least, else the budget
 
 
 def test_the_budget_ends_sampling():
@@ -160,7 +168,8 @@ class Counters:
 
 
 def test_samples_carry_what_the_watch_saw():
-    watch = Watch(Counters(waited_s=[0.0, 0.0, 0.009, 0.009]).table)
+    readings = [*[0.0] * 4, 0.009, 0.009]  # two of the step that is tried first
+    watch = Watch(Counters(waited_s=readings).table)
     samples = sampled(FakeMachine(0.02), watch=watch)
     assert samples.columns["waited_s"][:3] == (0.0, 0.009, 0.0)
     assert samples.columns["disturbed"][:3] == (False, True, False)

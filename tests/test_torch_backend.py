@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from steptime.build import build, make_workload, read_model
+from steptime.cli.main import run
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Plan, Workload
@@ -58,10 +60,28 @@ def test_every_forward_kind_has_a_row() -> None:
     assert RUNS.keys() == OPS.keys() - backward - set(OPTIMIZERS)
 
 
+def has_kernels(network: str, dtype: str) -> bool:
+    """Ask PyTorch itself: its LSTM under autocast needs an instruction set of newer CPUs."""
+    import torch
+
+    if (network, dtype) != ("lstm", "bfloat16-mixed"):
+        return True
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.nn.LSTM(4, 4, batch_first=True)(torch.zeros(2, 3, 4))
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bfloat16-mixed"])
 @pytest.mark.parametrize("network", TINY)
 def test_every_family_trains_and_infers(network: str, dtype: str) -> None:
     training = prepared(workload(TINY[network], dtype=dtype))
+    if not has_kernels(network, dtype):
+        with pytest.raises(UnsupportedError, match="torch has no kernel for it here: could not"):
+            training.step()
+        return
     training.step()
     training.sync()
     assert list(training.parts) == ["forward", "backward", "update"]
@@ -70,6 +90,20 @@ def test_every_family_trains_and_infers(network: str, dtype: str) -> None:
     inference = prepared(workload(TINY[network], dtype=dtype, phase="infer"))
     inference.step()
     assert list(inference.parts) == ["forward"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN's limit is one of x86-64")
+def test_a_kind_without_a_kernel_on_this_cpu_is_unsupported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """oneDNN is told to take this CPU for one that has no AVX-512."""
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    words = ["run", TINY["lstm"], "--dtype", "bfloat16-mixed", "--budget", "0.05"]
+    assert run(words) == 3
+    said = capsys.readouterr().err
+    assert "unsupported (unsupported): torch has no kernel for it here: could not create" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -6,13 +6,11 @@ from their samples by the same formulas (`statistics.summarize_steps`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from steptime.analysis.tables import batch_of, headline, input_of, summarize
+from steptime.analysis.row import Row, row_of
 from steptime.core.record import Record
-
-Row = dict[str, Any]
 
 MAIN = (
     "mean_speed",
@@ -46,136 +44,115 @@ COLUMNS = (
     "date",
     "source_file",
     "duplicate_of",
+    "prefetch",
+    "threads",
+    "host",
 )
 TOLD_BY_PLACE = ("strategy", "batch", "num_gpu", "replicas", "staged_from")  # in plots
-SHOWN_OPTIONS = ("gpu", "devices", "staging", "strategy")  # by columns and places of their own
+SHOWN_OPTIONS = ("gpu", "devices", "staging", "strategy", "runs")  # elsewhere, or not at all
+ORDER = (
+    "model",
+    "gpu_type",
+    "platform",
+    "num_gpu",
+    "strategy",
+    "batch",
+    "staged_from",
+    "dtype",
+    "phase",
+    "optimizer",
+    "input",
+    "loaders",
+    "prefetch",
+)
 STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
 
 
 def device_rows(records: Iterable[Record]) -> list[Row]:
-    """Give one row for each measured or published record of a whole step; failed ones too.
+    """Return one row for each measured or published record of a whole step; failed ones too.
 
     Speeds are in examples/s, times in seconds; None is unknown. `mean_speed` is what was logged,
     `mean_speed_corrected` is the batch of all `replicas` over the mean time of a step, which
     differs where a program divided by the batch of one replica only. `num_gpu` counts the devices
-    that the job had, `replicas` those that worked.
+    that the job had, `replicas` those that worked. Rows stand by model, device and number of
+    devices, strategy, batch and staging; of equal ones the first recorded comes first.
     """
-    return [
-        _row(record)
-        for record in records
-        if record.origin != "predicted"
-        and not record.scope
-        and (record.status != "ok" or "step_s" in record.quantities)
-    ]
+    return sorted((_row(row_of(one)) for one in records if _is_shown(one)), key=_order)
 
 
-def _row(record: Record) -> Row:
-    workload, env, options = record.workload, record.env, record.method.options
-    row = {
-        **_speeds(record),
-        "gpu_type": options.get("gpu") or record.platform,
-        "num_gpu": options.get("devices", workload.plan.data),
-        "staged_from": _staged_from(options),
-        "batch": batch_of(record),
-        "strategy": options.get("strategy") or None,
-        "dtype": workload.dtype,
-        "phase": workload.phase,
-        "optimizer": workload.optimizer,
-        **input_of(record),
-        "status": record.status,
-        "replicas": workload.plan.data,
-        "accuracy": _value(record, "accuracy"),
-        "model": workload.label,
-        "platform": record.platform,
-        "cause": record.cause or None,
-        "origin": record.origin,
-        "method": record.method.name,
-        "batch_source": env.get("batch_source"),
-        "date": env.get("date") or record.taken_at[:10] or None,
-        "source_file": env.get("source_file"),
-        "duplicate_of": env.get("duplicate_of"),
+def _is_shown(record: Record) -> bool:
+    whole = record.origin != "predicted" and not record.scope
+    return whole and (record.status != "ok" or "step_s" in record.quantities)
+
+
+def _order(row: Row) -> list[tuple[bool, Any]]:
+    return [(row[name] is not None, row[name]) for name in ORDER]
+
+
+def _row(told: Row) -> Row:
+    own = bool(told.get("samples_n"))  # else the numbers are those that others published
+    speed = "speed" if own else "published_speed"
+    table = told | {
+        "mean_speed": told.get(f"{speed}_per_s"),
+        "Mean_Time_Per_Step": told.get("step_s_mean" if own else "step_s"),
+        "speed_uncertainty": told.get(f"{speed}_uncertainty_per_s"),
+        "Speed_Jitter": told.get(f"{speed}_jitter_per_s"),
+        "mean_speed_corrected": told.get("speed_per_s"),
+        "global_batch": told["global_batch"] if "step_s" in told else None,
+        "gpu_type": told["gpu"] or told["platform"],
+        "num_gpu": told["devices"],
+        "staged_from": _staged_from(told),
     }
-    return {name: row[name] for name in COLUMNS}
+    return {name: table.get(name) for name in COLUMNS}
 
 
-def _speeds(record: Record) -> Row:
-    step = record.quantities.get("step_s")
-    known = batch_of(record) is not None
-    batch = record.workload.global_batch
-    row: Row = {
-        "mean_speed": _value(record, "published_speed_per_s"),
-        "Mean_Time_Per_Step": step.value if step else None,
-        "speed_uncertainty": _value(record, "published_speed_uncertainty_per_s"),
-        "Speed_Jitter": _value(record, "published_speed_jitter_per_s"),
-        "mean_speed_corrected": batch / step.value if step and step.value and known else None,
-        "global_batch": batch if step and known else None,
-    }
-    if step and step.samples:
-        summary = summarize(step, batch)
-        row |= {
-            "mean_speed": summary.speed_mean,
-            "Mean_Time_Per_Step": summary.mean_s,
-            "speed_uncertainty": summary.speed_uncertainty,
-            "Speed_Jitter": summary.speed_jitter,
-            "mean_speed_corrected": summary.speed_mean,
-        }
-    return row
-
-
-def _staged_from(options: Mapping[str, Any]) -> str | None:
-    """Give where the files of the input were, None for input that comes from no file."""
-    if "staging" not in options and options.get("input") != "dataset":
+def _staged_from(told: Row) -> str | None:
+    """Return where the files of the input were, None for input that comes from no file."""
+    if told["staging"] is None and told["input"] != "dataset":
         return None
-    return STAGED[options.get("staging", "shared")]
-
-
-def _value(record: Record, name: str) -> float | None:
-    quantity = record.quantities.get(name)
-    return headline(quantity) if quantity else None
+    return STAGED[told["staging"] or "shared"]
 
 
 def device_bars(records: Iterable[Record]) -> list[Row]:
-    """Give the speed of each step that was measured or published, with its error, for bars.
+    """Return the speed of each step that was measured or published, with its error, for bars.
 
     `speed` [examples/s] counts all replicas. `low` and `high` are the 95 % interval of a
     measurement; of a published number one sigma to each side, as published (`interval` says which).
     `settings` has all that may tell this step from others of its network. What only has the content
     of another file is left out.
     """
-    chosen = [r for r in records if r.status == "ok" and not r.env.get("duplicate_of")]
     return [
-        {**row, **bar, "settings": _settings(record, row)}
-        for record in chosen
-        for row in device_rows([record])
-        if (bar := _bar(record, row))
+        {**row, **bar, "settings": _settings(told, row)}
+        for told in map(row_of, filter(_is_shown, records))
+        if told["status"] == "ok" and not told["duplicate_of"]
+        for row in (_row(told),)
+        if (bar := _bar(told, row))
     ]
 
 
-def _settings(record: Record, row: Row) -> Row:
-    """Give the settings of a step in the order in which they are told; what repeats is none."""
-    options = record.method.options
+def _settings(told: Row, row: Row) -> Row:
+    """Return the settings of a step in the order in which they are told; what repeats is none."""
     return {
         **{name: row[name] for name in ("phase", "optimizer", "dtype", "method")},
         **{name: row[name] for name in TOLD_BY_PLACE},
-        **{k: v for k, v in options.items() if k not in SHOWN_OPTIONS and k != "runs"},
+        **{k: v for k, v in told["options"].items() if k not in SHOWN_OPTIONS},
     }
 
 
-def _bar(record: Record, row: Row) -> Row | None:
-    step = record.quantities.get("step_s")
-    if step is None or not row["mean_speed_corrected"]:
+def _bar(told: Row, row: Row) -> Row | None:
+    speed = row["mean_speed_corrected"]
+    if not speed:
         return None
-    batch = record.workload.global_batch
-    if step.samples:
-        summary = summarize(step, batch)
-        ends = (summary.low_s, summary.high_s)
+    if "step_s_steady" in told:
+        examples = told["global_batch"]
+        steady, low, high = (told[f"step_s_{name}"] for name in ("steady", "low", "high"))
         return {
-            "speed": batch / summary.value_s,
-            "low": ends[1] and batch / ends[1],
-            "high": ends[0] and batch / ends[0],
+            "speed": examples / steady,
+            "low": high and examples / high,
+            "high": low and examples / low,
             "interval": "95 %",
         }
-    speed, sigma = row["mean_speed_corrected"], row["speed_uncertainty"]
+    sigma = row["speed_uncertainty"]
     if sigma is not None and row["mean_speed"]:
         sigma *= speed / row["mean_speed"]  # of the batch that the speed counts
     return {

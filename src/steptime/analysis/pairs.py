@@ -9,17 +9,15 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Any
 
-from steptime.analysis.results import good, over, results, runs
+from steptime.analysis.results import FACTS, cell_of, good, hosts, over, runs, share_of_roof
+from steptime.analysis.row import BESIDES, Row, facts, headline, labels
 from steptime.analysis.statistics import estimate
-from steptime.analysis.tables import exchange_name, exchange_of, headline, short_names
 from steptime.analysis.verdict import Comparison, compare_runs, verdicts
 from steptime.core.errors import InputError, unknown
-from steptime.core.record import Record
+from steptime.core.record import Method, Record
 from steptime.store import identity
 
-Row = dict[str, Any]
 Group = list[Record]  # records of one cell and one method: their samples are pooled
 Key = Callable[[Record], Hashable]
 
@@ -34,7 +32,7 @@ class Pairing:
 
 
 def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") -> Pairing:
-    """Give every measurement (B) beside every prediction (A) of workload, platform and strategy.
+    """Return every measurement (B) beside every prediction (A) of workload, platform and strategy.
 
     A row of a whole step also has `flop_per_s`, `peak_fraction` and `roof_fraction` as `results`
     gives them. Raises `InputError` for a quantity that no record holds.
@@ -42,7 +40,7 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
     _check_quantity(records, quantity)
 
     def key(record: Record) -> Hashable:
-        return record.workload.key, record.platform, record.scope, exchange_of(record)
+        return cell_of(record), record.scope
 
     latest = {(key(r), r.method.name): r for r in records if r.origin == "predicted"}
     a = _cells(latest.values(), key)
@@ -50,14 +48,7 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
     matched = [(x, y) for cell in a for x in a[cell] for y in b.get(cell, ())]
     lonely = [("a", group, "not measured") for cell in a if cell not in b for group in a[cell]]
     lonely += [("b", group, "not predicted") for cell in b if cell not in a for group in b[cell]]
-    pairing = _pairing(matched, lonely, quantity, {"a": "predicted", "b": "measured"})
-    told = ("workload_key", "platform", "strategy", "overlap", "predicted_by")
-    roofs = {tuple(row[name] for name in told): row for row in results(records)}
-    for row in pairing.pairs:
-        if row["scope"] == "":
-            roof = roofs[(*(row[name] for name in told[:-1]), row["a"]["method"])]
-            row |= {name: roof[name] for name in ("flop_per_s", "peak_fraction", "roof_fraction")}
-    return pairing
+    return _pairing(matched, lonely, quantity, {"a": "predicted", "b": "measured"})
 
 
 def two_platforms(
@@ -68,7 +59,7 @@ def two_platforms(
     *,
     any_dtype: bool = False,
 ) -> Pairing:
-    """Give platform `b` beside platform `a`, measured with measured, predicted with predicted.
+    """Return platform `b` beside platform `a`, measured with measured, predicted with predicted.
 
     With `any_dtype` a network in one type is paired with itself in another. Raises `InputError` for
     a platform or a quantity that no record has.
@@ -96,7 +87,7 @@ def two_platforms(
 
 
 def two_folders(a: Sequence[Record], b: Sequence[Record], quantity: str = "step_s") -> Pairing:
-    """Give the records `b` of one folder beside those `a` of another, on the same platforms."""
+    """Return the records `b` of one folder beside those `a` of another, on the same platforms."""
     _check_quantity([*a, *b], quantity)
     return _alike(
         a,
@@ -108,7 +99,7 @@ def two_folders(a: Sequence[Record], b: Sequence[Record], quantity: str = "step_
 
 
 def errors(pairs: Iterable[Row], worst: int = 3) -> Row:
-    """Give how far A is off from B: what a prediction is judged by.
+    """Return how far A is off from B: what a prediction is judged by.
 
     `median_error` is the median of |A / B - 1|, `geometric_mean_ratio` that of B / A,
     `within_factor_2` a share; `worst` holds the pairs whose ratio is farthest from 1. All are None
@@ -157,22 +148,23 @@ def _alike(
     lonely: list[tuple[str, Group, str]] = []
     for cell in dict.fromkeys([*a, *b]):
         left, right = a.get(cell, []), b.get(cell, [])
-        same = [(x, y) for x in left for y in right if _options(x) == _options(y)]
+        by_options: dict[str, list[Group]] = {}
+        for group in right:
+            by_options.setdefault(_options_text(group), []).append(group)
+        same = [(x, y) for x in left for y in by_options.get(_options_text(x), ())]
         if not same and len(left) == len(right) == 1:
             same = [(left[0], right[0])]
         matched += same
+        paired = {id(group) for pair in same for group in pair}
         for side, groups, others in (("a", left, right), ("b", right, left)):
             other = sides["b" if side == "a" else "a"]
             why = f"not with these options {other}" if others else f"not {other}"
-            paired = [group for pair in same for group in pair]
-            lonely += [
-                (side, group, why) for group in groups if not any(group is p for p in paired)
-            ]
+            lonely += [(side, group, why) for group in groups if id(group) not in paired]
     return _pairing(matched, lonely, quantity, sides, any_dtype=any_dtype)
 
 
-def _options(group: Group) -> Mapping[str, Any]:
-    return group[0].method.options
+def _options_text(group: Group) -> str:
+    return identity(Method("", "", group[0].method.options))
 
 
 def _pairing(
@@ -183,29 +175,29 @@ def _pairing(
     *,
     any_dtype: bool = False,
 ) -> Pairing:
-    everything = [record for x, y in matched for record in (*x, *y)]
-    everything += [record for _, group, _ in lonely for record in group]
-    workloads = {record.workload.key: record.workload for record in everything}
-    if any_dtype:  # the two of a pair have one name
-        workloads = {key: replace(one, dtype="") for key, one in workloads.items()}
-    short = short_names(workloads.values())
-    names = {key: short[one.key] for key, one in workloads.items()}
+    alone = [one for one in lonely if one[1][-1].scope == ""]
+    shown = [b for _, b in matched] + [group for _, group, _ in alone]
+    about = _about(shown, any_dtype=any_dtype)
     rows: list[Row] = []
     compared: list[Comparison | None] = []
-    unpaired = [_about(group, names) | {"side": side, "reason": why} for side, group, why in lonely]
-    for a, b in matched:
+    unpaired = [
+        row | {"side": side, "reason": why}
+        for row, (side, _, why) in zip(about[len(matched) :], alone, strict=True)
+    ]
+    for row, (a, b) in zip(about, matched, strict=False):
+        values = {"a": _value(a, quantity), "b": _value(b, quantity)}
         reasons = [
             f"{sides[side]}: {_missing(group, quantity)}"
             for side, group in (("a", a), ("b", b))
-            if not (_value(group, quantity)["value"] or 0) > 0
+            if not (values[side]["value"] or 0) > 0
         ]
         if reasons:
-            about = _about(b, names)
-            unpaired.append(about | {"side": "both", "reason": "; ".join(reasons)})
+            unpaired.append(row | {"side": "both", "reason": "; ".join(reasons)})
             continue
-        comparison = _compared(a, b, quantity)
+        ratio = values["b"]["value"] / values["a"]["value"]
+        comparison = _compared(a, b, quantity, ratio)
         compared.append(comparison)
-        rows.append(_about(b, names) | _pair(a, b, quantity, comparison))
+        rows.append(row | values | _pair(a, b, quantity, values, comparison))
     _judge(rows, compared)
     return Pairing(quantity, rows, [row for row in unpaired if row["scope"] == ""])
 
@@ -219,12 +211,12 @@ def _missing(group: Group, quantity: str) -> str:
     return f"no {quantity}"
 
 
-def _compared(a: Group, b: Group, quantity: str) -> Comparison | None:
+def _compared(a: Group, b: Group, quantity: str, ratio: float) -> Comparison | None:
     """Compare samples with samples; folders and platforms were not interleaved, so unpaired."""
     a_runs, b_runs = runs(a, quantity), runs(b, quantity)
     if not (a_runs and b_runs and _positive(a_runs) and _positive(b_runs)):
         return None
-    return compare_runs(a_runs, b_runs, paired=False)
+    return compare_runs(a_runs, b_runs, paired=False).holding(ratio)
 
 
 def _positive(sampled: Sequence[Sequence[float]]) -> bool:
@@ -239,53 +231,47 @@ def _judge(rows: Sequence[Row], compared: Sequence[Comparison | None]) -> None:
         row["verdict"] = word
 
 
-def _about(group: Group, names: Mapping[str, str]) -> Row:
-    workload = group[-1].workload
-    return {
-        "name": names[workload.key] + exchange_name(group[-1]),
-        "model": workload.label,
-        "family": workload.model,
-        "batch": workload.batch_per_replica,
-        "replicas": workload.plan.data,
-        "strategy": exchange_of(group[-1])[0] or None,
-        "overlap": exchange_of(group[-1])[1],
-        "dtype": workload.dtype,
-        "phase": workload.phase,
-        "optimizer": workload.optimizer,
-        "workload_key": workload.key,
-        "scope": group[-1].scope,
-        "platform": group[-1].platform,
-    }
+def _about(groups: Sequence[Group], *, any_dtype: bool) -> list[Row]:
+    told = [facts(group[-1]) | {"host": hosts(group)} for group in groups]
+    for one in told if any_dtype else ():  # the two of a pair have one name
+        one["settings"] = {**one["settings"], "dtype": ""}
+    return [
+        {"name": name, **{key: one[key] for key in (*FACTS, "scope")}}
+        for name, one in zip(labels(told, besides=(*BESIDES, "scope")), told, strict=True)
+    ]
 
 
-def _pair(a: Group, b: Group, quantity: str, comparison: Comparison | None) -> Row:
-    left, right = _value(a, quantity), _value(b, quantity)
+def _pair(
+    a: Group, b: Group, quantity: str, values: Mapping[str, Row], comparison: Comparison | None
+) -> Row:
+    left, right = values["a"], values["b"]
+    ratio = right["value"] / left["value"]
+    ends: tuple[float | None, float | None] = (None, None)
     if comparison:
-        ratio = (comparison.ratio, comparison.low, comparison.high)
-    else:
+        ends = (comparison.low, comparison.high)
+    elif left["low"] is not None or right["low"] is not None:
         # the widest that both intervals allow; an exact value is its own interval
-        ratio = (
-            right["value"] / left["value"],
+        ends = (
             over(_end(right, "low"), _end(left, "high")),
             over(_end(right, "high"), _end(left, "low")),
         )
-        if left["low"] is None and right["low"] is None:
-            ratio = (ratio[0], None, None)
-    options = (_options(a), _options(b))
+    options = (a[0].method.options, b[0].method.options)
     differ = [k for k in {**options[0], **options[1]} if options[0].get(k) != options[1].get(k)]
-    return {
+    row = {
         "quantity": quantity,
         "dtype": left["dtype"] if left["dtype"] == right["dtype"] else None,
-        "a": left,
-        "b": right,
-        "ratio": ratio[0],
-        "ratio_low": ratio[1],
-        "ratio_high": ratio[2],
+        "ratio": ratio,
+        "ratio_low": ends[0],
+        "ratio_high": ends[1],
         "verdict": None,
         "p_value": comparison.p_value if comparison else None,
         "interval": comparison.interval if comparison else right["interval"],
+        "steady": comparison.steady if comparison else None,
         "options_that_differ": differ if left["origin"] == right["origin"] == "measured" else [],
     }
+    if left["origin"] == "predicted" and right["origin"] == "measured" and not b[-1].scope:
+        row |= share_of_roof(b, a[-1])
+    return row
 
 
 def _end(side: Row, name: str) -> float | None:
@@ -294,7 +280,7 @@ def _end(side: Row, name: str) -> float | None:
 
 
 def _value(group: Group, quantity: str) -> Row:
-    """Give value and interval of a side: pooled samples, or the last of its single values."""
+    """Return value and interval of a side: pooled samples, or the last of its single values."""
     last = group[-1]
     about = {
         "origin": last.origin,

@@ -12,14 +12,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steptime.analysis.tables import COLUMNS
+from steptime.analysis.row import COLUMNS, Row
 from steptime.core.errors import InputError, unknown
 from steptime.store import StoreError
 
 if TYPE_CHECKING:
     import duckdb
 
-Row = dict[str, Any]
 
 SQL_TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR"}
 FORMATS = {  # ending of the file: options of DuckDB's COPY

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any
 
+from steptime.analysis.row import BESIDES, Row, facts, headline, labels, runs_of
 from steptime.analysis.statistics import Summary, summarize_steps
-from steptime.analysis.tables import (
-    exchange_name,
-    exchange_of,
-    headline,
-    input_of,
-    runs_of,
-    short_names,
-)
 from steptime.core.record import Record
 from steptime.store import identity
 
-Row = dict[str, Any]
+FACTS = (  # that a row of results takes from the last record of its cell
+    "model",
+    "family",
+    "batch",
+    "replicas",
+    "strategy",
+    "overlap",
+    "dtype",
+    "phase",
+    "optimizer",
+    "platform",
+    "workload_key",
+)
+MEASURED = (  # that it takes from the last measurement
+    "method",
+    "status",
+    "cause",
+    "note",
+    "gpu",
+    "input",
+    "staging",
+    "loaders",
+    "prefetch",
+    "threads",
+)
 
 
 def results(records: Sequence[Record]) -> list[Row]:
-    """Give one row for each workload, platform, strategy, measuring and predicting method.
+    """Return one row for each workload, platform, strategy, measuring and predicting method.
 
     Numbers are SI; one that is unknown is None. `ratio` is measured / predicted time of a step,
     `flop_per_s` the predicted FLOP of a replica over the measured time, `peak_fraction` that over
@@ -29,19 +47,26 @@ def results(records: Sequence[Record]) -> list[Row]:
     (Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
     `cause` and `note`; `status` is None where nothing was tried.
     """
-    whole = [record for record in records if not record.scope]
-    names = short_names(record.workload for record in whole)
     cells: dict[tuple[Any, ...], list[Record]] = {}
-    for record in whole:
-        key = (record.workload.key, record.platform, *exchange_of(record))
-        cells.setdefault(key, []).append(record)
-    return [
-        _row(names[key] + exchange_name(found[0]), tried, predicted)
-        for (key, *_), found in cells.items()
-        for tried in _by_method(found, "measured") or [[]]
-        for predicted in _latest(found) or [None]
+    for record in records:
+        if not record.scope:
+            cells.setdefault(cell_of(record), []).append(record)
+    found = [
+        _row(tried, predicted)
+        for held in cells.values()
+        for tried in _by_method(held, "measured") or [[]]
+        for predicted in _latest(held) or [None]
         if tried or predicted
     ]
+    names = labels([told | row for told, row in found], besides=(*BESIDES, "predicted_by"))
+    return [{"name": name, **row} for name, (_, row) in zip(names, found, strict=True)]
+
+
+def cell_of(record: Record) -> tuple[str, str, str, bool]:
+    """Return what records have in common that are of one workload, platform and exchange."""
+    options = record.method.options
+    exchange = (options.get("strategy", ""), options.get("overlap", True))
+    return (record.workload.key, record.platform, *exchange)
 
 
 def _by_method(records: Iterable[Record], origin: str) -> list[list[Record]]:
@@ -53,17 +78,17 @@ def _by_method(records: Iterable[Record], origin: str) -> list[list[Record]]:
 
 
 def _latest(records: Iterable[Record]) -> list[Record | None]:
-    """Give the last prediction of each method name: a device file may have been probed again."""
+    """Return the last prediction of each method name: a device file may have been probed again."""
     return list({r.method.name: r for r in records if r.origin == "predicted"}.values())
 
 
 def good(records: Iterable[Record], quantity: str = "step_s") -> list[Record]:
-    """Give the records that hold `quantity`, those that failed left out."""
+    """Return the records that hold `quantity`, those that failed left out."""
     return [r for r in records if r.status == "ok" and quantity in r.quantities]
 
 
 def runs(records: Iterable[Record], quantity: str = "step_s") -> list[list[float]]:
-    """Give the samples of `quantity` by run; a run of one record is never one of another."""
+    """Return the samples of `quantity` by run; a run of one record is never one of another."""
     found: list[list[float]] = []
     for record in good(records, quantity):
         held = record.quantities[quantity]
@@ -75,7 +100,7 @@ def runs(records: Iterable[Record], quantity: str = "step_s") -> list[list[float
 
 
 def pooled(records: Sequence[Record]) -> Summary | None:
-    """Give the statistics of all samples [s] of the step in records of one cell, or None."""
+    """Return the statistics of all samples [s] of the step in records of one cell, or None."""
     found = runs(records)
     if not found:
         return None
@@ -85,33 +110,33 @@ def pooled(records: Sequence[Record]) -> Summary | None:
     return summarize_steps(samples, of_run, workload.global_batch)
 
 
-def _row(name: str, tried: Sequence[Record], predicted: Record | None) -> Row:
-    some = [*([predicted] if predicted else []), *tried][-1]
-    workload = some.workload
-    last = (good(tried) or list(tried))[-1] if tried else None
+def _row(tried: Sequence[Record], predicted: Record | None) -> tuple[Row, Row]:
+    """Return the facts that a row is named by, and the row without its name."""
+    told = facts([*([predicted] if predicted else []), *tried][-1])
+    last = facts((good(tried) or tried)[-1]) if tried else {}
     row = {
-        "name": name,
-        "model": workload.label,
-        "family": workload.model,
-        "batch": workload.batch_per_replica,
-        "replicas": workload.plan.data,
-        "strategy": exchange_of(some)[0] or None,
-        "overlap": exchange_of(some)[1],
-        "dtype": workload.dtype,
-        "phase": workload.phase,
-        "optimizer": workload.optimizer,
-        "platform": some.platform,
-        "workload_key": workload.key,
-        "method": last.method.name if last else None,
-        **(input_of(last) if last else {"input": None, "loaders": None}),
+        **{name: told[name] for name in FACTS},
+        **{name: last.get(name) for name in MEASURED},
+        "host": hosts(tried),
         "predicted_by": predicted.method.name if predicted else None,
-        "status": last.status if last else None,
-        "cause": (last.cause or None) if last else None,
-        "note": (last.note or None) if last else None,
         **_measured(tried),
         **_predicted(predicted),
     }
-    return {**row, **_derived(row)}
+    return told, {**row, **_derived(row)}
+
+
+def share_of_roof(tried: Sequence[Record], predicted: Record) -> Row:
+    """Return `flop_per_s`, `peak_fraction` and `roof_fraction` as `results` does."""
+    samples = [sample for run in runs(tried) for sample in run]
+    known = {"measured_s": median(samples) if samples else None, **_predicted(predicted)}
+    derived = _derived({"measured_low_s": None, "measured_high_s": None, **known})
+    return {name: derived[name] for name in ("flop_per_s", "peak_fraction", "roof_fraction")}
+
+
+def hosts(records: Iterable[Record]) -> str | None:
+    """Return the machines that records are from, None where none says so."""
+    named = dict.fromkeys(str(r.env["host"]) for r in records if r.env.get("host"))
+    return ", ".join(named) or None
 
 
 def _measured(tried: Sequence[Record]) -> Row:
@@ -167,14 +192,14 @@ def _derived(row: Row) -> Row:
 
 
 def over(a: float | None, b: float | None) -> float | None:
-    """Give a / b, or None where either is unknown or b is 0."""
+    """Return a / b, or None where either is unknown or b is 0."""
     return a / b if a is not None and b else None
 
 
 def roof_flop_per_s(
     intensity: float | None, peak: float | None, bandwidth: float | None
 ) -> float | None:
-    """Give the lower of the two roofs [FLOP/s] at an intensity [FLOP/byte], None where unknown."""
+    """Return the lower roof [FLOP/s] at an intensity [FLOP/byte], None where unknown."""
     if intensity is None or peak is None or bandwidth is None:
         return None
     return min(peak, intensity * bandwidth)

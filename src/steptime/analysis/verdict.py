@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,10 +22,12 @@ from steptime.analysis.statistics import (
     mean_and_error,
     median_draws,
     middle_share,
+    two_sided_p,
+    two_sided_t,
 )
-from steptime.analysis.student import two_sided_p, two_sided_t
 from steptime.core.errors import InputError
 
+MARGIN = 0.02  # of the ratio, that counts as no difference
 VERDICTS = ("faster", "slower", "same", "unsure")
 
 
@@ -47,15 +49,23 @@ class Comparison:
     interval: str
     steady: bool | None
 
+    def holding(self, ratio: float, margin: float = MARGIN) -> Comparison:
+        """Return this about another `ratio`, that of plain medians: the interval holds it, too."""
+        if self.low is None or self.high is None:
+            return replace(self, ratio=ratio)
+        low, high = min(self.low, ratio), max(self.high, ratio)
+        word = _verdict(low, high, margin)
+        return replace(self, ratio=ratio, low=low, high=high, verdict=word)
+
 
 def compare_runs(
     a_runs: Sequence[Sequence[float]],
     b_runs: Sequence[Sequence[float]],
-    margin: float = 0.02,
+    margin: float = MARGIN,
     *,
     paired: bool = True,
 ) -> Comparison:
-    """Give time of B / time of A for runs [samples of s], and the verdict on B.
+    """Return time of B / time of A for runs [samples of s], and the verdict on B.
 
     "same" means that the whole interval lies between 1 / (1 + margin) and 1 + margin; "faster" and
     "slower" that it leaves out 1. Paired runs: a t-interval over the logarithms of the ratios of
@@ -94,18 +104,19 @@ def compare_runs(
 
 
 def control_false_discovery(p_values: Sequence[float], q: float = 0.05) -> list[bool]:
-    """Say which of many differences to believe, so that at most a share `q` of those is false.
+    """Return which of many differences to believe: at most a share `q` of those is false.
 
-    Source: Benjamini and Hochberg 1995: the k smallest p-values, for the largest k with
-    p(k) <= k q / n.
+    Source: Benjamini and Hochberg 1995.
     """
-    ordered = sorted(p_values)
-    limits = [p for k, p in enumerate(ordered, 1) if p <= k * q / len(ordered)]
-    return [p <= limits[-1] for p in p_values] if limits else [False] * len(ordered)
+    if len(p_values) < 2:
+        return [p <= q for p in p_values]
+    from scipy.stats import false_discovery_control
+
+    return [bool(p <= q) for p in false_discovery_control(p_values)]
 
 
 def verdicts(comparisons: Sequence[Comparison], q: float = 0.05) -> list[str]:
-    """Give the verdicts of comparisons that are read together.
+    """Return the verdicts of comparisons that are read together.
 
     "faster" and "slower" that the false discovery rate `q` does not allow become "unsure".
     """
@@ -140,7 +151,7 @@ def _student(centre: float, error: float, freedom: int) -> tuple[tuple[float, fl
 
 
 def _welch(a: Side, b: Side) -> tuple[float, float, int]:
-    """Give difference, standard error and degrees of freedom, rounded down (Welch 1947)."""
+    """Return difference, standard error and degrees of freedom, rounded down (Welch 1947)."""
     (mean_a, error_a), (mean_b, error_b) = mean_and_error(a.medians), mean_and_error(b.medians)
     error = math.hypot(error_a, error_b)
     spread = error_a**4 / (len(a.medians) - 1) + error_b**4 / (len(b.medians) - 1)
@@ -150,7 +161,7 @@ def _welch(a: Side, b: Side) -> tuple[float, float, int]:
 
 
 def _within(a: Side, b: Side, base: float) -> tuple[float, tuple[float, float], float]:
-    """Give ratio, interval and p-value from bootstrap draws of each run's median (logarithms)."""
+    """Return ratio, interval and p-value from bootstrap draws of each run's median (logarithms)."""
     rng = np.random.default_rng(SEED)
     draws_a = np.mean([median_draws(log, rng) for log in a.kept], axis=0)
     draws_b = np.mean([median_draws(log, rng) for log in b.kept], axis=0)

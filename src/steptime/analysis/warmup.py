@@ -35,43 +35,64 @@ class WarmUp:
 
 
 def middle(values: Floats) -> float:
-    """Give the median; an eighth of the time that `numpy.median` takes for 20 values."""
+    """Return the median; an eighth of the time that `numpy.median` takes for 20 values."""
     ordered = np.sort(values)
     n = len(ordered)
     return float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
 
+def middles(rows: Floats) -> Floats:
+    """Return the median of each row."""
+    ordered = np.sort(rows, axis=1)
+    n = rows.shape[1]
+    return np.asarray((ordered[:, (n - 1) // 2] + ordered[:, n // 2]) / 2)
+
+
 def find_warm_up(logs: Sequence[Floats]) -> WarmUp:
-    """Give the warm-up of runs [samples] of logarithms of step times."""
-    profile = _profile([run for run in logs if len(run) >= LEAST])
-    shared = _end(profile) if len(profile) else 0
-    counts = []
-    for run in logs:
-        end = max(shared, _end(run)) if len(run) >= LEAST else 0
-        counts.append(min(2 * end, len(run) - len(run) // 4))
-    if not len(profile):
+    """Return the warm-up of runs [samples] of logarithms of step times."""
+    long = [run for run in logs if len(run) >= LEAST]
+    profile = _profile(long)
+    ends = _ends([*long, profile] if long else [])
+    shared = ends.pop() if ends else 0
+    own = iter(ends)
+    counts = [
+        min(2 * max(shared, next(own)), len(run) - len(run) // 4) if len(run) >= LEAST else 0
+        for run in logs
+    ]
+    if not long:
         return WarmUp(tuple(counts), None, 0.0)
     steady = shared < len(profile) // 2
     return WarmUp(tuple(counts), steady, 0.0 if steady else _drift(profile))
 
 
 def _profile(logs: Sequence[Floats]) -> Floats:
-    """Give the mean over runs, each relative to the median of its later half [samples]."""
+    """Return the mean over runs, each relative to the median of its later half [samples]."""
     if not logs:
         return np.empty(0)
     common = min(map(len, logs))
-    rows = [run[:common] - middle(run[common // 2 : common]) for run in logs]
-    return np.asarray(np.sort(rows, axis=0).mean(axis=0))  # sorted: the order of runs is no matter
+    runs = np.array([run[:common] for run in logs])
+    runs -= middles(runs[:, common // 2 :])[:, np.newaxis]
+    return np.asarray(np.sort(runs, axis=0).mean(axis=0))  # sorted: the order of runs is no matter
 
 
-def _end(log: Floats) -> int:
-    """Give how many of the first samples to leave out, at most half (White 1997, MSER)."""
-    n = len(log)
-    centred = (log - middle(log))[::-1]
-    counts = np.arange(1, n + 1)
-    squares = np.cumsum(centred**2) - np.cumsum(centred) ** 2 / counts
-    criterion = (squares / counts**2)[::-1]  # [samples left out]
-    return int(np.argmin(criterion[: n // 2 + 1]))
+def _ends(logs: Sequence[Floats]) -> list[int]:
+    """Return how many of the first samples of each to leave out, at most half (White 1997, MSER).
+
+    Runs of one length are looked at together.
+    """
+    ends = [0] * len(logs)
+    lengths: dict[int, list[int]] = {}
+    for index, log in enumerate(logs):
+        lengths.setdefault(len(log), []).append(index)
+    for n, places in lengths.items():
+        rows = np.array([logs[index] for index in places])
+        centred = (rows - middles(rows)[:, np.newaxis])[:, ::-1]
+        counts = np.arange(1, n + 1)
+        squares = (centred**2).cumsum(axis=1) - centred.cumsum(axis=1) ** 2 / counts
+        criterion = (squares / counts**2)[:, ::-1]  # [runs, samples left out]
+        for index, end in zip(places, criterion[:, : n // 2 + 1].argmin(axis=1), strict=True):
+            ends[index] = int(end)
+    return ends
 
 
 def _drift(profile: Floats) -> float:

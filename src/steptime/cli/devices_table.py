@@ -16,7 +16,16 @@ from steptime.core.units import counted
 
 Row = dict[str, Any]
 BEHIND = ("model", "cause")  # for people; csv and json have all
-IF_DIFFERENT = ("phase", "optimizer", "method", "input", "loaders")
+IF_DIFFERENT = (
+    "phase",
+    "optimizer",
+    "method",
+    "input",
+    "loaders",
+    "prefetch",
+    "threads",
+    "host",
+)
 
 
 def table(

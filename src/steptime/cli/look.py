@@ -34,7 +34,7 @@ def query(sql: Sql, in_dir: options.Folder, json: options.Json = False) -> None:
     One row is one record; times are in seconds.
     """
     from steptime.analysis import query as sql_query
-    from steptime.analysis.tables import rows
+    from steptime.analysis.row import rows
 
     answer = sql_query.query(rows(_load(in_dir)), sql)
     if json:
@@ -61,7 +61,7 @@ def export(
 ) -> None:
     """Write records as a table: CSV, Parquet or JSON lines."""
     from steptime.analysis import query as sql_query
-    from steptime.analysis.tables import rows
+    from steptime.analysis.row import rows
 
     if out.suffix.lower() == ".jsonl" and out.parent.resolve() == in_dir.resolve():
         raise InputError(f"{out}: rows of a table cannot lie among the records of {in_dir}")
@@ -94,7 +94,8 @@ def compare(
 ) -> None:
     """Compare measured with predicted, two folders or two platforms.
 
-    Ratios with intervals, verdicts, and what has no partner.
+    Ratios of medians with intervals, verdicts, and what has no partner. The
+    exit code is 0 whatever the verdict.
     """
     from steptime.analysis import pairs
 
@@ -140,10 +141,12 @@ def _show_pairs(document: dict[str, Any]) -> None:
         output.note(f"b / a is {mean:.3g} in the geometric mean ({summary['pairs']} pairs)")
     elif rows and not judged:
         output.note(
-            f"a is off from b by {summary['median_error']:.0%} in the median "
+            f"median error of a against b {summary['median_error']:.0%} "
             f"({summary['pairs']} pairs); b / a is {summary['geometric_mean_ratio']:.3g} in the "
             f"geometric mean; {summary['within_factor_2']:.0%} lie within a factor of 2"
         )
+    if any(row["steady"] is False for row in rows):
+        output.note("no steady state on a side of some pairs: their intervals are wide")
     if judged and any(row["interval"] == "within-run" for row in rows):
         output.note("one run on a side: its interval leaves out how processes differ; use --runs")
     unpaired = document["unpaired"]

@@ -9,7 +9,7 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from steptime.analysis.tables import exchange_name
+from steptime.analysis.row import exchange_name, facts
 from steptime.cli.output import note
 from steptime.core.record import Record
 from steptime.core.units import duration, seconds
@@ -25,7 +25,7 @@ def line(record: Record) -> str:
     workload = record.workload
     name = f"{workload.label} batch {workload.batch_per_replica} {workload.phase} {workload.dtype}"
     if workload.plan.data > 1:
-        name += f", {workload.plan.data} replicas{exchange_name(record)}"
+        name += f", {workload.plan.data} replicas{exchange_name(facts(record))}"
     if record.status != "ok":
         return f"{name}: {record.status} ({record.cause}): {record.note}"
     return f"{name}: {_found(record)} a step"

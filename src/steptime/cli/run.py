@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,9 +22,10 @@ from steptime.cli.measure import (
     options_of,
 )
 from steptime.core.errors import InputError, unknown
+from steptime.core.hardware import Device
 from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
 from steptime.core.record import Record
-from steptime.core.units import seconds, si, size
+from steptime.core.units import duration, seconds, si, size
 from steptime.measure.contract import INPUTS, LEAST_TRAINED, STAGINGS
 from steptime.models.family import whole_number
 
@@ -59,6 +61,9 @@ TrainSteps = Annotated[
         "--train-steps", metavar="N", help="Train so many steps, then take the test accuracy."
     ),
 ]
+
+LARGE_FLOP = 1e11  # a second or so on a CPU: worth a word before the first step
+LONG_S = 10.0  # a run that may take longer says so
 
 
 def run(
@@ -104,8 +109,9 @@ def run(
     json: options.Json = False,
 ) -> int:
     """Measure one network on this machine."""
-    from steptime import store
+    from steptime import catalog, store
     from steptime.build import build_step
+    from steptime.count import count
     from steptime.sweep.cells import Cell
     from steptime.sweep.run import How, measure_cell
     from steptime.sweep.workers import Workers
@@ -123,21 +129,23 @@ def run(
     workload = options.workload_of(model, batch, dtype, phase, optimizer)
     chosen = replace(options_of(device, threads, compile_, tf32), **feeding)
     workload, chosen = options.over_replicas(workload, chosen, replicas, strategy, no_overlap)
-    build_step(workload)  # sizes that fit nowhere are refused before a worker starts
+    flop = count(build_step(workload)).flop  # sizes that fit nowhere are refused here
+    devices = catalog.devices(output.note)  # what is wrong with these is said before, too
     cell = Cell(workload, backend, chosen)
     how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
+    progress = _progress(workload.label, flop) if workers.leads else None
     try:
         if out is None or not workers.leads:
-            record = measure_cell(workers, cell, how)
+            record = measure_cell(workers, cell, how, on_event=progress)
         else:
             with store.open_writer(out) as writer:
-                record = measure_cell(workers, cell, how)
+                record = measure_cell(workers, cell, how, on_event=progress)
                 writer.append(record)
     finally:
         workers.close()
     if workers.leads:
-        _tell_run(record, json)
+        _tell_run(record, flop, devices, json)
     elif record.status != "ok":
         output.note(f"{workers.name}: {record.status}: {record.note}")
     return 0 if record.status == "ok" else UNSUCCESSFUL
@@ -182,32 +190,39 @@ def _feeding(input_: str, given: dict[str, str], phase: str) -> dict[str, Any]:
     return found
 
 
-def _measured(record: Record) -> dict[str, Any]:
-    from steptime.analysis.measurement import measurement
-    from steptime.build import build_step
-    from steptime.count import count
+def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:
+    """Say how much work a large network is, and return what says how long a long run will take."""
+    if flop > LARGE_FLOP:
+        output.note(f"{name}: {si(flop, 'FLOP')} a step, of which at least four are run")
 
-    flop = count(build_step(record.workload)).flop
-    return measurement(record, flop, _peaks(record))
+    def say(event: Mapping[str, Any]) -> None:
+        first_s, rest_s = event["first_step_s"], event["rest_s"]
+        if first_s + rest_s > LONG_S:
+            output.note(
+                f"{name}: the first step took {seconds(first_s)}; about {duration(rest_s)} more"
+            )
+
+    return say
 
 
-def _peaks(record: Record) -> dict[str, float | None]:
-    """Give the peak of the record's dtype as probed here and as the datasheet says, if known."""
-    from steptime import catalog
+def _peaks(record: Record, devices: Iterable[Device]) -> dict[str, float | None]:
+    """Return the peak of the record's type as probed here and as the datasheet says, if known."""
     from steptime.core.dtypes import precision
 
     wanted = precision(record.workload.dtype).compute
     if record.method.options.get("tf32") and wanted == "float32":
         wanted = "tf32"
     peaks: dict[str, float | None] = {"probed": None, "datasheet": None}
-    for device in catalog.devices():
+    for device in devices:
         if device.name == record.platform:
             peaks["probed" if device.measured else "datasheet"] = device.peak_flop_per_s.get(wanted)
     return peaks
 
 
-def _tell_run(record: Record, json: bool) -> None:
-    document = _measured(record)
+def _tell_run(record: Record, flop: float, devices: Iterable[Device], json: bool) -> None:
+    from steptime.analysis.measurement import measurement
+
+    document = measurement(record, flop, _peaks(record, devices))
     if json:
         output.emit_json(document)
     else:

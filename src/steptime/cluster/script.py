@@ -53,7 +53,7 @@ def script(need: Need, name: str, folder: str, python: str) -> str:
 
     `folder` holds what was submitted: the manifest, progress and logs.
     """
-    words = shlex.join((python, "-m", "steptime.cluster.task", folder))
+    words = shlex.join((python, "-P", "-m", "steptime.cluster.task", folder))
     asked = need.allocation
     cores = "" if asked.exclusive else f" --cpus-per-task={need.cores}"
     start = f"exec srun --kill-on-bad-exit=1{cores}" if need.by_srun else "exec"

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ START_LIMIT_S = 300.0
 _GRACE_S = 5.0
 _STDERR_BYTES = 2000
 _CAUSES: Mapping[int, str] = {signal.SIGKILL: "killed", signal.SIGILL: "illegal-instruction"}
+_SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a file torch.py in the current directory is not PyTorch
 _KILL_COUNTERS = (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events"))
 
 
@@ -66,12 +67,12 @@ class _Process:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the worker
         self._kills = _kills_so_far()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "steptime.measure.worker"],
+            [sys.executable, "-P", "-m", "steptime.measure.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,  # Ctrl-C is for the parent; the end of stdin is for the worker
-            env={**os.environ, **variables},
+            env={**os.environ, **variables, **_SAFE_PATH},
         )
         self._input = cast("IO[bytes]", self._process.stdin)
         self.output = cast("IO[bytes]", self._process.stdout)
@@ -90,17 +91,16 @@ class _Process:
         except BrokenPipeError:
             raise WorkerDiedError(self.death()) from None
 
-    def heard(self) -> dict[str, Any] | None:
-        """Give the answer, None while it is not whole; raises `WorkerDiedError` at the end."""
+    def read(self) -> list[dict[str, Any]]:
+        """Return the lines that have come: events, and in the end the answer.
+
+        Raises `WorkerDiedError` where nothing will come any more.
+        """
         piece = os.read(self.output.fileno(), 1 << 16)
         if not piece:
             raise WorkerDiedError(self.death())
-        self._unread += piece
-        if b"\n" not in self._unread:
-            return None
-        line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        *lines, self._unread = (self._unread + piece).split(b"\n")
+        return [json.loads(line) for line in lines]
 
     @property
     def has_ended(self) -> bool:
@@ -194,8 +194,15 @@ class Worker:
         """Process ids, by rank."""
         return tuple(process.pid for process in self._processes)
 
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Send a request to all and give the answer of rank 0, when all have answered.
+    def ask(
+        self,
+        request: Mapping[str, Any],
+        limit_s: float,
+        on_event: Callable[[Mapping[str, Any]], object] | None = None,
+    ) -> dict[str, Any]:
+        """Send a request to all and return the answer of rank 0, when all have answered.
+
+        `on_event` is called with what rank 0 says of how far it is.
 
         The first answer that reports a failure is given at once: the others may wait for that
         process in vain. Raises `WorkerDiedError` if one dies or is not ready in time; the others
@@ -205,12 +212,17 @@ class Worker:
         try:
             for process in self._processes:
                 process.tell(request)
-            return self._answer(deadline, limit_s)
+            return self._answer(deadline, limit_s, on_event)
         except WorkerDiedError:
             self._kill()
             raise
 
-    def _answer(self, deadline: float, limit_s: float) -> dict[str, Any]:
+    def _answer(
+        self,
+        deadline: float,
+        limit_s: float,
+        on_event: Callable[[Mapping[str, Any]], object] | None,
+    ) -> dict[str, Any]:
         answers: dict[int, dict[str, Any]] = {}
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self._processes):
@@ -222,13 +234,15 @@ class Worker:
                     text = f"no answer within the time limit of {limit_s:g} s"
                     raise WorkerDiedError(Death("timeout", "time-limit", text))
                 for key, _ in ready:
-                    answer = self._processes[key.data].heard()
-                    if answer is None:
-                        continue
-                    if _failed(answer):
-                        return self._blamed(key.data, answer)
-                    answers[key.data] = answer
-                    selector.unregister(key.fileobj)
+                    for line in self._processes[key.data].read():
+                        if "event" in line:
+                            if on_event and key.data == 0:
+                                on_event(line)
+                            continue
+                        if _failed(line):
+                            return self._blamed(key.data, line)
+                        answers[key.data] = line
+                        selector.unregister(key.fileobj)
         return answers[0]
 
     def _blamed(self, rank: int, answer: dict[str, Any]) -> dict[str, Any]:

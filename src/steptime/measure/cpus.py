@@ -103,11 +103,11 @@ def caches(root: Path = ROOT) -> tuple[Cache, ...] | None:
     for index in sorted(folder.glob("index*")):
         texts = {
             name: read_text(index / name) or ""
-            for name in ("level", "type", "size", "shared_number_list")
+            for name in ("level", "type", "size", "shared_cpu_list")
         }
         size = cache_bytes(texts["size"])
         if size and texts["level"]:
-            shared = len(number_list(texts["shared_number_list"])) or 1
+            shared = len(number_list(texts["shared_cpu_list"])) or 1
             found.append(Cache(int(texts["level"]), texts["type"].lower(), size, shared))
     return tuple(found) or None
 
@@ -119,7 +119,7 @@ def last_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int | None:
         for index in (root / CPUS / f"cpu{cpu}/cache").glob("index*"):
             level = int(read_text(index / "level") or 0)
             size = cache_bytes(read_text(index / "size") or "")
-            seen[level, read_text(index / "shared_number_list") or str(cpu)] = size
+            seen[level, read_text(index / "shared_cpu_list") or str(cpu)] = size
     last = max((level for level, _ in seen), default=0)
     return sum(size for (level, _), size in seen.items() if level == last) or None
 

@@ -38,7 +38,7 @@ class Fit:
 
     @property
     def median_error(self) -> float:
-        """How far the formula is off in the median."""
+        """The median error of the formula."""
         return median(map(abs, self.errors))
 
     @property
@@ -90,8 +90,8 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
             f"({answer['comm_backend']}), {processes} processes of {answer['threads']} threads"
         ),
         "note": (
-            "what a ring all-reduce needs of a link to take the measured times; off by "
-            f"{found.median_error:.0%} in the median, by {worst[1]:+.0%} at {size(worst[0])}"
+            "what a ring all-reduce needs of a link to take the measured times; median "
+            f"error {found.median_error:.0%}, {worst[1]:+.0%} at {size(worst[0])}"
         ),
         "GB_per_s": found.bytes_per_s / GB,
     }

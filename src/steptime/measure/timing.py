@@ -6,7 +6,8 @@ How a step is timed
     2. Warm-up: samples until the medians of two windows of 5 samples in a row agree, for at most a
        third of the budget. They agree if they differ by no more than 1 %, or by no more than twice
        the standard error of their difference (from the median absolute deviation). Every sample up
-       to there is kept apart in `warmup_s`.
+       to there is kept apart in `warmup_s`. Where the step after the first is longer than the whole
+       budget, it is a sample already.
     3. Samples, each of as many steps as fill 10 ms, until there are 20 and the 95 % interval of
        their median is narrower than +-1 %, or the budget is spent. There are never fewer than 3.
     4. `steady` says whether the first and the second half of the samples agree, by the same rule.
@@ -104,28 +105,34 @@ def take_samples(
     watch: Watch | None = None,
     timer: Timer | None = None,
     waited: Callable[[], float] | None = None,
+    started: Callable[[float, float], object] | None = None,
 ) -> Samples:
-    """Give the samples of `step`, in seconds a step, as this module's page says.
+    """Return the samples of `step`, in seconds a step, as this module's page says.
 
     `sync` returns when the device has finished. `timer(step, n)`, if given, gives the seconds of
     `n` steps by a backend's own means (CUDA events); else `clock` is read around them. `waited`
-    gives the seconds that steps waited for input since it was last asked.
+    gives the seconds that steps waited for input since it was last asked. `started` is told the
+    seconds of the first step when it is over, and those that the rest may take.
     `few_samples` says that there are fewer than `wanted`. What `step` raises passes through.
     """
     seconds_of = timer or _timer(sync, clock)
     first_step_s = _timer(sync, clock)(step, 1)
+    if started:
+        started(first_step_s, max(budget_s, least * first_step_s))
     start_s = clock()
 
-    warmup_s, steps = _fill(step, seconds_of, sample_s)
-    if warmup_s[-1] * steps < WARM_UP_SHARE * budget_s:
+    total_s, row = _Taker(step, seconds_of, watch, waited).take(1)
+    step_s, rows = ([total_s], [row]) if total_s >= budget_s else ([], [])
+    warmup_s: list[float] = []
+    ordered, steps = list(step_s), 1
+    if not step_s:
+        warmup_s, steps = _fill(step, seconds_of, sample_s, total_s)
+    if warmup_s and warmup_s[-1] * steps < WARM_UP_SHARE * budget_s:
         warmup_s += _warm_up(
             lambda n: seconds_of(step, n) / n, steps, clock, start_s + WARM_UP_SHARE * budget_s
         )
         steps = _steps_for(sample_s, min(warmup_s[-WINDOW:]))
 
-    step_s: list[float] = []
-    ordered: list[float] = []
-    rows: list[dict[str, Any]] = []
     taker = _Taker(step, seconds_of, watch, waited)
     while True:
         total_s, row = taker.take(steps)
@@ -156,6 +163,7 @@ def take_training(
     watch: Watch | None = None,
     timer: Timer | None = None,
     waited: Callable[[], float] | None = None,
+    started: Callable[[float, float], object] | None = None,
 ) -> Samples:
     """Run `step` exactly `total` times (at least 10) and give the samples of that.
 
@@ -163,6 +171,8 @@ def take_training(
     those after warm-up, at most two thirds of them, at least `least`.
     """
     first_step_s = _timer(sync, clock)(step, 1)
+    if started:
+        started(first_step_s, first_step_s * (total - 1))
     taker = _Taker(step, timer or _timer(sync, clock), watch, waited)
     times_s: list[float] = []
     rows: list[dict[str, Any]] = []
@@ -247,16 +257,17 @@ def _timer(sync: Callable[[], object], clock: Clock) -> Timer:
     return seconds_of
 
 
-def _fill(step: Step, seconds_of: Timer, sample_s: float) -> tuple[list[float], int]:
-    """Give the times of ever more steps, and how many it takes to fill a sample."""
-    times_s: list[float] = []
-    steps = 1
-    while True:
+def _fill(
+    step: Step, seconds_of: Timer, sample_s: float, first_s: float
+) -> tuple[list[float], int]:
+    """Return the times of ever more steps after one of `first_s`, and how many fill a sample."""
+    times_s = [first_s]
+    total_s, steps = first_s, 1
+    while total_s < sample_s:
+        steps = min(10 * steps, max(steps + 1, _steps_for(sample_s, total_s / steps)))
         total_s = seconds_of(step, steps)
         times_s.append(total_s / steps)
-        if total_s >= sample_s:
-            return times_s, steps
-        steps = min(10 * steps, max(steps + 1, _steps_for(sample_s, total_s / steps)))
+    return times_s, steps
 
 
 def _warm_up(

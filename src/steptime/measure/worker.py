@@ -2,9 +2,10 @@
 
 The first request, `start`, names backend, device and threads; cores are bound before the backend
 is imported, and the answer says which framework and platform it found. After that every `measure`
-request is answered by one record, every `probe` and `collectives` by one table. Whatever a library
-prints goes to stderr. The worker ends when its standard input does, so it never outlives its
-parent. Where it is one of several (`measure/ranks.py`), all of them get the same requests.
+request is answered by one record, every `probe` and `collectives` by one table. Lines before the
+answer that have the key `event` say how far it is. Whatever a library prints goes to stderr. The
+worker ends when its standard input does, so it never outlives its parent. Where it is one of
+several (`measure/ranks.py`), all of them get the same requests.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from steptime.build import Choice, build, make_workload
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError
 from steptime.core.record import Record, record_to_json
 from steptime.core.workload import workload_from_json
-from steptime.measure import cpus, machine, ranks
+from steptime.measure import cpus, machine, ranks, registry, scratch
+from steptime.measure.cell import Tell, measure_cell
 from steptime.measure.contract import (
-    BACKENDS,
     BadDataError,
     KilledError,
     MissingFileError,
@@ -40,7 +41,6 @@ from steptime.measure.contract import (
     method,
 )
 from steptime.measure.ranks import Rank
-from steptime.measure.taking import take
 from steptime.measure.team import check_apart
 
 
@@ -70,9 +70,9 @@ class Session:
 
 def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     """Bind the cores, import the backend, and give the session with its greeting."""
-    if request["backend"] not in BACKENDS:
-        raise unknown("backend", request["backend"], BACKENDS)
+    row = registry.backend(request["backend"])
     options = Options(**request["options"])
+    scratch.use_own_tmpdir()
     rank = ranks.here()
     if rank.size > 1:
         ranks.check_address(rank)
@@ -80,7 +80,7 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     threads = options.threads or cpus.default_threads(processes=sharing)
     bound = cpus.bind_threads(threads, rank.local_rank % sharing, sharing)
     options = replace(options, threads=threads, device=own_device(options.device, rank))
-    backend = importlib.import_module(BACKENDS[request["backend"]])
+    backend = importlib.import_module(row.module)
     product = backend.device_product(options.device)
     prepared = _wake(backend, options, rank.size)
     gc.collect()
@@ -141,8 +141,10 @@ def _wake(backend: Any, options: Options, replicas: int) -> Prepared:
     return prepared
 
 
-def measure(session: Session, request: Mapping[str, Any]) -> Record:
-    """Build the workload, prepare it, time it, and give its record, whatever happened."""
+def measure(
+    session: Session, request: Mapping[str, Any], tell: Tell = lambda *_, **__: None
+) -> Record:
+    """Build the workload, prepare it, time it, and return its record, whatever happened."""
     workload = workload_from_json(request["workload"])
     own = {"threads": session.options.threads, "device": session.options.device}
     options = Options(**{**request["options"], **own})
@@ -157,7 +159,7 @@ def measure(session: Session, request: Mapping[str, Any]) -> Record:
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
-        found = take(session.backend, workload, options, request)
+        found = measure_cell(session.backend, workload, options, request, tell)
     except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
         rows = (row for kinds, *row in FAILURES if isinstance(error, kinds))
         status, cause = next(rows, ("failed", "exception"))
@@ -191,6 +193,9 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
         answers.write(json.dumps(document) + "\n")
         answers.flush()
 
+    def tell(event: str, **numbers: float) -> None:
+        answer({"event": event, **numbers})
+
     try:
         session, greeting = start(next(requests))
     except InputError as error:
@@ -207,7 +212,7 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
             own = {"device": session.options.device, "threads": session.options.threads}
             answer(getattr(module, request["do"])(**request["arguments"], **own))
         else:
-            answer(record_to_json(measure(session, request)))
+            answer(record_to_json(measure(session, request, tell)))
 
 
 def main() -> None:

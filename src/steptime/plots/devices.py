@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
-from steptime.analysis.tables import said, short_names, telling_of
+from steptime.analysis.row import said, short_names, telling_of
 from steptime.core.record import Record
 from steptime.core.workload import NO_OPTIMIZER, Plan, Workload
 from steptime.plots import EmptyPlotError

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from steptime.analysis.results import over
-from steptime.analysis.tables import headline, short_names
+from steptime.analysis.row import headline, short_names
 from steptime.core.record import Record
 from steptime.plots import EmptyPlotError
 from steptime.plots.roofline import Canvas, roof_of

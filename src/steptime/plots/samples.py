@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from steptime.analysis.results import good
-from steptime.analysis.tables import runs_of, short_names
+from steptime.analysis.row import runs_of, short_names
 from steptime.core.record import Record
 from steptime.plots import EmptyPlotError
 from steptime.plots.style import (

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from steptime.analysis.results import results
-from steptime.analysis.tables import short_names
+from steptime.analysis.row import short_names
 from steptime.core.record import Record
 from steptime.plots import EmptyPlotError
 from steptime.plots.style import (

@@ -82,7 +82,7 @@ def _prediction(found: Row) -> list[str]:
     worst = found["worst"][0]
     return [
         (
-            f"Predictions are off by {found['median_error']:.0%} in the median; "
+            f"Predictions have a median error of {found['median_error']:.0%}; "
             f"{found['within_factor_2']:.0%} of the {found['pairs']} lie within a factor of 2. "
             f"Farthest: {worst['name']}, which takes {worst['ratio']:.3g} times the predicted time."
         )

@@ -20,8 +20,8 @@ from steptime.core.ranges import (
     is_range,
 )
 from steptime.core.workload import OPTIMIZERS, PHASES
+from steptime.measure import registry
 from steptime.measure.contract import (
-    BACKENDS,
     INPUTS,
     LEAST_TRAINED,
     STAGINGS,
@@ -145,6 +145,8 @@ def check_experiment(table: object, where: str) -> Experiment:
             for fault in error.errors()[:10]
         )
         raise InputError(f"{where}: {faults}") from None
+    for backend in experiment.backend:
+        registry.backend(backend, where)
     _check_words(experiment, where)
     _check_numbers(experiment, where)
     return experiment
@@ -159,7 +161,6 @@ def _reason(fault: Any) -> str:
 
 def _check_words(experiment: Experiment, where: str) -> None:
     words = {
-        "backend": tuple(BACKENDS),
         "phase": PHASES,
         "dtype": tuple(PRECISIONS),
         "optimizer": OPTIMIZERS,

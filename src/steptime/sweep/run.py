@@ -58,20 +58,36 @@ def attempt(workers: Workers, cell: Cell, how: How, round_: int) -> Record:
     return _unmeasured(cell, place, how, round_, why)
 
 
-def measure_cell(workers: Workers, cell: Cell, how: How, round_: int = 0) -> Record:
-    """Give the record of one cell, measured in `how.runs` fresh processes if they are several."""
+def measure_cell(
+    workers: Workers,
+    cell: Cell,
+    how: How,
+    round_: int = 0,
+    on_event: Callable[[Mapping[str, Any]], object] | None = None,
+) -> Record:
+    """Return the record of one cell, measured in `how.runs` fresh processes if they are several.
+
+    `on_event` is called with what a worker says of how far it is.
+    """
     records = []
     for run in range(how.runs):
         replicas = cell.workload.plan.data
         worker = workers.get(cell.backend, cell.options, replicas, fresh=how.runs > 1)
-        record = _measure_once(workers, worker, cell, how, round_)
+        record = _measure_once(workers, worker, cell, how, round_, on_event)
         if record.status != "ok":
             return record
         records.append(_in_run(record, run))
     return _joined(records)
 
 
-def _measure_once(workers: Workers, worker: Worker, cell: Cell, how: How, round_: int) -> Record:
+def _measure_once(
+    workers: Workers,
+    worker: Worker,
+    cell: Cell,
+    how: How,
+    round_: int,
+    on_event: Callable[[Mapping[str, Any]], object] | None,
+) -> Record:
     place = place_of(worker)
     request = {
         "do": "measure",
@@ -85,7 +101,7 @@ def _measure_once(workers: Workers, worker: Worker, cell: Cell, how: How, round_
         "round": round_,
     }
     try:
-        record = record_from_json(worker.ask(request, how.time_limit_s))
+        record = record_from_json(worker.ask(request, how.time_limit_s, on_event))
     except WorkerDiedError as died:
         workers.close()
         return _unmeasured(cell, place, how, round_, died.death)

@@ -29,6 +29,7 @@ from steptime.measure.infeed import HOST_CLOCK
 __all__ = ["RUNS", "STRATEGIES", "device_memory_bytes", "device_product", "prepare", "version"]
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+_NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of oneDNN, of PyTorch
 
 
 def version() -> str:
@@ -157,7 +158,11 @@ def _team(
 
 
 def _translator(compiled: bool) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Give what wraps a call so that missing memory and a failing compiler are named as such."""
+    """Return what wraps a call so that its errors are named as what they mean.
+
+    That is missing memory, a kind that has no kernel for its type on this device, and a failing
+    compiler.
+    """
 
     def translated(call: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
@@ -167,6 +172,9 @@ def _translator(compiled: bool) -> Callable[[Callable[[], None]], Callable[[], N
                 text = str(error).strip().partition("\n")[0]
                 if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
                     raise OutOfMemoryError(text or "no memory left") from error
+                if any(sign in text for sign in _NO_KERNEL):
+                    said = text.partition(". ")[0]
+                    raise UnsupportedError(f"torch has no kernel for it here: {said}") from error
                 if compiled and type(error).__module__.startswith("torch._"):
                     raise RuntimeError(f"torch.compile: {text}") from error
                 raise

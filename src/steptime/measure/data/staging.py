@@ -1,21 +1,13 @@
-"""Copies of a data set on this machine: made once, checked, and removed with their worker.
-
-A copy lies in a folder of its own. It goes when the worker ends, however that happens: a small
-process waits for the end of a pipe that only the worker holds, and then removes the folder. Where
-that one is killed too (a scheduler ends all of a job), the folder stays, and the next copy to the
-same place removes it: the lock that its worker held is free.
-"""
+"""Copies of a data set on this machine: made once, checked, and removed with their worker."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -23,15 +15,13 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.units import size
+from steptime.measure import scratch
 from steptime.measure.contract import BadDataError, MissingFileError, NoSpaceError
 from steptime.measure.data.dataset import DataSet
 
 PREFIX = "steptime-stage-"
-_LOCK = "in-use"
-_PLACES = ("LOCAL", "TMPDIR")  # variables that name a disk of the machine, as schedulers set them
+_PLACES = ("LOCAL", scratch.OUTER, "TMPDIR")  # name a disk of the machine, as schedulers set them
 _CHUNK_BYTES = 1 << 22
-_SHELL = "/bin/sh"
-_WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
 
 
 @dataclass(frozen=True)
@@ -65,13 +55,13 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
     Raises `NoSpaceError` where there is no room, `BadDataError` where the copy is not the original.
     """
     parent = place(stage_to).absolute()
-    remove_stale(parent)
+    scratch.remove_stale(parent, PREFIX)
     wanted = sum(path.stat().st_size for path in dataset.files.values())
     free = shutil.disk_usage(parent).free
     if free < wanted:
         raise NoSpaceError(f"{parent}: {size(free)} are free, the data set needs {size(wanted)}")
     try:
-        copies, facts = _copied(dataset, Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)))
+        copies, facts = _copied(dataset, scratch.make(parent, PREFIX))
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise NoSpaceError(f"{parent}: {error.strerror} while copying {size(wanted)}") from None
@@ -80,32 +70,9 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
     return Staged(replace(dataset, files=copies), facts)
 
 
-def _remove_with_this_process(folder: Path) -> None:
-    """Mark the folder as in use while this process lives, and have it removed after that."""
-    making = folder / f"{_LOCK}-soon"
-    lock = os.open(making, os.O_CREAT | os.O_RDWR)  # stays open, and so locked, to the end
-    with suppress(OSError):  # a file system without locks: nobody will take it for stale
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    making.rename(folder / _LOCK)  # no moment at which it is there and free
-    read_end, _ = os.pipe()
-    os.posix_spawn(
-        _SHELL,
-        [_SHELL, "-c", _WAIT_AND_REMOVE, "sh", str(folder)],
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_DUP2, read_end, 0),
-            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-        ],
-        setpgroup=0,  # what is sent to this process's group does not end it
-    )
-    os.close(read_end)  # the other end is never closed, but by the end of this process
-
-
 def _copied(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
     """Copy into a new folder, which goes with this process, or at once where that fails."""
     try:
-        _remove_with_this_process(folder)
         return _copy_files(dataset, folder)
     except (OSError, BadDataError):
         shutil.rmtree(folder, ignore_errors=True)
@@ -139,22 +106,6 @@ def _copy_file(source: Path, target: Path) -> str:
         writing.flush()
         os.fsync(writing.fileno())
     return digest.hexdigest()
-
-
-def remove_stale(parent: Path) -> None:
-    """Remove copies in a folder whose worker is gone: whoever holds no lock is no more."""
-    for folder in parent.glob(f"{PREFIX}*"):
-        try:
-            lock = os.open(folder / _LOCK, os.O_RDWR)
-        except OSError:  # of somebody else, or just being made or removed
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            pass
-        finally:
-            os.close(lock)
 
 
 STAGES: Mapping[str, Callable[[DataSet, str], Staged]] = {"shared": leave, "local": copy}

@@ -53,7 +53,7 @@ def everything(rng, level):
 CASES = (independent, autocorrelated, between_runs, spikes, warming, slow_start, everything)
 
 
-def cover(times):
+def coverage(times):
     """Give the share of trials whose interval holds 1, and the share that is called unsteady."""
     found = [estimate(list(trial)) for trial in times]
     held = sum(e.low <= 1 <= e.high for e in found)
@@ -68,7 +68,7 @@ def false_alarms(a, b):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.__name__)
 def test_the_interval_holds_the_truth_93_times_in_a_hundred(case):
     for level in LEVELS:
-        share, _ = cover(case(np.random.default_rng(1), level))
+        share, _ = coverage(case(np.random.default_rng(1), level))
         assert share >= 0.93, level
 
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reference import backend as numpy_backend
+from reference.backend import RUNS, execute, initial_values, prepare
+from reference.kinds import ALSO_GIVEN, gelu
 from steptime.build import build, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, TensorSpec, frozen
 from steptime.core.workload import Plan
 from steptime.layers.dense import classify
-from steptime.measure.backends import numpy_backend
-from steptime.measure.backends.numpy_backend import RUNS, execute, initial_values, prepare
-from steptime.measure.backends.numpy_kinds import ALSO_GIVEN, gelu
 from steptime.measure.contract import Options, UnsupportedError
 from steptime.ops import OPS, outputs_of, saved_of
 from steptime.ops.builder import Builder

@@ -1,4 +1,4 @@
-"""What one cell gives: its network is prepared, its steps are timed, and weighed what was asked."""
+"""One cell: its network is prepared, its steps are timed, and what else was asked is metered."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.team import Pace, shared_results, team_watch
 from steptime.measure.timing import WARM_UP_RULE, Samples, take_samples, take_training
 
+Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
+
 
 @dataclass
-class Taken:
-    """What was found of a cell, by name, and the facts beside it."""
+class Measurement:
+    """The quantities of a cell by name, and the facts beside them."""
 
     quantities: dict[str, Quantity] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def take(backend: Any, workload: Workload, options: Options, request: Mapping[str, Any]) -> Taken:
-    """Give what a backend measures of a workload; nothing for a rank that only takes part.
+def measure_cell(
+    backend: Any, workload: Workload, options: Options, request: Mapping[str, Any], tell: Tell
+) -> Measurement:
+    """Return what a backend measures of a workload; nothing for a rank that only takes part.
 
     Raises what says that it cannot be run: `UnsupportedError`, `OutOfMemoryError`, and the errors
     of its input.
@@ -47,8 +51,8 @@ def take(backend: Any, workload: Workload, options: Options, request: Mapping[st
         prepared: Prepared = backend.prepare(graph, workload, options, feed)
         prepared.reset_memory()
         pace = Pace(prepared.team, prepared.sync, prepared.waited) if prepared.team else None
-        found = Taken()
-        samples, watch = _timed(prepared, pace, workload, options, request, given, found)
+        found = Measurement()
+        samples, watch = _timed(prepared, pace, workload, options, request, given, found, tell)
         peak, meter = prepared.memory()
         if peak is None and options.device == "cpu":
             reading = read_resident()
@@ -60,7 +64,7 @@ def take(backend: Any, workload: Workload, options: Options, request: Mapping[st
         if request["parts"]:
             found.quantities |= _parts(prepared, pace, samples)
         if samples is None:  # rank 0 reports
-            return Taken()
+            return Measurement()
         if peak is not None:
             found.quantities["peak_memory_bytes"] = Quantity(float(peak))
         if request["energy"]:
@@ -115,7 +119,8 @@ def _timed(
     options: Options,
     request: Mapping[str, Any],
     given: Any,
-    found: Taken,
+    found: Measurement,
+    tell: Tell,
 ) -> tuple[Samples | None, Watch]:
     """Time steps for as long as the budget lasts, or those of a training, and examine that.
 
@@ -126,19 +131,23 @@ def _timed(
     if pace is None or pace.team.leads:
         step, sync, waited = prepared.step, prepared.sync, prepared.waited
         timer = pace.lead if pace else prepared.timer
+        how: dict[str, Any] = {
+            "timer": timer,
+            "watch": watch,
+            "waited": waited,
+            "started": lambda first_s, rest_s: tell(
+                "stepping", first_step_s=first_s, rest_s=rest_s
+            ),
+        }
         if options.train_steps:
             from steptime.measure.training import examination
 
             examine = examination(prepared, workload, options, given)
-            samples = take_training(
-                step, sync, options.train_steps, timer=timer, watch=watch, waited=waited
-            )
+            samples = take_training(step, sync, options.train_steps, **how)
             learned, found.facts["training"] = examine()
             found.quantities |= learned
         else:
-            samples = take_samples(
-                step, sync, timer=timer, watch=watch, waited=waited, **request["timing"]
-            )
+            samples = take_samples(step, sync, **how, **request["timing"])
     if pace:
         pace.end(prepared.step)
     return samples, watch
@@ -181,7 +190,7 @@ def _seconds(part: Callable[[], None], sync: Callable[[], None]) -> float:
 
 
 def _weigh(
-    prepared: Prepared, samples: Samples, options: Options, budget_s: float, found: Taken
+    prepared: Prepared, samples: Samples, options: Options, budget_s: float, found: Measurement
 ) -> None:
     """Meter the energy of a step, or say in the facts what is in the way."""
     energy = take_energy(

@@ -1,0 +1,335 @@
+"""A record as a row: the one place where the facts and numbers of a record get their names.
+
+Tables, pairs, SQL, plots and `run --json` pick from these rows. Keys carry their unit; None is
+unknown. `facts` is what a record says, `row_of` adds what its samples amount to, `rows` is the
+table that SQL sees, and `labels` names rows by all in which they differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from steptime.analysis.statistics import Summary, summarize_steps
+from steptime.core.record import Quantity, Record
+from steptime.core.units import QUANTITIES
+from steptime.core.workload import Workload
+
+Row = dict[str, Any]
+
+COLUMNS: Mapping[str, type] = {
+    "origin": str,
+    "method": str,
+    "method_version": str,
+    "status": str,
+    "cause": str,
+    "note": str,
+    "model": str,
+    "family": str,
+    "batch": int,
+    "replicas": int,
+    "dtype": str,
+    "phase": str,
+    "optimizer": str,
+    "platform": str,
+    "scope": str,
+    "workload_key": str,
+    "step_s": float,
+    "step_s_low": float,
+    "step_s_high": float,
+    "step_s_interval": str,
+    "step_s_min": float,
+    "step_s_mean": float,
+    "step_s_p5": float,
+    "step_s_p95": float,
+    "steady": bool,
+    "samples_n": int,
+    "samples_disturbed": int,
+    "runs": int,
+    "speed_per_s": float,
+    "speed_uncertainty_per_s": float,
+    "speed_jitter_per_s": float,
+    "infeed": float,
+    **{
+        name: float
+        for name in QUANTITIES
+        if name != "step_s" and not name.startswith("published_")  # these follow where they occur
+    },
+    "round": int,
+    "taken_at": str,
+    "host": str,
+    "threads": int,
+    "method_options": str,
+    "env": str,
+    "gpu": str,
+    "devices": int,
+    "strategy": str,
+    "input": str,
+    "staging": str,
+    "loaders": int,
+    "prefetch": int,
+}
+"""The columns that every table has, in order; further quantities and hyperparameters follow."""
+
+PARAM_PREFIX = "param_"
+UNKNOWN = "unknown"
+HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
+BESIDES = ("platform", "method")  # columns of their own, where rows are shown
+UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing
+
+
+def facts(record: Record) -> Row:
+    """Return what a record says of a step, but its quantities.
+
+    `settings` are those of the network and of the step, `options` those of the method. `batch` is
+    of one replica; it and `global_batch` are None where a log of others does not tell them.
+    """
+    workload, env, options = record.workload, record.env, record.method.options
+    batch_known = env.get("batch_source") != UNKNOWN
+    return {
+        "origin": record.origin,
+        "method": record.method.name,
+        "method_version": record.method.version,
+        "status": record.status,
+        "cause": record.cause or None,
+        "note": record.note or None,
+        "model": workload.label,
+        "family": workload.model,
+        "batch": workload.batch_per_replica if batch_known else None,
+        "global_batch": workload.global_batch if batch_known else None,
+        "replicas": workload.plan.data,
+        "dtype": workload.dtype,
+        "phase": workload.phase,
+        "optimizer": workload.optimizer,
+        "platform": record.platform,
+        "scope": record.scope,
+        "workload_key": workload.key,
+        "round": env.get("round"),
+        "taken_at": record.taken_at or None,
+        "date": env.get("date") or record.taken_at[:10] or None,
+        "host": env.get("host"),
+        "threads": options.get("threads"),
+        "gpu": options.get("gpu") or None,
+        "devices": options.get("devices", workload.plan.data),
+        "strategy": options.get("strategy") or None,
+        "overlap": options.get("overlap", True),
+        **_input(record),
+        **{name: env.get(name) for name in ("batch_source", "source_file", "duplicate_of")},
+        "settings": settings_of(workload),
+        "options": dict(options),
+    }
+
+
+def _input(record: Record) -> Row:
+    """Return where input came from and how it was read; None is unknown, or of no meaning.
+
+    A measurement names an option only where it is not the default.
+    """
+    options, names = record.method.options, ("input", "staging", "loaders", "prefetch")
+    if record.origin != "measured":
+        return {name: options.get(name) for name in names}
+    kind = options.get("input", "device")
+    files = kind == "dataset"
+    return {
+        "input": kind,
+        "staging": options.get("staging", "shared") if files else None,
+        "loaders": options.get("loaders", 0) if files else None,
+        "prefetch": options.get("prefetch", 2) if files and options.get("loaders") else None,
+    }
+
+
+def row_of(record: Record) -> Row:
+    """Return the facts and the numbers of a record, in SI.
+
+    `step_s` is the median of the samples, or the value; so is every other quantity.
+    `speed_per_s` counts the examples of all replicas.
+    """
+    table = facts(record)
+    table |= {name: headline(quantity) for name, quantity in record.quantities.items()}
+    table["infeed"] = _infeed(record)
+    step = record.quantities.get("step_s")
+    if step is None:
+        return table
+    examples = record.workload.global_batch
+    if not step.samples:
+        known = step.value and table["batch"]
+        speed = examples / step.value if known and step.value else None
+        return table | {
+            "step_s_low": step.low,
+            "step_s_high": step.high,
+            "speed_per_s": speed,
+        }
+    summary = summarize(step, examples)
+    return table | {
+        "step_s": summary.median_s,
+        "step_s_low": summary.low_s,
+        "step_s_high": summary.high_s,
+        "step_s_interval": summary.interval,
+        "step_s_steady": summary.value_s,
+        "step_s_min": summary.min_s,
+        "step_s_mean": summary.mean_s,
+        "step_s_p5": summary.p5_s,
+        "step_s_p95": summary.p95_s,
+        "steady": summary.steady,
+        "samples_n": summary.n,
+        "samples_disturbed": sum(map(bool, step.columns.get("disturbed", ()))),
+        "runs": summary.runs,
+        "speed_per_s": summary.speed_mean,
+        "speed_uncertainty_per_s": summary.speed_uncertainty,
+        "speed_jitter_per_s": summary.speed_jitter,
+    }
+
+
+def rows(records: Iterable[Record]) -> list[Row]:
+    """Return one flat row for each record, all with the same columns: the table of SQL.
+
+    Beside `COLUMNS` there is a column for every other quantity and every hyperparameter; one whose
+    name is taken (whatever its case) has the prefix `param_`.
+    """
+    found = list(records)
+    quantities = dict.fromkeys(name for record in found for name in record.quantities)
+    columns = list(dict.fromkeys([*COLUMNS, *quantities]))
+    params = _param_columns(found, columns)
+    table = []
+    for record in found:
+        known = row_of(record)
+        known["method_options"] = json.dumps(dict(record.method.options), sort_keys=True)
+        known["env"] = json.dumps(dict(record.env), sort_keys=True)
+        given = {params[name]: value for name, value in record.workload.params.items()}
+        flat = {name: known.get(name) for name in columns}
+        table.append(flat | {name: given.get(name) for name in params.values()})
+    return table
+
+
+def _param_columns(records: Iterable[Record], taken: Iterable[str]) -> dict[str, str]:
+    """Return the column of each hyperparameter; SQL knows no case, so neither does a clash."""
+    used = {name.lower() for name in taken}
+    columns: dict[str, str] = {}
+    for name in dict.fromkeys(name for record in records for name in record.workload.params):
+        column = name
+        while column.lower() in used:
+            column = PARAM_PREFIX + column
+        used.add(column.lower())
+        columns[name] = column
+    return columns
+
+
+def _infeed(record: Record) -> float | None:
+    """Return the share of a step that it waited for input; None where that was not measured."""
+    waited, step = (record.quantities.get(name) for name in ("input_s", "step_s"))
+    if waited is None or step is None or len(waited.samples) != len(step.samples):
+        return None
+    return sum(waited.samples) / sum(step.samples)
+
+
+def runs_of(quantity: Quantity) -> tuple[int, ...]:
+    """Return the run (fresh process) of each sample; without that column all are of one run."""
+    return quantity.columns.get("run") or (0,) * len(quantity.samples)
+
+
+def summarize(quantity: Quantity, batch: int) -> Summary:
+    """Return the statistics of the samples [s] of a step over `batch` examples."""
+    return summarize_steps(quantity.samples, runs_of(quantity), batch)
+
+
+def headline(quantity: Quantity) -> float | None:
+    """Return the one number of a quantity: the median of its samples, or its value."""
+    return median(quantity.samples) if quantity.samples else quantity.value
+
+
+def exchange_name(told: Row) -> str:
+    """Return what names a strategy behind a network's name: `, sharded, no overlap`."""
+    strategy, overlap = told["strategy"], told["overlap"]
+    return (f", {strategy}" if strategy else "") + ("" if overlap else ", no overlap")
+
+
+def labels(
+    told: Sequence[Row], *, batch: bool = True, besides: Collection[str] = BESIDES
+) -> list[str]:
+    """Return the shortest name of each row of `facts` that tells it from the others.
+
+    Of the settings of a model only those are named that tell its networks apart, then the batch,
+    then of how each ran what tells rows of one network apart: `fc nodes 256, batch 64, gpu p100`.
+    The keys `besides` are columns that stand beside the name, and tell rows apart, too.
+    """
+    networks = [(one["family"], one["settings"], one["batch"] if batch else None) for one in told]
+    names = [name + exchange_name(one) for name, one in zip(_networks(networks), told, strict=True)]
+    alike: dict[tuple[Any, ...], dict[Any, list[int]]] = {}
+    for index, one in enumerate(told):
+        place = alike.setdefault((names[index], *(one[key] for key in besides)), {})
+        place.setdefault(one["batch"], []).append(index)
+    for by_batch in alike.values():
+        held = [[(index, _how(told[index])) for index in same] for same in by_batch.values()]
+        telling = [name for same in held for name in telling_of([how for _, how in same])]
+        for index, how in (one for same in held for one in same):
+            words = [said(n, how[n]) for n in dict.fromkeys(telling) if how.get(n) is not None]
+            names[index] = ", ".join([names[index], *words])
+    return names
+
+
+def _how(told: Row) -> Row:
+    """Return how and where a step ran, in the order in which it is told."""
+    others = {name: value for name, value in told["options"].items() if name not in UNTOLD}
+    last = {"version": told["method_version"], "host": told["host"]}
+    return {name: told[name] for name in HOW} | others | last
+
+
+def short_names(workloads: Iterable[Workload], *, batch: bool = True) -> dict[str, str]:
+    """Return the name of each workload, by its key, that `labels` begins with."""
+    found = {one.key: one for one in workloads}
+    networks = [
+        (one.model, settings_of(one), one.batch_per_replica if batch else None)
+        for one in found.values()
+    ]
+    return dict(zip(found, _networks(networks), strict=True))
+
+
+def _networks(networks: Sequence[tuple[str, Row, int | None]]) -> list[str]:
+    """Return the model, the settings that tell its networks apart, and the batch where known."""
+    by_model: dict[str, dict[tuple[Any, ...], Row]] = {}
+    for model, settings, _ in networks:
+        by_model.setdefault(model, {})[tuple(settings.items())] = settings
+    telling = {model: telling_of(list(same.values())) for model, same in by_model.items()}
+    names = []
+    for model, settings, batch in networks:
+        words = [said(n, settings[n], model) for n in telling[model] if n in settings]
+        words += [] if batch is None else [f"batch {batch}"]
+        names.append(" ".join([model, ", ".join(words)]).strip())
+    return names
+
+
+def telling_of(settings: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the settings that tell more of these apart than those before them do."""
+    telling: list[str] = []
+    told: list[tuple[object, ...]] = [() for _ in settings]
+    for name in dict.fromkeys(name for one in settings for name in one):
+        finer = [(*before, str(one.get(name))) for before, one in zip(told, settings, strict=True)]
+        if len(set(finer)) > len(set(told)):
+            telling.append(name)
+            told = finer
+    return telling
+
+
+def settings_of(workload: Workload) -> Row:
+    """Return what a workload is of, but its model and batch, in the order in which it is told."""
+    plan = asdict(workload.plan)
+    spread = {"replicas": plan.pop("data")}
+    spread |= {f"{name}-parallel": ways for name, ways in plan.items()}
+    return {
+        **workload.params,
+        "dtype": workload.dtype,
+        "phase": workload.phase,
+        "optimizer": workload.optimizer,
+        **spread,
+    }
+
+
+def said(name: str, value: object, model: str = "") -> str:
+    """Return a setting in few words: one such as `lstm` needs no name before it."""
+    if isinstance(value, str) and value.isidentifier() and value != model:
+        return value
+    text = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    return f"{name} {text}"

@@ -1,0 +1,82 @@
+"""Folders that go with the process that made them, however it ends.
+
+A small process waits for the end of a pipe that only the maker holds, and then removes the folder.
+Where that one is killed too (a scheduler ends all of a job), the folder stays, and the next maker
+in the same place removes it: the lock that its maker held is free.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+OUTER = "STEPTIME_TMPDIR"  # $TMPDIR of the user, in a process that has a folder of its own
+_WORKER = "steptime-worker-"
+_LOCK = "in-use"
+_SHELL = "/bin/sh"
+_WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
+
+
+def use_own_tmpdir() -> None:
+    """Put what this process and those that it starts write to TMPDIR into a folder of its own."""
+    outer = tempfile.gettempdir()
+    os.environ[OUTER] = os.environ.get("TMPDIR", outer)
+    os.environ["TMPDIR"] = str(make(Path(outer), _WORKER))
+    tempfile.tempdir = None  # it is looked up again
+
+
+def make(parent: Path, prefix: str) -> Path:
+    """Return a new folder in `parent`; raises `OSError` where there is no room for one.
+
+    Folders of the same prefix that nobody holds any more are removed first.
+    """
+    remove_stale(parent, prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        _remove_with_this_process(folder)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def _remove_with_this_process(folder: Path) -> None:
+    """Mark the folder as in use while this process lives, and have it removed after that."""
+    making = folder / f"{_LOCK}-soon"
+    lock = os.open(making, os.O_CREAT | os.O_RDWR)  # stays open, and so locked, to the end
+    with suppress(OSError):  # a file system without locks: nobody will take it for stale
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    making.rename(folder / _LOCK)  # no moment at which it is there and free
+    read_end, _ = os.pipe()
+    os.posix_spawn(
+        _SHELL,
+        [_SHELL, "-c", _WAIT_AND_REMOVE, "sh", str(folder)],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, read_end, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        ],
+        setpgroup=0,  # what is sent to this process's group does not end it
+    )
+    os.close(read_end)  # the other end is never closed, but by the end of this process
+
+
+def remove_stale(parent: Path, prefix: str) -> None:
+    """Remove folders in `parent` whose maker is gone: whoever holds no lock is no more."""
+    for folder in parent.glob(f"{prefix}*"):
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR)
+        except OSError:  # of somebody else, or just being made or removed
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass
+        finally:
+            os.close(lock)
