@@ -14,8 +14,15 @@ from steptime.paleo import rules
 from steptime.paleo.layers import INPUT, layers_of
 from steptime.paleo.rules import FLOAT_BYTES, Costs
 from steptime.predict.kernel import Kernel, Unit
-from steptime.predict.lower import Lowered, Row, gradient_bytes, input_bytes, kernels, op_rows
+from steptime.predict.lower import Lowered, Row, gradient_bytes, input_bytes, op_rows, stack_kernels
 from steptime.predict.method import Settings
+
+_RULED = (  # which rule says what the products of a pass are
+    ("padding", "forward"),
+    ("first", "forward"),
+    ("first", "backward"),
+    ("backward", "backward"),
+)
 
 
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
@@ -53,7 +60,7 @@ def _by_layer(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     if ruled.trains and "update" in faults:
         found.append(update_kernel(parameters, shown))
     elif ruled.trains:
-        updates = (k for k in kernels(graph, dtype, settings) if k.pass_ == "update")
+        updates = (k for k in stack_kernels(graph, dtype, settings) if k.pass_ == "update")
         found.extend(kernel._replace(op="", dtype=shown) for kernel in updates)
     exchanged = FLOAT_BYTES * parameters if "update" in faults else gradient_bytes(graph)
     return Lowered(rows, tuple(found), input_bytes(graph), exchanged, by_layer=True)
@@ -78,15 +85,22 @@ def _layer_rows(layers: Iterable[Layer], element_bytes: int) -> tuple[Row, ...]:
 def _by_op(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return the kernels of every op; where a rule is kept, a layer's products are the rule's."""
     faults = settings.faults
-    found = list(kernels(graph, dtype, settings))
+    found = stack_kernels(graph, dtype, settings)
     rows = op_rows(graph)
     compute = precision(dtype).compute
-    layers = layers_of(graph) if faults & {"padding", "backward", "first", "update"} else ()
-    if faults & {"padding", "backward", "first"}:
+    ruling = {"update", *(name for name, _ in _RULED)}
+    layers = layers_of(graph) if faults & ruling else ()
+    passes = {pass_ for name, pass_ in _RULED if name in faults}
+    if passes:
         ruled = _Ruled(layers, settings, SIZE_BYTES[compute], compute, _trains(graph))
         by_rule = {one.op: one for one in layers if one.op and rules.exact(one)}
-        kept = (k for k in found if k.op not in by_rule or not OPS[k.kind].work)
-        found = [k for op, layer in by_rule.items() for k in ruled.kernels(layer, op)] + list(kept)
+        by_op = [
+            kernel
+            for kernel in found
+            if not (kernel.op in by_rule and kernel.pass_ in passes and OPS[kernel.kind].work)
+        ]
+        of_rules = (k for op, layer in by_rule.items() for k in ruled.kernels(layer, op))
+        found = [kernel for kernel in of_rules if kernel.pass_ in passes] + by_op
     exchanged = gradient_bytes(graph)
     if "update" in faults:
         parameters = sum(layer.parameters for layer in layers)

@@ -7,6 +7,8 @@ Every correction of Paleo is an option, so that its effect can be seen (`steptim
 
 from __future__ import annotations
 
-from steptime.predict.method import EFFICIENCIES, FUSE, TF32, Method
+from steptime.predict.method import EFFICIENCIES, FUSE, STACK, TF32, Method
 
-METHOD = Method("analytic", "1", options={"fuse": FUSE, "tf32": TF32, **EFFICIENCIES})
+METHOD = Method(
+    "analytic", "2", options={"fuse": FUSE, "tf32": TF32, "stack": STACK, **EFFICIENCIES}
+)

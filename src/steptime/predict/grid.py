@@ -17,7 +17,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
-from steptime.count import live_bytes
+from steptime.count import live_bytes, peak_memory_bytes
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import Lowered
 from steptime.predict.prediction import fits_into
@@ -143,7 +143,7 @@ class Steps:
 
     def _memory(self, model: StepModel) -> list[int]:
         if self._lines is None:
-            return [max(live_bytes(model.graph(batch))) for batch in self.batches]
+            return [peak_memory_bytes(model.graph(batch), model.stack) for batch in self.batches]
         return self._lines.highest(self._lines.memory, self.batches)
 
     def times(self, on: StepModel) -> Times:
@@ -158,7 +158,7 @@ class Steps:
         )
 
 
-Numbers = tuple[float, ...]  # FLOP, bytes and the bytes of each tensor of a kernel
+Numbers = tuple[float, ...]  # of a kernel: FLOP, bytes, sizes of products, bytes of tensors
 
 
 @dataclass(frozen=True)
@@ -236,11 +236,13 @@ class Lines:
 
 def _at(kernel: Kernel, ends: tuple[Numbers, Numbers], share: Any) -> Kernel:
     """Return a kernel with arrays of its numbers, each between its values at both ends."""
-    flop, moved, *tensors = (
+    flop, moved, *rest = (
         first if first == last else first + (last - first) * share
         for first, last in zip(*ends, strict=True)
     )
-    return kernel._replace(flop=flop, bytes=moved, tensors=tuple(tensors))
+    sizes = 4 * len(kernel.products)
+    products: Any = tuple(zip(*[iter(rest[:sizes])] * 4, strict=True))
+    return kernel._replace(flop=flop, bytes=moved, products=products, tensors=tuple(rest[sizes:]))
 
 
 def lines(model: StepModel, wanted: Sequence[int]) -> Lines | None:
@@ -251,7 +253,7 @@ def lines(model: StepModel, wanted: Sequence[int]) -> Lines | None:
     for batch in points:
         graphs.append(model.graph(batch))
         steps.append(model.lowered(batch))
-    memory = [tuple(map(float, live_bytes(graph))) for graph in graphs]
+    memory = [tuple(map(float, live_bytes(graph, model.stack))) for graph in graphs]
     numbers = [[_numbers(kernel) for kernel in step.kernels] for step in steps]
     if not _straight(points, memory) or len({len(one) for one in numbers}) > 1:
         return None
@@ -263,8 +265,11 @@ def lines(model: StepModel, wanted: Sequence[int]) -> Lines | None:
         kernels = tuple(steps[0].kernels[i] for i in row)
         ends = tuple((numbers[0][i], numbers[2][i]) for i in row)
         name = kernels[0].pass_
-        launches[name] += sum(kernel.serial for kernel in kernels)
-        alike = (ends, tuple((k.kind, k.dtype, k.unit, k.serial) for k in kernels))
+        launches[name] += sum(kernel.launches for kernel in kernels)
+        alike = (
+            ends,
+            tuple((k.kind, k.dtype, k.unit, k.products, k.serial, k.launches) for k in kernels),
+        )
         known = groups[name].get(alike)
         groups[name][alike] = Group(kernels, ends, known.times + 1 if known else 1)
     return Lines(
@@ -289,7 +294,8 @@ def _rows(step: Lowered, whole: bool) -> list[list[int]]:
 
 
 def _numbers(kernel: Kernel) -> Numbers:
-    return (kernel.flop, kernel.bytes, *kernel.tensors)
+    sizes = [size for product in kernel.products for size in product]
+    return (kernel.flop, kernel.bytes, *sizes, *kernel.tensors)
 
 
 def _straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:

@@ -18,8 +18,8 @@ class Kernel(NamedTuple):
     `op` is the row that it belongs to: a forward op, whose gradients and updates are rows of it
     too, or a layer of a file. `dtype` is the type computed in, `flop` a multiply-add as 2, `bytes`
     what it reads and writes. `products` are its matrix products `(batch, m, n, k)`. `serial` is the
-    number of its steps that wait for each other, each of them a launch. `tensors` are the bytes of
-    each tensor, for rules that count them one by one.
+    number of its steps that wait for each other, each of them one launch or more of `launches`.
+    `tensors` are the bytes of each tensor, for rules that count them one by one.
     """
 
     op: str
@@ -31,6 +31,7 @@ class Kernel(NamedTuple):
     bytes: float
     products: Products = ()
     serial: int = 1
+    launches: int = 1
     tensors: tuple[float, ...] = ()
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from steptime import catalog
 from steptime.core.dtypes import precision
-from steptime.core.graph import Attrs, Graph, Op
-from steptime.ops import OPS, cost_of, products_of, serial_of
-from steptime.ops.table import Products, Specs
+from steptime.core.graph import Graph, Op
+from steptime.core.stack import UNITS, Stack
+from steptime.count import op_work
+from steptime.ops import OPS, products_of, serial_of
+from steptime.ops.execution import executed
+from steptime.ops.table import Products
 from steptime.ops.training import parameters_of
-from steptime.predict.kernel import Kernel, Unit
+from steptime.predict.kernel import Kernel
 
 if TYPE_CHECKING:
     from steptime.predict.method import Settings
@@ -66,23 +70,67 @@ class Lowered:
 
 
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
-    """Return the kernels of the step that `graph` is, forward alone or training, op by op."""
-    return Lowered(
-        op_rows(graph),
-        tuple(kernels(graph, dtype, settings)),
-        input_bytes(graph),
-        gradient_bytes(graph),
+    """Return the kernels that a software stack executes of the step that `graph` is."""
+    return _lowered(graph, stack_kernels(graph, dtype, settings))
+
+
+def lower_minimal(graph: Graph, dtype: str, _: Settings) -> Lowered:
+    """Return a kernel for each op, views among them, which moves every tensor once: a bound."""
+    compute = precision(dtype).compute
+    return _lowered(
+        graph, [_kernel(graph, (op,), compute, *op_work(graph, op)) for op in graph.ops]
     )
 
 
-def kernels(graph: Graph, dtype: str, settings: Settings) -> Iterator[Kernel]:
-    """Yield the kernels of a graph in the order of its ops."""
+def _lowered(graph: Graph, kernels: Sequence[Kernel]) -> Lowered:
+    return Lowered(op_rows(graph), tuple(kernels), input_bytes(graph), gradient_bytes(graph))
+
+
+def stack_kernels(graph: Graph, dtype: str, settings: Settings) -> list[Kernel]:
+    """Return the kernels of a graph in the order in which the stack runs them; views are none."""
     compute = precision(dtype).compute
-    groups = fused(graph) if settings.fuse else ((op,) for op in graph.ops)
-    readers = _readers(graph) if settings.fuse else {}
-    for ops in groups:
-        if settings.views or OPS[ops[0].kind].storage != "view":
-            yield _kernel(graph, ops, compute, readers)
+    return [
+        _kernel(graph, ops, compute, flop, moved, launches)
+        for ops, flop, moved, launches in executed(graph, stack_of(settings))
+        if launches or moved
+    ]
+
+
+def stack_of(settings: Settings) -> Stack:
+    """Return the software stack of a prediction; raises `InputError` for an unknown one."""
+    found = catalog.stack(settings.stack)
+    return replace(found, fuses=UNITS) if settings.fuse else found
+
+
+def _kernel(
+    graph: Graph, ops: Sequence[Op], compute: str, flop: float, moved: float, launches: int = 1
+) -> Kernel:
+    """Return the kernel of ops that run as one, in the row of the first."""
+    head = ops[0]
+    products: Products = ()
+    serial = 1
+    for op in ops:
+        if OPS[op.kind].products:
+            specs = tuple([graph.tensors[name] for name in op.inputs])
+            products += products_of(op.kind, specs, op.settings)
+            serial = max(serial, serial_of(op.kind, specs, op.settings))
+    return Kernel(
+        head.of or head.name,
+        head.kind,
+        head.part,
+        compute,
+        "matrix" if products else "vector",
+        _whole(flop),
+        _whole(moved),
+        products,
+        serial,
+        launches * serial,
+    )
+
+
+def _whole(value: float) -> float:
+    """Return a whole number as an int, which it is but for a factor of the stack."""
+    return int(value) if value == int(value) else value
 
 
 def op_rows(graph: Graph) -> tuple[Row, ...]:
@@ -109,97 +157,3 @@ def input_bytes(graph: Graph) -> int:
 def gradient_bytes(graph: Graph) -> int:
     """Return the bytes of the gradients of every weight that is trained."""
     return sum(graph.tensors[op.inputs[-1]].size_bytes for op in graph.ops if op.part == "update")
-
-
-def fused(graph: Graph) -> list[list[Op]]:
-    """Return the ops of a step in groups that run as one kernel, as compilers arrange them.
-
-    A pointwise op joins the group that made its inputs last, if both are in one part of the step
-    and of one shape. So a group reads only what groups before it have made, and groups can run in
-    their order.
-    """
-    group_of: dict[str, int] = {}
-    groups: list[list[Op]] = []
-    for op in graph.ops:
-        joined = _group_to_join(graph, op, group_of, groups)
-        if joined is None:
-            groups.append([])
-            joined = len(groups) - 1
-        groups[joined].append(op)
-        group_of.update(dict.fromkeys(op.outputs, joined))
-    return groups
-
-
-def _group_to_join(
-    graph: Graph, op: Op, group_of: dict[str, int], groups: list[list[Op]]
-) -> int | None:
-    made = [(group_of[name], name) for name in op.inputs if name in group_of]
-    if not made or not OPS[op.kind].pointwise:
-        return None
-    last = max(group for group, _ in made)
-    head = groups[last][0]
-    if head.part != op.part or OPS[head.kind].storage == "view":
-        return None
-    shape = graph.tensors[op.outputs[0]].shape
-    fits = any(group == last and graph.tensors[name].shape == shape for group, name in made)
-    return last if fits else None
-
-
-def _readers(graph: Graph) -> dict[str, list[str]]:
-    readers: dict[str, list[str]] = {}
-    for op in graph.ops:
-        for name in op.inputs:
-            readers.setdefault(name, []).append(op.name)
-    return readers
-
-
-def _kernel(graph: Graph, ops: Sequence[Op], compute: str, readers: dict[str, list[str]]) -> Kernel:
-    """Return the kernel of ops that run as one.
-
-    It reads what it did not make, each tensor once, and writes what is read outside of it; in
-    between, tensors stay in registers. x -> a -> b -> y, `a` and `b` pointwise on 4 bytes and
-    nobody else reading what is between: 8 bytes in place of 24.
-    """
-    head = ops[0]
-    flop, moved, products, serial = _work_of(graph, head)
-    if len(ops) > 1:
-        for op in ops[1:]:
-            more = _work_of(graph, op)
-            flop, moved, products = flop + more[0], moved + more[1], products + more[2]
-            serial = max(serial, more[3])
-        moved -= _kept_bytes(graph, ops, readers)
-    unit: Unit = "matrix" if products else "vector"
-    row = head.of or head.name
-    return Kernel(row, head.kind, head.part, compute, unit, flop, moved, products, serial)
-
-
-def _kept_bytes(graph: Graph, ops: Sequence[Op], readers: dict[str, list[str]]) -> int:
-    """Return the bytes that a group of ops neither reads nor writes, because it made them."""
-    inside = {op.name for op in ops}
-    made = {name for op in ops for name in op.outputs}
-    kept = 0
-    counted: set[str] = set()
-    for op in ops:
-        for name in op.inputs:
-            if name in made or name in counted:  # in a register, or read already
-                kept += graph.tensors[name].size_bytes
-            counted.add(name)
-        for name in op.outputs:
-            wanted = name in graph.outputs or any(r not in inside for r in readers.get(name, ()))
-            if not wanted and readers.get(name):
-                kept += graph.tensors[name].size_bytes
-    return kept
-
-
-def _work_of(graph: Graph, op: Op) -> tuple[int, int, Products, int]:
-    tensors = graph.tensors
-    specs = tuple([tensors[name] for name in op.inputs])
-    written = tuple([tensors[name] for name in op.outputs])
-    return _work(op.kind, specs, op.settings, written)
-
-
-@lru_cache(maxsize=1 << 16)
-def _work(kind: str, specs: Specs, attrs: Attrs, written: Specs) -> tuple[int, int, Products, int]:
-    """Return FLOP, bytes, products and dependent steps of an op."""
-    flop, moved = cost_of(kind, specs, attrs, written)
-    return flop, moved, products_of(kind, specs, attrs), serial_of(kind, specs, attrs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Literal
 
+from steptime import catalog
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.hardware import Cluster, Device
@@ -22,16 +23,16 @@ class Settings:
     """What the verbs are told; the defaults are those of `analytic`.
 
     `host` says whether the host issues kernels `ahead` of the device, or the time for that is
-    `added` to each, or left out (`no`). `views` counts bytes for ops that only look at a tensor in
-    another way. `fuse` lets elementwise ops run in the kernel that makes their input. `pipelined`
-    overlaps all arithmetic of a row with all its traffic. The efficiencies are the shares of the
-    peaks that are reached; that of the update is None where it is that of all computing. `faults`
-    and `algorithm` are Paleo's: the rules of the original that are kept, and how it counts
+    `added` to each, or left out (`no`). `stack` is the software that runs the step, a name or a
+    file; `fuse` lets elementwise ops run in any kernel that makes their input. `pipelined` overlaps
+    all arithmetic of a row with all its traffic. The efficiencies are the shares of the peaks that
+    are reached; that of the update is None where it is that of all computing. `faults` and
+    `algorithm` are Paleo's: the rules of the original that are kept, and how it counts
     convolutions.
     """
 
     host: Literal["ahead", "added", "no"] = "ahead"
-    views: bool = False
+    stack: str = catalog.DEFAULT_STACK
     fuse: bool = False
     tf32: bool = False
     pipelined: bool = False
@@ -138,6 +139,14 @@ def share(meaning: str, setting: str) -> Option:
     return Option(meaning, "1", read)
 
 
+def _stack(method: Method, text: str) -> Method:
+    catalog.stack(text)  # raises for what is none
+    return method.tuned(stack=text)
+
+
+STACK = Option(
+    "the software that runs the step, a name or FILE.toml", catalog.DEFAULT_STACK, _stack
+)
 YES_NO = {"yes": True, "no": False}
 EFFICIENCIES = {  # Paleo's names for them
     "ppp_comp": share("share of the device's peaks that is reached", "compute_efficiency"),

@@ -33,8 +33,8 @@ def at_peak(kernel: Kernel, device: Device) -> tuple[float, float]:
 
 
 def launching_s(kernel: Kernel, device: Device) -> float:
-    """Return the seconds that nothing hides of launching a kernel, each dependent step anew."""
-    return (device.launch_s or 0.0) * kernel.serial
+    """Return the seconds of launching a kernel that nothing hides."""
+    return (device.launch_s or 0.0) * kernel.launches
 
 
 def peak_flop_per_s(device: Device, dtype: str, tf32: bool = False) -> float:

@@ -7,12 +7,14 @@ the peak is that of the dtype computed in, for every op of the step.
 
 from __future__ import annotations
 
+from steptime.predict.lower import lower_minimal
 from steptime.predict.method import TF32, Method, Settings, choice
 
 METHOD = Method(
     "roofline",
     "1",
-    settings=Settings(host="added", views=True),
+    lower=lower_minimal,
+    settings=Settings(host="added"),
     options={
         "dispatch": choice(
             "add the device's time to issue an op, where it is known",

@@ -87,7 +87,7 @@ def schedule(
             cell = cells[kernel.op] = _Cell()
         i = _PLACE[kernel.pass_]
         cell.times[i].append(price(kernel))
-        cell.launches[i] += kernel.serial
+        cell.launches[i] += kernel.launches
         if i == 0:
             cell.flop += kernel.flop
     rest = cells.pop("", None)

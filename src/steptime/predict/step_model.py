@@ -15,13 +15,14 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError, unknown
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
+from steptime.core.stack import Stack
 from steptime.core.units import size
 from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
 from steptime.models.family import whole_number
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.kernel import Interval, Kernel, Larger
-from steptime.predict.lower import Lowered
+from steptime.predict.lower import Lowered, stack_of
 from steptime.predict.method import Method
 from steptime.predict.parallel.collectives import Fabric, fabric_of, schemes
 from steptime.predict.prediction import Prediction, fits_into
@@ -109,6 +110,11 @@ class StepModel:
         )
 
     @cached_property
+    def stack(self) -> Stack:
+        """The software stack that runs the step."""
+        return stack_of(self.settings)
+
+    @cached_property
     def issue_s(self) -> float | None:
         """The host's time to issue one launch ahead of the device, None where it plays no part."""
         return issue_s(self.device, self.settings)
@@ -169,7 +175,7 @@ class StepModel:
         """Return the prediction of a step on `batch` examples: times, memory, remarks."""
         graph = self.graph(batch)
         lowered = self.lowered(batch)
-        memory = peak_memory_bytes(graph)
+        memory = peak_memory_bytes(graph, self.stack)
         fits = fits_into(memory, self.device)
         remarks = self.remarks(batch)
         if not fits:
