@@ -15,7 +15,6 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -223,7 +222,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 def identity(method: Method) -> str:
     """Give a text that is equal for methods whose numbers may be taken for one another."""
-    return json.dumps(asdict(method), sort_keys=True, separators=(",", ":"))
+    return json.dumps(vars(method), sort_keys=True, separators=(",", ":"))
 
 
 def round_of(record: Record) -> int:
