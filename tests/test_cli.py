@@ -18,8 +18,8 @@ from steptime.cli.main import COMMANDS, run
 
 HELP = Path(__file__).parent / "golden" / "help.txt"
 SMALL = "fc:layers=1,nodes=8,inputs=8,outputs=4"
-NUMPY = ["--backend", "numpy", "--threads", "1"]
-SWEEP = """name = "e"\nbackend = "numpy"\nbudget_s = 0.05\nbatch = [2, 4]\npredict = "t4"
+NUMPY = ["--backend", "null", "--threads", "1"]
+SWEEP = """name = "e"\nbackend = "null"\nbudget_s = 0.05\nbatch = [2, 4]\npredict = "t4"
 [[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\ninputs = 8\noutputs = 4\n"""
 
 
@@ -132,7 +132,7 @@ def test_a_prediction_is_the_sum_of_its_ops(capsys: pytest.CaptureFixture[str]) 
 def test_what_needs_no_framework_loads_none(words: list[str]) -> None:
     code = (
         "import sys; from steptime.cli.main import run; code = run(sys.argv[1:]); "
-        "print([m for m in ('torch', 'numpy', 'scipy', 'duckdb', 'altair') "
+        "print([m for m in ('torch', 'numpy', 'scipy', 'duckdb', 'jinja2') "
         "if m in sys.modules], code)"
     )
     done = _python("-c", code, *words, "--json")

@@ -255,7 +255,8 @@ def tracked_bytes(make: Callable[[], nn.Module], shape: Shape, optimizer: str | 
         ids = not is_image and any(isinstance(m, torch.nn.Embedding) for m in net.modules())
         x = torch.zeros(shape, dtype=torch.int64 if ids else torch.float32)
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-        update = kinds[optimizer](net.parameters(), lr=0.1) if optimizer else None
+        foreach = {"foreach": True}  # the default on a CUDA device
+        update = kinds[optimizer](net.parameters(), lr=0.1, **foreach) if optimizer else None
 
         def step() -> Any:
             if update is None:

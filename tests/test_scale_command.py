@@ -75,9 +75,13 @@ def test_training_time_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert row["epoch_s"] == pytest.approx(1_000_000 / 40 * row["step_s"])
     assert row["train_s"] == pytest.approx(90 * row["epoch_s"])
     assert row["device_hours"] == pytest.approx(row["train_s"] * 4 / 3600)
+    assert row["cost"] == pytest.approx(row["device_hours"] * 0.90)  # by the second
+    training = {"samples": 1_000_000, "epochs": 90, "price": 0.9, "billing": "second"}
+    assert found["training"] == training
+    priced = [*LINKED, "--workers", "4", "--samples", "1000000", "--epochs", "90", "--price", "0.9"]
+    (by_hour,) = answer(capsys, *priced, "--billing", "hour")["rows"]
     started = -(-row["train_s"] // 3600)
-    assert row["cost"] == pytest.approx(started * 4 * 0.90)
-    assert found["training"] == {"samples": 1_000_000, "epochs": 90, "price": 0.9}
+    assert by_hour["cost"] == pytest.approx(started * 4 * 0.90)
     (row,) = answer(capsys, *LINKED, "--workers", "4", "--samples", "1000")["rows"]
     assert row["train_s"] == row["epoch_s"]
     assert row["cost"] is None
@@ -143,8 +147,8 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hidden" not in head  # nothing is
     assert len(rows) == 3 + 3
     assert rows[3].startswith("stops paying at 2 workers")
-    assert (
-        rows[5] == "training: 1 epoch of 100,000 examples; a device costs 0.9 for each started hour"
+    assert rows[5] == (
+        "training: 1 epoch of 100,000 examples; a device costs 0.9 an hour, paid by the second"
     )
 
 

@@ -23,11 +23,14 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.hardware import GB, Device, Link, device_from_table, link_from_table
+from steptime.core.stack import Stack, stack_from_table
 
 LOCAL = "local"
+DEFAULT_STACK = "torch-eager"
 _DATA = Path(__file__).parent / "data"
 _DEVICES = _DATA / "devices"
 _LINKS = _DATA / "links"
+_STACKS = _DATA / "stacks"
 _ALIASES = "aliases.toml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
 _NOT_HASHED = (  # prose, and figures that no method of prediction reads
@@ -192,6 +195,26 @@ def link(name: str | Path) -> Link:
 def link_names() -> list[str]:
     """Give the names of all links, shipped ones and the user's, sorted."""
     return sorted(_link_files())
+
+
+def stack_names() -> list[str]:
+    """Return the names of the software stacks, sorted."""
+    return sorted(path.stem for path in _STACKS.glob("*.toml"))
+
+
+@lru_cache(maxsize=16)
+def stack(name: str = DEFAULT_STACK) -> Stack:
+    """Return the software stack of a name, or of a path that ends in .toml.
+
+    Raises `InputError` for an unknown name and for a file that is not a stack.
+    """
+    if name.lower().endswith(".toml"):
+        path = Path(name)
+    elif name.lower() in (names := stack_names()):
+        path = _STACKS / f"{name.lower()}.toml"
+    else:
+        raise unknown("stack", name, names)
+    return stack_from_table(_read_toml(path), _shown(path))
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:

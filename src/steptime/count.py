@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from steptime import catalog
 from steptime.core.graph import Graph, Op, Part
+from steptime.core.stack import Stack
 from steptime.ops import OPS, cost_of, scratch_of
+from steptime.ops.execution import executed, execution_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,10 @@ class OpCost:
 class Count:
     """Costs of one step of a graph, forward alone or training.
 
-    `activation_bytes` is the sum of the forward ops' outputs that have memory of their own.
+    `traffic_bytes` is a bound: every op reads its inputs once and writes its outputs once.
+    `executed_flop`, `executed_traffic_bytes` and `kernels` are what a software stack runs and
+    launches. `activation_bytes` is the sum of the forward ops' outputs that have memory of their
+    own.
     """
 
     parameters: int
@@ -34,6 +40,9 @@ class Count:
     activation_bytes: int
     peak_memory_bytes: int
     ops: tuple[OpCost, ...]
+    executed_flop: float
+    executed_traffic_bytes: float
+    kernels: int
 
 
 def op_work(graph: Graph, op: Op) -> tuple[int, int]:
@@ -51,8 +60,12 @@ def op_cost(graph: Graph, op: Op) -> OpCost:
     return OpCost(op.name, op.kind, op.part, op.of or op.name, flop, traffic, shape)
 
 
-def count(graph: Graph) -> Count:
-    """Return FLOP, bytes, parameters, activation bytes and peak memory of one step of `graph`."""
+def count(graph: Graph, stack: Stack | None = None) -> Count:
+    """Return FLOP, bytes, parameters, activation bytes and peak memory of one step of `graph`.
+
+    `stack` says what is executed; without one it is `catalog.DEFAULT_STACK`.
+    """
+    launches = executed(graph, stack or catalog.stack())
     ops = tuple(op_cost(graph, op) for op in graph.ops)
     activations = sum(
         graph.tensors[op.outputs[0]].size_bytes
@@ -64,24 +77,28 @@ def count(graph: Graph) -> Count:
         flop=sum(op.flop for op in ops),
         traffic_bytes=sum(op.traffic_bytes for op in ops),
         activation_bytes=activations,
-        peak_memory_bytes=peak_memory_bytes(graph),
+        peak_memory_bytes=peak_memory_bytes(graph, stack),
         ops=ops,
+        executed_flop=sum(launch.flop for launch in launches),
+        executed_traffic_bytes=sum(launch.traffic_bytes for launch in launches),
+        kernels=sum(launch.kernels for launch in launches),
     )
 
 
-def peak_memory_bytes(graph: Graph) -> int:
+def peak_memory_bytes(graph: Graph, stack: Stack | None = None) -> int:
     """Return the bytes that live at the worst moment of a step, run in order.
 
     Inputs, weights and buffers (optimizer state with them) live always; any other tensor from the
     op that makes it to the last op that reads it, the graph's outputs to the end; what an op makes
-    and drops inside lives while it runs. A view or an op in place takes no memory of its own. Not
+    and drops inside lives while it runs; an optimizer that `stack` runs over all weights together
+    holds what it drops for all of them. A view or an op in place takes no memory of its own. Not
     counted: workspace of kernels, fragmentation.
     Three ops a -> b -> c of 1 byte each, no weights: 1, 2, then 2 (a is gone): the peak is 2.
     """
-    return max(live_bytes(graph))
+    return max(live_bytes(graph, stack))
 
 
-def live_bytes(graph: Graph) -> list[int]:
+def live_bytes(graph: Graph, stack: Stack | None = None) -> list[int]:
     """Return the bytes that live before the first op of a step and during each op.
 
     The peak of `peak_memory_bytes` is the largest of them.
@@ -102,20 +119,33 @@ def live_bytes(graph: Graph) -> list[int]:
     always = {*graph.inputs, *graph.weights, *graph.buffers}
     live = sum(graph.tensors[name].size_bytes for name in always)
     found = [live]
+    scratch = _scratch_bytes(graph, stack or catalog.stack())
     for i, op in enumerate(graph.ops):
         own = [name for name in op.outputs if storage[name] == name]
         live += sum(graph.tensors[name].size_bytes for name in own)
-        found.append(live + _scratch_bytes(graph, op))
+        found.append(live + scratch.get(op.name, 0))
         live -= sum(
             graph.tensors[name].size_bytes for name in ending.get(i, ()) if name not in always
         )
     return found
 
 
-def _scratch_bytes(graph: Graph, op: Op) -> int:
-    if OPS[op.kind].scratch is None:
-        return 0
-    return scratch_of(op.kind, tuple(graph.tensors[name] for name in op.inputs), op.settings)
+def _scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
+    """Return the bytes that each op makes and drops inside, by the op's name."""
+    found: dict[str, int] = {}
+    together: dict[str, str] = {}  # a kind: its first op, which holds those of all
+    for op in graph.ops:
+        how = execution_of(op, stack)
+        specs = tuple([graph.tensors[name] for name in op.inputs])
+        if how.temporaries is not None:
+            size = how.temporaries * specs[0].size_bytes
+        elif OPS[op.kind].scratch is not None:
+            size = scratch_of(op.kind, specs, op.settings)
+        else:
+            continue
+        holder = together.setdefault(op.kind, op.name) if how.together else op.name
+        found[holder] = found.get(holder, 0) + size
+    return found
 
 
 def _touched(op: Op) -> tuple[str, ...]:

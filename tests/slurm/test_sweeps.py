@@ -20,7 +20,7 @@ import idx_folder
 
 EXPERIMENT: dict[str, Any] = {
     "name": "24 cells",
-    "backend": "numpy",
+    "backend": "null",
     "threads": 1,
     "batch": [2, 4],
     "input": "dataset",

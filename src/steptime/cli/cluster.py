@@ -12,6 +12,7 @@ from steptime.core.errors import InputError
 from steptime.core.units import duration, size
 
 MOST_SHOWN = 20  # rows of a table
+ALWAYS = ("batch", "replicas", "gpu", "staging")  # columns of a preview; others if they differ
 MOST_NOTED = 100  # characters of a note in it
 Where = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a submitted sweep.")]
 
@@ -27,8 +28,12 @@ def status(folder: Where, json: options.Json = False) -> None:
         return
     counts = ", ".join(f"{document[word]} {word}" for word in cluster.WORDS if document[word])
     output.note(f"{folder}: {document['cells']} cells: {counts or 'none'}")
+    if document["older"]:
+        older = f"{document['older']} more are of the experiment as it was before"
+        output.note(f"! {older}; they are not counted")
     if document["jobs"]:
-        rows = [tuple(job.values()) for job in document["jobs"][:MOST_SHOWN]]
+        keys = ("job", "state", "text", "cells_left")
+        rows = [tuple(job[key] for key in keys) for job in document["jobs"][:MOST_SHOWN]]
         output.table("", ("job", "state", "why or where", "cells left"), rows)
         _more(len(document["jobs"]), "tasks")
     if document["unsuccessful"]:
@@ -106,6 +111,17 @@ def show_sent(document: dict[str, Any]) -> None:
         output.note(f"next:  steptime status {document['out']}")
 
 
+def _differs(rows: list[dict[str, Any]], name: str) -> bool:
+    return len({str(row[name]) for row in rows}) > 1
+
+
+def _plain(value: object) -> str | int | None:
+    """Return a value as a table shows it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, int) else str(value or "") or None
+
+
 def _remark(document: dict[str, Any]) -> None:
     for remark in document["remarks"]:
         output.note(f"! {remark}")
@@ -119,14 +135,12 @@ def show_preview(document: dict[str, Any]) -> None:
     )
     _remark(document)
     visits = document["visits"]
-    names = ("cell", "network", "batch", "replicas", "gpu", "staging")
+    headings = {"id": "cell", "model": "network", **{name: name for name in ALWAYS}}
+    shown = [n for n in (visits[0] if visits else headings) if n in headings or _differs(visits, n)]
     output.table(
         "would be submitted",
-        names,
-        [
-            (v["id"], v["model"], v["batch"], v["replicas"], v["gpu"] or None, v["staging"])
-            for v in visits[:MOST_SHOWN]
-        ],
+        [headings.get(name, name) for name in shown],
+        [tuple(_plain(v[name]) for name in shown) for v in visits[:MOST_SHOWN]],
     )
     _more(len(visits), "cells")
     output.table(
@@ -161,8 +175,6 @@ def show_preview(document: dict[str, Any]) -> None:
     for cell in document["not_fitting"]:
         needs, has = size(cell["needs_bytes"]), size(cell["has_bytes"])
         cell_of = f"{cell['model']}, batch {cell['batch']}"
-        output.note(
-            f"! will not fit: {cell_of}: needs {needs}, {cell['gpu'] or 'a node'} has {has}"
-        )
+        output.note(f"! will not fit: {cell_of}: needs {needs}, {cell['of']} has {has}")
     for job in document["jobs"]:
         output.text(job["script"])

@@ -34,7 +34,7 @@ from steptime.cli import (
     sweep,
 )
 from steptime.cli import run as run_one
-from steptime.cluster.slurm import SlurmError
+from steptime.cluster.scheduler import SchedulerError
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
 from steptime.store import StoreError
 
@@ -112,7 +112,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     except typer.TyperException as error:
         return _fail(_usage(error, words), 2)
-    except (StoreError, SlurmError) as error:
+    except (StoreError, SchedulerError) as error:
         return _fail(str(error), 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -197,19 +197,26 @@ def count(
     optimizer: options.Optimizer = "sgd",
     allow_unknown: options.AllowUnknown = False,
     by_op: options.ByOp = False,
+    stack: Annotated[
+        str,
+        typer.Option(
+            "--stack", metavar="NAME", help="What runs it: torch-eager, torch-compile, or a file."
+        ),
+    ] = "torch-eager",
     json: options.Json = False,
 ) -> None:
     """Count FLOP, bytes, parameters and peak memory of one step.
 
     A multiply-add is 2 FLOP.
     """
+    from steptime import catalog
     from steptime.build import build_step
     from steptime.count import count as count_graph
     from steptime.ops import OPS
 
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     graph = build_step(workload)
-    found = count_graph(graph)
+    found = count_graph(graph, catalog.stack(stack))
     document: dict[str, Any] = {
         "model": workload.label,
         "batch": workload.batch_per_replica,
@@ -219,6 +226,10 @@ def count(
         "parameters": found.parameters,
         "flop": found.flop,
         "traffic_bytes": found.traffic_bytes,
+        "stack": stack,
+        "executed_flop": round(found.executed_flop),
+        "executed_traffic_bytes": round(found.executed_traffic_bytes),
+        "kernels": found.kernels,
         "activation_bytes": found.activation_bytes,
         "peak_memory_bytes": found.peak_memory_bytes,
         "unmodelled": list(graph.unmodelled),
@@ -257,6 +268,12 @@ def count(
         )
 
 
+def _executed(document: dict[str, Any]) -> str:
+    """Return what a stack runs: `61.5 GB in 513 kernels (torch-eager)`."""
+    moved = size(document["executed_traffic_bytes"])
+    return f"{moved} in {document['kernels']:,} kernels ({document['stack']})"
+
+
 def _show_count(document: dict[str, Any], flop: int) -> None:
     traffic = document["traffic_bytes"]
     output.table(
@@ -266,6 +283,7 @@ def _show_count(document: dict[str, Any], flop: int) -> None:
             ("parameters", f"{document['parameters']:,}"),
             ("work", f"{si(flop, 'FLOP')} (a multiply-add is 2)"),
             ("traffic", f"{size(traffic)} (every op's inputs and outputs)"),
+            ("executed", _executed(document)),
             ("intensity", f"{flop / traffic:.4g} FLOP/byte" if traffic else None),
             ("activations", size(document["activation_bytes"])),
             ("peak memory", size(document["peak_memory_bytes"])),

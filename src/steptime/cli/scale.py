@@ -134,7 +134,15 @@ def scale(
         typer.Option(
             "--price",
             metavar="P",
-            help="Price of a device for an hour; a started hour costs a full one.",
+            help="Price of a device for an hour.",
+        ),
+    ] = None,
+    billing: Annotated[
+        str | None,
+        typer.Option(
+            "--billing",
+            help="What is paid: every second (default), or every started hour.",
+            metavar="second|hour",
         ),
     ] = None,
     dtype: options.Dtype = "float32",
@@ -155,7 +163,7 @@ def scale(
         raise unknown("--parallel", parallel, PARALLEL)
     if scaling not in SCALINGS:
         raise unknown("--scaling", scaling, SCALINGS)
-    training = _training(samples, epochs, price)
+    training = _training(samples, epochs, price, billing)
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
     if parallel == "model":
         _refuse_exchange(inside, per_node, links_per_node, servers)
@@ -303,19 +311,27 @@ def _of_fabric(model: StepModel) -> dict[str, Any]:
     }
 
 
-def _training(samples: str | None, epochs: str | None, price: str | None) -> Training | None:
+def _training(
+    samples: str | None, epochs: str | None, price: str | None, billing: str | None
+) -> Training | None:
     from steptime.models.family import whole_number
-    from steptime.predict.training_cost import Training
+    from steptime.predict.training_cost import BILLINGS, Training
 
     if samples is None:
         for name, value in (("--epochs", epochs), ("--price", price)):
             if value is not None:
                 raise InputError(f"{name} needs --samples N, the examples of an epoch")
+    if price is None and billing is not None:
+        raise InputError("--billing needs --price P")
+    if billing is not None and billing not in BILLINGS:
+        raise unknown("--billing", billing, BILLINGS)
+    if samples is None:
         return None
     return Training(
         whole_number(samples, "--samples"),
         1.0 if epochs is None else _number(epochs, "--epochs"),
         None if price is None else _number(price, "--price"),
+        billing or BILLINGS[0],
     )
 
 

@@ -51,12 +51,13 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
             "grows less than half as much as the number of workers",
         )
     if document["training"] is not None:
-        number = document["training"]["epochs"]
-        epochs = f"{number:g} epoch" + ("" if number == 1 else "s")
-        line = f"training: {epochs} of {document['training']['samples']:,} examples"
-        price = document["training"]["price"]
-        costs = "" if price is None else f"; a device costs {price:g} for each started hour"
-        lines.append(line + costs)
+        training = document["training"]
+        epochs = f"{training['epochs']:g} epoch" + ("" if training["epochs"] == 1 else "s")
+        line = f"training: {epochs} of {training['samples']:,} examples"
+        if training["price"] is not None:
+            line += f"; a device costs {training['price']:g} an hour, paid by the "
+            line += training["billing"]
+        lines.append(line)
     return lines
 
 

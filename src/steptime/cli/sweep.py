@@ -166,7 +166,7 @@ def run_here(request: Request) -> dict[str, Any]:
 
 def send(request: Request) -> dict[str, Any]:
     """Send what a folder lacks to Slurm."""
-    from steptime.cluster.status import send as send_to_slurm
+    from steptime.cluster.submit import send as send_to_slurm
 
     return send_to_slurm(request, output.note)
 

@@ -129,8 +129,9 @@ KINDS = {
         slice_outputs,
         no_flop,
         Example((vector(2, 5, 3),), {"axis": 1, "start": 1, "stop": 4}),
-        "definition: reads what it copies",
+        "definition: a view; by convention it reads what it would copy",
         gradient=slice_gradient,
+        storage="view",
         read=lambda x, **attrs: slice_outputs(x, **attrs)[0].size_bytes,
     ),
     "slice_grad": OpKind(

@@ -66,7 +66,9 @@ class StepModel:
         if link is None:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
-        return fabric_of(found, self.settings.ppp_comm, self.as_paleo)
+        return fabric_of(
+            found, self.settings.ppp_comm, self.as_paleo, self.device.memory_bytes_per_s
+        )
 
     @property
     def parameters(self) -> int:
@@ -129,7 +131,7 @@ class StepModel:
         `InputError` for another name, and where more than one worker has no link.
         """
         name = self.collective(collective)
-        return self.exchange_s(self.gradient_bytes, whole_number(workers, "workers"))[name]
+        return self.collective_s(name, self.gradient_bytes, whole_number(workers, "workers"))
 
     def collective(self, name: str | None = None) -> str:
         """Give a collective's name, the method's own for None; raises `InputError` for others."""
@@ -139,17 +141,20 @@ class StepModel:
             raise unknown("collective", name, self.collectives)
         return name
 
-    def exchange_s(self, size_bytes: float, workers: int) -> dict[str, float]:
-        """Give the seconds of an exchange of `size_bytes` by the name of the collective.
+    def collective_s(self, name: str, size_bytes: float, workers: int) -> float:
+        """Return the seconds of an exchange of `size_bytes` by one collective.
 
         Without a link there is one worker only, who exchanges nothing.
         """
         if self.fabric is None:
             if workers > 1:
                 raise no_link(workers)
-            return dict.fromkeys(self.collectives, 0.0)
-        fabric = self.fabric
-        return {name: one(size_bytes, workers, fabric) for name, one in self.collectives.items()}
+            return 0.0
+        return self.collectives[name](size_bytes, workers, self.fabric)
+
+    def exchange_s(self, size_bytes: float, workers: int) -> dict[str, float]:
+        """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
+        return {name: self.collective_s(name, size_bytes, workers) for name in self.collectives}
 
 
 def no_link(workers: int) -> InputError:

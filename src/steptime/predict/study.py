@@ -58,19 +58,22 @@ def study(
     chosen = cost_model(method)
     settings = chosen.chosen(options)
     exchange = schemes(chosen.as_published)[chosen.collective]
-    fabric = None
-    if link is not None:
-        fabric = fabric_of(link, settings.ppp_comm, chosen.as_published)
     for make in models:
         first = make(batches[0] if batches else None)
         wanted = batches or (first.batch_per_replica,)
         found = steps(partial(_step, make), wanted, first.dtype, settings)
-        comm_s = {
-            count: exchange(found.gradient_bytes, count, fabric) if fabric and count > 1 else 0.0
-            for count in workers
-        }
         memory = {batch: found.peak_memory_at(batch) for batch in wanted}
         for device in devices:
+            fabric = None
+            if link is not None:
+                rate = device.memory_bytes_per_s
+                fabric = fabric_of(link, settings.ppp_comm, chosen.as_published, rate)
+            comm_s = {
+                count: exchange(found.gradient_bytes, count, fabric)
+                if fabric and count > 1
+                else 0.0
+                for count in workers
+            }
             seconds_at = found.seconds_on(device)
             for batch in wanted:
                 times = seconds_at(batch)

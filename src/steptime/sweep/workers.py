@@ -16,7 +16,7 @@ Where = tuple[str, Options, int]  # backend, what its processes are told, how ma
 
 def where(cell: Cell) -> Where:
     """Give what the processes of a cell are started for."""
-    backend, options = cell.place
+    backend, options = cell.worker_key
     replicas = cell.workload.plan.data
     if replicas > 1 and options.threads is None:
         options = replace(options, threads=cpus.default_threads(processes=replicas))

@@ -180,4 +180,6 @@ def _waits(model: StepModel, workers: int, share: int, chosen: str, how: Exchang
     for row in reversed(found.rows):
         at += row.backward.total_s * slower
         ready.append((at, sizes.get(row.row.name, 0) / how.compression))
-    return overlapped(ready, lambda size: model.exchange_s(size, workers)[chosen], found.backward_s)
+    return overlapped(
+        ready, lambda size: model.collective_s(chosen, size, workers), found.backward_s
+    )

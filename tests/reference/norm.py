@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from steptime.measure.backends.numpy_kinds import Array, Ids, Run
+from reference.kinds import Array, Ids, Run
 from steptime.measure.synthetic import NORM_EPSILON
 
 

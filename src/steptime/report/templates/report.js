@@ -1,14 +1,9 @@
 "use strict";
-// Draw each plot from the JSON beside it; `ast` keeps Vega from compiling code from text.
 const plots = [...document.querySelectorAll(".plot")].map((place) => {
   const spec = JSON.parse(document.getElementById(place.id.replace("plot-", "spec-")).textContent);
   const controls = document.createElement("div");
   place.before(controls);
-  const actions = { export: true, source: false, compiled: false, editor: false };
-  const options = {
-    renderer: "svg", ast: true, bind: controls, actions, downloadFileName: place.id,
-  };
-  return vegaEmbed(place, spec, options).catch((error) => {
+  return chart(place, spec, controls).catch((error) => {
     place.textContent = `This plot could not be drawn: ${error.message}`;
     throw error;
   });

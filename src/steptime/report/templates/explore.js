@@ -200,6 +200,7 @@ function chosen(values, faults) {
     between: { ...link, latency_s }, inside: named(data.links, "inside") ?? null,
     per_node: choice.per_node, servers: choice.servers,
     share: choice.share[1], as_paleo: method.as_paleo,
+    memory_bytes_per_s: link.measured ? null : device.memory_bytes_per_s,
   };
   choice.work = network.work[values.method]?.[data.dtypes[values.dtype]];
   choice.rates = device.rates[values.method][values.dtype];

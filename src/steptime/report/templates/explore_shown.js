@@ -196,7 +196,7 @@ function sources(choice, values) {
       + `${link.note ? `. ${link.note}` : ""}`],
     ["software", `shares of compute peak / link's rate: ${shares.join(", ")} `
       + "(Qi, Sparks, Talwalkar, ICLR 2017)"],
-    ["cost", "every device is paid for each started hour of the training"],
+    ["cost", "every device is paid for each second of the training"],
     ["limits", `batches ${data.batches.map((n) => grouped(n)).join(" to ")} of a worker`],
     ["left out", left.length ? left.join("; ") : "nothing"],
   ];

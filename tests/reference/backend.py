@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reference import image, kinds, norm
+from reference.kinds import ALSO_GIVEN, Run, element_type
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph, Op
 from steptime.core.workload import Plan, Workload
 from steptime.measure import machine
-from steptime.measure.backends import numpy_image, numpy_kinds, numpy_norm
-from steptime.measure.backends.numpy_kinds import ALSO_GIVEN, Run, element_type
 from steptime.measure.contract import (
     Arrays,
     Feed,
@@ -28,7 +28,7 @@ from steptime.ops.training import training_graph
 
 Values = npt.NDArray[Any]
 
-RUNS: dict[str, Run] = {**numpy_kinds.RUNS, **numpy_image.RUNS, **numpy_norm.RUNS}
+RUNS: dict[str, Run] = {**kinds.RUNS, **image.RUNS, **norm.RUNS}
 STRATEGIES: Mapping[str, Any] = {}  # it runs on one device
 
 

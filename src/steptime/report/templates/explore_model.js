@@ -44,27 +44,55 @@ function stepSeconds(work, batch, base, method, share) {
 }
 
 // collectives.COLLECTIVES and PALEO, which has no latency and whose mixing costs one worker too.
-// `between` and `inside` have a latency_s (null: not known) and bytes_per_s.
+// `between` and `inside` have a latency_s (null: not known) and bytes_per_s; without `inside` every
+// worker has a link of its own. `memory_bytes_per_s` is what adding up takes, null for nothing.
 function exchanges(size, n, fabric) {
-  const { between, inside, per_node, servers, share, as_paleo } = fabric;
+  const { between, inside, per_node, servers, share, as_paleo, memory_bytes_per_s } = fabric;
   const over = (link, bytes) =>
     (as_paleo ? 0 : link.latency_s ?? 0) + bytes / link.bytes_per_s / share;
   const message = (bytes) => over(between, bytes);
-  const rounds = n > 1 ? 32 - Math.clz32(n - 1) : 0;
-  const halvings = 31 - Math.clz32(n);
-  let halves = n > 2 ** halvings ? 2 * message(size) : 0;
-  for (let step = 1; step <= halvings; step += 1) halves += 2 * message(size / 2 ** step);
-  const near = Math.min(n, per_node), nodes = Math.ceil(n / per_node);
+  const near_by = (bytes) => over(inside ?? between, bytes);
+  const add = (bytes) => as_paleo || !memory_bytes_per_s ? 0 : 3 * bytes / memory_bytes_per_s;
+  const roundsOf = (count) => count > 1 ? 32 - Math.clz32(count - 1) : 0;
+  const node = Math.min(n, per_node), nodesOf = Math.ceil(n / per_node);
+  const near = inside ? node : 1, nodes = inside ? nodesOf : n;
+  const slowest = (bytes) => bytes / share / Math.min(
+    nodes > 1 ? between.bytes_per_s : Infinity,
+    near > 1 ? (inside ?? between).bytes_per_s : Infinity,
+  );
+  const rounds = [roundsOf(near), roundsOf(nodes)];
+  const halvings = 31 - Math.clz32(n), insideHalvings = 31 - Math.clz32(near);
+  let halves = 0, added = 0;
+  for (let step = 1; step <= halvings; step += 1) {
+    const half = size / 2 ** step;
+    halves += step <= insideHalvings ? near_by(half) : message(half * near);
+    added += half;
+  }
+  if (n > 2 ** halvings) {
+    halves += near > 1 ? near_by(size) : message(size);
+    added += size;
+  }
+  const spread = size / node, all = rounds[0] + rounds[1];
+  const crossing = 2 * (nodes - 1);
+  const paleo_rounds = roundsOf(n);
   return {
-    "one-to-all": 2 * (n - 1) * message(size),
-    tree: 2 * rounds * message(size),
-    butterfly: rounds * message(size),
-    "butterfly-mixing": n > 1 || as_paleo ? message(size) : 0,
-    ring: 2 * (n - 1) * message(size / n),
-    "halving-doubling": halves,
-    hierarchical: 2 * (near - 1) * over(inside ?? between, size / near)
-      + 2 * (nodes - 1) * message(size / near / nodes * near),
-    "parameter-server": n > 1 ? 2 * Math.max(n, servers) * message(size / servers) : 0,
+    "one-to-all": as_paleo ? 2 * (n - 1) * message(size)
+      : 2 * ((near - 1) * near_by(size) + (n - near) * message(size)) + add((n - 1) * size),
+    tree: as_paleo ? 2 * paleo_rounds * message(size)
+      : 2 * (rounds[0] * near_by(0) + rounds[1] * message(0)) + slowest(2 * size)
+        + (n > 1 ? add(size) : 0),
+    butterfly: as_paleo ? paleo_rounds * message(size)
+      : rounds[0] * near_by(size) + rounds[1] * message(size * near) + add(all * size),
+    "butterfly-mixing": as_paleo ? message(size) : n === 1 ? 0
+      : (nodes > 1 ? message(size * near) : near_by(size)) + add(size),
+    ring: (2 * (n - 1) - crossing) * near_by(0) + crossing * message(0)
+      + slowest(2 * (n - 1) / n * size) + add((n - 1) / n * size),
+    "halving-doubling": 2 * halves + add(added),
+    hierarchical: 2 * (node - 1) * near_by(spread)
+      + 2 * (nodesOf - 1) * message(spread / nodesOf * node)
+      + add((node - 1) * spread + (nodesOf - 1) / nodesOf * spread),
+    "parameter-server":
+      n > 1 ? 2 * Math.max(n, near * servers) * message(size / servers) : 0,
   };
 }
 
@@ -103,10 +131,9 @@ function scalingRows(choice) {
     const epoch_s = choice.samples / found.global_batch * found.step_s;
     const train_s = choice.epochs * epoch_s;
     const hours = train_s / 3600;
-    const started = Math.ceil(Number(hours.toFixed(9)));
     return {
       ...found, speedup, efficiency: speedup / n, epoch_s, train_s, hours,
-      device_hours: hours * n, cost: choice.price * started * n,
+      device_hours: hours * n, cost: choice.price * hours * n,
     };
   });
   return { rows, refused: choice.workers.filter((n) => !possible.includes(n)) };

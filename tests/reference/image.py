@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from steptime.measure.backends.numpy_kinds import Array, Ids, Run
+from reference.kinds import Array, Ids, Run
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]

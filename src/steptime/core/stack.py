@@ -1,0 +1,132 @@
+"""How a software stack runs op kinds: what it fuses, reads again and holds, as a file says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a stack runs a kind, where that is not one kernel that moves every tensor once.
+
+    `reads` says how often each input is read, in order (1 beyond); those at the places `each_step`
+    are read at every step of the op that waits for another. `passes` are the bytes moved in sizes
+    of the first input, in place of all of that (0: not said). `kernels` are launched; `temporaries`
+    tensors of the first input's size are made and dropped inside (None: what the op table says).
+    Ops that run `together` are launched once for all, and hold their temporaries at once. `flop`
+    is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask. All of this
+    holds for ops whose attribute `when` is true ("": for all).
+    """
+
+    reads: tuple[int, ...] = ()
+    each_step: tuple[int, ...] = ()
+    passes: float = 0.0
+    kernels: int = 1
+    temporaries: int | None = None
+    together: bool = False
+    flop: float = 1.0
+    causal_flop: float = 1.0
+    when: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A software stack: a framework, and how it is told to run.
+
+    A kind in `joins` runs inside the kernel that makes its first input, if that is of one of the
+    kinds named, belongs to the same part of the step and has no other reader. A pointwise kind runs
+    inside the kernel that makes its inputs last, if `fuses` names that kernel's unit: `vector`, or
+    `matrix` for one with matrix products. `kinds` holds what runs otherwise than as one kernel that
+    moves every tensor once.
+    """
+
+    name: str
+    source: str
+    fuses: tuple[str, ...] = ()
+    joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kinds: Mapping[str, Execution] = field(default_factory=dict)
+
+
+UNITS = ("vector", "matrix")
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and 0 < value < inf
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_list_of(good: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(map(good, value))
+
+
+_TABLE = (lambda value: isinstance(value, Mapping), "a table")
+_TEXT, _FLAG = (_is_text, "a text"), (lambda value: isinstance(value, bool), "true or false")
+_WHOLE, _SHARE = (_is_whole, "a whole number"), (_is_share, "a number above 0")
+_WHOLES = (_is_list_of(_is_whole), "a list of whole numbers")
+Check = tuple[Callable[[object], bool], str]
+_STACK: dict[str, Check] = {
+    "name": _TEXT,
+    "source": _TEXT,
+    "fuses": (_is_list_of(UNITS.__contains__), f"a list of {' and '.join(UNITS)}"),
+    "joins": _TABLE,
+    "kinds": _TABLE,
+}
+_EXECUTION: dict[str, Check] = {
+    "reads": _WHOLES,
+    "each_step": _WHOLES,
+    "passes": _SHARE,
+    "kernels": _WHOLE,
+    "temporaries": _WHOLE,
+    "together": _FLAG,
+    "flop": _SHARE,
+    "causal_flop": _SHARE,
+    "when": _TEXT,
+    "source": _TEXT,
+}
+
+
+def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
+    """Return the `Stack` that a TOML table says; `where` is named in errors.
+
+    Raises `InputError` for an unknown or missing key and for a value of another type.
+    """
+    given = _checked(table, _STACK, ("name", "source"), where)
+    kinds: dict[str, Execution] = {}
+    for kind, row in given.pop("kinds", {}).items():
+        place = f"{where}: kinds.{kind}"
+        if not isinstance(row, Mapping):
+            raise InputError(f"{place} must be a table, not {shorten(row)}")
+        kinds[kind] = Execution(**_checked(row, _EXECUTION, ("source",), place))
+    joins = given.pop("joins", {})
+    for kind, into in joins.items():
+        if not _is_list_of(_is_text)(into):
+            raise InputError(f"{where}: 'joins.{kind}' must be a list of texts")
+    return Stack(joins={kind: tuple(into) for kind, into in joins.items()}, kinds=kinds, **given)
+
+
+def _checked(
+    table: Mapping[str, Any], checks: Mapping[str, Check], required: Sequence[str], where: str
+) -> dict[str, Any]:
+    for key in required:
+        if key not in table:
+            raise InputError(f"{where}: '{key}' is missing")
+    for key, value in table.items():
+        if key not in checks:
+            raise unknown("key", key, checks, where)
+        good, what = checks[key]
+        if not good(value):
+            raise InputError(f"{where}: '{key}' must be {what}, not {shorten(value)}")
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
