@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
-from steptime.cli import options
 from steptime.cli.grid import split_models
 from steptime.cli.main import run
+from steptime.core import ranges
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
@@ -138,7 +138,7 @@ def test_models_of_a_list() -> None:
 
 def test_numbers_of_a_list() -> None:
     def numbers(text: str) -> list[int]:
-        return options.numbers(text, "--workers")
+        return ranges.numbers(text, "--replicas")
 
     assert numbers("1,2,4,...,128") == [1, 2, 4, 8, 16, 32, 64, 128]
     assert numbers("1,2,...,16") == [1, 2, 4, 8, 16]
@@ -155,7 +155,7 @@ def test_numbers_of_a_list() -> None:
         ("1..", "is not a range"),
         ("1,,2", "must be a whole number"),
     ):
-        with pytest.raises(InputError, match=f"--workers: .*{message}"):
+        with pytest.raises(InputError, match=f"--replicas: .*{message}"):
             numbers(wrong)
 
 

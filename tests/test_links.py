@@ -206,7 +206,7 @@ def test_predictions_know_the_strategies_that_are_measured() -> None:
 
 
 def test_what_joins_replicas_must_be_known() -> None:
-    with pytest.raises(InputError, match="2 workers need a network"):
+    with pytest.raises(InputError, match="2 replicas need a link"):
         predict_replicas(fc(), Cluster(DEVICE), "parameter-server", True)
     predict_replicas(fc(), Cluster(DEVICE), "independent", True)
     with pytest.raises(InputError, match="unknown strategy 'alreduce'; did you mean 'allreduce'"):

@@ -14,7 +14,7 @@ from typing import Any
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
-from steptime.core.ranges import LARGEST
+from steptime.core.ranges import LARGEST, whole_number
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Value, Workload
 from steptime.importers import (
     content_hash,
@@ -25,7 +25,7 @@ from steptime.importers import (
     read_content,
 )
 from steptime.models import FAMILIES, SHORT, ZOO, family
-from steptime.models.family import Family, resolve, stored, whole_number
+from steptime.models.family import Family, resolve, stored
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph

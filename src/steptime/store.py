@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, OutsideError, shorten
 from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
 
 LOCK = "sweep.lock"
@@ -33,7 +33,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """By schema version: what makes a table of that version one of the next. Version 1 is the first."""
 
 
-class StoreError(Exception):
+class StoreError(OutsideError):
     """The disk did not take a record; one line, earlier records are intact. Exits with 1."""
 
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steptime.core.errors import unknown
+from steptime.core.errors import OutsideError, unknown
 
 if TYPE_CHECKING:  # the command line imports this file, and must not wait for pydantic
     from steptime.sweep.resource_request import ResourceRequest
@@ -22,7 +22,7 @@ TaskJob = tuple[str, int]  # id of the array's job, place in it
 FOR_MEMORY = "killed for memory"  # a cause that is oom for the cell in flight alone
 
 
-class SchedulerError(Exception):
+class SchedulerError(OutsideError):
     """The scheduler does not answer: nothing is known, nothing was changed. Exits with 1."""
 
 

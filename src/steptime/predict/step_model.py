@@ -15,8 +15,8 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError, unknown
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
+from steptime.core.ranges import whole_number
 from steptime.core.workload import Workload
-from steptime.models.family import whole_number
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.costs import Costs, costs, gradient_bytes
 from steptime.predict.estimate import Estimate, estimate
@@ -159,7 +159,7 @@ class StepModel:
 
 def no_link(workers: int) -> InputError:
     """Give the error of workers that nothing joins."""
-    return InputError(f"{workers} workers need a network: --network LINK (steptime list links)")
+    return InputError(f"{workers} replicas need a link: --link LINK (steptime list links)")
 
 
 def _text(value: object) -> str:

@@ -14,10 +14,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from steptime.build import is_path, make_workload, read_model, read_table
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.ranges import whole_number
 from steptime.core.record import STATUSES, Method, Quantity, Record
 from steptime.core.units import QUANTITIES
 from steptime.measure.contract import STAGINGS, STRATEGIES
-from steptime.models.family import whole_number
 from steptime.readers.csv_rows import Row, csv_table, each_row, number, positive
 from steptime.readers.found import Found
 from steptime.readers.platforms import platform_of
