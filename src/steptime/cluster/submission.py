@@ -279,7 +279,7 @@ def read(folder: Path) -> Submission:
         raise InputError(f"{folder}: is no submission: {error}") from None
 
 
-def _jobs(tables: Iterable[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Job, ...]:
+def _jobs(tables: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Job, ...]:
     jobs = []
     for table in tables:
         request = ResourceRequest(**table["allocation"])
@@ -289,7 +289,7 @@ def _jobs(tables: Iterable[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Jo
         )
         need = Need(request, table["replicas"], table["cores"])
         jobs.append(Job(need, table["first_task"], tasks))
-    if sum(len(job.trials) for job in jobs) != len(lines):
+    if max((stop for table in tables for _, stop in table["slices"]), default=0) != len(lines):
         raise ValueError(f"{CELLS} has {len(lines)} lines")
     return tuple(jobs)
 
