@@ -14,7 +14,7 @@ from steptime.cluster.scheduler import FOR_MEMORY, JobExit, scheduler_of
 from steptime.cluster.script import BEGUN, NO_MODULE, READY, RUN_FIRST_FAILED
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.record import Record
-from steptime.launch.local import Death
+from steptime.launch.local import Failure
 from steptime.measure.contract import method
 from steptime.sweep.run import How, unmeasured
 
@@ -72,7 +72,7 @@ class TaskOutcome:
     exit: JobExit | None
     began: tuple[str, ...]
 
-    def failure(self, trial: Trial) -> Death:
+    def failure(self, trial: Trial) -> Failure:
         """Return why a trial has no record; only the one in flight can have been too large."""
         in_flight = self.began[-1:] == (trial.id,)
         when = "while it was measured" if in_flight else "before it was begun"
@@ -82,7 +82,7 @@ class TaskOutcome:
         for_memory = self.cause == FOR_MEMORY
         cause = "killed" if for_memory else self.cause
         status = "oom" if for_memory and in_flight else "failed"
-        return Death(status, cause, f"{job} ended {when}{said}")
+        return Failure(status, cause, f"{job} ended {when}{said}")
 
 
 def outcome_of(submission: Submission, task: int, ended: JobExit | None) -> TaskOutcome:
@@ -101,7 +101,7 @@ def outcome_of(submission: Submission, task: int, ended: JobExit | None) -> Task
     return TaskOutcome(said or by_state or never or VANISHED, ended, tuple(began))
 
 
-def failure_record(trial: Trial, how: How, failure: Death) -> Record:
+def failure_record(trial: Trial, how: How, failure: Failure) -> Record:
     """Return the record of a trial that no worker answered for."""
     cell = trial.cell
     unknown = method(cell.backend, UNKNOWN, cell.options, how.runs)

@@ -15,7 +15,7 @@ from steptime.core.errors import InputError
 from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
-from steptime.launch.local import Death, Worker, WorkerDiedError
+from steptime.launch.local import Failure, Worker, WorkerDiedError
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
 from steptime.measure.worker_key import WorkerKey
@@ -114,7 +114,7 @@ def _measure_once(
         record = record_from_json(worker.ask(request, how.time_limit_s, on_event))
     except WorkerDiedError as died:
         workers.close()
-        return _unmeasured(cell, key, how, round_, died.death)
+        return _unmeasured(cell, key, how, round_, died.failure)
     if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
         workers.close()  # the others may still wait for the one that failed
     return record
@@ -126,13 +126,13 @@ def _method(cell: Cell, key: WorkerKey, runs: int) -> Method:
     return method(cell.backend, key.version, options, runs)
 
 
-def _unmeasured(cell: Cell, key: WorkerKey, how: How, round_: int, death: Death) -> Record:
+def _unmeasured(cell: Cell, key: WorkerKey, how: How, round_: int, failure: Failure) -> Record:
     env = {"round": round_, "threads": key.threads, "budget_s": how.budget_s}
-    return unmeasured(cell, _method(cell, key, how.runs), key.platform, death, env)
+    return unmeasured(cell, _method(cell, key, how.runs), key.platform, failure, env)
 
 
 def unmeasured(
-    cell: Cell, how_measured: Method, platform: str, death: Death, env: Mapping[str, Any]
+    cell: Cell, how_measured: Method, platform: str, failure: Failure, env: Mapping[str, Any]
 ) -> Record:
     """Return the record of a cell that has no number, and why."""
     return Record(
@@ -141,9 +141,9 @@ def unmeasured(
         workload=cell.workload,
         platform=platform,
         quantities={},
-        status=death.status,
-        cause=death.cause,
-        note=death.note,
+        status=failure.status,
+        cause=failure.cause,
+        note=failure.note,
         env=env,
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -284,18 +284,18 @@ def _fits(cell: Cell, key: WorkerKey) -> bool:
     return key.memory_bytes is None or _needed_bytes(cell) <= key.memory_bytes
 
 
-def _why_not(cell: Cell, key: WorkerKey, how: How) -> Death | None:
+def _why_not(cell: Cell, key: WorkerKey, how: How) -> Failure | None:
     """Return why a cell is not tried, None if it is; what a launcher started looks to its CPUs."""
     if ranks.here().size == 1:
         try:
             cpus.check_cpus(key.threads, cell.workload.plan.data)
         except InputError as error:
-            return Death("unsupported", "too-few-cpus", str(error))
+            return Failure("unsupported", "too-few-cpus", str(error))
     if how.try_all or _fits(cell, key):
         return None
     needed = size(_needed_bytes(cell))
     note = f"needs {needed}, {key.platform} has {size(key.memory_bytes or 0)}; not tried"
-    return Death("oom", "predicted-not-to-fit", note)
+    return Failure("oom", "predicted-not-to-fit", note)
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
