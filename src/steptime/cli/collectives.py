@@ -23,7 +23,7 @@ def probe_collectives(
     from steptime import catalog
     from steptime.launch.local import WorkerDiedError
     from steptime.measure import ranks
-    from steptime.measure.links import SIZES_BYTES, link_table
+    from steptime.measure.probe.link_file import SIZES_BYTES, link_table
     from steptime.models.family import whole_number
     from steptime.sweep.workers import Workers
 
@@ -49,7 +49,7 @@ def probe_collectives(
 
 def show_link(table: dict[str, Any], path: Path, json: bool) -> None:
     """Print the link and the times that it was fitted to."""
-    from steptime.measure.links import link_rows
+    from steptime.measure.probe.link_file import link_rows
 
     if json:
         output.emit_json({"link": table["name"], "path": str(path), **table})

@@ -105,7 +105,7 @@ def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, 
     from steptime import catalog
     from steptime.launch.local import Worker, WorkerDiedError
     from steptime.measure import ranks
-    from steptime.measure.probe import device_table
+    from steptime.measure.device_file import device_table
 
     if ranks.here().size > 1:
         raise InputError("probe measures one process: leave out torchrun or srun")
