@@ -75,6 +75,7 @@ class OpKind:
     `scratch(*specs, **attrs)` gives the bytes of whole tensors that are made and dropped inside the
     op (not the workspace of kernels). A `pointwise` kind makes each element from the same element
     of its inputs, so that it can run in the kernel that makes one of them.
+    `exchanged(*specs, **attrs)` returns the bytes that a kind exchanges with other ranks.
     """
 
     outputs: Callable[..., Specs]
@@ -90,6 +91,7 @@ class OpKind:
     pointwise: bool = False
     products: Callable[..., Products] | None = None
     serial: Callable[..., int] | None = None
+    exchanged: Callable[..., int] | None = None
 
 
 def matrix_kind(

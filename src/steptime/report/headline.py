@@ -23,8 +23,9 @@ def numbers(rows: Sequence[Row], published: int = 0) -> Row:
     fractions = [row for row in rows if row["peak_fraction"] is not None]
     best = max(fractions, key=lambda row: float(row["peak_fraction"]), default=None)
     return {
-        "networks": len({(row["workload_key"], row["platform"]) for row in rows}),
-        "measured": len({(row["workload_key"], row["platform"]) for row in measured}),
+        "networks": len({row["workload_key"] for row in rows}),
+        "measured": len({row["workload_key"] for row in measured}),
+        "platforms": len({row["platform"] for row in rows}),
         "published": published,
         "unsuccessful": dict(Counter(row["status"] for row in failed)),
         "fastest_s": min((row["measured_s"] for row in measured), default=None),
@@ -92,11 +93,12 @@ def _prediction(found: Row) -> list[str]:
 def _measured(found: Row) -> list[str]:
     if not found["networks"] and found["published"]:
         return []
+    on = f" on {found['platforms']} platforms" if found["platforms"] > 1 else ""
     if not found["measured"]:
-        return [f"{counted(found['networks'], 'network')} here, none of them measured."]
+        return [f"{counted(found['networks'], 'network')} here{on}, none of them measured."]
     return [
         (
-            f"{found['measured']} of {counted(found['networks'], 'network')} measured; "
+            f"{found['measured']} of {counted(found['networks'], 'network')} measured{on}; "
             f"a step takes {seconds(found['fastest_s'])} to {seconds(found['slowest_s'])}."
         )
     ]
