@@ -16,7 +16,6 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -268,7 +267,7 @@ def _same_file(path: Path, descriptor: int) -> bool:
 
 def identity(method: Method) -> str:
     """Return a text that is equal for methods whose numbers may be taken for one another."""
-    return json.dumps(asdict(method), sort_keys=True, separators=(",", ":"))
+    return json.dumps(vars(method), sort_keys=True, separators=(",", ":"))
 
 
 def round_of(record: Record) -> int:
