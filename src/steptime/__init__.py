@@ -6,16 +6,10 @@ What most programs need is here, imported when asked for: `StepModel`, `count_st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.4.0"
-__all__ = ["StepModel", "__version__", "count_step", "device", "link"]
-
-if TYPE_CHECKING:
-    from steptime.build import count_step as count_step
-    from steptime.catalog import device as device
-    from steptime.catalog import link as link
-    from steptime.predict.step_model import StepModel as StepModel
+__all__ = ["StepModel", "__version__", "count_step", "device", "link"]  # typed in __init__.pyi
 
 _FROM = {
     "StepModel": "steptime.predict.step_model",
