@@ -378,7 +378,8 @@ def test_toml_examples(page: str, block: str) -> None:
 def test_networks_of_files(language: str, block: str, tmp_path: Path) -> None:
     path = tmp_path / f"{NAME[language](block)}.{language}"
     path.write_text(block, encoding="utf-8")
-    for phase in ("train", "infer"):
+    native = '"steptime_graph"' in block  # which is made for one phase
+    for phase in ("infer",) if native else ("train", "infer"):
         assert build_step(make_workload(read_model(str(path)), phase=phase)).ops
 
 

@@ -246,7 +246,7 @@ def test_inception_in_model_mode() -> None:
     model = StepModel("inception_v3", "K40")
     row = model_parallel(model, 8)
     assert not row.note
-    assert row.step_s == pytest.approx(model.estimate(8).step_s)
+    assert row.step_s == pytest.approx(model.timeline(8).step_s)
     assert row.speedup == pytest.approx(1)
 
 
@@ -265,7 +265,7 @@ def test_one_device_has_nothing_to_split(method: str, net: str) -> None:
     """Hybrid on one device is the step; Paleo adds the three cycles of an empty update."""
     model = StepModel(net, "T4", method=method)
     assert splits_of(model) == 1
-    expected = model.estimate(2)
+    expected = model.timeline(2)
     row = hybrid(model, 2)
     found = (row.forward_s, row.backward_s, row.update_s)
     parts = (expected.forward_s, expected.backward_s, expected.update_s)
@@ -300,7 +300,7 @@ def test_fetches_by_hand(tmp_path: Path) -> None:
 
 def test_layers_have_the_times_of_all_their_ops(tmp_path: Path) -> None:
     model = StepModel(split_alexnet.write(tmp_path, 2), TOY, WIRE)
-    found, step = nodes(model, 16, "model"), model.estimate(16)
+    found, step = nodes(model, 16, "model"), model.timeline(16)
     for part in ("forward", "backward"):
         total = sum(getattr(node, part).total_s - node.fetch_s for node in found)
         assert total == pytest.approx(getattr(step, f"{part}_s"))

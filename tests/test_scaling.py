@@ -115,7 +115,7 @@ def test_weak_scaling_by_hand() -> None:
     model = StepModel(FC, TOY, WIRE)
     size = 4 * FC_PARAMETERS
     assert (model.parameters, model.gradient_bytes) == (FC_PARAMETERS, size)
-    compute = model.estimate(5).step_s
+    compute = model.timeline(5).step_s
     one, two, four = data_parallel(model, [1, 2, 4], 5)
     assert one.step_s == one.compute_s == compute
     assert (one.speedup, one.efficiency, one.samples_per_s) == (1.0, 1.0, 5 / compute)
@@ -141,7 +141,7 @@ def test_strong_scaling_shares_the_batch() -> None:
     assert [bool(row.note) for row in rows] == [False, False, True, False]
     assert "the largest share is 3" in rows[2].note
     for row in rows:
-        assert row.compute_s == pytest.approx(model.estimate(row.batch_per_worker).step_s)
+        assert row.compute_s == pytest.approx(model.timeline(row.batch_per_worker).step_s)
         assert row.speedup == pytest.approx(rows[0].step_s / row.step_s)
     with pytest.raises(InputError, match="9 replicas cannot share a batch of 8"):
         data_parallel(model, [9], 8, "strong")
@@ -192,9 +192,9 @@ def test_overlap_by_hand() -> None:
     net = "fc:layers=2,nodes=4096,inputs=4096,outputs=1"
     model = StepModel(net, replace(TOY, peak_flop_per_s={"float32": 1e12}), replace(WIRE))
     (row,) = data_parallel(model, [2], 64, exchange=Exchange(overlap=True))
-    found = model.estimate(64)
+    found = model.timeline(64)
     last = [r.row.name for r in found.rows].index("fc2/linear")
-    ready = sum(r.backward.total_s for r in found.rows[last:])
+    ready = sum(r.backward.value for r in found.rows[last:])
     wide = 4 * 4096 * (4096 + 1)
 
     def ring(size_bytes: float) -> float:
@@ -234,13 +234,13 @@ def test_overlap_never_hurts_and_nothing_beats_perfect(
 
 def test_a_step_is_computed_once_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    original = step_model.estimate
+    original = step_model.schedule
 
     def counted(*arguments: Any) -> Any:
         calls.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(step_model, "estimate", counted)
+    monkeypatch.setattr(step_model, "schedule", counted)
     model = StepModel(FC, TOY, WIRE)
     assert len(data_parallel(model, range(1, 21), 16)) == 20
     assert len(calls) == 1

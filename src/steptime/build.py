@@ -16,7 +16,14 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST, whole_number
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Value, Workload
-from steptime.importers import content_hash, is_network_file, json_of, network, read_content
+from steptime.importers import (
+    content_hash,
+    is_graph,
+    is_network_file,
+    json_of,
+    network,
+    read_content,
+)
 from steptime.models import FAMILIES, SHORT, ZOO, family
 from steptime.models.family import Family, resolve, stored
 from steptime.ops.builder import Builder
@@ -90,7 +97,7 @@ def _read_file(path: str, allow_unknown: bool) -> Choice:
         table = read_table(path, "model")
         named = isinstance(table, dict) and ("family" in table or "model" in table)
         network_of_layers = isinstance(table, dict) and "layers" in table and not named
-        if not (is_json and network_of_layers):
+        if not (is_json and (network_of_layers or is_graph(table))):
             return choice_of(table, path)
     return Choice(
         Path(path).name, {}, None, path, path, content_hash(read_content(path)), allow_unknown

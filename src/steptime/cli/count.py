@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
 from steptime.cli.options import option
+from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import shown
+
+if TYPE_CHECKING:
+    from steptime.core.workload import Workload
 
 
 @command()
@@ -23,6 +29,10 @@ def count(
     stack: Annotated[
         str, option("--stack NAME", "What runs it: torch-eager, torch-compile, or a file.")
     ] = "torch-eager",
+    graph_file: Annotated[
+        Path | None,
+        option("--graph FILE", "Write the network's graph to a .json file, which is a MODEL too."),
+    ] = None,
 ) -> Answer:
     """Count FLOP, bytes, parameters and peak memory of one step.
 
@@ -71,7 +81,28 @@ def count(
         rows = [{**op, "output": "x".join(map(str, op["output_shape"])) or "scalar"} for op in ops]
         heads = columns("name=op", "kind", "part", "flop=FLOP", "traffic_bytes=bytes", "?output")
         tables.append(Table(heads, rows))
-    return Answer(document, tables, unmodelled(graph.unmodelled))
+    notes = unmodelled(graph.unmodelled)
+    if graph_file is not None:
+        _write(graph_file, workload)
+        document["graph"] = str(graph_file)
+        notes = [*notes, f"graph written to {graph_file}"]
+    return Answer(document, tables, notes)
+
+
+def _write(path: Path, workload: Workload) -> None:
+    """Write the forward graph of a workload; raises `InputError` where that is not possible."""
+    from steptime.build import build
+    from steptime.core.graph_json import graph_to_json
+
+    if path.suffix.lower() != ".json":
+        raise InputError(f"--graph {shorten(path)}: the name of a graph's file ends in .json")
+    batch = workload.batch_per_replica
+    table = graph_to_json(build(workload), phase=workload.phase, dtype=workload.dtype, batch=batch)
+    try:
+        path.write_text(json.dumps(table) + "\n", encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(f"--graph {shorten(path)}: cannot be written: {reason}") from None
 
 
 def _totals(document: dict[str, Any]) -> Table:

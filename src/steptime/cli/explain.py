@@ -31,8 +31,8 @@ def explain(
     """Show how corrections lead from Paleo's number to ours."""
     from steptime import catalog
     from steptime.build import build_step
+    from steptime.paleo.explain import explain as stages
     from steptime.plots.files import check_path, save
-    from steptime.predict.explain import explain as stages
 
     if out is not None:
         check_path(out)
@@ -40,7 +40,7 @@ def explain(
     found = catalog.device(options.one_device(device))
     given = options.pairs(option_, "option")
     graph = build_step(workload)
-    steps = stages(graph, workload.dtype, found, given)
+    steps = stages(workload, graph, found, given)
     document: dict[str, Any] = {
         "model": workload.label,
         "device": found.name,

@@ -18,7 +18,7 @@ from steptime.core.units import size
 
 if TYPE_CHECKING:
     from steptime.core.hardware import Device, Link
-    from steptime.predict.study import Cell
+    from steptime.predict.grid import Cell
 
 MOST_CELLS = 10_000_000
 SHOWN_ROWS = 40
@@ -104,13 +104,13 @@ def _checked(names: list[str], where: str) -> list[str]:
 def answer(found: Axes, out: str | None) -> Answer:
     """Predict every cell, write them to a file where one is named, and return the answer."""
     from steptime.plots.files import check_folder, write_whole
-    from steptime.predict.study import study
+    from steptime.predict.grid import grid
 
     if out is not None:
         if Path(out).suffix not in FORMATS:
             raise unknown("table format", Path(out).suffix or out, FORMATS, shorten(out))
         check_folder(Path(out))
-    cells = study(
+    cells = grid(
         [_maker(name, found.how) for name in found.models],
         found.devices,
         found.batches,
@@ -186,7 +186,7 @@ def _table(cells: Iterator[Cell], found: Axes) -> Table:
     cells_in_all = len(found.models) * len(found.devices) * batches * len(found.workers)
     return Table(
         columns("model", "device", "batch", "?workers=replicas", "step_s=step", "?comm_s=exchange",
-                "samples_per_s=examples/s", f"memory={memory}"),
+                "samples_per_s=examples/s", f"memory={memory}", "?note"),
         _Rows(cells),
         f"{cells_in_all} cells, {how.phase}, {how.dtype} ({how.method})",
         most=SHOWN_ROWS,
@@ -194,4 +194,4 @@ def _table(cells: Iterator[Cell], found: Axes) -> Table:
 
 
 def _memory(cell: Cell) -> str:
-    return size(cell.peak_memory_bytes) + ("" if cell.status == "ok" else " - too much")
+    return size(cell.peak_memory_bytes) + ("" if cell.status != "oom" else " - too much")

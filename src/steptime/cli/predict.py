@@ -97,23 +97,20 @@ def _predicted(
 ) -> tuple[dict[str, Any], str]:
     """Return the document, and the source of the device's numbers."""
     from steptime import catalog
-    from steptime.build import build_step
-    from steptime.predict import cost_model
     from steptime.predict.power import run_energy, step_energy
-    from steptime.predict.prediction import prediction
     from steptime.predict.records import record_method
+    from steptime.predict.step_model import StepModel
 
-    chosen = cost_model(method)
     found = catalog.device(device)
-    graph = build_step(workload)
-    made = prediction(chosen, graph, workload.dtype, found, given)
-    times = made.estimate
+    asked = StepModel(workload, found, method=method, options=given)
+    made = asked.predict()
+    times = made.times
     energy = step_energy(times, found)
     document = {
         "model": workload.label,
         "device": found.name,
         "method": method,
-        "options": dict(record_method(chosen, given, found, workload.dtype).options),
+        "options": dict(record_method(asked).options),
         "batch": workload.batch_per_replica,
         "phase": workload.phase,
         "dtype": workload.dtype,
@@ -121,9 +118,9 @@ def _predicted(
         "step_s": times.step_s,
         **{f"{part}_s": getattr(times, f"{part}_s") for part in PARTS},
         "host_s": times.host_s,
-        "parameters": made.parameters,
-        "flop": round(times.flop),
-        "traffic_bytes": round(times.traffic_bytes),
+        "parameters": made.lowered.parameters,
+        "flop": round(made.lowered.flop),
+        "traffic_bytes": round(made.lowered.traffic_bytes),
         "peak_memory_bytes": made.peak_memory_bytes,
         "utilisation": energy.utilisation,
         "energy_j": energy.energy_j,
@@ -141,15 +138,15 @@ def _predicted(
         },
         "status": made.status,
         "note": "; ".join(made.remarks),
-        "unmodelled": list(graph.unmodelled),
+        "unmodelled": list(asked.graph().unmodelled),
     }
     ops = [
         {
             "name": row.row.name,
             "kind": row.row.kind,
-            "forward_s": row.forward.total_s,
-            "backward_s": row.backward.total_s,
-            "update_s": row.update_s,
+            "forward_s": row.forward.value,
+            "backward_s": row.backward.value,
+            "update_s": row.update.value,
             "forward_compute_s": row.forward.compute_s,
             "forward_memory_s": row.forward.memory_s,
             "backward_compute_s": row.backward.compute_s,

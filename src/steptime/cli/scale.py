@@ -331,11 +331,11 @@ def _ops(model: StepModel, parallel: Mode, row: ScalingRow) -> list[Any]:
 def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[str]:
     """Return what a reader must know: what does not fit, what is not counted."""
     from steptime.count import peak_memory_bytes
-    from steptime.predict.prediction import fits_into, remarks
+    from steptime.predict.prediction import fits_into
 
     largest = max(row.batch_per_worker for row in rows)
     graph = model.graph(largest)
-    notes = list(remarks(graph, model.workload.dtype, model.device, model.settings))
+    notes = list(model.remarks(largest))
     memory = peak_memory_bytes(graph) if parallel == "data" else 0  # no device holds all splits
     if not fits_into(memory, model.device):
         has = size(model.device.memory_bytes or 0)

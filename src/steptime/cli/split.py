@@ -32,16 +32,15 @@ def split(
     One inference: the ops before the cut, the tensors over the link, the ops after it.
     """
     from steptime import catalog
-    from steptime.build import build_step
-    from steptime.predict import cost_model
     from steptime.predict.split import cuts
+    from steptime.predict.step_model import StepModel
 
     workload = options.workload_of(model, batch, dtype, "infer", "sgd", allow_unknown)
     first, second = (catalog.device(options.one_device(name)) for name in (device, server))
     between = catalog.link(link)
     given = options.pairs(option_, "option")
-    graph = build_step(workload)
-    found = cuts(graph, dtype, (first, second), between, cost_model(method), given)
+    here = StepModel(workload, first, method=method, options=given)
+    found = cuts(here, here.on(second), between)
     rows: list[dict[str, Any]] = [{**asdict(cut), "total_s": cut.total_s} for cut in found]
     ranked = sorted(range(len(rows)), key=lambda i: rows[i]["total_s"])
     unknown = between.latency_s is None
@@ -70,10 +69,10 @@ def split(
         "all_on_device": rows[-1],
         "cuts": rows,
         "note": note,
-        "unmodelled": list(graph.unmodelled),
+        "unmodelled": list(here.graph().unmodelled),
     }
     notes = [f"note: {note}"] if note else []
-    return Answer(document, [table], [*notes, *unmodelled(graph.unmodelled)])
+    return Answer(document, [table], [*notes, *unmodelled(here.graph().unmodelled)])
 
 
 def _named(i: int, rows: list[dict[str, Any]]) -> str:
