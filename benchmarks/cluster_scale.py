@@ -24,7 +24,7 @@ from steptime.cluster import submission as files
 from steptime.cluster.outcome import failure_record
 from steptime.cluster.scheduler import SCHEDULERS
 from steptime.cluster.submit import send
-from steptime.launch.local import Death
+from steptime.launch.local import Failure
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import check_experiment
 from steptime.sweep.run import How, Request
@@ -82,7 +82,7 @@ def _half_done(out: Path) -> None:
     for task in submission.tasks:
         with store.open_writer(out) as writer:
             for trial in task.trials[::2]:
-                record = failure_record(trial, submission.how, Death("ok", "", ""))
+                record = failure_record(trial, submission.how, Failure("ok", "", ""))
                 env = {**record.env, "submission": submission.folder.name}
                 writer.append(replace(record, env=env))
 

@@ -247,9 +247,9 @@ def test_a_worker_that_crashes_says_how() -> None:
     with Worker("null", Options(threads=1)) as worker:
         with pytest.raises(WorkerDiedError) as died:
             worker.ask({"do": "measure"}, 60.0)
-        death = died.value.death
-    assert (death.status, death.cause) == ("failed", "crashed")
-    assert death.note == "the worker ended with exit code 1; KeyError: 'workload'"
+        failure = died.value.failure
+    assert (failure.status, failure.cause) == ("failed", "crashed")
+    assert failure.note == "the worker ended with exit code 1; KeyError: 'workload'"
 
 
 def stand_in(folder: Path, script: str) -> str:
