@@ -1,14 +1,13 @@
 """How long steptime itself takes for an array of 10,000 cells: plan, submit, ask, collect.
 
-The scheduler is made up (tests/fake_slurm.py) and answers at once; nothing is measured. Half of the
-cells get the record of a worker, as tasks write them; the jobs of the others vanish, so that
+The scheduler is made up (tests/fake_scheduler.py) and answers at once; nothing is measured. Half of
+the cells get the record of a worker, as tasks write them; the jobs of the others vanish, so that
 `collect` writes their records. A second sweep then submits just these. Prints one JSON document.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import time
@@ -18,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-import fake_slurm
+import fake_scheduler
 from steptime import store
 from steptime.cluster import status as cluster
-from steptime.cluster import submission as manifest
-from steptime.cluster.outcome import lost_record
-from steptime.launch.local import Death
+from steptime.cluster import submission as files
+from steptime.cluster.outcome import failure_record
+from steptime.cluster.scheduler import SCHEDULERS
+from steptime.cluster.submit import send
+from steptime.launch.local import Failure
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import check_experiment
 from steptime.sweep.run import How, Request
@@ -41,12 +42,11 @@ EXPERIMENT = {
 def main() -> None:
     """Time each part."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = fake_slurm.install(Path(scratch) / "slurm")
-        os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-        print(json.dumps(_times(Path(scratch) / "out", folder), indent=2))
+        SCHEDULERS["slurm"] = "fake_scheduler"
+        print(json.dumps(_times(Path(scratch) / "out"), indent=2))
 
 
-def _times(out: Path, folder: Path) -> dict[str, object]:
+def _times(out: Path) -> dict[str, object]:
     times: dict[str, float] = {}
 
     def timed(name: str, call: Callable[[], Any]) -> Any:
@@ -58,13 +58,13 @@ def _times(out: Path, folder: Path) -> dict[str, object]:
     experiment = check_experiment(EXPERIMENT, "benchmark")
     cells, _ = timed("cells_s", lambda: cells_of(experiment, "benchmark", on_cluster=True))
     request = Request("ten thousand", cells, out, How())
-    first = timed("plan_and_submit_s", lambda: cluster.send(request, _ignore))
+    first = timed("plan_and_submit_s", lambda: send(request, _ignore))
     queued = timed("status_queued_s", lambda: cluster.status(out, _ignore))
     _half_done(out)
-    fake_slurm.set_state(folder, "COMPLETED")
+    fake_scheduler.set_state("COMPLETED")
     ended = timed("status_ended_s", lambda: cluster.status(out, _ignore))
     lost = timed("collect_s", lambda: cluster.collect(out, _ignore))
-    second = timed("resume_s", lambda: cluster.send(request, _ignore))
+    second = timed("resume_s", lambda: send(request, _ignore))
     return {
         "cells": first["cells"],
         "tasks": first["tasks"],
@@ -78,11 +78,11 @@ def _times(out: Path, folder: Path) -> dict[str, object]:
 
 def _half_done(out: Path) -> None:
     """Write the records of every other cell as tasks would, one file a task."""
-    (submission,) = manifest.submissions(out)
-    for _, _, visits in submission.tasks():
+    (submission,) = files.submissions(out)
+    for task in submission.tasks:
         with store.open_writer(out) as writer:
-            for visit in visits[::2]:
-                record = lost_record(visit, submission.how, Death("ok", "", ""))
+            for trial in task.trials[::2]:
+                record = failure_record(trial, submission.how, Failure("ok", "", ""))
                 env = {**record.env, "submission": submission.folder.name}
                 writer.append(replace(record, env=env))
 

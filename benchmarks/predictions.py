@@ -14,15 +14,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from steptime import catalog
-from steptime.build import build_step, make_workload, read_model
-from steptime.core.graph import Graph
+from steptime.build import make_workload, read_model
 from steptime.core.workload import Workload
-from steptime.predict import cost_model
-from steptime.predict.costs import costs
-from steptime.predict.estimate import estimate
-from steptime.predict.grid import steps
-from steptime.predict.prediction import prediction
-from steptime.predict.study import study
+from steptime.predict.grid import Steps
+from steptime.predict.grid import grid as grid_of
+from steptime.predict.step_model import StepModel
 
 NETWORKS = ("resnet50", "vgg16", "nin", "densenet121", "inception_v3")
 DEVICES = ("K40", "K80", "A100", "T4")
@@ -52,7 +48,7 @@ def grid(cells: int, name: str, workers: Sequence[int]) -> dict[str, object]:
     begin = time.perf_counter()
     made = sum(
         1
-        for _ in study(
+        for _ in grid_of(
             [partial(workload, network) for network in NETWORKS],
             [catalog.device(device) for device in DEVICES],
             range(1, batches + 1),
@@ -76,29 +72,28 @@ def grid(cells: int, name: str, workers: Sequence[int]) -> dict[str, object]:
 def main() -> None:
     """Measure and print."""
     device = catalog.device("A100")
-    analytic = cost_model("analytic")
-    graph = build_step(workload("resnet50", 32))
-    counted = costs(graph, "float32", analytic.settings)
-
-    def step_of(batch: int) -> Graph:
-        return build_step(workload("resnet50", batch))
-
-    known = steps(step_of, range(1, 65), "float32", analytic.settings).seconds_on(device)
+    model = StepModel("resnet50", device)
+    model.lowered(32)
+    graph = model.graph(32)
+    many = Steps(model, range(1, 65))
 
     def from_name(i: int) -> object:
-        step = build_step(workload("resnet50", 100 + i))  # a batch that no cache knows
-        return prediction(analytic, step, "float32", device, {})
+        return StepModel(workload("resnet50", 100 + i), device).predict()  # a batch no cache knows
+
+    def known_graph(_: int) -> object:
+        return StepModel(workload("resnet50", 32), device, graph=graph).timeline()
 
     def all_rows(_: int) -> object:
-        return estimate(counted, device, "float32", analytic.settings)
+        return model.on(device).timeline(32)
 
-    def step_alone(_: int) -> object:
-        return known(32)
+    def steps_alone(_: int) -> object:
+        return many.times(model)
 
     runs = {
         "resnet50_from_its_name": from_name,
+        "resnet50_known_graph": known_graph,
         "resnet50_known_every_row": all_rows,
-        "resnet50_known_step": step_alone,
+        "resnet50_64_known_steps": steps_alone,
     }
     samples = {name: seconds(run) for name, run in runs.items()}
     most = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 FLAGS = (
     "--headless=new",
@@ -31,3 +35,34 @@ def browse(
 
 def complaints(answer: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in answer.stderr.splitlines() if ":CONSOLE" in line]
+
+
+FRAME = """<!doctype html>
+<link rel="icon" href="data:,">
+<iframe src="asked.html#FIRST" width="WIDTH" height="900" style="border: 0"></iframe>
+<pre id="found"></pre>
+<script>
+onmessage = (event) => { document.getElementById("found").textContent = event.data; };
+</script>
+"""  # a window cannot be narrower than 500 pixels, a frame can
+
+
+def answers(
+    chromium: str,
+    page: Path,
+    script: str,
+    first: str = "",
+    width: int = 1280,
+    *,
+    dark: bool = False,
+) -> Any:
+    """Return what a script finds in a page, which it posts to the page around; no complaint."""
+    (page.parent / "asked.html").write_text(f"{page.read_text()}<script>{script}</script>")
+    path = page.parent / "frame.html"
+    path.write_text(FRAME.replace("FIRST", first).replace("WIDTH", str(width)))
+    look = ["--blink-settings=preferredColorScheme=0"] if dark else []
+    answer = browse(chromium, path, "--dump-dom", *look, size="1400,1000", budget_ms=20_000)
+    assert complaints(answer) == []
+    match = re.search(r'<pre id="found">(.+?)</pre>', answer.stdout, re.DOTALL)
+    assert match, answer.stdout[-500:]
+    return json.loads(unescape(match[1]))

@@ -16,6 +16,12 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
 os.environ["STEPTIME_HOME"] = "/nonexistent"  # for what is read while tests are collected
 
+NULL_BACKEND = str(Path(__file__).parent / "null_backend")  # a package that adds a backend
+sys.path.append(NULL_BACKEND)
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    path for path in (os.environ.get("PYTHONPATH"), NULL_BACKEND) if path
+)
+
 settings.register_profile("steptime", deadline=None, derandomize=True, database=None)
 settings.load_profile("steptime")
 

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepping import kernels, step_model, three
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.count import count
+from steptime.models import FAMILIES, ZOO
 from steptime.ops import OPS
+from steptime.paleo.explain import explain
+from steptime.paleo.method import CORRECTIONS, FAULTS, with_faults
+from steptime.paleo.price import added, longer
 from steptime.predict import cost_model
-from steptime.predict.costs import costs
-from steptime.predict.estimate import Estimate, behind_host, estimate
-from steptime.predict.explain import explain
-from steptime.predict.fusion import fused
-from steptime.predict.settings import CORRECTIONS, Settings, switched_off
-from steptime.predict.work import Rates, Seconds, Work, timed
+from steptime.predict.kernel import Interval, Kernel
+from steptime.predict.lower import Lowered, Row, lower_minimal
+from steptime.predict.method import Settings
+from steptime.predict.price import roofline
+from steptime.predict.schedule import Timeline, behind_host, schedule
 
 ANALYTIC = cost_model("analytic")
+MINIMAL = replace(ANALYTIC, lower=lower_minimal)
 TOY = Device(
     "toy", "gpu", {"float32": 1e9, "bfloat16": 4e9}, 1e9, "made up for this test", clock_hz=1e8
 )
@@ -35,39 +42,62 @@ def network(text: str, batch: int | None = 5, phase: str = "train", **how: str) 
     return build_step(make_workload(read_model(text), batch, phase=phase, **how))
 
 
+def options_of(text: str) -> dict[str, str]:
+    return dict(one.split("=") for one in text.split())
+
+
 def times(
     graph: Graph,
     device: Device = TOY,
     options: str = "",
     name: str = "analytic",
     dtype: str = "float32",
-) -> Estimate:
-    settings = cost_model(name).chosen(dict(text.split("=") for text in options.split()))
-    return estimate(costs(graph, dtype, settings), device, dtype, settings)
+) -> Timeline:
+    return step_model(graph, device, name, dtype, options_of(options)).timeline()
+
+
+def lowered(graph: Graph, options: str = "", dtype: str = "float32") -> Lowered:
+    return step_model(graph, TOY, "analytic", dtype, options_of(options)).lowered()
+
+
+def kernel(flop: float, *tensors: float, serial: int = 1) -> Kernel:
+    moved = sum(tensors)
+    return Kernel(
+        "op", "relu", "forward", "float32", "vector", flop, moved, serial=serial, tensors=tensors
+    )
 
 
 def test_kernels_take_the_longer_of_computing_and_moving() -> None:
-    works = [Work(2e9, (1e9,)), Work(1e9, (1e9, 2e9))]
-    rates = Rates(1e9, 1e9)
-    assert timed(works, rates, "op") == Seconds(3.0, 4.0, 2.0 + 3.0)
-    assert timed(works, rates, "layer") == Seconds(3.0, 4.0, 4.0)
-    assert timed(works, rates, "none") == Seconds(3.0, 4.0, 7.0)
-    assert timed(works, replace(rates, launch_s=0.5), "op").total_s == 6.0
-    assert timed([Work(0, (1.0, 0.0))], Rates(1e9, 1e9, cycle_s=1e-3), "none").memory_s == 2e-3
-    assert timed([Work(0, ())], Rates(1e9, 1e9, cycle_s=1e-3), "none").compute_s == 0.0
+    device = Device("d", "gpu", {"float32": 1e9}, 1e9, "made up")
+    step = Lowered((Row("op", "relu"),), (kernel(2e9, 1e9), kernel(1e9, 1e9, 2e9)))
+
+    def in_all(price: Any, found: Device = device, pipelined: bool = False) -> Interval:
+        made = schedule(step, lambda one: price(one, found), None, pipelined)
+        return made.rows[0].forward
+
+    assert three(in_all(roofline)) == (3.0, 4.0, 2.0 + 3.0)
+    assert three(in_all(roofline, pipelined=True)) == (3.0, 4.0, 4.0)
+    assert three(in_all(added)) == (3.0, 4.0, 7.0)
+    assert in_all(roofline, replace(device, launch_s=0.5)).value == 6.0
+    assert (in_all(roofline).low, in_all(roofline).high) == (5.0, None)  # a bound from below
+    slow = replace(device, clock_hz=1e3)
+    assert longer(kernel(0, 1.0, 0.0), slow).memory_s == 2e-3
+    assert longer(kernel(0, 1.0), slow).compute_s == 0.0
+    assert longer(kernel(1, 1.0), slow).compute_s == 1e-3
 
 
 def test_a_training_step_by_hand() -> None:
     """3 -> 4 -> 2 with batch 5 at 1 GFLOP/s and 1 GB/s: bytes bound every op."""
     found = times(network(FC))
-    forward = [(15 + 12 + 20), (20 + 4 + 20), (20 + 20), (20 + 8 + 10), (10 + 2 + 10)]
+    # a product adds its bias before it writes
+    forward = [(15 + 12 + 4 + 20), 0, (20 + 20), (20 + 8 + 2 + 10), 0]
     rows = {row.row.name: row for row in found.rows}
     names = ["fc1/linear", "fc1/bias", "fc1/relu", "output/linear", "output/bias"]
     for name, elements in zip(names, forward, strict=True):
-        assert rows[name].forward.total_s == pytest.approx(4e-9 * elements)
-    assert rows["fc1/linear"].backward.total_s == pytest.approx(4e-9 * (20 + 15 + 12))  # no dX
+        assert rows[name].forward.value == pytest.approx(4e-9 * elements)
+    assert rows["fc1/linear"].backward.value == pytest.approx(4e-9 * (20 + 15 + 12))  # no dX
     data, weights = (10 + 8 + 20), (10 + 20 + 8)
-    assert rows["output/linear"].backward.total_s == pytest.approx(4e-9 * (data + weights))
+    assert rows["output/linear"].backward.value == pytest.approx(4e-9 * (data + weights))
     assert found.update_s == pytest.approx(4e-9 * 3 * (12 + 4 + 8 + 2))
     assert rows["fc1/linear"].row.parameters == 12
     assert rows["fc1/bias"].row.parameters == 4
@@ -77,34 +107,52 @@ def test_a_training_step_by_hand() -> None:
 @pytest.mark.parametrize("phase", ["train", "infer"])
 def test_every_op_is_counted_once(text: str, phase: str) -> None:
     graph = network(text, 3, phase)
-    views = {op.name for op in graph.ops if OPS[op.kind].storage == "view"}
-    ops = [op for op in count(graph).ops if op.name not in views]
-    found = times(graph)
-    assert found.flop == sum(op.flop for op in ops)
-    assert found.traffic_bytes == sum(op.traffic_bytes for op in ops)
-    assert found.forward_flop == sum(op.flop for op in ops if op.part == "forward")
+    counted = count(graph)
+    ops = counted.ops
+    minimal = step_model(graph, TOY, MINIMAL)
+    assert minimal.lowered().flop == counted.flop
+    assert isinstance(minimal.lowered().flop, int)
+    assert minimal.lowered().traffic_bytes == counted.traffic_bytes
+    forward_flop = sum(op.flop for op in ops if op.part == "forward")
+    assert sum(row.flop for row in minimal.timeline().rows) == forward_flop
+    step, found = lowered(graph), times(graph)
+    assert (step.flop, step.traffic_bytes) == (
+        counted.executed_flop,
+        counted.executed_traffic_bytes,
+    )
+    assert sum(kernel.launches for kernel in step.kernels) == counted.kernels
     assert [r.row.name for r in found.rows] == [o.name for o in graph.ops if o.part == "forward"]
     assert sum(row.step_s for row in found.rows) == pytest.approx(found.step_s, rel=1e-12)
     assert sum(row.row.parameters for row in found.rows) == graph.parameters
 
 
 def test_each_correction_is_an_option_and_all_of_them_off_is_paleo() -> None:
-    assert set(CORRECTIONS) <= set(ANALYTIC.options)
-    off = " ".join(f"{name}=paleo" for name in CORRECTIONS)
-    chosen = ANALYTIC.chosen(dict.fromkeys(CORRECTIONS, "paleo"))
-    assert chosen == cost_model("paleo").settings
+    assert set(FAULTS) == set(CORRECTIONS) < set(ANALYTIC.options)
+    off = " ".join(f"{name}=paleo" for name in FAULTS)
+    assert ANALYTIC.under(options_of(off)).settings == cost_model("paleo").settings
     for text, phase in itertools.product(("nin", "densenet_cifar", "fc"), ("train", "infer")):
         graph = network(text, 4, phase)
         assert times(graph, TOY, off).step_s == times(graph, name="paleo").step_s
 
 
-@pytest.mark.parametrize("name", CORRECTIONS)
+@pytest.mark.parametrize("text", sorted({*FAMILIES, *ZOO}))
+def test_paleo_with_every_correction_is_analytic(text: str) -> None:
+    """What makes Paleo of the analytic model is its faults, and nothing else anywhere."""
+    corrected = with_faults(cost_model("paleo"), ())
+    for phase in ("train", "infer"):
+        graph = network(text, 2, phase)
+        ours, theirs = (step_model(graph, TOY, one) for one in ("analytic", corrected))
+        assert ours.lowered() == theirs.lowered()
+        assert ours.timeline() == theirs.timeline()
+
+
+@pytest.mark.parametrize("name", FAULTS)
 def test_one_correction_switched_off_changes_its_own_settings_alone(name: str) -> None:
-    changed = ANALYTIC.chosen({name: "paleo"})
-    assert changed == switched_off(Settings(), name) != Settings()
-    assert replace(changed, **{name: getattr(Settings(), name)}) == Settings()
+    changed = ANALYTIC.under({name: "paleo"})
+    assert changed.settings.faults == {name}
+    assert with_faults(changed, ()).settings == ANALYTIC.settings == Settings()
     with pytest.raises(InputError, match=f"analytic: option {name} is exact or paleo, not 'no'"):
-        ANALYTIC.chosen({name: "no"})
+        ANALYTIC.under({name: "no"})
 
 
 def test_backward_as_in_paleo_costs_more() -> None:
@@ -114,26 +162,35 @@ def test_backward_as_in_paleo_costs_more() -> None:
     for row in inflated.rows:
         assert row.forward == rows[row.row.name].forward
     fc6 = next(row for row in inflated.rows if row.row.name == "fc6/conv2d")
-    flop = sum(work.flop for work in fc6.row.backward)
-    assert flop / sum(work.flop for work in rows["fc6/conv2d"].row.backward) == pytest.approx(13)
+    assert fc6.backward.value > 2 * rows["fc6/conv2d"].backward.value
+
+    def backward_flop(options: str = "") -> float:
+        step = lowered(graph, options)
+        return sum(one.flop for one in kernels(step, "fc6/conv2d", "backward"))
+
+    assert backward_flop("backward=paleo") / backward_flop() == pytest.approx(13)
 
 
 def test_exact_work_of_a_layer_is_that_of_its_ops() -> None:
     """The two ways to the true work of a convolution or product agree: its layer, its ops."""
-    by_layer = replace(Settings(), ops=False)
     for text in ("nin", "resnet50", "mobilenet_v1", "fc", "densenet_cifar"):
         graph = network(text, 2)
-        layers = {row.name: row for row in costs(graph, "float32", by_layer).rows}
+        by_layer, by_op = lowered(graph, "ops=paleo"), step_model(graph, TOY, MINIMAL).lowered()
         matrix = {op.name for op in graph.ops if OPS[op.kind].work and op.part == "forward"}
-        for row in costs(graph, "float32", Settings()).rows:
-            if row.name not in matrix:
-                continue
-            ours = layers[row.name]
-            for mine, theirs in ((row.forward, ours.forward), (row.backward, ours.backward)):
-                kernels = list(mine)[: len(theirs)]  # after them, gradients may be added up
-                assert [work.flop for work in kernels] == [work.flop for work in theirs], row.name
-                moved = [sum(work.terms) for work in kernels]
-                assert moved == [sum(work.terms) for work in theirs], row.name
+        for name, pass_ in itertools.product(matrix, ("forward", "backward")):
+            theirs = list(kernels(by_layer, name, pass_))
+            mine = list(kernels(by_op, name, pass_))[: len(theirs)]  # then gradients are added up
+            assert [one.flop for one in mine] == [one.flop for one in theirs], name
+            assert [one.bytes for one in mine] == [one.bytes for one in theirs], name
+
+
+def test_a_kernel_knows_its_products() -> None:
+    """FLOP are those of the products, and what has none is the vector unit's."""
+    for text in ("resnet18", "gpt2:length=8", "rnn:cell=gru,length=3"):
+        for one in step_model(network(text, 2), TOY, MINIMAL).lowered().kernels:
+            assert (one.unit == "matrix") == bool(one.products)
+            if one.products:
+                assert one.flop == 2 * sum(b * m * n * k for b, m, n, k in one.products)
 
 
 def test_the_dtype_has_its_size_and_its_peak() -> None:
@@ -143,7 +200,7 @@ def test_the_dtype_has_its_size_and_its_peak() -> None:
     like_paleo = times(narrow, name="paleo", dtype="bfloat16")
     assert like_paleo.step_s == times(wide, name="paleo").step_s
     with pytest.raises(InputError, match="option dtype=paleo counts elements of 4 bytes"):
-        costs(narrow, "bfloat16", ANALYTIC.chosen({"dtype": "paleo"}))
+        lowered(narrow, "dtype=paleo", "bfloat16")
 
 
 def test_the_optimizer_is_the_workloads() -> None:
@@ -164,7 +221,8 @@ def test_a_device_waits_for_its_host() -> None:
 
 def test_dispatch_hides_behind_a_gpu_and_not_on_a_cpu() -> None:
     graph = network(FC)
-    kernels = len(graph.ops)
+    kernels = count(graph).kernels  # an optimizer updates all weights in one
+    assert kernels < len(graph.ops)
     free = times(graph).step_s
     slow_host = replace(TOY, launch_s=1.0)
     found = times(graph, slow_host)
@@ -179,27 +237,54 @@ def test_dispatch_hides_behind_a_gpu_and_not_on_a_cpu() -> None:
     assert times(graph, slow_host, "fuse=yes").host_s < kernels
 
 
+def test_a_recurrent_layer_takes_its_steps_one_after_another() -> None:
+    """L steps: the recurrent weight is read in each, and each is a launch."""
+    graph = network("rnn:cell=lstm,length=9,layers=1", 1, "infer")
+    (cell,) = (one for one in lowered(graph).kernels if one.serial > 1)
+    assert (cell.kind, cell.serial, cell.launches) == ("lstm", 9, 9)
+    (minimal,) = (
+        one for one in step_model(graph, TOY, MINIMAL).lowered().kernels if one.op == cell.op
+    )
+    weight = next(op for op in graph.ops if op.kind == "lstm").inputs[2]
+    assert cell.bytes - minimal.bytes == 8 * graph.tensors[weight].size_bytes
+    cpu = replace(TOY, kind="cpu", launch_s=1e3)
+    row = next(row for row in times(graph, cpu).rows if row.row.name == cell.op)
+    assert row.forward.value == pytest.approx(9e3, rel=1e-3)
+
+
+def test_the_stack_is_an_option(tmp_path: Path) -> None:
+    graph = network("mobilenet_v2", 4)
+    eager, compiled = times(graph), times(graph, TOY, "stack=torch-compile")
+    assert compiled.step_s < eager.step_s
+    assert times(graph, TOY, "stack=torch-eager") == eager
+    path = tmp_path / "plain.toml"
+    path.write_text('name = "plain"\nsource = "a test"\n')
+    views = {op.name for op in graph.ops if OPS[op.kind].storage == "view"}
+    assert len(lowered(graph, f"stack={path}").kernels) == len(graph.ops) - len(views)
+    with pytest.raises(InputError, match="unknown stack 'torch'"):
+        times(graph, TOY, "stack=torch")
+
+
 def test_fusing_saves_what_is_between_by_hand() -> None:
     """3 -> 4 -> 2, batch 5: a bias and a ReLU join the product before them."""
-    graph = network(FC, phase="infer")
-    found = [(op.name, work) for op, work in fused(graph)]
-    assert [name for name, _ in found] == ["fc1/linear", "output/linear"]
-    (_, first), (_, second) = found
+    first, second = lowered(network(FC, phase="infer"), "fuse=yes").kernels
+    assert (first.op, second.op) == ("fc1/linear", "output/linear")
     assert first.flop == 2 * 5 * 3 * 4 + 20 + 20
-    assert first.terms == (4 * (15 + 12 + 4 + 20),)  # x, w, b, and the output of the ReLU
-    assert second.terms == (4 * (20 + 8 + 2 + 10),)
+    assert first.bytes == 4 * (15 + 12 + 4 + 20)  # x, w, b, and the output of the ReLU
+    assert second.bytes == 4 * (20 + 8 + 2 + 10)
 
 
-@pytest.mark.parametrize("text", ["fc", "densenet_cifar", "gpt2:length=8", "rnn", "mobilenet_v2"])
+@pytest.mark.parametrize(
+    "text", ["fc", "densenet_cifar", "gpt2:length=8", "resnet18", "mobilenet_v2"]
+)
 @pytest.mark.parametrize("phase", ["train", "infer"])
 def test_fusing_changes_no_flop_and_adds_no_bytes(text: str, phase: str) -> None:
     graph = network(text, 2, phase)
-    plain, joined = times(graph), times(graph, TOY, "fuse=yes")
+    plain, joined = lowered(graph), lowered(graph, "fuse=yes")
     assert joined.flop == plain.flop
     assert joined.traffic_bytes < plain.traffic_bytes
-    assert joined.step_s < plain.step_s
-    made = [op.name for op, _ in fused(graph)]
-    assert len(made) == len(set(made)) < len(graph.ops)
+    assert len(joined.kernels) < len(plain.kernels)
+    assert times(graph, TOY, "fuse=yes").step_s < times(graph).step_s
 
 
 def test_explaining_leads_from_one_method_to_the_other() -> None:
@@ -211,7 +296,8 @@ def test_explaining_leads_from_one_method_to_the_other() -> None:
     ):
         graph = network(text, 4, dtype=dtype)
         device = catalog.device("A100")
-        steps = explain(graph, dtype, device, dict(one.split("=") for one in options.split()))
+        workload = make_workload(read_model(text), 4, dtype)
+        steps = explain(workload, graph, device, options_of(options))
         ppp = " ".join(one for one in options.split() if one.startswith("ppp"))
         first = times(graph, device, ppp, "paleo", dtype)
         last = times(graph, device, options, "analytic", dtype)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reference.backend import execute, initial_values
 from steptime.build import build, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.layers.dense import classify, mean_loss
-from steptime.measure.backends.numpy_backend import execute, initial_values
-from steptime.ops import OPS
+from steptime.ops import OPS, communication
 from steptime.ops.builder import Builder
 from steptime.ops.loss import IGNORED_LABEL
 from steptime.ops.optimizer import STATES
@@ -174,7 +174,9 @@ CASES: dict[str, Network] = {
 
 def test_every_differentiable_kind_has_a_case() -> None:
     covered = {name.split(maxsplit=1)[0] for name in CASES}
-    assert {kind for kind, row in OPS.items() if row.gradient} - covered == {"dropout", *GATES}
+    assert {kind for kind, row in OPS.items() if row.gradient} - covered == {
+        *("dropout", *GATES, *communication.KINDS)
+    }
 
 
 def drawn_values(graph: Graph) -> dict[str, np.ndarray]:

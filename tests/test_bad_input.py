@@ -14,10 +14,10 @@ import mistakes
 import synthetic
 from mistakes import LONG
 from steptime import store
-from steptime.cli.main import COMMANDS, run
+from steptime.cli.main import COMMANDS, run, tree
 from steptime.launch.local import Worker
 
-EXPERIMENT = 'name = "e"\nbackend = "numpy"\n[[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\n'
+EXPERIMENT = 'name = "e"\nbackend = "null"\n[[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\n'
 
 FILES: dict[str, str | bytes] = {
     "file": "no folder\n",
@@ -50,7 +50,7 @@ FILES: dict[str, str | bytes] = {
 EXPERIMENTS = {  # name: (what is put before [[networks]], what follows it, what the line says)
     "typo": ('phse = "train"', "", "unknown key 'phse'; did you mean 'phase'?"),
     "long-key": (f"{LONG} = 1", "", f"unknown key '{LONG[:60]}...'"),
-    "backend": ('backend = "nunpy"', "", "unknown backend 'nunpy'; did you mean 'numpy'?"),
+    "backend": ('backend = "torhc"', "", "unknown backend 'torhc'; did you mean 'torch'?"),
     "phase": ('phase = ["train", "infr"]', "", "unknown phase 'infr'; did you mean 'infer'?"),
     "dtype": ('dtype = "float31"', "", "unknown dtype 'float31'; did you mean 'float32'?"),
     "optimizer": ('optimizer = "adm"', "", "unknown optimizer 'adm'; did you mean 'adam'?"),
@@ -235,14 +235,14 @@ OTHERS = [
     ("doctor --jsn", "did you mean '--json'?"),
     ("doctor now", "now"),
     ("count fc --batch", "--batch"),
-    ("probe --backend nunpy", "unknown backend 'nunpy'; did you mean 'numpy'?"),
-    ("probe --backend numpy --device cuda", "'cuda' is not available to numpy; there is: cpu"),
+    ("probe --backend torhc", "unknown backend 'torhc'; did you mean 'torch'?"),
+    ("probe --backend null --device cuda", "'cuda' is not available to null; there is: cpu"),
     ("probe --threads 0", "--threads: must be at least 1, not 0"),
     ("probe --budget 0", "--budget"),
     ("probe --budget lots", "--budget"),
     ("probe --processes 2", "--processes needs --collectives"),
     ("probe --collectives --processes 1", "--processes: must be at least 2, not 1"),
-    ("probe --collectives --backend numpy", "--collectives: numpy runs on one device"),
+    ("probe --collectives --backend null", "--collectives: null runs on one device"),
     ("run fc --replicas 0", "--replicas: must be at least 1, not 0"),
     ("run fc --replicas two", "--replicas: must be a whole number, not 'two'"),
     ("run fc --replicas 999999999 --threads 1", "999999999 processes x 1 threads need"),
@@ -250,13 +250,14 @@ OTHERS = [
     ("run fc --strategy sharded", "--strategy goes with --replicas"),
     ("run fc --no-overlap", "--no-overlap goes with --replicas"),
     ("probe --budget nan", "--budget"),
-    ("run fc --backend jax", "unknown backend 'jax'; known: torch, numpy"),
+    ("run fc --backend numpy", "backend numpy is gone: it was a reference for values, which the"),
+    ("run fc --backend jax", "unknown backend 'jax'; known: torch, null"),
     (f"run fc --backend {LONG}", f"unknown backend '{LONG[:60]}...'"),
-    ("run fc --backend numpy --device cuda:0", "'cuda:0' is not available to numpy; there is: cpu"),
-    (f"run fc --backend numpy --device {LONG}", f"'{LONG[:60]}...' is not available to numpy"),
+    ("run fc --backend null --device cuda:0", "'cuda:0' is not available to null; there is: cpu"),
+    (f"run fc --backend null --device {LONG}", f"'{LONG[:60]}...' is not available to null"),
     ("run fc --threads two", "--threads: must be a whole number, not 'two'"),
     ("run fc --threads 0", "--threads: must be at least 1, not 0"),
-    ("run fc --backend numpy --threads 1000000", "threads: 1000000 is not in 1.."),
+    ("run fc --backend null --threads 1000000", "threads: 1000000 is not in 1.."),
     ("run fc --budget 0", "'--budget'"),
     ("run fc --budget=-1", "'--budget'"),
     ("run fc --budget nan", "--budget"),
@@ -297,8 +298,8 @@ OTHERS = [
     ("data mnist --out o --from absent", "absent/mnist_train.csv: no such file; 'pip install"),
     ("data mnist --out o --from csv", "csv/mnist_train.csv: 0 numbers, expected 60000 rows"),
     ("data mnist --out file --from csv", "--out 'file': is no folder"),
-    ("run fc --backend numpy --out file", "file: is a file, not a folder for records"),
-    ("run fc --backend numpy --out file/x", "file/x: is a file, not a folder for records"),
+    ("run fc --backend null --out file", "file: is a file, not a folder for records"),
+    ("run fc --backend null --out file/x", "file/x: is a file, not a folder for records"),
     ("sweep", "Missing argument 'FILE.toml'"),
     ("sweep good.toml", "Missing option '--out'"),
     ("sweep absent.toml --out o", "experiment file 'absent.toml': no such file"),
@@ -334,7 +335,7 @@ OTHERS = [
     ("quickstart --backend pytorch", "unknown backend 'pytorch'; did you mean 'torch'?"),
     ("quickstart --budget 0", "'--budget'"),
     ("quickstart --budget inf", "--budget"),
-    ("quickstart --out file --backend numpy", "file: is a file, not a folder of records"),
+    ("quickstart --out file --backend null", "file: is a file, not a folder of records"),
     ("compare", "Missing argument 'DIR"),
     ("compare records records records", "compare takes one folder, two folders"),
     ("compare records records --platforms a,b", "compare takes one folder, two folders"),
@@ -375,7 +376,7 @@ OTHERS = [
 
 def _lines() -> list[tuple[str, str]]:
     lines = [*OTHERS, *mistakes.LINES]
-    for command, more in (("count", ""), ("predict", " --device t4"), ("run", " --backend numpy")):
+    for command, more in (("count", ""), ("predict", " --device t4"), ("run", " --backend null")):
         lines += [(f"{command} {model}{more}", message) for model, message in MODEL]
     for command, (before, after) in READERS.items():
         lines += [(f"{command} {before} {folder} {after}", message) for folder, message in IN]
@@ -454,13 +455,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 def test_every_command_and_every_option_has_its_mistakes() -> None:
-    from typer.main import get_command
-
-    from steptime.cli.main import app
-
     lines = [_split(line) for line, _ in _lines()]
     for name in COMMANDS:
-        command = get_command(app).commands[name]  # type: ignore[attr-defined]  # a group
+        command = tree().get_command(None, name)
         mine = [line for line in lines if line[:1] == [name]]
         assert mine, name
         for option in command.params:
@@ -479,7 +476,7 @@ def test_a_mistake_leaves_the_folder_as_it_was(
         "sweep good.toml --out new --launcher slrm",
         "sweep e-hyper.toml --out new",
         "sweep good.toml --out records --retry ook",
-        "run fc:layers=0 --backend numpy --out new",
+        "run fc:layers=0 --backend null --out new",
         "export --in records -o t.csv --sql 'FROM recrds'",
         "plot memory --in absent -o p.svg",
         "report absent -o r.html",

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from prototxt import DATA, HEAD, PRODUCT, fault, kinds, layer, network, one, phased, shape
+from reference.backend import execute, initial_values
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.graph import check
 from steptime.importers.caffe.read import read
-from steptime.measure.backends.numpy_backend import execute, initial_values
 from steptime.measure.contract import Options
 
 IMAGES = layer("Data", "data_param { batch_size: 5 }", "", "data label", "images")

@@ -1,11 +1,11 @@
-"""Sweeps by Slurm without one: scripts, packing, standings and causes, against made-up commands."""
+"""Sweeps by a scheduler that is made up: scripts, packing, where cells stand, causes."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import re
+import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -13,32 +13,34 @@ from typing import Any
 
 import pytest
 
-import fake_slurm
+import fake_scheduler
+import idx_folder
 import paleo_net
-import steptime
+from fake_scheduler import State, set_state
 from steptime import store
 from steptime.cli.main import run
 from steptime.cluster import status as cluster
-from steptime.cluster import submission as manifest
+from steptime.cluster import submission as files
 from steptime.cluster import task
-from steptime.cluster.outcome import FOR_MEMORY, OUTPUT, cause_of_output
-from steptime.cluster.resources import fits
-from steptime.cluster.script import Need, script
-from steptime.cluster.slurm import STATES, Ended, _of_accounting, _of_controller, cpus_of, nodes_of
-from steptime.cluster.submission import Submission, Visit, packed
-from steptime.core.causes import CAUSES
+from steptime.cluster.outcome import cause_of_output
+from steptime.cluster.resources import TASK_BYTES, WORKER_BYTES, fits
+from steptime.cluster.scheduler import FOR_MEMORY, SCHEDULERS, Need, Placement
+from steptime.cluster.slurm import script
+from steptime.cluster.submission import Submission, Trial, packed
+from steptime.cluster.submit import send
 from steptime.core.errors import InputError
 from steptime.core.record import STATUSES
-from steptime.measure.worker import FAILURES
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import check_experiment
-from steptime.sweep.resource_request import Allocation
+from steptime.sweep.resource_request import ResourceRequest
 from steptime.sweep.run import How, Request
+from steptime.sweep.workers import Workers
 
-GOLDEN = Path(__file__).parent / "golden"
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden"
 EXPERIMENT: dict[str, Any] = {
     "name": "small",
-    "backend": "numpy",
+    "backend": "null",
     "threads": 1,
     "budget_s": 0.02,
     "batch": [2, 4, 8],
@@ -48,11 +50,10 @@ EXPERIMENT: dict[str, Any] = {
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the folder of a scheduler that only takes notes, its commands on the PATH."""
-    folder = fake_slurm.install(tmp_path / "slurm")
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    return folder
+def slurm(monkeypatch: pytest.MonkeyPatch) -> State:
+    """Return the state of a scheduler that only takes notes, in the place of Slurm."""
+    monkeypatch.setitem(SCHEDULERS, "slurm", "fake_scheduler")
+    return fake_scheduler.reset()
 
 
 @pytest.fixture
@@ -71,10 +72,10 @@ def _ignore(_: str) -> None:
     """Take a warning that a test is not about."""
 
 
-def _visits(**changes: Any) -> list[Visit]:
+def _visits(**changes: Any) -> list[Trial]:
     experiment = check_experiment({**EXPERIMENT, **changes}, "here")
     cells, _ = cells_of(experiment, "here", on_cluster=True)
-    return [Visit(cell.id(1, 0), cell, 0) for cell in cells]
+    return [Trial(cell.id(1, 0), cell, 0) for cell in cells]
 
 
 def _answer(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> Any:
@@ -84,9 +85,9 @@ def _answer(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -
 
 LARGE = {"family": "fc", "layers": 4, "nodes": 49152, "inputs": 8, "outputs": 4}
 SCRIPTS = {
-    "job-plain": Need(Allocation(), 1, 1),
+    "job-plain": Need(ResourceRequest(), 1, 1),
     "job-full": Need(
-        Allocation(
+        ResourceRequest(
             partition="GPU",
             account="me",
             qos="long",
@@ -104,7 +105,7 @@ SCRIPTS = {
         7,
     ),
     "job-nodes": Need(
-        Allocation(gpu="p100", replicas_per_node=2, cpus=3, exclusive=True, requeues=0), 8, 3
+        ResourceRequest(gpu="p100", replicas_per_node=2, cpus=3, exclusive=True, requeues=0), 8, 3
     ),
 }
 
@@ -121,21 +122,21 @@ def test_the_batch_script_is_a_pure_function(name: str) -> None:
 
 def test_cells_are_packed_by_what_they_need() -> None:
     slurm = {**EXPERIMENT["slurm"], "cpus": 2}
-    ordered, jobs = packed(_visits(threads=[1, 2], slurm=slurm))
-    assert [job.need.allocation.gpu for job in jobs] == [("k80",), ("p100",)]
+    jobs = packed(_visits(threads=[1, 2], slurm=slurm))
+    assert [job.need.request.gpu for job in jobs] == [("k80",), ("p100",)]
     assert [job.first_task for job in jobs] == [0, 3]
-    assert [stop - start for job in jobs for start, stop in job.slices] == [4] * 6
-    assert len({visit.id for visit in ordered}) == 24
+    assert [len(task) for job in jobs for task in job.tasks] == [4] * 6
+    assert len({trial.id for job in jobs for trial in job.trials}) == 24
     for job in jobs:  # a worker is started once for its cells, not for every other cell
-        threads = [visit.cell.options.threads for visit in ordered[job.slices[0][0] :][:12]]
+        threads = [trial.cell.options.threads for trial in job.trials]
         assert threads == [1] * 6 + [2] * 6
 
 
 def test_a_process_gets_as_many_cores_as_threads() -> None:
     def cores(**changes: Any) -> list[tuple[int, int | None]]:
         slurm = {k: changes.pop(k) for k in ("cpus", "exclusive") if k in changes}
-        ordered, jobs = packed(_visits(**{**changes, "slurm": slurm}))
-        return [(job.need.cores, ordered[job.slices[0][0]].cell.options.threads) for job in jobs]
+        jobs = packed(_visits(**{**changes, "slurm": slurm}))
+        return [(job.need.cores, job.trials[0].cell.options.threads) for job in jobs]
 
     assert cores(threads=[1, 2]) == [(1, 1), (2, 2)]
     assert cores(cpus=4) == [(4, 1)]
@@ -150,14 +151,14 @@ def test_a_process_gets_as_many_cores_as_threads() -> None:
 
 def test_a_cell_has_one_name_in_every_process_and_another_for_each_setting() -> None:
     (first, *_), (again, *_) = _visits(), _visits()
-    assert first.id == again.id == "ada211d3b4e53977"
+    assert first.id == again.id == "953e513a5c38b397"
     every = [*_visits(), *_visits(tf32=True), *_visits(replicas=2), *_visits(input="host")]
     assert len({visit.id for visit in every}) == 48
     assert first.cell.id(1, 0) != first.cell.id(1, 1) != first.cell.id(2, 1)
 
 
 def test_two_folders_have_no_job_in_common(out: Path) -> None:
-    one, other = (manifest.compose(out / name, How(), _visits(), 9) for name in ("a", "b"))
+    one, other = (files.compose(out / name, How(), _visits(), 9) for name in ("a", "b"))
     assert one.folder.name == other.folder.name
     assert one.name != other.name
 
@@ -173,39 +174,40 @@ def test_tables_for_one_gpu_need_names() -> None:
 
 
 def test_a_large_job_is_several_arrays_one_after_the_other() -> None:
-    ordered, jobs = packed(_visits())
-    submission = Submission(Path("001-aa"), "ab", How(), tuple(jobs), tuple(ordered), largest=1)
-    assert [(job, first, n) for job, _, first, n in submission.arrays()] == [
+    jobs = packed(_visits())
+    submission = Submission(Path("001-aa"), "ab", How(), jobs, largest=1)
+    assert [(job, one.first, one.tasks) for job, one in submission.arrays] == [
         (0, 0, 1), (0, 1, 1), (1, 2, 1), (1, 3, 1),
     ]  # fmt: skip
 
 
 def test_what_is_submitted_can_be_read_again(out: Path) -> None:
-    submission = manifest.compose(out, How(runs=2), _visits(), 1001)
-    assert manifest.submissions(out) == []
-    manifest.write(submission, "python3")
-    assert manifest.submissions(out) == [submission]
-    follower = manifest.compose(out, How(runs=2), _visits(), 1001)
+    submission = files.compose(out, How(runs=2), _visits(), 1001)
+    assert files.submissions(out) == []
+    files.write(submission, fake_scheduler.SCHEDULER, "python3")
+    assert files.submissions(out) == [submission]
+    follower = files.compose(out, How(runs=2), _visits(), 1001)
     assert follower.folder.name == submission.folder.name.replace("001", "002")
 
 
 def test_submit_ask_and_submit_again(
-    slurm: Path, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
+    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     sent = _answer(capsys, *sweep)
     assert {k: sent[k] for k in ("cells", "done_before", "in_flight", "submitted", "tasks")} == {
         "cells": 12, "done_before": 0, "in_flight": 0, "submitted": 12, "tasks": 4,
     }  # fmt: skip
-    arrays = fake_slurm.jobs(slurm)
-    assert [(job["first"], len(job["states"])) for job in arrays.values()] == [(0, 2), (2, 2)]
-    assert [job["flags"]["array"] for job in arrays.values()] == ["0-1%8"] * 2
+    arrays = slurm.jobs
+    assert [
+        (job["array"].first, job["array"].tasks, job["array"].at_once) for job in arrays.values()
+    ] == [(0, 2, 8), (2, 2, 8)]
     status = _answer(capsys, "status", out)
     assert (status["cells"], status["queued"], status["running"]) == (12, 12, 0)
     assert {job["state"] for job in status["jobs"]} == {"PENDING"}
     again = _answer(capsys, *sweep)
     assert (again["in_flight"], again["submitted"], again["jobs"]) == (12, 0, [])
-    assert len(fake_slurm.jobs(slurm)) == 2
+    assert len(slurm.jobs) == 2
     assert sent["remarks"] == ['12 cells ask for a GPU and run on device "cpu"']
     assert again["remarks"] == []
     assert _answer(capsys, "cancel", out)["cancelled"] == ["100", "101"]
@@ -225,85 +227,79 @@ def test_submit_ask_and_submit_again(
 
 
 def test_an_array_that_is_refused_waits_for_the_next_time(
-    slurm: Path, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
+    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    file.write_text(json.dumps({**EXPERIMENT, "predict": ["p100-pcie-16gb"]}))
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
-    refuse = slurm / "refuse"
-    refuse.write_text("0|invalid partition specified: GPU")
+    slurm.refuse = (0, "invalid partition specified: GPU")
     assert run([*map(str, sweep)]) == 2
-    said = "sbatch: invalid partition specified: GPU"
+    said = "fake: invalid partition specified: GPU"
     assert capsys.readouterr().err == f"steptime: gpu k80: {said}; gpu p100: {said}\n"
-    assert manifest.folders(out) == [], "what nobody took leaves nothing"
-    refuse.write_text("1|Batch job submission failed: QOSMaxSubmitJobPerUserLimit")
+    assert not out.exists(), "what nobody took leaves nothing"
+    slurm.refuse = (1, "Batch job submission failed: QOSMaxSubmitJobPerUserLimit")
     sent = _answer(capsys, *sweep, code=3)
     assert (sent["submitted"], sent["unsent"], sent["tasks"]) == (6, 6, 2)
     status = _answer(capsys, "status", out)
     assert (status["queued"], status["unsent"]) == (6, 6)
-    refuse.unlink()
+    slurm.refuse = None
     rest = _answer(capsys, *sweep)
     assert (rest["in_flight"], rest["submitted"]) == (6, 6)
     assert _answer(capsys, "status", out)["queued"] == 12
 
 
 def test_an_array_whose_answer_was_lost_is_found_by_its_name(
-    slurm: Path, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
+    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     folder = Path(_answer(capsys, *sweep)["folder"])
-    (folder / manifest.SUBMITTED).unlink()
+    (folder / files.SUBMITTED).unlink()
     assert _answer(capsys, "status", out)["queued"] == 12
     assert _answer(capsys, *sweep)["submitted"] == 0
 
 
 @pytest.fixture
-def sent(slurm: Path, out: Path) -> Submission:
+def sent(slurm: State, out: Path) -> Submission:
     """Give a submission whose four tasks run."""
     cells = [visit.cell for visit in _visits()]
-    cluster.send(Request("small", cells, out, How()), _ignore)
-    fake_slurm.set_state(slurm, "RUNNING")
-    (submission,) = manifest.submissions(out)
+    send(Request("small", cells, out, How()), _ignore)
+    set_state("RUNNING")
+    (submission,) = files.submissions(out)
     return submission
 
 
 def _began(submission: Submission, number: int, cells: int = 1, restart: int = 0) -> None:
     """Write what a task writes that has begun so many of its cells."""
-    visits = next(own for task_, _, own in submission.tasks() if task_ == number)
+    visits = submission.tasks[number].trials
     path = submission.folder / "progress" / f"{number}.{restart}.jsonl"
-    manifest.append_line(path, {"began": {"node": f"n{restart}"}})
+    files.append_line(path, {"began": {"node": f"n{restart}"}})
     for visit in visits[:cells]:
-        manifest.append_line(path, {"cell": visit.id})
+        files.append_line(path, {"cell": visit.id})
 
 
 def _printed(submission: Submission, number: int, text: str) -> None:
-    line = next(
-        line
-        for line in manifest.submitted(submission)
-        if line["first"] <= number < line["first"] + line["tasks"]
-    )
-    path = submission.folder / "logs" / f"{line['job']}_{number - line['first']}.out"
-    path.write_text(text)
+    job, index = submission.sent[number]
+    (submission.folder / "logs" / f"{job}_{index}.out").write_text(text)
 
 
-def test_what_was_torn_is_passed_over(sent: Submission, out: Path, slurm: Path) -> None:
+def test_what_was_torn_is_passed_over(sent: Submission, out: Path, slurm: State) -> None:
     _began(sent, 0)
-    for path in (sent.folder / manifest.SUBMITTED, sent.folder / "progress" / "0.0.jsonl"):
+    for path in (sent.folder / files.SUBMITTED, sent.folder / "progress" / "0.0.jsonl"):
         text = path.read_bytes()
         path.write_bytes(text[:20] + b"\xff\n" + text + b'{"cell": "to')
     assert cluster.status(out, _ignore)["running"] == 1
 
 
 def test_a_start_that_died_again_is_not_the_start_before(
-    sent: Submission, slurm: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+    sent: Submission, slurm: State, out: Path
 ) -> None:
     for restart in (0, 1):
         _began(sent, 0, restart=restart)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     with store.open_writer(out) as writer:
-        visits = next(own for number, _, own in sent.tasks() if number == 0)
-        task._left(sent, 0, 1, visits, 2, writer)
+        placement = Placement(1, {"restart": "1"})
+        task.left(task.Start(sent, sent.tasks[0], placement, Workers()), writer)
     assert cluster.status(out, _ignore)["running"] == 1
     _printed(sent, 0, "steptime: begun 7\nsteptime: begun 7\nDUE TO PREEMPTION")
-    fake_slurm.set_state(slurm, "PREEMPTED", 100, 0)
+    set_state("PREEMPTED", "100", 0)
     assert cluster.status(out, _ignore)["causes"] == {"preempted": 4}
     assert len(cluster.collect(out, _ignore)) == 4
 
@@ -326,15 +322,15 @@ BEFORE = "steptime: begun 7\nls: /nix: No such file or directory\n"
     ],
 )
 def test_what_a_script_prints_before_its_task_is_not_the_tasks(
-    sent: Submission, slurm: Path, out: Path, text: str, state: str, cause: str
+    sent: Submission, slurm: State, out: Path, text: str, state: str, cause: str
 ) -> None:
     _printed(sent, 0, text)
-    fake_slurm.set_state(slurm, state, 100, 0)
+    set_state(state, "100", 0)
     assert cluster.status(out, _ignore)["causes"] == {cause: 4}
 
 
 def test_a_line_with_a_comment_is_a_line(tmp_path: Path) -> None:
-    need = Need(Allocation(run_first=["true # why not", "exit 3"]), 1, 1)
+    need = Need(ResourceRequest(run_first=["true # why not", "exit 3"]), 1, 1)
     text = script(need, "n", str(tmp_path), "python3")
     done = subprocess.run(["bash", "-s", "0"], input=text, text=True, check=False)
     assert done.returncode == 3
@@ -348,24 +344,18 @@ def test_a_full_disk_is_told_by_the_exit_code(
 
     monkeypatch.setattr(store.Writer, "append", full)
     assert task.main([str(sent.folder), "0"]) == errno.ENOSPC
-    assert Ended("1_0", "FAILED", errno.ENOSPC, 0).cause == "no-space"
-
-
-def test_a_signal_9_is_no_crash() -> None:
-    assert Ended("1_0", "FAILED", 0, 9).cause == "killed"
-    assert Ended("1_0", "FAILED", 0, 11).cause == "crashed"
 
 
 def test_a_file_that_the_node_lacks(
-    tmp_path: Path, slurm: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, slurm: State, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = tmp_path / "net.json"
     data = {"type": "Input", "parents": [], "tensor": [2, 8, 8, 3]}
     layers = {"data": data, "conv": paleo_net.conv("data", 3, 3, 3, 4)}
     net.write_text(json.dumps({"name": "net", "layers": layers}))
     cells = [visit.cell for visit in _visits(networks=[{"model": str(net)}], batch=2)]
-    cluster.send(Request("file", cells, out, How()), _ignore)
-    (submission,) = manifest.submissions(out)
+    send(Request("file", cells, out, How()), _ignore)
+    (submission,) = files.submissions(out)
     net.unlink()
     assert task.main([str(submission.folder), "0"]) == 0
     assert {(r.status, r.cause) for r in store.load(out, _ignore)} == {("failed", "missing-file")}
@@ -409,22 +399,12 @@ def test_the_cause_is_in_what_a_job_printed(text: str, cause: str) -> None:
     assert cause_of_output(text) == cause
 
 
-def test_every_cause_is_in_the_table() -> None:
-    words = {cause for _, cause in OUTPUT} | set(STATES.values())
-    words |= {cause for _, _, cause in FAILURES}
-    for path in ("launch/local.py", "sweep/run.py", "cluster/outcome.py", "cluster/task.py"):
-        source = (Path(steptime.__file__).parent / path).read_text()
-        words |= set(re.findall(r'Death\(\s*"\w+", "([\w-]+)"', source))
-    assert {word.removesuffix(" for memory") for word in words} <= set(CAUSES)
-    assert all(cause.meaning and cause.again for cause in CAUSES.values())
-
-
 def test_a_kill_for_memory_is_oom_only_of_the_cell_in_flight(
-    sent: Submission, slurm: Path, out: Path
+    sent: Submission, slurm: State, out: Path
 ) -> None:
     _began(sent, 0, cells=2)
     _printed(sent, 0, "steptime: begun 7\nerror: Exceeded job memory limit")
-    fake_slurm.set_state(slurm, "FAILED", 100, 0)
+    set_state("FAILED", "100", 0)
     rows = cluster.status(out, _ignore)["unsuccessful"]
     assert Counter((row["status"], row["cause"]) for row in rows) == {
         ("oom", "killed"): 1, ("failed", "killed"): 3,
@@ -434,72 +414,53 @@ def test_a_kill_for_memory_is_oom_only_of_the_cell_in_flight(
 
 
 def test_what_is_final_when_it_is_collected_is_not_sent_again(
-    sent: Submission, slurm: Path, out: Path
+    sent: Submission, slurm: State, out: Path
 ) -> None:
     _began(sent, 0)
     _printed(sent, 0, "steptime: begun 7\nerror: Exceeded job memory limit")
-    fake_slurm.set_state(slurm, "FAILED")
+    set_state("FAILED")
     cells = [visit.cell for visit in _visits()]
-    again = cluster.send(Request("small", cells, out, How()), _ignore)
+    again = send(Request("small", cells, out, How()), _ignore)
     assert (again["collected"], again["done_before"], again["submitted"]) == (12, 1, 11)
 
 
-def test_only_the_last_start_of_a_job_says_why(sent: Submission, slurm: Path, out: Path) -> None:
+def test_only_the_last_start_of_a_job_says_why(sent: Submission, slurm: State, out: Path) -> None:
     text = "steptime: begun 7\nDUE TO PREEMPTION\nsteptime: begun 7\nSegmentation fault"
     _printed(sent, 0, text)
-    fake_slurm.set_state(slurm, "FAILED", 100, 0)
+    set_state("FAILED", "100", 0)
     assert cluster.status(out, _ignore)["causes"] == {"crashed": 4}
 
 
-def test_a_job_that_nobody_remembers_has_vanished(sent: Submission, slurm: Path, out: Path) -> None:
+def test_a_job_that_nobody_remembers_has_vanished(
+    sent: Submission, slurm: State, out: Path
+) -> None:
     _printed(sent, 0, "steptime: begun 7\n")
-    fake_slurm.set_state(slurm, "COMPLETED")
-    (slurm / "forgotten").touch()
+    set_state("COMPLETED")
+    slurm.forgotten = True
     causes = cluster.status(out, _ignore)["causes"]
     assert causes == {"vanished": 4, "cancelled": 8}, "what never began was cancelled"
 
 
-def test_no_answer_of_slurm_is_not_an_answer(
-    sent: Submission, slurm: Path, out: Path, capsys: pytest.CaptureFixture[str]
+def test_no_answer_of_a_scheduler_is_not_an_answer(
+    sent: Submission, slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-    (slurm / "squeue").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
-    for command in ("status", "collect", "cancel"):
-        assert run([command, str(out)]) == 1
-        assert "Unable to contact slurm controller" in capsys.readouterr().err
+    slurm.away = "nobody answers"
+    new = out.parent / "new"
+    sweep = ["sweep", str(file), "--out", str(new), "--launcher", "slurm"]
+    for command in (["status", str(out)], ["collect", str(out)], ["cancel", str(out)], sweep):
+        assert run(command) == 1
+        assert capsys.readouterr().err == "steptime: fake: nobody answers\n"
     assert store.load(out, _ignore, required=False) == []
-
-
-def test_sites_with_and_without_accounting_say_the_same() -> None:
-    accounting = "10_3|CANCELLED by 0|0:15\n10_[4-5,7%2]|CANCELLED by 12|0:0\n11|COMPLETED|0:0\n"
-    assert {key: one.state for key, one in _of_accounting(accounting)} == {
-        ("10", 3): "CANCELLED", ("10", 4): "CANCELLED", ("10", 5): "CANCELLED",
-        ("10", 7): "CANCELLED",
-    }  # fmt: skip
-    controller = (
-        "JobId=34 ArrayJobId=10 ArrayTaskId=14 JobName=a JobState=FAILED Reason=None ExitCode=7:0\n"
-        "JobId=10 ArrayJobId=10 ArrayTaskId=4-19%4 JobState=PENDING ExitCode=0:0\n"
-        "JobId=12 JobState=COMPLETED ExitCode=0:0\n"
-    )
-    ((key, one),) = _of_controller(controller)
-    assert (key, one.state, one.exit, one.cause) == (("10", 14), "FAILED", 7, "crashed")
-
-
-def test_the_cpus_of_a_job_are_read_from_its_details() -> None:
-    details = "JobId=3 Nodes=gpu[03-04] CPU_IDs=0-1,6 Mem=8 GRES= Nodes=login CPU_IDs=5 Mem=4"
-    assert cpus_of(details, "gpu04") == {0, 1, 6}
-    assert cpus_of(details, "login") == {5}
-    assert cpus_of(details, "gpu05") == set()
-    assert nodes_of("a[1,09-10]x,b") == {"a1x", "a09x", "a10x", "b"}
+    assert not new.exists(), "what nobody took leaves nothing"
 
 
 def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(
     sent: Submission, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    visits = next(own for number, _, own in sent.tasks() if number == 0)
+    visits = sent.tasks[0].trials
     _began(sent, 0)  # the first cell was in flight when the node went down
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setenv("FAKE_RESTARTS", "1")
+    monkeypatch.setenv("FAKE_NODE", "n1")
     assert task.main([str(sent.folder), "0"]) == 0
     records = store.load(out, _ignore)
     lost, *measured = records
@@ -507,11 +468,11 @@ def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(
     assert [r.env["cell"] for r in measured] == [visit.id for visit in visits]
     assert {(r.status, r.env["slurm"]["node"]) for r in measured} == {("ok", "n1")}
     assert {r.method.options["gpu"] for r in measured} == {"k80"}
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    monkeypatch.setenv("FAKE_RESTARTS", "2")
     assert task.main([str(sent.folder), "0"]) == 0
     assert len(store.load(out, _ignore)) == len(records), "all was done"
-    fake = cluster.look(out, _ignore).standings
-    assert Counter(one.word for one in fake) == {"done": 4, "queued": 8}
+    states = cluster.snapshot(out, _ignore).states
+    assert Counter(one.word for one in states) == {"done": 4, "queued": 8}
 
 
 def test_a_cell_that_takes_its_job_down_again_and_again_is_given_up(
@@ -519,25 +480,25 @@ def test_a_cell_that_takes_its_job_down_again_and_again_is_given_up(
 ) -> None:
     for restart in range(3):  # requeues = 2
         _began(sent, 1, restart=restart)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
+    monkeypatch.setenv("FAKE_RESTARTS", "3")
     assert task.main([str(sent.folder), "1"]) == 0
     given_up, other = store.load(out, _ignore)
     assert given_up.note == "its job ended while it was measured; given up after 3 times"
     assert (given_up.status, other.status) == ("failed", "ok")
 
 
-def test_what_a_worker_refuses_is_a_record(sent: Submission, out: Path, slurm: Path) -> None:
+def test_what_a_worker_refuses_is_a_record(sent: Submission, out: Path, slurm: State) -> None:
     cells = [visit.cell for visit in _visits(device="cuda")]
-    cluster.send(Request("gpu", cells, out, How()), _ignore)
-    second = manifest.submissions(out)[-1]
+    send(Request("gpu", cells, out, How()), _ignore)
+    second = files.submissions(out)[-1]
     assert task.main([str(second.folder), "1"]) == 0
     records = store.load(out, _ignore)
     assert {(r.status, r.cause) for r in records} == {("failed", "bad-config")}
-    assert "'cuda' is not available to numpy" in records[0].note
+    assert "'cuda' is not available to null" in records[0].note
 
 
 def test_a_job_that_cannot_load_its_module(tmp_path: Path) -> None:
-    need = Need(Allocation(modules=["cuda/99"]), 1, 1)
+    need = Need(ResourceRequest(modules=["cuda/99"]), 1, 1)
     text = script(need, "n", str(tmp_path), "python3")
     done = subprocess.run(
         ["bash", "-s", "0"], input=text, text=True, capture_output=True, check=False,
@@ -584,7 +545,8 @@ def test_what_must_fit_and_is_known_not_to_is_left_out(
 ) -> None:
     large = {**LARGE, "batch": 2}
     for slurm, left in (
-        ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 0), ({"gpu": "ours"}, 1), ({"memory_GB": 8}, 0), ({}, 1),
+        ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 0), ({"gpu": "ours"}, 1), ({"memory_GB": 8}, 0),
+        ({}, 1),
     ):  # fmt: skip
         where = ["batch >= 1", "fits in memory"]
         table = {**EXPERIMENT, "networks": [large], "slurm": slurm, "where": where}
@@ -611,3 +573,100 @@ def test_every_status_has_a_word_for_trying_again() -> None:
     assert {again(status, "") for status in STATUSES if status != "ok"} == {
         "the next sweep", "only --retry oom", "only --retry timeout", "only --retry unsupported",
     }  # fmt: skip
+
+
+def test_a_submission_of_version_0_4_is_read_and_collected(
+    tmp_path: Path, slurm: State, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Captured from a real Slurm: of eight tasks one was cancelled as it ran, two while waiting."""
+    out = tmp_path / "out"
+    shutil.copytree(HERE / "data" / "submission-0.4", out)
+    counts = {"queued": 0, "running": 0, "done": 5, "failed": 3, "unsent": 0, "older": 0}
+    status = _answer(capsys, "status", out)
+    assert {word: status[word] for word in counts} == counts
+    assert status["causes"] == {"cancelled": 3}
+    notes = Counter(row["note"] for row in status["unsuccessful"])
+    assert notes == {
+        "its job ended while it was measured": 1, "its job ended before it was begun": 2,
+    }  # fmt: skip
+    assert _answer(capsys, "collect", out)["written"] == 3
+    assert _answer(capsys, "status", out)["causes"] == {"cancelled": 3}
+    (submission,) = files.submissions(out)
+    trial = submission.trials[0]
+    assert trial.id == trial.cell.id(submission.how.runs, trial.round), "its cells are today's"
+
+
+def test_a_plan_of_a_newer_version_asks_to_upgrade(
+    sent: Submission, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = sent.folder / "plan.json"
+    table = json.loads(plan.read_text())
+    assert (table["version"], table["scheduler"]) == (2, "slurm")
+    plan.write_text(json.dumps({**table, "version": 3}))
+    assert run(["status", str(out)]) == 2
+    said = f"{plan}: has version '3', this steptime knows up to 2; upgrade steptime"
+    assert capsys.readouterr().err == f"steptime: {said}\n"
+
+
+def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
+    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
+    _answer(capsys, *sweep)
+    set_state("FAILED")
+    file.write_text(json.dumps({**EXPERIMENT, "dtype": "float64"}))
+    assert _answer(capsys, *sweep)["submitted"] == 12
+    status = _answer(capsys, "status", out)
+    assert {key: status[key] for key in ("cells", "queued", "failed", "older")} == {
+        "cells": 12, "queued": 12, "failed": 0, "older": 12,
+    }  # fmt: skip
+    assert status["causes"] == {}
+
+
+def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(
+    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = {**EXPERIMENT, "input": "dataset", "data": "nowhere"}
+    file.write_text(json.dumps(table))
+    sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
+    said = (
+        "data 'nowhere': no such folder on this machine, for 12 cells; where the nodes have it, "
+        "say so: data_on_nodes = true in [slurm]"
+    )
+    assert _answer(capsys, *sweep, "--dry-run")["remarks"][0] == said
+    assert run(list(map(str, sweep))) == 2
+    assert capsys.readouterr().err == f"steptime: {said}\n"
+    assert (slurm.jobs, out.exists()) == ({}, False)
+    file.write_text(json.dumps({**table, "slurm": {**EXPERIMENT["slurm"], "data_on_nodes": True}}))
+    assert _answer(capsys, *sweep)["submitted"] == 12
+
+
+def test_a_dry_run_counts_python_the_framework_and_the_data_and_shows_what_differs(
+    slurm: State, file: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    idx_folder.write(tmp_path / "images")
+    data_bytes = sum(path.stat().st_size for path in (tmp_path / "images").iterdir())
+    table = {
+        **EXPERIMENT, "dtype": ["float32", "float64"], "replicas": 2, "backend": "torch",
+        "input": "dataset", "data": str(tmp_path / "images"), "slurm": {"memory_GB": 0.5},
+    }  # fmt: skip
+    file.write_text(json.dumps(table))
+    seen = _answer(capsys, "sweep", file, "--out", out, "--launcher", "slurm", "--dry-run")
+    (job,) = seen["jobs"]
+    step = job["needs_bytes"] - TASK_BYTES - 2 * (WORKER_BYTES["torch"] + data_bytes)
+    assert 0 < step < 1e6, "two processes, each with a few kB of its own"
+    assert (job["node_needs_bytes"], job["has_bytes"]) == (job["needs_bytes"], 0.5e9)
+    assert len(seen["not_fitting"]) == seen["cells"], "655 MB of 500"
+    assert len({tuple(sorted(row.items())) for row in seen["visits"]}) == len(seen["visits"])
+    without_id = [json.dumps({k: v for k, v in row.items() if k != "id"}) for row in seen["visits"]]
+    assert len(set(without_id)) == len(without_id), "every column that differs is shown"
+
+
+def test_a_submission_that_lost_a_cell_is_refused(
+    sent: Submission, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = sent.folder / "cells.jsonl"
+    cells.write_text("".join(cells.read_text().splitlines(keepends=True)[:-1]))
+    assert run(["status", str(out)]) == 2
+    said = f"steptime: {sent.folder}: is no submission: cells.jsonl has 11 lines\n"
+    assert capsys.readouterr().err == said

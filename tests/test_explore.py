@@ -165,7 +165,7 @@ def test_what_only_one_method_can_predict_is_left_out_of_the_other(
 
 
 def test_a_network_whose_work_is_no_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("steptime.predict.export.affine", lambda *_: None)
+    monkeypatch.setattr("steptime.predict.export.lines", lambda *_: None)
     with pytest.raises(InputError, match="'nin': its work does not grow in proportion to the"):
         exported(["nin"], {"K80": catalog.device("K80")}, [], {})
 

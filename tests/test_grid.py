@@ -9,24 +9,19 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
-from steptime.cli import options
 from steptime.cli.grid import split_models
 from steptime.cli.main import run
+from steptime.core import ranges
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.count import peak_memory_bytes
-from steptime.predict import cost_model
-from steptime.predict.bends import Bends, highest, straight, total
-from steptime.predict.costs import costs
-from steptime.predict.estimate import estimate
-from steptime.predict.grid import StepSeconds, _upper, affine, steps
-from steptime.predict.prediction import prediction
-from steptime.predict.settings import Settings
+from steptime.predict.grid import Steps
+from steptime.predict.step_model import StepModel
 
 NETWORKS = (
     "resnet18",
@@ -37,94 +32,91 @@ NETWORKS = (
 )
 
 
-def exactly(graph: Graph, device: Device, settings: Settings) -> StepSeconds:
-    single = estimate(costs(graph, "float32", settings), device, "float32", settings)
-    return StepSeconds(single.forward_s, single.backward_s, single.update_s)
+METHODS = (
+    ("analytic", {}),
+    ("analytic", {"fuse": "yes"}),
+    ("analytic", {"cycle": "paleo", "backward": "paleo", "ppp_comp": "0.3"}),
+    ("roofline", {}),
+    ("paleo", {}),
+    ("paleo", {"pipeline": "true", "ppp_comp": "0.5"}),
+)
+K80 = catalog.device("K80")
+WAITS = Device("waits", "gpu", {"float32": 4e12}, 3e11, "made up", launch_s=5e-6, clock_hz=1e9)
+OWN_HOST = Device("own host", "cpu", {"float32": 1e11}, 2e10, "made up", launch_s=2e-6)
 
 
-def maker(text: str, phase: str = "train") -> Any:
-    def make(batch: int) -> Graph:
-        return build_step(make_workload(read_model(text), batch, phase=phase))
-
-    return make
+def check(model: StepModel, found: Steps) -> None:
+    """Every cell is the single prediction."""
+    times = found.times(model)
+    for i, batch in enumerate(found.batches):
+        single = model.timeline(batch)
+        for values, part in zip(times, ("forward_s", "backward_s", "update_s"), strict=True):
+            assert values[i] == pytest.approx(getattr(single, part), rel=1e-12, abs=1e-18)
+        assert sum(values[i] for values in times) == pytest.approx(single.step_s, rel=1e-12)
+        assert found.peak_memory_bytes[i] == peak_memory_bytes(model.graph(batch))
 
 
 @pytest.mark.parametrize("text", NETWORKS)
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [("analytic", {}), ("analytic", {"fuse": "yes"}), ("roofline", {}), ("paleo", {}),
-     ("paleo", {"pipeline": "true", "ppp_comp": "0.5"})],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "given"), METHODS)
 def test_a_cell_is_the_single_prediction(text: str, name: str, given: dict[str, str]) -> None:
-    settings = cost_model(name).chosen(given)
-    batches = range(1, 101)
-    assert affine(maker(text), batches, "float32", settings) is not None  # three batches told all
-    found = steps(maker(text), batches, "float32", settings)
-    device = catalog.device("K80")
-    seconds_at = found.seconds_on(device)
-    for batch in (1, 2, 37, 100):
-        graph = maker(text)(batch)
-        alone = steps(maker(text), [batch], "float32", settings).seconds_on(device)(batch)
-        single = estimate(costs(graph, "float32", settings), device, "float32", settings)
-        for cell in (seconds_at(batch), alone):
-            for part in ("forward_s", "backward_s", "update_s", "step_s"):
-                assert getattr(cell, part) == pytest.approx(getattr(single, part), rel=1e-12)
-        assert found.peak_memory_at(batch) == peak_memory_bytes(graph)
+    for device in (K80, WAITS, OWN_HOST):
+        model = StepModel(text, device, method=name, options=given)
+        found = Steps(model, (1, 2, 37, 100))
+        assert found.from_three
+        check(model, found)
+        check(model, Steps(model, (2, 37)))  # few batches are built as they are
 
 
-def test_work_that_is_not_affine_is_found_batch_by_batch() -> None:
-    built = []
-
-    def make(batch: int) -> Graph:
-        built.append(batch)
-        return maker("fc:layers=1,nodes=8")(batch * batch)  # as if work grew with the square
-
-    settings = cost_model("analytic").settings
-    assert affine(make, range(1, 6), "float32", settings) is None
-    device = catalog.device("K80")
-    seconds_at = steps(make, range(1, 6), "float32", settings).seconds_on(device)
-    square = maker("fc:layers=1,nodes=8")(16)
-    assert seconds_at(4) == exactly(square, device, settings)
-
-
-def test_few_batches_are_built_as_they_are() -> None:
-    settings = cost_model("analytic").settings
-    device = catalog.device("K80")
-    found = steps(maker("fc"), [3, 5], "float32", settings)
-    five = maker("fc")(5)
-    assert found.seconds_on(device)(5) == exactly(five, device, settings)
-    assert found.peak_memory_at(5) == peak_memory_bytes(five)
-
-
-def test_lines_with_bends_by_hand() -> None:
-    longer = highest(straight((2.0, 0.0), 1.0), straight((0.0, 1.0), 1.0))  # 2 or n
-    assert longer == Bends((1.0, 2.0), ((2.0, 0.0), (0.0, 1.0)))
-    twice = total([(longer, 2), (straight((1.0, 1.0), 1.0), 1)], 1.0)  # 2 max(2, n) + 1 + n
-    assert [twice(n) for n in (1, 2, 3)] == [6.0, 7.0, 10.0]
+@given(
+    st.sampled_from(NETWORKS),
+    st.sampled_from(METHODS),
+    st.lists(st.integers(1, 3000), min_size=4, max_size=6, unique=True),
+    st.floats(1e9, 1e15),
+    st.floats(1e8, 1e13),
+    st.floats(1e-7, 1e-3) | st.none(),
+)
+@hypothesis_settings(max_examples=30, deadline=None)
+def test_random_cells_are_single_predictions(
+    text: str,
+    method: tuple[str, dict[str, str]],
+    batches: list[int],
+    peak: float,
+    rate: float,
+    launch_s: float | None,
+) -> None:
+    device = Device("d", "gpu", {"float32": peak}, rate, "made up", launch_s=launch_s, clock_hz=1e9)
+    model = StepModel(text, device, method=method[0], options=method[1])
+    found = Steps(model, batches)
+    assert found.from_three
+    check(model, found)
 
 
-LINES = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9)), min_size=1, max_size=6)
+def test_work_that_is_not_affine_is_found_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = StepModel("fc:layers=1,nodes=8", K80)
+    graph = model.graph
+    monkeypatch.setattr(model, "graph", lambda batch=None: graph((batch or 8) ** 2))
+    found = Steps(model, range(1, 6))  # as if work grew with the square
+    assert not found.from_three
+    alone = StepModel("fc:layers=1,nodes=8", K80).timeline(16)
+    assert [part[3] for part in found.times(model)] == [
+        alone.forward_s, alone.backward_s, alone.update_s
+    ]  # fmt: skip
 
 
-@given(st.lists(LINES, min_size=1, max_size=5), st.integers(1, 9))
-def test_sums_of_the_highest_of_lines(groups: list[list[tuple[int, int]]], low: int) -> None:
-    made = []
-    for lines in groups:
-        top, *rest = [straight((float(a), float(b)), low) for a, b in lines]
-        for line in rest:
-            top = highest(top, line)
-        made.append(top)
-    both = total([(one, 3) for one in made], low)
-    for n in range(low, low + 30):
-        plain = sum(3 * max(a + b * n for a, b in lines) for lines in groups)
-        assert both(n) == pytest.approx(plain, rel=1e-12)
+def test_a_price_that_takes_no_arrays_is_asked_batch_by_batch() -> None:
+    from dataclasses import replace
 
+    from steptime.predict import cost_model
+    from steptime.predict.kernel import Interval, Kernel
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), min_size=1), st.integers(1, 20))
-def test_the_highest_lines_are_kept(lines: list[tuple[int, int]], low: int) -> None:
-    kept = _upper([(float(a), float(b)) for a, b in lines], low)
-    for x in range(low, low + 60):
-        assert max(a + b * x for a, b in kept) == max(a + b * x for a, b in lines)
+    def steps_of_a_microsecond(kernel: Kernel, _: Device) -> Interval:
+        return Interval(max(1, kernel.flop // 1000) * 1e-6)
+
+    method = replace(cost_model("analytic"), price=steps_of_a_microsecond)
+    model = StepModel("fc:layers=1,nodes=8", K80, method=method)
+    found = Steps(model, range(1, 6))
+    assert not found.from_three
+    check(model, found)
 
 
 def test_models_of_a_list() -> None:
@@ -138,7 +130,7 @@ def test_models_of_a_list() -> None:
 
 def test_numbers_of_a_list() -> None:
     def numbers(text: str) -> list[int]:
-        return options.numbers(text, "--workers")
+        return ranges.numbers(text, "--replicas")
 
     assert numbers("1,2,4,...,128") == [1, 2, 4, 8, 16, 32, 64, 128]
     assert numbers("1,2,...,16") == [1, 2, 4, 8, 16]
@@ -155,7 +147,7 @@ def test_numbers_of_a_list() -> None:
         ("1..", "is not a range"),
         ("1,,2", "must be a whole number"),
     ):
-        with pytest.raises(InputError, match=f"--workers: .*{message}"):
+        with pytest.raises(InputError, match=f"--replicas: .*{message}"):
             numbers(wrong)
 
 
@@ -174,13 +166,14 @@ def test_the_grid_of_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pa
     assert keys[:3] == [("nin", "K40", 1, 1), ("nin", "K40", 1, 4), ("nin", "K40", 2, 1)]
     for cell in found:
         workload = make_workload(read_model(cell["model"]), cell["batch"])
-        device = catalog.device(cell["device"])
-        one = prediction(cost_model("analytic"), build_step(workload), "float32", device, {})
+        one = StepModel(workload, cell["device"]).predict()
         exchange = 0.0
         if cell["workers"] == 4:  # a ring: 2 (n - 1) messages of a quarter at 1.25 GB/s
-            exchange = 6 * 4 * build_step(workload).parameters / 4 / 1.25e9
+            size = 4 * build_step(workload).parameters
+            adding = 3 * size * 3 / 4 / catalog.device(cell["device"]).memory_bytes_per_s
+            exchange = 6 * size / 4 / 1.25e9 + adding
         assert cell["comm_s"] == pytest.approx(exchange, rel=1e-12)
-        assert cell["step_s"] == pytest.approx(one.estimate.step_s + exchange, rel=1e-12)
+        assert cell["step_s"] == pytest.approx(one.times.step_s + exchange, rel=1e-12)
         speed = cell["workers"] * cell["batch"] / cell["step_s"]
         assert cell["samples_per_s"] == pytest.approx(speed, rel=1e-12)
         assert cell["peak_memory_bytes"] == one.peak_memory_bytes
@@ -206,3 +199,21 @@ def test_paleo_in_a_grid_exchanges_by_a_tree(capsys: pytest.CaptureFixture[str])
     (cell,) = cells(capsys, *words)
     # 2 log2 32 times the gradient, 4 bytes a parameter, over 70 Gbit/s at 56 %
     assert cell["comm_s"] == pytest.approx(10 * 4 * 7_595_176 / (70e9 / 8) / 0.56, rel=1e-12)
+
+
+def test_a_device_without_the_type_does_not_end_the_grid(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["fc", "--batch", "1..5", "--dtype", "bfloat16", "--device"]
+    found = cells(capsys, *words, "K40,A100")
+    why = "device 'K40': no peak is known for bfloat16; known: float32"
+    for cell in found:
+        if cell["device"] == "K40":
+            assert (cell["status"], cell["note"], cell["step_s"]) == ("unsupported", why, None)
+        else:
+            assert (cell["status"], cell["note"]) == ("ok", "")
+            assert cell["step_s"] > 0
+    assert run(["predict", *words, "K40,A100", "--grid"]) == 0
+    assert why in capsys.readouterr().out.replace("\n", "")
+    assert run(["predict", *words, "K80,K40", "--grid"]) == 2
+    assert why in capsys.readouterr().err

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import idx_folder
+from reference import backend as numpy_backend
 from steptime.analysis.measurement import measurement
 from steptime.analysis.row import rows
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Workload
-from steptime.measure.backends import numpy_backend
 from steptime.measure.contract import Feed, Options, Prepared, UnsupportedError, meaningful, method
 from steptime.measure.data.sources import Input, Sources
 from steptime.measure.datamark import data_mark
@@ -401,10 +401,11 @@ def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.framework
 def test_the_whole_way_on_the_command_line(
     command: Callable[..., Any], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = ["run", FC, "--batch", "20", "--backend", "numpy", "--optimizer", "adam"]
+    model = ["run", FC, "--batch", "20", "--optimizer", "adam"]
     model += ["--threads", "1", "--input", "dataset", "--data", str(folder)]
     (tmp_path / "disk").mkdir()
     local = ["--staging", "local", "--stage-to", str(tmp_path / "disk"), "--loaders", "1"]
@@ -440,7 +441,7 @@ def test_a_sweep_over_where_input_comes_from(folder: Path, tmp_path: Path) -> No
     lines = [
         'name = "feeds"',
         f'data = "{folder}"',
-        'backend = "numpy"',
+        'backend = "null"',
         'input = ["device", "host", "dataset"]',
         "loaders = [0, 1]",
         "prefetch = [1, 2]",

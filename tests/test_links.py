@@ -137,20 +137,23 @@ WEIGHTS = 4 * (51 * 100 + 101 * 100 + 101 * 10)  # bytes of the gradients, and o
 
 
 @pytest.mark.parametrize(
-    ("strategy", "overlap", "messages"),
+    ("strategy", "overlap", "messages", "added"),
     [
-        ("independent", True, (0, 0)),
-        ("allreduce", False, (4, WEIGHTS / 3)),  # 2 (n - 1) of a third
-        ("sharded", False, (4, WEIGHTS / 3)),
-        ("parameter-server", True, (4, WEIGHTS)),  # two others push and pull, one after the other
+        ("independent", True, (0, 0), 0),
+        ("allreduce", False, (4, WEIGHTS / 3), WEIGHTS * 2 / 3),  # 2 (n - 1) of a third
+        ("sharded", False, (4, WEIGHTS / 3), WEIGHTS * 2 / 3),
+        # two others push and pull, one after the other
+        ("parameter-server", True, (4, WEIGHTS), 2 * WEIGHTS),
     ],
 )
-def test_communication_by_hand(strategy: str, overlap: bool, messages: tuple[int, float]) -> None:
+def test_communication_by_hand(
+    strategy: str, overlap: bool, messages: tuple[int, float], added: float
+) -> None:
     workload = fc(3)
-    head, *_ = predict_replicas(workload, Cluster(DEVICE, 3, between=LINK), strategy, overlap)
+    head, *_ = predict_replicas(workload, Cluster(DEVICE, ((3, LINK),)), strategy, overlap)
     alone, *_ = cost_model("analytic")(build_step(workload), workload, Cluster(DEVICE), {})
     count, size = messages
-    comm = count * (20e-6 + size / 1e9)
+    comm = count * (20e-6 + size / 1e9) + 3 * added / 1e11
     assert head.quantities["comm_s"].value == pytest.approx(comm)
     step = (alone.quantities["step_s"].value or 0) + comm
     assert head.quantities["step_s"].value == pytest.approx(step)
@@ -160,13 +163,42 @@ def test_communication_by_hand(strategy: str, overlap: bool, messages: tuple[int
 
 def test_overlap_waits_less_and_shards_send_more() -> None:
     def comm(strategy: str, overlap: bool) -> float:
-        cluster = Cluster(DEVICE, 2, between=LINK)
+        cluster = Cluster(DEVICE, ((2, LINK),))
         head, *_ = predict_replicas(fc(), cluster, strategy, overlap)
         return head.quantities["comm_s"].value or 0.0
 
+    adding = 3 * WEIGHTS / 2 / 1e11
     one_bucket = ring_s(WEIGHTS, 2, 20e-6, 1e9)  # which is full only at the end
-    assert comm("allreduce", True) == pytest.approx(one_bucket)
-    assert comm("sharded", True) == pytest.approx(ring_s(1.5 * WEIGHTS, 2, 20e-6, 1e9))
+    assert comm("allreduce", True) == pytest.approx(one_bucket + adding)
+    wide = ring_s(1.5 * WEIGHTS, 2, 20e-6, 1e9)
+    assert comm("sharded", True) == pytest.approx(wide + 1.5 * adding)
+
+
+def test_replicas_are_predicted_by_the_method_and_options_that_are_asked_for() -> None:
+    cluster = Cluster(DEVICE, ((2, LINK),))
+    usual, *_ = predict_replicas(fc(), cluster, "allreduce", False)
+    half = {"ppp_comp": "0.5", "ppp_comm": "0.5"}
+    slow, *_ = predict_replicas(fc(), cluster, "allreduce", False, "analytic", half)
+    paleo, *_ = predict_replicas(fc(), cluster, "allreduce", False, "paleo")
+    assert (usual.method.name, paleo.method.name) == ("analytic", "paleo")
+    assert slow.method.options.items() >= half.items()
+    said = [head.quantities["comm_s"].value for head in (usual, slow, paleo)]
+    adding = 3 * WEIGHTS / 2 / 1e11  # at the whole rate of the memory
+    assert said[0] == pytest.approx(ring_s(WEIGHTS, 2, 20e-6, 1e9) + adding)
+    assert said[1] == pytest.approx(ring_s(WEIGHTS, 2, 20e-6, 0.5e9) + adding)
+    assert said[2] == pytest.approx(WEIGHTS / 1e9)  # neither latency nor adding up
+
+
+def test_replicas_on_nodes_cross_the_slow_link_only_between_them() -> None:
+    near = Link("near", 1e-6, 1e10, "a test")
+    cluster = Cluster(DEVICE, ((2, near), (2, LINK)))
+    head, *_ = predict_replicas(fc(4), cluster, "allreduce", False)
+    assert head.method.options["network"] == "link"
+    adding = 3 * WEIGHTS * 3 / 4 / 1e11
+    comm = 4 * 1e-6 + 2 * 20e-6 + 6 * WEIGHTS / 4 / 1e9 + adding  # 2 of 6 messages cross
+    assert head.quantities["comm_s"].value == pytest.approx(comm)
+    inside, *_ = predict_replicas(fc(2), cluster, "allreduce", False)
+    assert inside.method.options["network"] == "near"
 
 
 def test_predictions_know_the_strategies_that_are_measured() -> None:
@@ -174,17 +206,17 @@ def test_predictions_know_the_strategies_that_are_measured() -> None:
 
 
 def test_what_joins_replicas_must_be_known() -> None:
-    with pytest.raises(InputError, match="2 workers need a network"):
-        predict_replicas(fc(), Cluster(DEVICE, 2), "parameter-server", True)
-    predict_replicas(fc(), Cluster(DEVICE, 2), "independent", True)
+    with pytest.raises(InputError, match="2 replicas need a link"):
+        predict_replicas(fc(), Cluster(DEVICE), "parameter-server", True)
+    predict_replicas(fc(), Cluster(DEVICE), "independent", True)
     with pytest.raises(InputError, match="unknown strategy 'alreduce'; did you mean 'allreduce'"):
-        predict_replicas(fc(), Cluster(DEVICE, 2), "alreduce", True)
+        predict_replicas(fc(), Cluster(DEVICE), "alreduce", True)
 
 
 def test_inference_exchanges_nothing() -> None:
     model = read_model("fc:layers=2,nodes=100,inputs=50,outputs=10")
     workload = make_workload(model, 8, phase="infer", replicas=2)
-    head, *_ = predict_replicas(workload, Cluster(DEVICE, 2), "allreduce", True)
+    head, *_ = predict_replicas(workload, Cluster(DEVICE), "allreduce", True)
     assert head.quantities["comm_s"].value == 0
 
 
@@ -200,7 +232,7 @@ def measured(strategy: str, overlap: bool, step_s: float) -> Record:
 
 def test_a_measurement_stands_beside_the_prediction_of_its_strategy() -> None:
     ways = [("allreduce", True), ("allreduce", False), ("independent", True)]
-    cluster = Cluster(DEVICE, 2, between=LINK)
+    cluster = Cluster(DEVICE, ((2, LINK),))
     predicted = [predict_replicas(fc(), cluster, *way)[0] for way in ways]
     found = predicted_and_measured([*predicted, *(measured(*way, 1.0) for way in ways)])
     assert not found.unpaired
@@ -214,7 +246,7 @@ def test_a_measurement_stands_beside_the_prediction_of_its_strategy() -> None:
 
 EXPERIMENT = """
 name = "replicas"
-backend = "numpy"
+backend = "null"
 threads = 1
 budget_s = 0.01
 replicas = [1, 2]
@@ -280,7 +312,7 @@ def test_a_probe_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
         ("--collectives --processes 1", "--processes: must be at least 2, not 1"),
         ("--collectives --processes two", "--processes: must be a whole number, not 'two'"),
         ("--collectives --processes 9999 --threads 1", "9999 processes x 1 threads need 9999 CPUs"),
-        ("--collectives --backend numpy", "--collectives: numpy runs on one device"),
+        ("--collectives --backend null", "--collectives: null runs on one device"),
     ],
 )
 def test_wrong_use_is_one_line(

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from reference import backend as numpy_backend
 from steptime.analysis.measurement import measurement
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
@@ -20,7 +21,6 @@ from steptime.core.record import Record, record_from_json, record_to_json
 from steptime.core.workload import workload_to_json
 from steptime.measure import cell, worker
 from steptime.measure import meters as module
-from steptime.measure.backends import numpy_backend
 from steptime.measure.contract import Options
 from steptime.measure.disturbance import AbsentError
 from steptime.measure.meters import Meter, gpu, meters, rapl, rise_j, take_energy
@@ -239,7 +239,7 @@ def test_a_meter_that_stands_still_or_fails_gives_no_number() -> None:
 def _record(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], list[Meter]]) -> Record:
     monkeypatch.setattr(cell, "meters", found)
     monkeypatch.setattr(cell, "LEAST_S", 0.1)
-    session = worker.Session(numpy_backend, "numpy", Options(threads=1), {})
+    session = worker.Session(numpy_backend, "null", Options(threads=1), {})
     workload = make_workload(read_model("fc:layers=1,nodes=4,inputs=8,outputs=4"), 2)
     request = {
         "workload": workload_to_json(workload),
@@ -278,7 +278,7 @@ def test_a_record_without_a_meter_says_why(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_run_meters_energy_or_says_why_not(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["run", "fc:layers=1,nodes=4", "--batch", "2", "--backend", "numpy", "--budget", "0.05"]
+    words = ["run", "fc:layers=1,nodes=4", "--batch", "2", "--backend", "null", "--budget", "0.05"]
     assert run([*words, "--runs", "2", "--energy", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     absent = [remark for remark in found["remarks"] if remark.startswith("no energy: ")]
@@ -295,7 +295,7 @@ def test_run_shows_energy_and_its_meter(
 ) -> None:
     record = _record(monkeypatch, lambda _: [Meter("a meter", lambda: 50.0, "W")])
     monkeypatch.setattr("steptime.sweep.run.measure_cell", lambda *_, **__: record)
-    assert run(["run", "fc", "--backend", "numpy", "--energy"]) == 0
+    assert run(["run", "fc", "--backend", "null", "--energy"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "J mean power 50 W (a meter)" in shown
 
@@ -314,7 +314,7 @@ def test_a_broken_device_file_costs_no_result(
         return record
 
     monkeypatch.setattr("steptime.sweep.run.measure_cell", measured)
-    assert run(["run", "fc", "--backend", "numpy"]) == 0
+    assert run(["run", "fc", "--backend", "null"]) == 0
     (said,) = said_before
     assert "mine.toml" in said
     assert said.count("\n") == 1

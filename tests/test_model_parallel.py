@@ -246,7 +246,7 @@ def test_inception_in_model_mode() -> None:
     model = StepModel("inception_v3", "K40")
     row = model_parallel(model, 8)
     assert not row.note
-    assert row.step_s == pytest.approx(model.estimate(8).step_s)
+    assert row.step_s == pytest.approx(model.timeline(8).step_s)
     assert row.speedup == pytest.approx(1)
 
 
@@ -265,7 +265,7 @@ def test_one_device_has_nothing_to_split(method: str, net: str) -> None:
     """Hybrid on one device is the step; Paleo adds the three cycles of an empty update."""
     model = StepModel(net, "T4", method=method)
     assert splits_of(model) == 1
-    expected = model.estimate(2)
+    expected = model.timeline(2)
     row = hybrid(model, 2)
     found = (row.forward_s, row.backward_s, row.update_s)
     parts = (expected.forward_s, expected.backward_s, expected.update_s)
@@ -300,7 +300,7 @@ def test_fetches_by_hand(tmp_path: Path) -> None:
 
 def test_layers_have_the_times_of_all_their_ops(tmp_path: Path) -> None:
     model = StepModel(split_alexnet.write(tmp_path, 2), TOY, WIRE)
-    found, step = nodes(model, 16, "model"), model.estimate(16)
+    found, step = nodes(model, 16, "model"), model.timeline(16)
     for part in ("forward", "backward"):
         total = sum(getattr(node, part).total_s - node.fetch_s for node in found)
         assert total == pytest.approx(getattr(step, f"{part}_s"))
@@ -334,12 +334,15 @@ def test_hybrid_by_hand(tmp_path: Path) -> None:
         expected = sum(getattr(node, key).total_s for node in whole)
         assert parts["data"][f"{key}_s"] == pytest.approx(expected)
     parameters = sum(node.layer.parameters for node in whole)
+    added = 4 * parameters * (splits - 1) / splits
     ring = 2 * (splits - 1) * (1e-5 + 4 * parameters / splits / 1e9)
+    ring += 3 * added / TOY.memory_bytes_per_s
     assert parts["data"]["sync_s"] == row.exposed_comm_s == pytest.approx(ring)
     assert row.step_s == pytest.approx(row.compute_s + ring)
     assert row.samples_per_s == pytest.approx(splits * batch / row.step_s)
     small = hybrid(model, batch, splits, exchange=Exchange("tree", compression=2.0))
-    tree = 2 * 2 * (1e-5 + 4 * parameters / 2 / 1e9)
+    half = 4 * parameters / 2
+    tree = 2 * 2 * 1e-5 + 2 * half / 1e9 + 3 * half / TOY.memory_bytes_per_s
     assert small.exposed_comm_s == pytest.approx(tree)
     shared = hybrid(model, splits * batch, splits, "strong")
     assert shared.global_batch == splits * batch
@@ -354,7 +357,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
             run(model, 16, 4)
         with pytest.raises(InputError, match="has no split layers: workers must be 1, not 2"):
             run(StepModel("nin", TOY, WIRE), 16, 2)
-        with pytest.raises(InputError, match="2 workers need a network"):
+        with pytest.raises(InputError, match="2 replicas need a link"):
             run(StepModel(path, TOY), 16)
     with pytest.raises(InputError, match="overlap"):
         hybrid(model, 16, exchange=Exchange(overlap=True))

@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
+from stepping import kernels, step_model, three
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Layer
 from steptime.core.hardware import Device
+from steptime.paleo.method import METHOD as PALEO
+from steptime.paleo.method import with_faults
 from steptime.paleo.rules import data_gradient, forward, weight_gradient
-from steptime.predict import cost_model
-from steptime.predict.costs import costs
-from steptime.predict.estimate import Estimate, estimate
+from steptime.predict.lower import Lowered
+from steptime.predict.schedule import Timeline
 
-PALEO = cost_model("paleo")
 REL = 1e-9
 K40 = catalog.device("K40")
 
@@ -31,9 +32,12 @@ def network(text: str, batch: int | None = None, phase: str = "train") -> Graph:
     return build_step(make_workload(read_model(text), batch, phase=phase))
 
 
-def times(graph: Graph, device: Device = K40, **options: str) -> Estimate:
-    settings = PALEO.chosen(options)
-    return estimate(costs(graph, "float32", settings), device, "float32", settings)
+def times(graph: Graph, device: Device = K40, **options: str) -> Timeline:
+    return step_model(graph, device, "paleo", options=options).timeline()
+
+
+def lowered(graph: Graph) -> Lowered:
+    return step_model(graph, K40, "paleo").lowered()
 
 
 @pytest.fixture
@@ -45,7 +49,7 @@ def packed(path: Path) -> Any:
     return json.loads(gzip.decompress(path.read_bytes()))
 
 
-def differing(found: Estimate, forward_ms: Any, backward_ms: Any) -> Iterator[str]:
+def differing(found: Timeline, forward_ms: Any, backward_ms: Any) -> Iterator[str]:
     """Layers whose compute or memory time, in milliseconds, is another one."""
     for row in found.rows:
         for part, mine, table in (
@@ -83,11 +87,12 @@ def test_work_of_every_layer_of_the_original(paleo: Path) -> None:
     assert len(static) >= 9
     for name, case in static.items():
         graph = network(str(paleo / "nets" / f"{case['net']}.json"), case["batch"])
-        for row in costs(graph, "float32", PALEO.settings).rows:
+        found = lowered(graph)
+        for row in found.rows:
             for part in ("forward", "backward"):
-                works = getattr(row, part)
-                flop = sum(work.flop for work in works)
-                moved = sum(sum(work.terms) for work in works)
+                ours = list(kernels(found, row.name, part))
+                flop = sum(kernel.flop for kernel in ours)
+                moved = sum(kernel.bytes for kernel in ours)
                 theirs = case[part][row.name]
                 where = f"{name} {row.name} {part}"
                 assert flop == pytest.approx(theirs["flops"], rel=REL), where
@@ -114,19 +119,18 @@ def test_small_networks_of_the_original(paleo: Path) -> None:
 def test_how_much_the_originals_backward_pass_is_too_large(paleo: Path) -> None:
     """FLOP of its gradients of convolutions over the true ones, which `backward=exact` counts."""
     table = json.loads((paleo / "backward_flops_inflation.json").read_text())
-    exact = replace(PALEO.settings, backward=True)
+    exact = with_faults(PALEO, PALEO.settings.faults - {"backward"})
     for net, case in table.items():
         folder = "converted" if (paleo / f"nets/converted/{net}.json").exists() else "."
         graph = network(str(paleo / "nets" / folder / f"{net}.json"))
         layers = {layer.name for layer in graph.layers if layer.kind == "conv"}
         flop = [
             sum(
-                work.flop
-                for row in costs(graph, "float32", settings).rows
-                if row.name in layers
-                for work in row.backward
+                kernel.flop
+                for kernel in step_model(graph, K40, method).lowered().kernels
+                if kernel.op in layers and kernel.pass_ == "backward"
             )
-            for settings in (PALEO.settings, exact)
+            for method in (PALEO, exact)
         ]
         assert flop[0] / flop[1] == pytest.approx(case["ratio"], rel=1e-6), net
 
@@ -140,17 +144,17 @@ CONV = Layer(
 def test_a_strided_convolution_by_hand() -> None:
     (ahead,) = forward(CONV)
     assert ahead.flop == 2 * 3 * 3 * 3 * 3 * 3 * 5 * 2  # kernel, c_in, positions, c_out, images
-    assert ahead.terms == (4 * 2 * 7 * 7 * 3, 4 * 3 * 3 * 3 * 5, 4 * 2 * 3 * 3 * 5)
+    assert ahead.tensors == (4 * 2 * 7 * 7 * 3, 4 * 3 * 3 * 3 * 5, 4 * 2 * 3 * 3 * 5)
     # the output's gradient, spread out to 5x5 with 25 - 9 holes, padded by 2, gives back 7x7
     (data,) = data_gradient(CONV)
     elements = 2 * 5 * 5 * 5
     holes = (25 - 9) / 25
     assert data.flop == pytest.approx(2 * 9 * 5 * 49 * 3 * 2 + 2 * elements * (1 - holes))
-    assert data.terms == (4 * 2 * 9 * 9 * 5, 4 * 9 * 5 * 3, 4 * 2 * 49 * 3)
+    assert data.tensors == (4 * 2 * 9 * 9 * 5, 4 * 9 * 5 * 3, 4 * 2 * 49 * 3)
     # c_in images of N channels, a 5x5 filter of which 9 are no holes, to a map of 3x3
     (weights,) = weight_gradient(CONV)
     assert weights.flop == pytest.approx(2 * 9 * 2 * 9 * 5 * 3)
-    assert weights.terms == pytest.approx((4 * 3 * 49 * 2, 4 * 9 * 2 * 5, 4 * 3 * 9 * 5))
+    assert weights.tensors == pytest.approx((4 * 3 * 49 * 2, 4 * 9 * 2 * 5, 4 * 3 * 9 * 5))
 
 
 def test_a_gradient_that_is_not_of_its_shape_is_refused() -> None:
@@ -171,7 +175,7 @@ def test_transforms_by_hand() -> None:
     assert of_filters.flop == 3 * 5 * one / 2
     assert products.flop == 4 * 2 * 3 * 5 * 64
     assert back.flop == 2 * 5 * one
-    assert back.terms == (8 * 2 * 5 * 64, 4 * 2 * 5 * 36)
+    assert back.tensors == (8 * 2 * 5 * 64, 4 * 2 * 5 * 36)
     tiled = forward(layer, "fft-tiling")  # one tile of 32x32
     assert tiled[2].flop == 4 * 2 * 3 * 5 * 1024
     assert forward(replace(layer, kernel=(1, 1)), "fft") == forward(replace(layer, kernel=(1, 1)))
@@ -194,10 +198,12 @@ def test_a_zoo_network_costs_what_paleos_file_of_it_costs(paleo: Path) -> None:
         ("overfeat", "overfeat"),
         ("inception_v3", "inception_v3"),
     ):
-        ours = times(network(name, 16))
-        theirs = times(network(str(paleo / "nets" / f"{file}.json"), 16))
-        for part in ("forward_s", "backward_s", "update_s", "flop"):
+        graphs = network(name, 16), network(str(paleo / "nets" / f"{file}.json"), 16)
+        ours, theirs = map(times, graphs)
+        for part in ("forward_s", "backward_s", "update_s"):
             assert getattr(ours, part) == pytest.approx(getattr(theirs, part), rel=REL), name
+        one, other = (lowered(graph).flop for graph in graphs)
+        assert one == pytest.approx(other, rel=REL), name
 
 
 def test_published_totals_without_the_reference() -> None:
@@ -218,25 +224,24 @@ def test_the_update_is_not_slowed_by_ppp() -> None:
 def test_no_term_is_less_than_a_cycle() -> None:
     slow = replace(K40, clock_hz=1.0)
     found = times(network("fc:layers=1,nodes=2,inputs=2,outputs=2", 1), slow)
-    products = [row for row in found.rows if row.forward.total_s]
-    assert [row.forward for row in products] == [(1.0, 3.0, 4.0)] * 2  # FLOP; x, w, y
-    assert [row.backward for row in products] == [(2.0, 6.0, 8.0)] * 2  # of the input, of weights
+    products = [row for row in found.rows if row.forward.value]
+    assert [three(row.forward) for row in products] == [(1.0, 3.0, 4.0)] * 2  # FLOP; x, w, y
+    gradients = [(2.0, 6.0, 8.0)] * 2  # of the input and of the weights together
+    assert [three(row.backward) for row in products] == gradients
     assert found.update_s == 4.0
 
 
 def test_what_paleo_does_not_know_is_said() -> None:
-    from steptime.predict.prediction import prediction
-
     graph = network("bert_base:length=8", 1)
-    made = prediction(PALEO, graph, "float32", K40, {})
+    made = step_model(graph, K40, "paleo").predict()
     assert made.remarks == ("Paleo knows no attention: they count nothing",)
     narrow = build_step(make_workload(read_model("nin"), 1, "float16", optimizer="adam"))
-    assert prediction(PALEO, narrow, "float16", K40, {}).remarks == (
+    assert step_model(narrow, K40, "paleo", "float16").remarks() == (
         "Paleo counts elements of 4 bytes at the float32 peak, not float16",
         "Paleo updates by plain SGD, whatever the optimizer",
     )
     unclocked = replace(K40, clock_hz=None)
-    made = prediction(PALEO, network("nin", 1), "float32", unclocked, {})
+    made = step_model(network("nin", 1), unclocked, "paleo").predict()
     assert made.remarks == ("K40: no clock is known, so no kernel takes at least a cycle",)
 
 
@@ -245,5 +250,5 @@ def test_parameters_count_a_bias_for_every_filter() -> None:
     convolutions = [op for op in graph.ops if op.kind == "conv2d" and op.part == "forward"]
     filters = sum(graph.tensors[op.outputs[0]].shape[1] for op in convolutions)
     weights = sum(prod(graph.tensors[op.inputs[1]].shape) for op in convolutions)
-    rows = costs(graph, "float32", PALEO.settings).rows
+    rows = lowered(graph).rows
     assert sum(row.parameters for row in rows) == weights + filters + 2048 * 1000 + 1000

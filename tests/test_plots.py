@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import synthetic
+from steptime.analysis.analyses import PLOTS
 from steptime.core.errors import InputError
 from steptime.core.record import Record
-from steptime.plots import PLOTS, EmptyPlotError, draw
+from steptime.plots import EmptyPlotError, draw
 from steptime.plots.files import FORMATS, save
-from steptime.plots.style import log_ticks, spread
+from steptime.plots.style import config, log_ticks
 
 pytestmark = pytest.mark.slow
 
@@ -117,9 +114,11 @@ def test_two_platforms_and_dtypes_share_a_roofline(tmp_path: Path) -> None:
         workload=replace(first.workload, dtype="bfloat16"),
     )
     spec = draw("roofline", [first, other])
-    text = json.dumps(spec)
-    assert "h100-sxm5 bfloat16 peak 989 TFLOP/s" in text
-    assert f"{synthetic.PLATFORM} float32 peak 204 GFLOP/s" in text
+    roofs = {row["panel"]: row["text"] for row in spec["data"]["values"] if "text" in row}
+    assert roofs == {
+        "h100-sxm5, bfloat16": "memory 39 GB/s, peak 989 TFLOP/s",
+        f"{synthetic.PLATFORM}, float32": "memory 39 GB/s, peak 204 GFLOP/s",
+    }
     save(spec, tmp_path / "x.svg")
 
 
@@ -128,19 +127,12 @@ def test_ops_that_cost_the_same_are_one_point_and_shares_add_up() -> None:
     ops = [record for record in synthetic.predicted(workload, ops=True) if record.scope]
     twins = [replace(ops[0], scope="twin"), *ops]
     spec = draw("ops", twins)
-    points = [p for layer in spec["layer"] for p in _values(spec, layer) if "ops_alike" in p]
+    points = [row for row in spec["data"]["values"] if "ops_alike" in row]
     assert sum(point["ops_alike"] for point in points) == 41 - 4  # 4 of 40 have no FLOP
     assert max(point["ops_alike"] for point in points) == 2
     idle = sum(op.quantities["step_s"].value or 0 for op in ops if not op.quantities["flop"].value)
     total = sum(op.quantities["step_s"].value or 0 for op in twins)
     assert sum(point["share"] for point in points) == pytest.approx(1 - idle / total, rel=1e-4)
-
-
-def _values(spec: dict[str, Any], layer: dict[str, Any]) -> list[dict[str, Any]]:
-    data = layer.get("data", {})
-    if "name" in data:
-        return list(spec["datasets"][data["name"]])
-    return list(data.get("values", []))
 
 
 @pytest.mark.parametrize("kind", PLOTS)
@@ -159,18 +151,64 @@ def test_ticks_are_round_and_inside() -> None:
     assert log_ticks(1.01, 1.02) == []
 
 
-def test_labels_are_moved_apart_by_hand() -> None:
-    assert spread([10, 11], 4, 0, 99) == [8.5, 12.5]
-    assert spread([50, 10], 4, 0, 99) == [50, 10]
-    assert spread([0, 1], 4, 0, 99) == [0, 4]
-    assert spread([99, 98], 4, 0, 99) == [99, 95]
+def on_gpus(*gpus: str) -> list[Record]:
+    """Return two batches of a network measured on each of the types of GPU of a cluster."""
+    found = []
+    for gpu in gpus:
+        for workload in synthetic.workloads()[:2]:
+            one = synthetic.measured(workload, seed=gpu)
+            options = {**one.method.options, "gpu": gpu}
+            found.append(replace(one, method=replace(one.method, options=options)))
+    return found
 
 
-@given(st.lists(st.floats(0, 100), max_size=20))
-def test_labels_never_overlap_and_keep_their_order(positions: list[float]) -> None:
-    placed = spread(positions, 5, 0, 100)
-    order = sorted(range(len(positions)), key=lambda index: positions[index])
-    apart = [placed[b] - placed[a] for a, b in pairwise(order)]
-    assert all(gap >= 5 - 1e-9 for gap in apart)
-    assert all(-1e-9 <= place <= 100 + 1e-9 for place in placed)
-    assert all(math.isfinite(place) for place in placed)
+def test_each_type_of_gpu_has_a_line_of_its_own() -> None:
+    points = draw("throughput", on_gpus("p100", "v100", "a100"))["data"]["values"]
+    assert len(points) == 6
+    lines = [point["line"] for point in points]
+    assert {lines.count(line) for line in lines} == {2}  # two batches on a line
+    assert {line.split(", ")[-1] for line in lines} == {"p100", "v100", "a100"}
+
+
+def test_predictions_of_two_devices_have_two_colours() -> None:
+    found = RECORDS + [replace(record, platform="h100-sxm5") for record in RECORDS]
+    for kind in ("predicted", "memory"):
+        marks = draw(kind, found)["layer"][-1]["encoding"]
+        assert marks["color"]["field"] == "platform"
+        assert marks["color"]["scale"]["domain"] == [synthetic.PLATFORM, "h100-sxm5"]
+
+
+def devices_of(counts: tuple[int, ...], networks: int) -> list[Record]:
+    """Return measurements of networks on several numbers of devices."""
+    found = []
+    for index in range(networks):
+        for count in counts:
+            workload = synthetic.workloads()[0]
+            params = {**workload.params, "nodes": 8 + index}
+            plan = replace(workload.plan, data=count)
+            found.append(synthetic.measured(replace(workload, params=params, plan=plan)))
+    return found
+
+
+def test_numbers_of_devices_stand_in_panels_with_the_same_axes() -> None:
+    spec = draw("devices", devices_of((1, 2, 4), 30))
+    assert spec["columns"] == 3
+    assert "resolve" not in spec  # Vega-Lite shares the scales of panels
+    panels = {row["panel"] for row in spec["data"]["values"]}
+    assert len(panels) == 24  # eight rows of 110 pixels
+    assert spec["spec"]["height"] == 110
+    assert "Not shown: 6 more; --model chooses." in spec["title"]["subtitle"]
+    alone = draw("devices", [*devices_of((1, 2), 1), *devices_of((1,), 3)[1:]])
+    found = [row["devices"] for row in alone["data"]["values"]]
+    assert found == [1, 2, 1, 1]  # what compares comes first
+
+
+def test_dark_charts_have_light_words_and_no_ink_of_their_own(tmp_path: Path) -> None:
+    light, dark = config(), config(dark=True)
+    assert light["axis"]["labelColor"] == "#222222"
+    assert dark["axis"]["labelColor"] == "#E6E6E6"
+    assert dark["background"] == "#15181C"
+    for kind in PLOTS:
+        spec = draw(kind, RECORDS)
+        assert spec.pop("config") == light
+        assert "#" not in json.dumps({**spec, "data": None, "$schema": None}), kind

@@ -10,21 +10,26 @@ import pytest
 
 from steptime.cli.main import run
 from steptime.core.hardware import Device
-from steptime.predict.costs import Row
-from steptime.predict.estimate import Estimate, RowSeconds
+from steptime.predict.kernel import NOTHING, Interval
+from steptime.predict.lower import Row
 from steptime.predict.power import Run, RunEnergy, run_energy, step_energy, utilisation
-from steptime.predict.work import Seconds
+from steptime.predict.schedule import RowTime, Timeline
 
 DEVICE = Device("d", "gpu", {"float32": 1e12}, 1e11, "a test", idle_w=100.0, peak_w=300.0)
 
 
-def _times(forward: Seconds, backward: Seconds, update_s: float) -> Estimate:
-    row = RowSeconds(Row("op", "matmul", ()), forward, backward, update_s, 0.0)
-    return Estimate((row,), forward.total_s, backward.total_s, update_s, None, 0.0, 0.0, 0.0)
+def _times(forward: Interval, backward: Interval, update_s: float) -> Timeline:
+    row = RowTime(Row("op", "matmul"), forward, backward, Interval(update_s), 0.0, (1, 1, 1))
+    parts = (forward.value, backward.value, update_s)
+    return Timeline((row,), *parts, None, None, None, extrapolates=False)
+
+
+def _seconds(compute_s: float, memory_s: float, value: float) -> Interval:
+    return Interval(value, compute_s=compute_s, memory_s=memory_s)
 
 
 # arithmetic runs 0.4 + 0.6 of 2 s; the update moves bytes
-HALF = _times(Seconds(0.4, 0.7, 0.7), Seconds(0.6, 0.5, 0.8), 0.5)
+HALF = _times(_seconds(0.4, 0.7, 0.7), _seconds(0.6, 0.5, 0.8), 0.5)
 
 
 def test_energy_is_idle_power_and_the_share_of_the_rest() -> None:
@@ -36,10 +41,10 @@ def test_energy_is_idle_power_and_the_share_of_the_rest() -> None:
 
 
 def test_a_device_that_only_moves_bytes_idles_and_a_busy_one_draws_its_peak() -> None:
-    moves = step_energy(_times(Seconds(0, 2, 2), Seconds(0, 0, 0), 0), DEVICE)
+    moves = step_energy(_times(_seconds(0, 2, 2), NOTHING, 0), DEVICE)
     assert moves.utilisation == 0
     assert moves.energy_j == pytest.approx(200)
-    busy = step_energy(_times(Seconds(2, 1, 2), Seconds(0, 0, 0), 0), DEVICE)
+    busy = step_energy(_times(_seconds(2, 1, 2), NOTHING, 0), DEVICE)
     assert busy.utilisation == 1
     assert busy.energy_j == pytest.approx(600)
 
@@ -50,7 +55,7 @@ def test_waiting_for_the_host_is_not_arithmetic() -> None:
 
 
 def test_a_step_of_no_time_has_no_utilisation_and_no_energy() -> None:
-    found = step_energy(_times(Seconds(0, 0, 0), Seconds(0, 0, 0), 0), DEVICE)
+    found = step_energy(_times(NOTHING, NOTHING, 0), DEVICE)
     assert (found.utilisation, found.energy_j, found.at_most_j) == (None, 0, 0)
 
 

@@ -13,11 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime import catalog
-from steptime.build import build_step, make_workload, read_model
-from steptime.predict import cost_model
 from steptime.predict.parallel.scaling import data_parallel
-from steptime.predict.prediction import prediction
 from steptime.predict.step_model import StepModel
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/validation.md"
@@ -40,10 +36,8 @@ STEPS = {  # network, device, batch, software: seconds of a step
 
 def over_predicted(network: str, device: str, batch: int, step_s: float) -> tuple[float, float]:
     """Measured over predicted, by `analytic` and by `paleo`."""
-    graph = build_step(make_workload(read_model(network), batch))
-    found = catalog.device(device)
     analytic, paleo = (
-        step_s / prediction(cost_model(name), graph, "float32", found, {}).estimate.step_s
+        step_s / StepModel(network, device, method=name).timeline(batch).step_s
         for name in ("analytic", "paleo")
     )
     return analytic, paleo

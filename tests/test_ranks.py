@@ -145,10 +145,10 @@ def test_another_number_of_replicas_than_the_launchers(
         "steptime: --replicas 2: the launcher started 4 processes; leave it out\n"
     )
     file = tmp_path / "e.toml"
-    file.write_text('name = "e"\nbackend = "numpy"\n[[networks]]\nfamily = "fc"\nlayers = 4\n')
+    file.write_text('name = "e"\nbackend = "null"\n[[networks]]\nfamily = "fc"\nlayers = 4\n')
     assert run(["sweep", str(file), "--out", str(tmp_path / "out")]) == 2
     assert "a sweep starts its processes itself" in capsys.readouterr().err
-    assert run(["probe", "--backend", "numpy"]) == 2
+    assert run(["probe", "--backend", "null"]) == 2
     assert "probe measures one process" in capsys.readouterr().err
 
 
@@ -249,9 +249,9 @@ def test_a_dead_rank_ends_the_group_and_is_named(
         with pytest.raises(WorkerDiedError) as died:
             worker.ask({}, 30)
         assert gone(worker.pids)
-    death = died.value.death
-    assert (death.status, death.cause) == ("failed", "killed")
-    assert death.note == "rank 1 of 2 ended by SIGKILL; it said nothing"
+    failure = died.value.failure
+    assert (failure.status, failure.cause) == ("failed", "killed")
+    assert failure.note == "rank 1 of 2 ended by SIGKILL; it said nothing"
 
 
 def test_a_death_comes_before_what_others_make_of_it(

@@ -12,11 +12,11 @@ import pytest
 
 import synthetic
 from steptime import store
+from steptime.analysis.analyses import PLOTS
+from steptime.analysis.headline import numbers, sentences
 from steptime.core.errors import InputError
 from steptime.core.record import Record
-from steptime.plots import PLOTS
 from steptime.report import write_report
-from steptime.report.headline import numbers, sentences
 from steptime.report.page import page
 
 pytestmark = pytest.mark.slow
@@ -53,6 +53,16 @@ class Page(HTMLParser):
             self.json[self._script] = self.json.get(self._script, "") + data
 
 
+def on(record: Record, host: str = "", **options: object) -> Record:
+    """Return a record as if measured with other options, on another host."""
+    method = replace(record.method, options={**record.method.options, **options})
+    return replace(record, method=method, env={**record.env, "host": host or "test-host"})
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r'<button type="button">(.*?)</button>', text)
+
+
 def write(folder: Path, records: list[Record]) -> Path:
     with store.open_writer(folder) as writer:
         for record in records:
@@ -76,14 +86,15 @@ def test_nothing_is_fetched_from_anywhere(whole: str) -> None:
     assert policy is not None
     assert policy.startswith("default-src 'none'")
     assert "http" not in policy
-    assert len(whole.encode()) < 2_000_000
+    assert len(whole.encode()) < 2_000_000  # Vega is 0.9 MB of them
 
 
 def test_every_plot_and_every_network_is_there(whole: str) -> None:
     seen = Page(whole)
-    assert set(seen.json) == {f"spec-{kind}" for kind in PLOTS}
-    for text in seen.json.values():
-        assert json.loads(text)["$schema"]
+    assert set(seen.json) == {"config", *(f"spec-{kind}" for kind in PLOTS)}
+    for kind in PLOTS:
+        assert json.loads(seen.json[f"spec-{kind}"])["$schema"]
+    assert not any(tag == "details" for tag, _ in seen.tags)  # nothing is folded away
     assert sum(1 for tag, a in seen.tags if tag == "th" and a.get("scope") == "row") >= 24
     assert "fc layers 16, nodes 1024, batch 256" in seen.text
     assert "2 did not succeed (1 oom, 1 timeout)" in seen.text
@@ -114,7 +125,7 @@ def test_whatever_a_record_says_is_text(tmp_path: Path) -> None:
     write_report(folder, tmp_path / "x.html")
     seen = Page((tmp_path / "x.html").read_text())
     assert not any(tag in ("img", "b") for tag, _ in seen.tags)
-    assert sum(tag == "script" for tag, _ in seen.tags) == 2 + len(PLOTS)
+    assert sum(tag == "script" for tag, _ in seen.tags) == 4 + len(PLOTS)
     assert EVIL in seen.text
 
 
@@ -161,6 +172,48 @@ def test_results_of_unlike_input_are_told_apart(tmp_path: Path) -> None:
         assert f">{cell}<" in text
     write_report(write(tmp_path / "one", [plain]), tmp_path / "y.html")
     assert ">loaders<" not in (tmp_path / "y.html").read_text()
+
+
+def test_networks_are_counted_once_however_many_platforms_they_ran_on() -> None:
+    four = [synthetic.measured(workload) for workload in synthetic.workloads()[:4]]
+    both = [*four, *(replace(record, platform="h100-sxm5") for record in four)]
+    text, found = page(both, "results")
+    assert (found["networks"], found["measured"], found["platforms"]) == (4, 4, 2)
+    assert "4 of 4 networks measured on 2 platforms; a step takes " in Page(text).text
+
+
+def test_every_setting_in_which_rows_differ_is_a_column() -> None:
+    plain = synthetic.measured(synthetic.workloads()[0])
+    data = {"input": "dataset"}
+    records = [
+        on(plain, gpu=gpu, host=host, staging=staging, loaders=2, prefetch=prefetch, **data)
+        for gpu, host in (("p100", "node-1"), ("v100", "node-2"))
+        for staging in ("local", "shared")
+        for prefetch in (2, 4)
+    ]
+    text, _ = page([*records, on(plain, threads=8)], "results")
+    told = {"GPU", "host", "staging", "prefetch", "threads", "input"}
+    assert told <= set(headings(text))
+    rows = re.findall(r"<tr>.*?</tr>", text[text.index("<tbody>") :])
+    assert len({re.sub(r"[\d.]+ ms|sort=.*?>", "", row) for row in rows[:9]}) == 9
+    assert headings(page([plain], "results")[0])[:3] == [
+        "network",
+        "status",
+        "measured step, median",
+    ]
+
+
+def test_a_report_of_a_thousand_networks_is_under_3_megabytes_and_says_what_it_does() -> None:
+    records = []
+    for index in range(1000):
+        workload = replace(synthetic.workloads()[0], params={"layers": 4, "nodes": 8 + index})
+        records += [*synthetic.predicted(workload), synthetic.measured(workload)]
+    steps: list[tuple[str, int, int]] = []
+    text, found = page(records, "results", lambda *step: steps.append(step))
+    assert found["networks"] == 1000
+    assert len(text.encode()) < 3_000_000
+    assert steps[0] == ("rows", 0, len(PLOTS) + 1)
+    assert [what for what, _, _ in steps[1:]] == list(PLOTS)
 
 
 def row(**values: object) -> dict[str, object]:

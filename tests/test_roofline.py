@@ -17,7 +17,7 @@ from steptime.core.hardware import Cluster, Device
 from steptime.core.record import Record, record_from_json, record_to_json
 from steptime.count import count
 from steptime.predict import DEFAULT, METHODS, cost_model
-from steptime.predict.estimate import peak_flop_per_s
+from steptime.predict.price import peak_flop_per_s
 
 TOY = """
 name = "toy"

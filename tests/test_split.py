@@ -7,24 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.build import build_step, make_workload, read_model
+from steptime.build import make_workload, read_model
 from steptime.cli.main import run
-from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
-from steptime.predict import cost_model
 from steptime.predict.split import Cut, cuts
+from steptime.predict.step_model import StepModel
 
 PHONE = Device("phone", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
 SERVER = Device("server", "gpu", {"float32": 4e9}, 4e9, "made up for this test")
 LINK = Link("wifi", 1e-3, 1e6, "made up for this test")
 
 
-def network(text: str, batch: int = 1) -> Graph:
-    return build_step(make_workload(read_model(text), batch, phase="infer"))
-
-
 def found(text: str, link: Link = LINK, name: str = "analytic") -> list[Cut]:
-    return cuts(network(text), "float32", (PHONE, SERVER), link, cost_model(name), {})
+    workload = make_workload(read_model(text), 1, phase="infer")
+    here = StepModel(workload, PHONE, method=name)
+    return cuts(here, here.on(SERVER), link)
 
 
 def test_a_chain_by_hand() -> None:
@@ -37,12 +34,13 @@ def test_a_chain_by_hand() -> None:
     assert [cut.output_bytes for cut in made] == [12, 16, 16, 16, 8, 8]
     assert made[0].transfer_s == pytest.approx(1e-3 + 12e-6)
     assert made[-1].transfer_s == 0
-    elements = [3 + 12 + 4, 4 + 4 + 4, 4 + 4, 4 + 8 + 2, 2 + 2 + 2]  # bytes bound every op
+    # bytes bound every op; a product adds its bias before it writes
+    elements = [3 + 12 + 4 + 4, 0, 4 + 4, 4 + 8 + 2 + 2, 0]
     for i, cut in enumerate(made):
         assert cut.first_s == pytest.approx(4e-9 * sum(elements[:i]))
         assert cut.second_s == pytest.approx(1e-9 * sum(elements[i:]))
         assert cut.total_s == cut.first_s + cut.transfer_s + cut.second_s
-    assert [cut.flop for cut in made] == [0, 24, 28, 32, 48, 50]
+    assert [cut.flop for cut in made] == [0, 24 + 4, 28, 32, 48 + 2, 50]
 
 
 def test_what_is_read_later_crosses_too() -> None:

@@ -192,7 +192,7 @@ def _options(folder: Path, disk: Path, **changes: Any) -> Options:
 
 @pytest.mark.slow
 def test_a_worker_copies_once_for_all_its_cells(folder: Path, disk: Path) -> None:
-    with Worker("numpy", Options(threads=1)) as worker:
+    with Worker("null", Options(threads=1)) as worker:
         first = _ask(worker, _options(folder, disk))
         (copy,) = disk.iterdir()
         second = _ask(worker, _options(folder, disk, loaders=1), batch=5)
@@ -216,7 +216,7 @@ def test_a_worker_copies_once_for_all_its_cells(folder: Path, disk: Path) -> Non
 def test_what_is_wrong_with_the_data_is_the_cause_of_a_record(
     folder: Path, disk: Path, tmp_path: Path
 ) -> None:
-    with Worker("numpy", Options(threads=1)) as worker:
+    with Worker("null", Options(threads=1)) as worker:
         missing = _ask(worker, _options(tmp_path / "absent", disk))
         assert (missing.status, missing.cause) == ("failed", "missing-file")
         assert missing.note.endswith("absent': no such folder")
@@ -240,7 +240,7 @@ def test_a_disk_without_room_is_the_cause_of_a_record(tmp_path: Path) -> None:
     folder = idx_folder.write(tmp_path)
     with (folder / "train-images-idx3-ubyte").open("r+b") as file:
         file.truncate(2 * shutil.disk_usage(tmp_path).total)
-    with Worker("numpy", Options(threads=1)) as worker:
+    with Worker("null", Options(threads=1)) as worker:
         record = _ask(worker, _options(folder, tmp_path))
     assert (record.status, record.cause) == ("failed", "no-space")
     assert "are free, the data set needs" in record.note

@@ -36,11 +36,11 @@ def test_parts_are_those_of_a_prediction() -> None:
     model = StepModel("alexnet_v2", "K80", "ethernet20", "paleo", {"ppp_comp": 0.62})
     assert model.parameters == 50_303_912
     assert model.gradient_bytes == 4 * 50_303_912
-    found = model.estimate(32)
+    found = model.timeline(32)
     assert model.estimate_forward(32) == found.forward_s
     assert model.estimate_backward(32) == found.backward_s
     assert model.estimate_update() == pytest.approx(found.update_s)
-    assert model.estimate(32) is found  # computed once
+    assert model.timeline(32) is found  # computed once
     whole = 4 * 50_303_912 / (20e9 / 8)
     assert model.estimate_comm(8) == pytest.approx(2 * 3 * whole)  # Paleo's own is a tree
     assert model.estimate_comm(8, "butterfly") == pytest.approx(3 * whole)
@@ -73,7 +73,7 @@ def test_names_paths_and_values_say_the_same(tmp_path: Path) -> None:
 
 def test_wrong_input_is_one_line() -> None:
     model = StepModel("nin", "K40")
-    with pytest.raises(InputError, match="4 workers need a network"):
+    with pytest.raises(InputError, match="4 replicas need a link"):
         model.estimate_comm(4)
     with pytest.raises(InputError, match="unknown collective 'rong'; did you mean 'ring'"):
         model.estimate_comm(1, "rong")

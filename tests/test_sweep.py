@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 TINY = """
 name = "tiny"
-backend = "numpy"
+backend = "null"
 budget_s = 0.02
 {top}
 [[networks]]
@@ -194,6 +194,20 @@ def test_a_second_sweep_does_what_is_missing(
     assert len(records_in(tmp_path / "out")) == 8
 
 
+def test_a_worker_starts_only_for_what_is_missing(
+    experiment: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    start = Worker.__init__
+    monkeypatch.setattr(Worker, "__init__", lambda *args: started.append(1) or start(*args))
+    file, out = experiment("threads = [1, 2]"), tmp_path / "out"
+    assert sweep(file, out) == 0
+    assert len(started) == 2, "one for each place"
+    assert sweep(file, out) == 0
+    assert len(started) == 2, "none where all is done"
+    assert len(records_in(out)) == 4
+
+
 def test_rounds_visit_all_cells_again(experiment: Write, tmp_path: Path) -> None:
     file = experiment("rounds = 2", layers="1", nodes="[4, 8]")
     assert sweep(file, tmp_path / "out") == 0
@@ -215,7 +229,7 @@ def test_runs_are_fresh_processes(
         Worker, "ask", lambda self, *args: pids.append(self.pid) or asked(self, *args)
     )
     assert sweep(experiment(layers="1"), tmp_path / "out", "--runs", "3") == 0
-    assert len(set(pids)) == 3 + 1  # the first only said what platform this is
+    assert len(set(pids)) == 3
     (record,) = records_in(tmp_path / "out")
     step = record.quantities["step_s"]
     assert {len(column) for column in step.columns.values()} == {len(step.samples)}
@@ -352,7 +366,7 @@ def test_what_the_backend_cannot_run_is_unsupported_for_good(
         ("bfloat16", "unsupported"),
         ("float32", "ok"),
     ]
-    assert "numpy has no 'bfloat16'" in records_in(out)[0].note
+    assert "null has no 'bfloat16'" in records_in(out)[0].note
     assert sweep(file, out) == 0
     assert len(records_in(out)) == 2
 
@@ -363,12 +377,12 @@ def test_a_cell_over_the_time_limit_ends_alone(
     asked = Worker.ask
     requests = []
 
-    def ask(self: Worker, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    def ask(self: Worker, request: dict[str, Any], limit_s: float, *more: Any) -> dict[str, Any]:
         if request["do"] == "measure":
             requests.append((self.pid, limit_s))
             if len(requests) == 1:
                 os.kill(self.pid, signal.SIGSTOP)
-        return asked(self, request, limit_s)
+        return asked(self, request, limit_s, *more)
 
     monkeypatch.setattr(Worker, "ask", ask)
     file, out = experiment("time_limit_s = 0.8"), tmp_path / "out"
@@ -392,12 +406,12 @@ def test_a_worker_that_is_killed_takes_one_cell_which_is_tried_again(
     asked = Worker.ask
     victims: list[int] = []
 
-    def ask(self: Worker, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    def ask(self: Worker, request: dict[str, Any], limit_s: float, *more: Any) -> dict[str, Any]:
         if request["do"] == "measure" and not victims:
             victims.append(self.pid)
-            request = {**request, "timing": {"budget_s": 60.0}}  # 0.2 s and more
+            os.kill(self.pid, signal.SIGSTOP)  # it does not answer before it is killed
             threading.Timer(0.05, os.kill, (self.pid, signal.SIGKILL)).start()
-        return asked(self, request, limit_s)
+        return asked(self, request, limit_s, *more)
 
     monkeypatch.setattr(Worker, "ask", ask)
     file, out = experiment(nodes="[4, 8]"), tmp_path / "out"

@@ -14,7 +14,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Plan, Workload
 from steptime.measure.contract import Options, OutOfMemoryError, UnsupportedError
-from steptime.ops import OPS
+from steptime.ops import OPS, communication
 
 pytestmark = pytest.mark.framework
 
@@ -57,7 +57,7 @@ def test_every_forward_kind_has_a_row() -> None:
     from steptime.measure.backends.torch_backend import RUNS
 
     backward = {kind for kind in OPS if kind.endswith(("_grad", "_grad_weight"))}
-    assert RUNS.keys() == OPS.keys() - backward - set(OPTIMIZERS)
+    assert RUNS.keys() == OPS.keys() - backward - {*OPTIMIZERS, *communication.KINDS}
 
 
 def has_kernels(network: str, dtype: str) -> bool:

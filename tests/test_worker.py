@@ -23,11 +23,12 @@ from steptime.core.workload import workload_to_json
 from steptime.launch import local
 from steptime.launch.local import Worker, WorkerDiedError
 from steptime.measure.contract import Options
+from steptime.measure.worker_key import worker_key
 
 pytestmark = pytest.mark.slow
 
 WORKER = [sys.executable, "-m", "steptime.measure.worker"]
-START = {"do": "start", "backend": "numpy", "options": asdict(Options(threads=1))}
+START = {"do": "start", "backend": "null", "options": asdict(Options(threads=1))}
 SMALL = "fc:layers=1,nodes=4,inputs=8,outputs=4"
 
 
@@ -85,16 +86,28 @@ def end(worker: subprocess.Popen[str]) -> None:
 
 
 def test_the_greeting_says_what_the_worker_is() -> None:
-    import numpy as np
-
     with process() as worker:
         greeting = ask(worker, START)
         assert set(greeting) == {"version", "platform", "memory_bytes", "threads", "product"}
-        assert greeting["version"] == np.__version__
+        assert greeting["version"] == "1.0"
         assert greeting["threads"] == 1
         assert greeting["platform"].startswith("cpu-")
         assert greeting["platform"].endswith("-1t")
         assert greeting["memory_bytes"] > 0
+
+
+@pytest.mark.parametrize("backend", ["null", pytest.param("torch", marks=pytest.mark.framework)])
+@pytest.mark.parametrize("threads", [None, 1])
+def test_what_tells_records_apart_is_known_before_the_worker_starts(
+    backend: str, threads: int | None
+) -> None:
+    options = Options(threads=threads)
+    known = worker_key(backend, options)
+    assert known is not None
+    with Worker(backend, options) as worker:
+        for name in ("platform", "version", "threads"):
+            assert worker.greeting[name] == getattr(known, name)
+    assert worker_key(backend, Options(device="cuda")) is None  # only the worker can tell
 
 
 def test_a_measurement_is_answered_by_one_record() -> None:
@@ -108,7 +121,7 @@ def test_a_measurement_is_answered_by_one_record() -> None:
     assert record.platform == "cpu-of-the-test"
     assert record.env["round"] == 3
     assert record.env["budget_s"] == 0.02
-    assert record.method.name == "numpy"
+    assert record.method.name == "null"
     assert record.method.version == version
     assert dict(record.method.options) == {
         "compile": False,
@@ -130,7 +143,7 @@ def test_a_measurement_is_answered_by_one_record() -> None:
 
 
 def test_one_thread_is_bound_to_one_core() -> None:
-    with Worker("numpy", Options(threads=1)) as worker:
+    with Worker("null", Options(threads=1)) as worker:
         record = record_from_json(worker.ask(request(), 60.0))
         assert record.env["threads"] == 1
         (cpu,) = record.env["cpus"]
@@ -141,8 +154,8 @@ def test_one_thread_is_bound_to_one_core() -> None:
 @pytest.mark.parametrize(
     ("backend", "options", "message"),
     [
-        ("nunpy", Options(), "nunpy.*numpy"),
-        ("numpy", Options(device="cuda"), "'cuda' is not available to numpy; there is: cpu"),
+        ("nunpy", Options(), "unknown backend 'nunpy'"),
+        ("null", Options(device="cuda"), "'cuda' is not available to null; there is: cpu"),
     ],
 )
 def test_a_backend_or_device_that_is_not_there_is_refused(
@@ -161,7 +174,7 @@ def test_a_worker_that_refuses_ends() -> None:
 
 
 def test_a_network_that_fails_is_a_record_and_the_worker_goes_on() -> None:
-    with Worker("numpy", Options(threads=1)) as worker:
+    with Worker("null", Options(threads=1)) as worker:
         broken = request()
         broken["workload"]["dtype"] = "bfloat16"
         answer = worker.ask(broken, 60.0)
@@ -218,7 +231,7 @@ def test_a_worker_ends_in_the_midst_of_its_steps() -> None:
 
 
 def test_each_network_has_a_fresh_memory_meter() -> None:
-    with Worker("numpy", Options(threads=1)) as worker:
+    with Worker("null", Options(threads=1)) as worker:
         small, large, after = (
             record_from_json(worker.ask(request(model, batch=1), 60.0))
             for model in (SMALL, "fc:layers=1,nodes=2000,inputs=4000,outputs=8", SMALL)
@@ -231,12 +244,12 @@ def test_each_network_has_a_fresh_memory_meter() -> None:
 
 
 def test_a_worker_that_crashes_says_how() -> None:
-    with Worker("numpy", Options(threads=1)) as worker:
+    with Worker("null", Options(threads=1)) as worker:
         with pytest.raises(WorkerDiedError) as died:
             worker.ask({"do": "measure"}, 60.0)
-        death = died.value.death
-    assert (death.status, death.cause) == ("failed", "crashed")
-    assert death.note == "the worker ended with exit code 1; KeyError: 'workload'"
+        failure = died.value.failure
+    assert (failure.status, failure.cause) == ("failed", "crashed")
+    assert failure.note == "the worker ended with exit code 1; KeyError: 'workload'"
 
 
 def stand_in(folder: Path, script: str) -> str:
@@ -252,9 +265,9 @@ def test_a_worker_that_does_not_start_is_said_and_leaves_nothing_open(
 ) -> None:
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, "echo no such library >&2; exit 7"))
     with pytest.raises(InputError) as refused:
-        Worker("numpy", Options())
+        Worker("null", Options())
     assert str(refused.value) == (
-        "the numpy worker did not start: the worker ended with exit code 7; no such library"
+        "the null worker did not start: the worker ended with exit code 7; no such library"
     )
     del refused
     gc.collect()  # a pipe that is left open is a warning, and so an error
@@ -266,10 +279,10 @@ def test_a_worker_that_hangs_after_its_last_word_is_ended(
     monkeypatch.setattr(local, "_GRACE_S", 0.1)
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, "exec >&-; exec sleep 60"))
     with pytest.raises(InputError, match="closed its output but did not end"):
-        Worker("numpy", Options())
+        Worker("null", Options())
 
 
-@pytest.mark.parametrize("name", ["numpy", "torch", "steptime"])
+@pytest.mark.parametrize("name", ["null", "torch", "steptime"])
 def test_a_file_in_the_current_directory_is_not_the_library_of_its_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +290,7 @@ def test_a_file_in_the_current_directory_is_not_the_library_of_its_name(
     canary = tmp_path / "ran"
     (tmp_path / f"{name}.py").write_text(f"open({str(canary)!r}, 'w').close()\n")
     monkeypatch.chdir(tmp_path)
-    with Worker("numpy", Options(threads=1)) as worker:
+    with Worker("null", Options(threads=1)) as worker:
         assert worker.ask(request(), 60.0)["status"] == "ok"
     assert not canary.exists()
 

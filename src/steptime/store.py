@@ -8,38 +8,44 @@ into the other.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import Any, Self
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, OutsideError, shorten
 from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
 
 LOCK = "sweep.lock"
+SLOW_S = 2.0  # of reading, after which a line says how far it is
 DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """By schema version: what makes a table of that version one of the next. Version 1 is the first."""
 
 
-class StoreError(Exception):
+class StoreError(OutsideError):
     """The disk did not take a record; one line, earlier records are intact. Exits with 1."""
 
 
 class Writer:
-    """One file of records that only this writer appends to; a context manager."""
+    """One file of records that only this writer appends to; a context manager.
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self._descriptor = descriptor
+    The file is made with its first record: a process that ends before has left nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        self.path = folder / f"records-{stamp}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
+        self._descriptor: int | None = None
         self._size = 0
 
     def append(self, record: Record) -> None:
@@ -52,20 +58,43 @@ class Writer:
     def append_all(self, records: Iterable[Record]) -> None:
         """Put all of `records` on the disk, or none of them; raises as `append`."""
         lines = "".join(f"{_line(record)}\n" for record in records).encode()
+        if not lines:
+            return
+        descriptor = self._open()
         try:
-            _write_all(self._descriptor, lines)
-            os.fsync(self._descriptor)
+            _write_all(descriptor, lines)
+            os.fsync(descriptor)
         except OSError as error:
-            os.ftruncate(self._descriptor, self._size)  # what follows must not join a torn line
+            os.ftruncate(descriptor, self._size)  # what follows must not join a torn line
             reason = error.strerror or error
             raise StoreError(f"{self.path}: cannot write a record: {reason}") from error
         self._size += len(lines)
 
-    def close(self) -> None:
-        """Close the file; one without a record is taken away."""
-        os.close(self._descriptor)
-        if self._size == 0:
+    def _open(self) -> int:
+        """Return the descriptor of the file, whose name is then on the disk, too."""
+        if self._descriptor is None:
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+                self._descriptor = os.open(self.path, flags, 0o644)
+                folder = os.open(self.path.parent, os.O_RDONLY)
+                os.fsync(folder)
+                os.close(folder)
+            except OSError as error:
+                raise StoreError(f"{self.path}: cannot make the file: {error.strerror}") from error
+        return self._descriptor
+
+    def discard(self) -> None:
+        """Take the file away with all that was written to it."""
+        if self._descriptor is not None:
             self.path.unlink()
+            self._size = 1  # nothing is left to take away
+
+    def close(self) -> None:
+        """Close the file; one that a full disk left empty is taken away."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            if self._size == 0:
+                self.path.unlink()
 
     def __enter__(self) -> Self:
         return self
@@ -85,45 +114,35 @@ def _write_all(descriptor: int, lines: bytes) -> None:
 
 
 def open_writer(folder: Path) -> Writer:
-    """Give a writer with a new file in `folder`, which is made if absent.
+    """Return a writer with a new file in `folder`, which is made if absent.
 
     Raises `InputError` where the folder cannot be made or written to.
     """
     _make(folder)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    path = folder / f"records-{stamp}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-    except PermissionError as error:
-        raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
-    except OSError as error:
-        raise StoreError(f"{path}: cannot make the file: {error.strerror}") from error
-    _sync_folder(folder)
-    return Writer(path, descriptor)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{folder}: cannot write here: {os.strerror(errno.EACCES)}")
+    return Writer(folder)
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path) -> bool:
+    """Make a folder, and tell whether it was not there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: is a file, not a folder for records") from error
+        return False
+    except NotADirectoryError as error:
         raise InputError(f"{folder}: is a file, not a folder for records") from error
     except PermissionError as error:
         raise InputError(f"{folder}: cannot make the folder: {error.strerror}") from error
     except OSError as error:
         raise StoreError(f"{folder}: cannot make the folder: {error.strerror}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the name of a new file on the disk, as fsync of the file does not."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return True
 
 
 def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) -> list[Record]:
-    """Give all records of `folder`, by file name (which begins with the time) and line.
+    """Return all records of `folder`, by file name (which begins with the time) and line.
 
     `warn` gets one line for each torn last line, which is skipped. With `required` false, a
     folder that is absent or empty gives no records. Raises `InputError`, with file and line,
@@ -133,9 +152,15 @@ def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) ->
         raise InputError(f"{folder}: is a file, not a folder of records")
     if required and not folder.exists():
         raise InputError(f"{folder}: no such folder of records")
+    began, told = monotonic(), False
+    records: list[Record] = []
     try:
         paths = sorted(folder.glob("*.jsonl"))
-        records = [record for path in paths for record in _load_file(path, warn)]
+        for number, path in enumerate(paths):
+            records += _load_file(path, warn)
+            if not told and monotonic() - began > SLOW_S:
+                told = True
+                warn(f"{folder}: {len(records)} records so far; file {number + 1} of {len(paths)}")
     except OSError as error:
         raise InputError(f"{error.filename or folder}: cannot read: {error.strerror}") from error
     if required and not records:
@@ -145,22 +170,19 @@ def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) ->
 
 def _load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
     *lines, tail = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate((*lines, tail) if tail else lines, start=1):
         try:
             yield _parse(line)
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if number > len(lines):  # a whole line lacks only its end
+                warn(f"{path}, line {number}: skipped a torn last line ({len(tail)} bytes)")
+                return
             reason = f"no '{error.args[0]}'" if isinstance(error, KeyError) else error
             raise InputError(
                 f"{path}, line {number}: is no record ({reason}): {_shown(line)}"
             ) from error
-        except InputError as error:
-            raise InputError(f"{path}, line {number}: {error}") from error
-    if not tail:
-        return
-    try:
-        yield _parse(tail)  # whole, only its end of line is missing
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        warn(f"{path}, line {len(lines) + 1}: skipped a torn last line ({len(tail)} bytes)")
 
 
 def _shown(line: bytes) -> str:
@@ -179,7 +201,7 @@ def _refuse(constant: str) -> float:
 
 
 def migrate(table: dict[str, Any]) -> dict[str, Any]:
-    """Give the table of a record in today's schema; raises `InputError` for a newer one."""
+    """Return the table of a record in today's schema; raises `InputError` for a newer one."""
     version = table["schema"]
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ValueError(f"schema {shorten(version)}")
@@ -196,45 +218,67 @@ def migrate(table: dict[str, Any]) -> dict[str, Any]:
 def exclusive(folder: Path) -> Iterator[None]:
     """Hold `folder` for one sweep; raises `InputError` naming the process that holds it already.
 
-    The lock ends with the process, however it ends, and the file of the lock stays.
+    The lock ends with the process, however it ends; its file, and a folder that was made for
+    nothing, go where it ends by itself.
     """
-    _make(folder)
+    made = _make(folder)
     path = folder / LOCK
+    descriptor = _locked(folder, path)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            said = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-            holder = f"process {said}" if said else "another process"
-            raise InputError(f"{folder}: a sweep is running here ({holder})") from error
-        except OSError as error:
-            raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
-        os.ftruncate(descriptor, 0)
     finally:
+        path.unlink(missing_ok=True)
         os.close(descriptor)
+        if made:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+def _locked(folder: Path, path: Path) -> int:
+    """Return the descriptor of a locked file, which still has its name once it is locked."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _same_file(path, descriptor):
+                return descriptor
+        except BlockingIOError as error:
+            said = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+            os.close(descriptor)
+            holder = f"process {said}" if said else "another process"
+            raise InputError(f"{folder}: a sweep is running here ({holder})") from error
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
+        os.close(descriptor)  # its holder has just taken the name away
+
+
+def _same_file(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def identity(method: Method) -> str:
-    """Give a text that is equal for methods whose numbers may be taken for one another."""
-    return json.dumps(asdict(method), sort_keys=True, separators=(",", ":"))
+    """Return a text that is equal for methods whose numbers may be taken for one another."""
+    return json.dumps(vars(method), sort_keys=True, separators=(",", ":"))
 
 
 def round_of(record: Record) -> int:
-    """Give the visit of a sweep that made the record, counted from 0."""
+    """Return the visit of a sweep that made the record, counted from 0."""
     return int(record.env.get("round", 0))
 
 
 def done_keys(
     records: Iterable[Record], *, retry: Collection[str] = (), force: bool = False
 ) -> set[DoneKey]:
-    """Give the cells that need no further try: those with a record in a status that is final.
+    """Return the cells that need no further try: those with a record in a status that is final.
 
     Final are `DONE` less the statuses in `retry`; with `force` nothing is. Only records of whole
     steps count.

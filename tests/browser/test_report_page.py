@@ -2,84 +2,88 @@
 
 from __future__ import annotations
 
-import json
-import re
-from html import unescape
 from pathlib import Path
 
 import pytest
 
 import synthetic
-from browsing import browse, complaints
+from browsing import answers, browse, complaints
 from steptime.report.page import page
 
 pytestmark = pytest.mark.browser
 
-LOOK = """
-<script>
-const wait = setInterval(() => {
-  if (!document.body.dataset.plots) return;
-  clearInterval(wait);
-  document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
-  const found = { plots: document.body.dataset.plots, overlaps: [], small: [], texts: 0 };
+LOOK = r"""
+const visible = (one) => one.textContent.trim() && getComputedStyle(one).display !== "none"
+  && getComputedStyle(one).opacity !== "0";
+function labels(svg) {
+  return [...svg.querySelectorAll("text")].filter(visible)
+    .filter((text) => !/rotate\(-?(?!0\))/.test(text.getAttribute("transform") || ""))
+    .map((text) => ({ text: text.textContent, box: text.getBoundingClientRect() }));
+}
+async function look() {
+  await Promise.allSettled(plots);
+  const found = { plots: document.body.dataset.plots, overlaps: [], texts: 0 };
   for (const svg of document.querySelectorAll(".plot svg")) {
-    const labels = [...svg.querySelectorAll("text")]
-      .filter((text) => text.textContent.trim() && getComputedStyle(text).opacity !== "0")
-      .filter((text) => !/rotate\\(-?(?!0\\))/.test(text.getAttribute("transform") || ""))
-      .map((text) => ({ text: text.textContent, box: text.getBoundingClientRect(),
-                        size: parseFloat(getComputedStyle(text).fontSize) }));
-    found.texts += labels.length;
-    labels.forEach((a, index) => {
-      if (a.size < 11) found.small.push(a.text);
-      for (const b of labels.slice(index + 1)) {
+    const all = labels(svg);
+    found.texts += all.length;
+    all.forEach((a, index) => {
+      for (const b of all.slice(index + 1)) {
         const across = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
         const down = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
         if (across > 1 && down > 3) found.overlaps.push([a.text, b.text]);
       }
     });
   }
-  found.wider = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+  found.small = [...document.querySelectorAll("main *")].filter(visible)
+    .filter((one) => parseFloat(getComputedStyle(one).fontSize) < 11).length;
+  const page = document.documentElement, results = document.querySelector(".wide");
+  found.width = innerWidth;
+  found.wider = page.scrollWidth - page.clientWidth;
+  found.dragged = results.scrollWidth - results.clientWidth;
+  found.tall = Math.max(...[...document.querySelectorAll(".plot")].map((one) => one.clientHeight));
+  found.back = getComputedStyle(document.body).backgroundColor;
+  found.ink = getComputedStyle(document.querySelector("#plot-roofline .role-axis-label text")).fill;
+  found.labels = [...document.querySelectorAll("#results tbody tr:first-child td")]
+    .map((cell) => getComputedStyle(cell, "::before").content);
   const select = document.querySelector(".vega-bind select");
-  const heading = () => document.querySelector("#plot-ops").textContent;
-  const before = heading();
+  const place = document.querySelector("#plot-ops");
+  const before = place.textContent;
   select.value = [...select.options].at(-1).value;
   select.dispatchEvent(new Event("input"));
   select.dispatchEvent(new Event("change"));
+  await place.view.runAsync();
+  found.chosen = place.textContent !== before;
   const buttons = [...document.querySelectorAll("#results thead button")];
   buttons.find((button) => button.textContent.includes("measured step")).click();
-  const first = document.querySelector("#results tbody tr");
-  const last = document.querySelector("#results tbody tr:last-child");
-  found.first = first.textContent;
-  found.last = last.textContent;
-  setTimeout(() => {
-    found.chosen = heading() !== before;
-    const out = document.createElement("pre");
-    out.id = "found";
-    out.textContent = JSON.stringify(found);
-    document.body.append(out);
-  }, 500);
-}, 50);
-</script>
+  found.first = document.querySelector("#results tbody tr").textContent;
+  found.last = document.querySelector("#results tbody tr:last-child").textContent;
+  parent.postMessage(JSON.stringify(found), "*");
+}
+look();
 """
 
 
-def test_all_plots_are_drawn_without_overlap_or_complaint(chromium: str, tmp_path: Path) -> None:
-    text, _ = page(synthetic.sweep(ops=True, failures=True), "results")
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
+def test_all_plots_are_drawn_without_overlap_or_complaint(
+    chromium: str, tmp_path: Path, width: int, dark: bool
+) -> None:
     path = tmp_path / "report.html"
-    path.write_text(text + LOOK)
-    answer = browse(chromium, path, "--dump-dom")
-    assert complaints(answer) == []
-    match = re.search(r'<pre id="found">(.*?)</pre>', answer.stdout, re.DOTALL)
-    assert match, answer.stdout[-500:]
-    found = json.loads(unescape(match[1]))
+    path.write_text(page(synthetic.sweep(ops=True, failures=True), "results")[0])
+    found = answers(chromium, path, LOOK, width=width, dark=dark)
     assert found["plots"] == "ready"
     assert found["texts"] > 200
     assert found["overlaps"] == []
-    assert found["small"] == []
+    assert found["small"] == 0
+    assert found["width"] == width
     assert found["wider"] <= 0
+    assert found["dragged"] <= 0  # the table is read without dragging it
+    assert found["tall"] < (2000 if width > 1000 else 4600)
     assert found["chosen"]
     assert "transformer width 128" in found["first"]  # the fastest step
     assert "oom" in found["last"] or "timeout" in found["last"]
+    assert found["back"] == ("rgb(21, 24, 28)" if dark else "rgb(255, 255, 255)")
+    assert found["ink"] == ("rgb(230, 230, 230)" if dark else "rgb(34, 34, 34)")
+    assert found["labels"][0] == ('"status"' if width == 390 else "none")
 
 
 def test_a_folder_of_failures_alone_has_no_complaint(chromium: str, tmp_path: Path) -> None:

@@ -1,14 +1,37 @@
-"""What is known of a node before a job runs there: its GPU by the site's name, its memory."""
+"""What a cell needs of a node, and what is known of the node before a job runs there."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
 from steptime import catalog
-from steptime.cluster.script import Need
+from steptime.cluster.scheduler import Need
+from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.sweep.cells import Cell, needed_bytes
-from steptime.sweep.resource_request import Allocation
+from steptime.sweep.resource_request import ResourceRequest
 
 UNKNOWN = "unknown"
+TASK_BYTES = 35_000_000
+WORKER_BYTES = {"numpy": 41_000_000, "torch": 310_000_000}
+"""Python, the framework and one tiny step: the peak (VmHWM) of a task and of a worker that has just
+started, on a CPU; numpy 2.3, PyTorch 2.13, x86-64 Linux, 2026-11-21. With CUDA it is more."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory that a cell needs `of` a GPU or a node, and what there is (None: unknown)."""
+
+    of: str
+    needs_bytes: int
+    has_bytes: float | None
+
+    @property
+    def suffices(self) -> bool:
+        """Whether there is enough, as far as it is known."""
+        return self.has_bytes is None or self.needs_bytes <= self.has_bytes
 
 
 def device_of(gpu: str) -> Device | None:
@@ -22,24 +45,64 @@ def platform_of(gpu: str) -> str:
     return catalog.platform_of(gpu) or gpu or UNKNOWN
 
 
-def memory_bytes(allocation: Allocation) -> float | None:
-    """Give the memory of a GPU, or of the node where none was asked for; None if unknown."""
-    gpu = allocation.gpu[0]
-    if gpu:
-        device = device_of(gpu)
-        return device.memory_bytes if device else None
-    return None if allocation.memory_GB is None else allocation.memory_GB * 1e9
+def need_of(cell: Cell) -> Need:
+    """Return what a cell needs of a cluster."""
+    request = cell.request or ResourceRequest()
+    cores = request.cpus or cell.options.threads or 1
+    return Need(request, cell.workload.plan.data, cores)
+
+
+def memories(cell: Cell) -> tuple[Memory, ...]:
+    """Return what a cell needs of the type of GPU that it asks for, if it does, and of its node.
+
+    A node holds Python, the framework and the data set of each process, and on a CPU the step.
+    """
+    need = need_of(cell)
+    gpu, processes = need.request.gpu[0], need.processes_per_node
+    step = needed_bytes(cell, processes)
+    worker = WORKER_BYTES.get(cell.backend, max(WORKER_BYTES.values()))
+    own = TASK_BYTES + processes * (worker + _data_bytes(cell.options.data))
+    has = need.request.memory_GB
+    of_node = Memory(
+        "a node",
+        own + (step if cell.options.device == "cpu" else 0),
+        None if has is None else has * 1e9,
+    )
+    if not gpu:
+        return (of_node,)
+    device = device_of(gpu)
+    return Memory(gpu, step, device.memory_bytes if device else None), of_node
+
+
+@lru_cache
+def _data_bytes(folder: str) -> int:
+    """Return the size of a data set that a process reads whole; of one that is not here, 0."""
+    from steptime.measure.data.dataset import find
+
+    try:
+        return sum(path.stat().st_size for path in find(folder).files.values()) if folder else 0
+    except (InputError, OSError):
+        return 0
 
 
 def fits(cell: Cell) -> bool:
     """Whether a cell is predicted to fit, or nothing is known of the memory."""
-    need = need_of(cell)
-    has = memory_bytes(need.allocation)
-    return has is None or needed_bytes(cell, need.processes_per_node) <= has
+    return all(memory.suffices for memory in memories(cell))
 
 
-def need_of(cell: Cell) -> Need:
-    """Give what a cell needs of a cluster."""
-    allocation = cell.allocation or Allocation()
-    cores = allocation.cpus or cell.options.threads or 1
-    return Need(allocation, cell.workload.plan.data, cores)
+def unseen_data(cells: Iterable[Cell]) -> Iterator[tuple[str, int]]:
+    """Return what is wrong with each data set that this machine does not see, and its cells.
+
+    Cells whose table says `data_on_nodes` are passed over.
+    """
+    from steptime.measure.data.dataset import find
+
+    counts: dict[str, int] = {}
+    for cell in cells:
+        if cell.options.data and not need_of(cell).request.data_on_nodes:
+            counts[cell.options.data] = counts.get(cell.options.data, 0) + 1
+    for folder, number in counts.items():
+        try:
+            find(folder)
+        except InputError as error:
+            yield str(error), number

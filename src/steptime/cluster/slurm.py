@@ -1,8 +1,7 @@
-"""Slurm's commands: submit an array, see where tasks are, ask how they ended, cancel.
+"""Slurm behind the contract: its commands, its batch flags, its variables, its words.
 
-A task is known by its array's name and its place in it, so that arrays are found again though the
-answer of sbatch was lost. Sites without accounting answer from the controller's own memory, which
-forgets a job some minutes after its end.
+Sites without accounting answer from the controller's own memory, which forgets a job some minutes
+after its end.
 """
 
 from __future__ import annotations
@@ -15,28 +14,35 @@ import signal
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 
+from steptime.cluster import script as batch
+from steptime.cluster.scheduler import (
+    FOR_MEMORY,
+    Array,
+    JobExit,
+    Limits,
+    Need,
+    Placement,
+    Queued,
+    Scheduler,
+    SchedulerError,
+    TaskJob,
+    TaskName,
+)
 from steptime.core.errors import InputError, shorten
 from steptime.measure.procfs import number_list
 
-
-class SlurmError(Exception):
-    """Slurm does not answer: nothing is known, and nothing was changed. Exits with 1."""
-
-
 LIMIT_S = 120.0
-_AWAY = re.compile(r"[Uu]nable to contact|connect failure|Connection (?:refused|timed out)")
 MOST_NAMES = 500  # arrays that one squeue is asked for
 DEFAULT_LARGEST = 1001  # Slurm's MaxArraySize where the site does not say
-
+AWAY = (  # what Slurm's commands print where nobody answers: what is told of it
+    (r'Unable to resolve "([^"]*)"', "its controller's host '{}' has no address here"),
+    (r"(Unable to (?:contact slurm controller|establish control machine address).*)", "{}"),
+    (r"(connect failure|Connection (?:refused|timed out))", "{}"),
+)
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING"}
-OVER = {
-    "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY",
-    "BOOT_FAIL", "DEADLINE", "REVOKED",
-}  # fmt: skip
-STATES = {  # state of a job that is over: the cause of what it left undone
+OVER = {  # states of a job that is over: the cause of what it left undone
+    "COMPLETED": "",
     "TIMEOUT": "time-limit",
     "DEADLINE": "time-limit",
     "NODE_FAIL": "node-fail",
@@ -44,92 +50,49 @@ STATES = {  # state of a job that is over: the cause of what it left undone
     "PREEMPTED": "preempted",
     "CANCELLED": "cancelled",
     "REVOKED": "cancelled",
-    "OUT_OF_MEMORY": "killed for memory",
+    "OUT_OF_MEMORY": FOR_MEMORY,
     "FAILED": "crashed",
 }
-Task = tuple[str, int]  # name of the array, place in it
-
-
-@dataclass(frozen=True)
-class Queued:
-    """A task that is waiting or running: its job, state, and why it waits or where it runs."""
-
-    job: str
-    state: str
-    text: str
-
-    @property
-    def array(self) -> str:
-        """The id of its array."""
-        return self.job.partition("_")[0]
-
-    @property
-    def running(self) -> bool:
-        """Whether it is on a node."""
-        return self.state not in WAITING
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a task's job ended: its state in Slurm's words, exit code and signal."""
-
-    job: str
-    state: str
-    exit: int
-    signal: int
-
-    @property
-    def cause(self) -> str:
-        """The cause of what it left undone, "" where the state does not tell."""
-        if self.state == "FAILED" and self.signal == signal.SIGKILL:
-            return "killed"
-        if self.state == "FAILED" and self.exit == errno.ENOSPC:
-            return "no-space"
-        return STATES.get(self.state, "")
-
-    @property
-    def text(self) -> str:
-        """A line for people."""
-        by = f", signal {self.signal}" if self.signal else ""
-        return f"{self.state}, exit code {self.exit}{by}"
-
-
-@dataclass(frozen=True)
-class Array:
-    """An array to submit: the script's argument is `first`, the number of its first task.
-
-    At most `at_once` of its `tasks` run at a time, and none before the job `after` is over.
-    """
-
-    script: Path
-    name: str
-    first: int
-    tasks: int
-    at_once: int
-    after: str = ""
+PRINTED = (
+    (r"DUE TO TIME LIMIT", "time-limit"),
+    (r"DUE TO NODE FAILURE", "node-fail"),
+    (r"DUE TO PREEMPTION", "preempted"),
+    (r"[Oo]om.kill|[Oo]ut [Oo]f [Mm]emory|[Ee]xceeded .*memory limit", FOR_MEMORY),
+    (r"\*\*\* (?:JOB|STEP) .*CANCELLED AT", "cancelled"),
+)
+FACTS = {  # what a record keeps of where its task ran
+    "job": "SLURM_JOB_ID",
+    "array": "SLURM_ARRAY_JOB_ID",
+    "index": "SLURM_ARRAY_TASK_ID",
+    "node": "SLURMD_NODENAME",
+    "partition": "SLURM_JOB_PARTITION",
+    "restart": "SLURM_RESTART_COUNT",
+    "gpus": "SLURM_JOB_GPUS",
+    "visible": "CUDA_VISIBLE_DEVICES",
+}
 
 
 def submit(array: Array) -> str:
-    """Submit an array and give its job id; raises `InputError` where Slurm refuses it."""
+    """Submit an array and return its job id; raises `InputError` where Slurm refuses it."""
     flags = [f"--job-name={array.name}", f"--array=0-{array.tasks - 1}%{array.at_once}"]
     if array.after:
         flags.append(f"--dependency=afterany:{array.after}")
     answer = _run(["sbatch", "--parsable", *flags, str(array.script), str(array.first)])
-    found = re.match(r"(\d+)", answer.strip())
-    if not found:
+    number = re.match(r"\d+", answer.strip())
+    if not number:
         raise InputError(f"sbatch: its answer is no job id: {shorten(answer)}")
-    return found[1]
+    return number[0]
 
 
-def largest_array() -> int:
-    """Give how many tasks one array may have here."""
-    found = re.search(r"MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]))
-    return max(1, int(found[1]) if found else DEFAULT_LARGEST)
+def limits() -> Limits:
+    """Return what this site allows."""
+    size = re.search(r"MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]))
+    return Limits(max(1, int(size[1]) if size else DEFAULT_LARGEST))
 
 
-def queued(names: Collection[str]) -> dict[Task, Queued]:
-    """Give the tasks of these arrays that are waiting or running."""
-    found = {}
+def queued(names: Collection[str]) -> dict[TaskName, Queued]:
+    """Return the tasks of these arrays that wait or run."""
+    tasks = {}
     wanted = sorted(names)
     for some in (wanted[i : i + MOST_NAMES] for i in range(0, len(wanted), MOST_NAMES)):
         which = f"--name={','.join(some)}"
@@ -137,61 +100,114 @@ def queued(names: Collection[str]) -> dict[Task, Queued]:
         for line in filter(None, text.splitlines()):
             name, job, index, state, nodes, reason = (x.strip() for x in line.split("|", 5))
             if state not in OVER and index.isdigit():
-                where = nodes if nodes and state not in WAITING else reason
-                found[name, int(index)] = Queued(f"{job}_{index}", state, where)
-    return found
+                runs = state not in WAITING
+                where = nodes if nodes and runs else reason
+                tasks[name, int(index)] = Queued(f"{job}_{index}", job, state, where, runs)
+    return tasks
 
 
-def ended(jobs: Collection[str], since: str) -> dict[tuple[str, int], Ended]:
-    """Give how tasks of these arrays ended, by job id and place, as far as Slurm remembers.
+def ended(tasks: Collection[TaskJob], since: str) -> dict[TaskJob, JobExit]:
+    """Return how tasks ended, of accounting and, for what it leaves out, of the controller.
 
-    `since`, the time of the first submission, keeps accounting from answering with older jobs
-    whose numbers have come round again.
+    `since` keeps accounting from answering with older jobs whose numbers have come round again.
     """
-    found: dict[tuple[str, int], Ended] = {}
-    if not jobs:
-        return found
-    if shutil.which("sacct"):
-        wanted = [
-            "--format=JobID,State,ExitCode",
-            f"--starttime={since}",
-            f"--jobs={','.join(jobs)}",
-        ]
-        answer = _tried(["sacct", "--noheader", "--allocations", "--parsable2", *wanted])
-        found |= dict(_of_accounting(answer))
-    for job in jobs:
-        for key, one in _of_controller(_tried(["scontrol", "show", "job", "--oneliner", job])):
-            found.setdefault(key, one)
-    return found
+    exits: dict[TaskJob, JobExit] = {}
+    if tasks and shutil.which("sacct"):
+        jobs = ",".join(sorted({job for job, _ in tasks}))
+        wanted = ["--format=JobID,State,ExitCode", f"--starttime={since}", f"--jobs={jobs}"]
+        exits |= _of_accounting(
+            _tried(["sacct", "--noheader", "--allocations", "--parsable2", *wanted])
+        )
+    for job in sorted({job for job, index in tasks if (job, index) not in exits}):
+        told = _of_controller(_tried(["scontrol", "show", "job", "--oneliner", job]))
+        exits = dict(told) | exits
+    return exits
 
 
-def _of_accounting(text: str) -> Iterator[tuple[tuple[str, int], Ended]]:
+def _of_accounting(text: str) -> Iterator[tuple[TaskJob, JobExit]]:
     for line in text.splitlines():
         name, state, code = line.split("|")
-        yield from _ended(name, state.split()[0], code)
+        yield from _exits(name, state.split()[0], code)
 
 
-def _of_controller(text: str) -> Iterator[tuple[tuple[str, int], Ended]]:
+def _of_controller(text: str) -> Iterator[tuple[TaskJob, JobExit]]:
     for line in text.splitlines():
         fields = dict(re.findall(r"(\w+)=(\S*)", line))
         if "ArrayTaskId" in fields and "JobState" in fields:
             name = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}"
-            yield from _ended(name, fields["JobState"], fields.get("ExitCode", "0:0"))
+            yield from _exits(name, fields["JobState"], fields.get("ExitCode", "0:0"))
 
 
-def _ended(name: str, state: str, code: str) -> Iterator[tuple[tuple[str, int], Ended]]:
-    """Give the tasks of `12_3` or of a range that never ran, `12_[3-5,7%2]`."""
-    found = re.fullmatch(r"(\d+)_\[?([\d,-]+)(?:%\d+)?\]?", name)
-    if not found or state not in OVER:
+def _exits(name: str, state: str, code: str) -> Iterator[tuple[TaskJob, JobExit]]:
+    """Return the tasks of `12_3` or of a range that never ran, `12_[3-5,7%2]`."""
+    parts = re.fullmatch(r"(\d+)_\[?([\d,-]+)(?:%\d+)?\]?", name)
+    if not parts or state not in OVER:
         return
     exit_code, number = (int(part) for part in code.split(":"))
-    for index in number_list(found[2]):
-        yield (found[1], index), Ended(f"{found[1]}_{index}", state, exit_code, number)
+    cause = cause_of_exit(state, exit_code, number)
+    for index in number_list(parts[2]):
+        job = f"{parts[1]}_{index}"
+        yield (parts[1], index), JobExit(job, state, exit_code, number, cause)
+
+
+def cause_of_exit(state: str, exit_code: int, number: int) -> str:
+    """Return the cause that a state, an exit code and a signal tell."""
+    if state == "FAILED" and number == signal.SIGKILL:
+        return "killed"
+    if state == "FAILED" and exit_code == errno.ENOSPC:
+        return "no-space"
+    return OVER[state]
 
 
 def cancel(jobs: Sequence[str]) -> None:
     """Cancel arrays by their job ids."""
     _run(["scancel", *jobs])
+
+
+def script(need: Need, name: str, folder: str, python: str) -> str:
+    """Return the text of the batch script of array `name`."""
+    cores = "" if need.request.exclusive else f" --cpus-per-task={need.cores}"
+    return batch.script(
+        need, name, folder, python,
+        flags=[f"#SBATCH {flag}" for flag in _flags(need, name, folder)],
+        job="SLURM_JOB_ID",
+        index="SLURM_ARRAY_TASK_ID",
+        launcher=f"srun --kill-on-bad-exit=1{cores}",
+    )  # fmt: skip
+
+
+def _flags(need: Need, name: str, folder: str) -> list[str]:
+    """Return sbatch's flags; what the user wrote in `flags` comes last and wins."""
+    request = need.request
+    each = need.processes_per_node
+    cores = need.cores * (1 if need.by_launcher else each)
+    flags = {
+        "job-name": name,
+        "output": f'"{folder.replace("%", "%%")}/logs/%A_%a.out"',
+        "open-mode": "append",
+        "partition": request.partition,
+        "account": request.account,
+        "qos": request.qos,
+        "constraint": request.constraint,
+        "nodes": str(need.nodes),
+        "ntasks-per-node": str(each if need.by_launcher else 1),
+        "cpus-per-task": "" if request.exclusive else str(cores),
+        "gres": f"gpu:{request.gpu[0]}:{each}" if request.gpu[0] else "",
+        "mem": f"{round(request.memory_GB * 1e9 / 2**20)}M" if request.memory_GB else "",
+        "time": request.time,
+    }
+    return [
+        *(f"--{key}={value}" for key, value in flags.items() if value),
+        "--requeue" if request.requeues else "--no-requeue",
+        *(["--exclusive"] if request.exclusive else []),
+        *request.flags,
+    ]
+
+
+def placement() -> Placement:
+    """Return where Slurm put this process, as its variables say."""
+    facts = {key: os.environ[name] for key, name in FACTS.items() if name in os.environ}
+    return Placement(int(facts.get("restart", "0")), facts)
 
 
 def confine() -> None:
@@ -200,10 +216,8 @@ def confine() -> None:
     Without this, tasks of one node would bind their workers to the same cores. Where Slurm does not
     tell, or its numbers are none of this machine's, nothing is changed.
     """
-    job, node, count = (
-        os.environ.get(name, "")
-        for name in ("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_CPUS_ON_NODE")
-    )
+    names = ("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_CPUS_ON_NODE")
+    job, node, count = (os.environ.get(name, "") for name in names)
     if not (job and node and count.isdigit()) or not hasattr(os, "sched_getaffinity"):
         return
     allowed = os.sched_getaffinity(0)
@@ -215,7 +229,7 @@ def confine() -> None:
 
 
 def cpus_of(details: str, node: str) -> set[int]:
-    """Give the CPUs that `scontrol show job --details` says a job has on a node."""
+    """Return the CPUs that `scontrol show job --details` says a job has on a node."""
     for nodes, cpus in re.findall(r"\bNodes=(\S+) CPU_IDs=([\d,-]+)", details):
         if node in nodes_of(nodes):
             return set(number_list(cpus))
@@ -223,20 +237,20 @@ def cpus_of(details: str, node: str) -> set[int]:
 
 
 def nodes_of(text: str) -> set[str]:
-    """Give the names of a list of nodes: `gpu[03-05,9],login` is gpu03 to gpu05, gpu9, login."""
-    found = set()
+    """Return the names of a list of nodes: `gpu[03-05,9],login` is gpu03 to gpu05, gpu9, login."""
+    names = set()
     for prefix, ranges, suffix in re.findall(r"([^,\[\]]+)(?:\[([\d,-]+)\])?([^,\[\]]*)", text):
         if not ranges:
-            found.add(prefix)
+            names.add(prefix)
         for part in filter(None, ranges.split(",")):
             width = len(part.partition("-")[0])
-            found |= {f"{prefix}{number:0{width}}{suffix}" for number in number_list(part)}
-    return found
+            names |= {f"{prefix}{number:0{width}}{suffix}" for number in number_list(part)}
+    return names
 
 
 def _tried(command: Sequence[str]) -> str:
-    """Give what a command says, "" where the scheduler has forgotten or keeps no accounts."""
-    with suppress(InputError, SlurmError):
+    """Return what a command says, "" where Slurm has forgotten or keeps no accounts."""
+    with suppress(InputError, SchedulerError):
         return _run(command)
     return ""
 
@@ -249,10 +263,23 @@ def _run(command: Sequence[str]) -> str:
             f"{command[0]} is not here: Slurm's commands must be on the PATH"
         ) from None
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"{command[0]}: Slurm did not answer within {LIMIT_S:g} s") from None
+        raise SchedulerError(f"{command[0]}: Slurm did not answer within {LIMIT_S:g} s") from None
     if done.returncode == 0:
         return done.stdout
-    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    text = re.sub(r"^(\w+: )?(error: )?", "", said[0]) if said else f"exit {done.returncode}"
-    kind = SlurmError if any(map(_AWAY.search, said)) else InputError
-    raise kind(f"{command[0]}: {text}")
+    raise error_of(command[0], done.stderr, done.returncode)
+
+
+def error_of(command: str, said: str, code: int) -> Exception:
+    """Return the error, of one line, for what a command of Slurm's printed when it failed."""
+    for pattern, text in AWAY:
+        away = re.search(pattern, said)
+        if away:
+            return SchedulerError(f"{command}: Slurm does not answer: {text.format(away[1])}")
+    first = next((line.strip() for line in said.splitlines() if line.strip()), f"exit {code}")
+    plain = re.sub(r"^(\w+: )?(error: )?", "", first)
+    return InputError(f"{command}: {plain}")
+
+
+SCHEDULER = Scheduler(
+    "slurm", submit, queued, ended, cancel, script, limits, placement, confine, PRINTED
+)

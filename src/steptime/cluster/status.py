@@ -1,330 +1,193 @@
-"""Sweeps by a scheduler: what to submit, where it is, what became of it.
+"""Where the cells of a folder stand, what became of them, and why; collect and cancel.
 
-The cells that a folder lacks are those of the experiment less those with a final record and less
-those that wait or run. Everything is found again from the folder and the scheduler, so the process
-that submitted may end, and another may ask, resume or cancel.
+Everything is found again from the folder and the scheduler, so the process that submitted may end,
+and another may ask, resume or cancel.
 """
 
 from __future__ import annotations
 
-import shutil
-import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from steptime import store
-from steptime.cluster import slurm
-from steptime.cluster import submission as manifest
-from steptime.cluster.outcome import End, end_of, lost_record, progress_of
-from steptime.cluster.resources import fits
-from steptime.cluster.submission import Submission, Visit, array_name
+from steptime.cluster import submission as files
+from steptime.cluster.outcome import TaskOutcome, failure_record, outcome_of
+from steptime.cluster.scheduler import JobExit, Queued, TaskJob, TaskName, scheduler_of
+from steptime.cluster.submission import Submission, Task, Trial
 from steptime.core.causes import again
-from steptime.core.errors import InputError
 from steptime.core.record import DONE, Record
-from steptime.sweep.run import Request, predict
 
 WORDS = ("queued", "running", "done", "failed", "unsent")
 Warn = Callable[[str], None]
-Ends = Mapping[tuple[Path, int], End]  # by the folder of a submission and the task
+Outcomes = Mapping[tuple[Path, int], TaskOutcome]  # by the folder of a submission and the task
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where one visit stands: one of `WORDS`, and what is known of it.
+class CellState:
+    """Where one trial stands: one of `WORDS`, and what is known of it.
 
     `failed` without a record means that its job is over; `unsent` that no scheduler took it.
     """
 
-    visit: Visit
+    trial: Trial
     submission: Submission
-    task: int
+    task: Task
     word: str
     record: Record | None = None
-    queued: slurm.Queued | None = None
+    queued: Queued | None = None
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look at a folder and at Slurm shows: where every visit stands, and all records."""
+class Snapshot:
+    """What one look at a folder and at the scheduler shows: where trials stand, and all records."""
 
-    standings: tuple[Standing, ...]
+    states: tuple[CellState, ...]
     records: tuple[Record, ...]
 
     @property
-    def lost(self) -> list[Standing]:
-        """The visits whose job is over and that have no record."""
-        return [one for one in self.standings if one.word == "failed" and one.record is None]
+    def lost(self) -> list[CellState]:
+        """The trials whose job is over and that have no record."""
+        return [one for one in self.states if one.word == "failed" and one.record is None]
 
 
-def look(out: Path, warn: Warn) -> Look:
-    """Give where every visit stands that was ever submitted from `out`, its last time."""
-    every = manifest.submissions(out)
-    live = slurm.queued(_names(every))  # before the records: a task that ends meanwhile has them
+def snapshot(out: Path, warn: Warn) -> Snapshot:
+    """Return where every trial stands that was ever submitted from `out`, its last time."""
+    every = files.submissions(out)
+    live = _queued(every)  # before the records: a task that ends meanwhile has them
     records = store.load(out, warn, required=False)
-    own = _own_records(records)
-    found: dict[str, Standing] = {}
-    for submission in every:
-        taken = manifest.taken(submission)
-        names = {
-            first + i: (array_name(submission, first), i)
-            for _, _, first, tasks in submission.arrays()
-            for i in range(tasks)
-        }
-        for task, _, visits in submission.tasks():
-            queued = live.get(names[task])
-            began = _in_flight(submission, task) if queued and queued.running else ""
-            for visit in visits:
-                record = own.get((submission.folder.name, visit.id))
-                if record and record.env.get("again"):
-                    record = None  # its job was started again: that start decides
-                word = _word(record, queued, task in taken, visit.id == began)
-                found[visit.id] = Standing(visit, submission, task, word, record, queued)
-    return Look(tuple(found.values()), tuple(records))
-
-
-def _word(record: Record | None, queued: slurm.Queued | None, sent: bool, began: bool) -> str:
-    if record:
-        return "done" if record.status in DONE else "failed"
-    if queued:
-        return "running" if began else "queued"
-    return "failed" if sent else "unsent"
-
-
-def _own_records(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
-    """Give the last record of each visit in each submission."""
-    return {
+    own = {
         (record.env["submission"], record.env["cell"]): record
         for record in records
         if "submission" in record.env
     }
+    states: dict[str, CellState] = {}
+    for submission in every:
+        for task in submission.tasks:
+            queued = live.get((task.array, task.index))
+            began = submission.begun(task.number) if queued and queued.running else []
+            for trial in task.trials:
+                record = own.get((submission.folder.name, trial.id))
+                if record and record.env.get("again"):
+                    record = None  # its job was started again: that start decides
+                if record:
+                    word = "done" if record.status in DONE else "failed"
+                elif queued:
+                    word = "running" if began[-1:] == [trial.id] else "queued"
+                else:
+                    word = "failed" if task.number in submission.sent else "unsent"
+                states[trial.id] = CellState(trial, submission, task, word, record, queued)
+    return Snapshot(tuple(states.values()), tuple(records))
 
 
-def _names(every: Iterable[Submission]) -> list[str]:
-    """Give the names of all arrays."""
-    return [array_name(one, first) for one in every for _, _, first, _ in one.arrays()]
-
-
-def _in_flight(submission: Submission, task: int) -> str:
-    """Give the id of the cell that a running task began last."""
-    return (manifest.begun(progress_of(submission, task)) or [""])[-1]
+def _queued(every: Iterable[Submission]) -> dict[TaskName, Queued]:
+    """Return the tasks of these submissions that wait or run, each scheduler asked once."""
+    names: dict[str, list[str]] = {}
+    for one in every:
+        names.setdefault(one.scheduler, []).extend(array.name for _, array in one.arrays)
+    live = {}
+    for scheduler, own in names.items():
+        live.update(scheduler_of(scheduler).queued(own))
+    return live
 
 
 def collect(out: Path, warn: Warn) -> list[Record]:
-    """Write a record of every visit whose job is over without one, and give these records."""
-    return _collected(out, look(out, warn))
+    """Write a record of every trial whose job is over without one, and return these records."""
+    return collect_lost(out, snapshot(out, warn))
 
 
-def _collected(out: Path, seen: Look) -> list[Record]:
-    if not seen.lost:
-        return []
-    ends = _ends(seen.lost)
+def collect_lost(out: Path, seen: Snapshot) -> list[Record]:
+    """Write a failure record of every lost trial, and return these records."""
+    outcomes = _outcomes(seen.lost)
     written = []
     for one in seen.lost:
-        death = ends[one.submission.folder, one.task].death(one.visit)
-        record = lost_record(one.visit, one.submission.how, death)
-        env = {**record.env, "submission": one.submission.folder.name}
-        written.append(replace(record, env=env))
+        folder = one.submission.folder
+        failure = outcomes[folder, one.task.number].failure(one.trial)
+        record = failure_record(one.trial, one.submission.how, failure)
+        written.append(replace(record, env={**record.env, "submission": folder.name}))
     with store.open_writer(out) as writer:
         writer.append_all(written)
     return written
 
 
-def _ends(lost: Iterable[Standing]) -> Ends:
-    """Give how the tasks of lost visits ended, asking the scheduler once."""
-    tasks = {(one.submission.folder, one.task): one.submission for one in lost}
-    submissions = {submission.folder: submission for submission in tasks.values()}
-    lines = [line for one in submissions.values() for line in manifest.submitted(one)]
-    known: Mapping[tuple[str, int], slurm.Ended] = {}
-    if lines:
-        began = min(datetime.fromisoformat(line["at"]) for line in lines)
-        since = began.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
-        known = slurm.ended([line["job"] for line in lines], since)
-    jobs = {folder: manifest.taken(one) for folder, one in submissions.items()}
+def _outcomes(lost: Iterable[CellState]) -> Outcomes:
+    """Return how the tasks of lost trials ended, each scheduler asked once."""
+    tasks = {(one.submission.folder, one.task.number): one.submission for one in lost}
+    exits: dict[tuple[str, TaskJob], JobExit] = {}
+    for name in {one.scheduler for one in tasks.values()}:
+        own = {key: one for key, one in tasks.items() if one.scheduler == name}
+        jobs = [one.sent[number] for (_, number), one in own.items()]
+        since = min(one.sent_at for one in own.values()).astimezone()
+        told = scheduler_of(name).ended(jobs, since.strftime("%Y-%m-%dT%H:%M:%S"))
+        exits |= {(name, job): one for job, one in told.items()}
     return {
-        (folder, task): end_of(submission, task, known.get(jobs[folder].get(task, ("", 0))))
-        for (folder, task), submission in tasks.items()
+        key: outcome_of(one, key[1], exits.get((one.scheduler, one.sent[key[1]])))
+        for key, one in tasks.items()
     }
-
-
-@dataclass(frozen=True)
-class Missing:
-    """What an experiment wants of a folder: all visits, and those to be submitted now."""
-
-    wanted: int
-    done: int
-    in_flight: int
-    visits: tuple[Visit, ...]
-
-
-def missing(request: Request, seen: Look) -> Missing:
-    """Give what to submit: the wanted less what has a final record and what waits or runs.
-
-    What must fit and is known not to is not wanted.
-    """
-    final = set() if request.force else set(DONE) - set(request.retry)
-    live = {one.visit.id for one in seen.standings if one.word in {"queued", "running"}}
-    known = {one.env["cell"]: one.status for one in seen.records if "cell" in one.env}
-    visits, done, in_flight = [], 0, 0
-    cells = [cell for cell in request.cells if fits(cell)] if request.must_fit else request.cells
-    for round_ in range(request.rounds):
-        for cell in cells:
-            visit = Visit(cell.id(request.how.runs, round_), cell, round_)
-            if visit.id in live:
-                in_flight += 1
-            elif known.get(visit.id) in final:
-                done += 1
-            else:
-                visits.append(visit)
-    return Missing(done + in_flight + len(visits), done, in_flight, tuple(visits))
-
-
-def send(request: Request, warn: Warn) -> dict[str, Any]:
-    """Submit what a folder lacks, and give what happened as JSON values."""
-    out = request.out
-    with store.exclusive(out):
-        seen = look(out, warn)
-        lost = _collected(out, seen)
-        seen = replace(seen, records=(*seen.records, *lost))
-        found = missing(request, seen)
-        with store.open_writer(out) as writer:
-            predict(request.cells, request, writer, seen.records, warn)
-        document = counts(request, found) | {"collected": len(lost)}
-        if not found.visits:
-            return document | {"submitted": 0, "unsent": 0, "tasks": 0, "jobs": [], "folder": None}
-        submission = submit(request, found.visits, warn)
-    tasks = manifest.taken(submission)
-    submitted = sum(len(visits) for task, _, visits in submission.tasks() if task in tasks)
-    return document | {
-        "submitted": submitted,
-        "unsent": len(found.visits) - submitted,
-        "tasks": len(tasks),
-        "jobs": list(dict.fromkeys(job for job, _ in tasks.values())),
-        "folder": str(submission.folder),
-    }
-
-
-def counts(request: Request, found: Missing) -> dict[str, Any]:
-    """Give how many cells are wanted, done and in flight, as JSON values."""
-    return {
-        "name": request.name,
-        "out": str(request.out),
-        "cells": found.wanted,
-        "done_before": found.done,
-        "in_flight": found.in_flight,
-        "remarks": remarks(found),
-    }
-
-
-def remarks(found: Missing) -> list[str]:
-    """Give what a user should mind of cells that are to be submitted."""
-    idle = sum(
-        one.cell.options.gpu != "" and one.cell.options.device == "cpu" for one in found.visits
-    )
-    what = 'cells ask for a GPU and run on device "cpu"'
-    return [f"{idle} {what}"] if idle else []
-
-
-def submit(request: Request, visits: Iterable[Visit], warn: Warn) -> Submission:
-    """Write the submission and send its arrays.
-
-    The arrays of one job wait for one another, so that no more than `tasks_at_once` run. One that
-    is refused (what it asks for is not there, or the site limits how much may wait) is told to
-    `warn`, and stays for the next time. Raises `InputError` where all are refused.
-    """
-    submission = manifest.compose(request.out, request.how, visits, slurm.largest_array())
-    manifest.write(submission, sys.executable)
-    before: dict[int, str] = {}
-    refused: dict[int, str] = {}
-    for number, job, first, tasks in submission.arrays():
-        if number in refused:
-            continue
-        array = slurm.Array(
-            submission.folder / manifest.script_name(number),
-            array_name(submission, first),
-            first,
-            tasks,
-            job.need.allocation.tasks_at_once,
-            before.get(number, ""),
-        )
-        try:
-            before[number] = slurm.submit(array)
-        except InputError as error:
-            refused[number] = f"{job.need.text}: {error}"
-            continue
-        manifest.note_submitted(submission, first, tasks, before[number])
-    if not before:
-        shutil.rmtree(submission.folder)
-        raise InputError("; ".join(refused.values()))
-    for text in refused.values():
-        warn(f"refused: {text}")
-    return submission
 
 
 def cancel(out: Path) -> list[str]:
-    """Cancel every array of this folder that waits or runs, and give the job ids."""
-    live = slurm.queued(_names(manifest.submissions(out)))
-    jobs = list(dict.fromkeys(one.array for one in live.values()))
-    if jobs:
-        slurm.cancel(jobs)
-    return jobs
+    """Cancel every array of this folder that waits or runs, and return the job ids."""
+    by_scheduler: dict[str, list[Submission]] = {}
+    for one in files.submissions(out):
+        by_scheduler.setdefault(one.scheduler, []).append(one)
+    cancelled = []
+    for name, own in by_scheduler.items():
+        jobs = list(dict.fromkeys(one.array for one in _queued(own).values()))
+        if jobs:
+            scheduler_of(name).cancel(jobs)
+            cancelled += jobs
+    return cancelled
 
 
 def status(out: Path, warn: Warn) -> dict[str, Any]:
-    """Give how many cells of this folder stand where, and why those that failed did, as JSON."""
-    seen = look(out, warn)
-    found, ends = seen.standings, _ends(seen.lost)
-    counts = {word: sum(one.word == word for one in found) for word in WORDS}
-    statuses: dict[str, int] = {}
-    causes: dict[str, int] = {}
-    troubles = []
-    for one in found:
-        if one.word not in {"done", "failed"}:
-            continue
-        row = _trouble(one, ends)
-        statuses[row["status"]] = statuses.get(row["status"], 0) + 1
-        if row["status"] != "ok":
-            causes[row["cause"]] = causes.get(row["cause"], 0) + 1
-            troubles.append(row)
+    """Return how many cells of this folder stand where, and why those that failed did, as JSON.
+
+    Counted are the cells of the experiment as it was submitted last; `older` is how many more there
+    are of what it was before.
+    """
+    seen = snapshot(out, warn)
+    wanted = files.wanted(out)
+    states = [one for one in seen.states if wanted is None or one.trial.id in wanted]
+    outcomes = _outcomes(one for one in seen.lost if wanted is None or one.trial.id in wanted)
+    over = [_row(one, outcomes) for one in states if one.word in {"done", "failed"}]
+    troubles = [row for row in over if row["status"] != "ok"]
+    words = Counter(one.word for one in states)
     return {
         "out": str(out),
-        "cells": len(found),
-        **counts,
-        "status": statuses,
-        "causes": causes,
-        "jobs": list(_jobs(found)),
+        "cells": len(states),
+        **{word: words[word] for word in WORDS},
+        "older": len(seen.states) - len(states),
+        "status": dict(Counter(row["status"] for row in over)),
+        "causes": dict(Counter(row["cause"] for row in troubles)),
+        "jobs": list(_jobs(seen.states)),
         "unsuccessful": troubles,
     }
 
 
-def _trouble(one: Standing, ends: Ends) -> dict[str, Any]:
-    if one.record:
-        status_, cause, note = one.record.status, one.record.cause, one.record.note
-    else:
-        death = ends[one.submission.folder, one.task].death(one.visit)
-        status_, cause, note = death.status, death.cause, death.note
-    options = one.visit.cell.options
+def _row(one: CellState, outcomes: Outcomes) -> dict[str, Any]:
+    trouble = one.record or outcomes[one.submission.folder, one.task.number].failure(one.trial)
+    workload, options = one.trial.cell.workload, one.trial.cell.options
     return {
-        "model": one.visit.cell.workload.label,
-        "batch": one.visit.cell.workload.batch_per_replica,
+        "model": workload.label,
+        "batch": workload.batch_per_replica,
         "gpu": options.gpu,
         "staging": options.staging,
-        "status": status_,
-        "cause": cause,
-        "note": note,
-        "again": again(status_, cause),
+        "status": trouble.status,
+        "cause": trouble.cause,
+        "note": trouble.note,
+        "again": again(trouble.status, trouble.cause),
     }
 
 
-def _jobs(found: Iterable[Standing]) -> Iterator[dict[str, Any]]:
-    """Give the tasks that wait or run: job, state, why or where, and how many cells."""
-    tasks: dict[tuple[str, str, str], list[Standing]] = {}
-    for one in found:
+def _jobs(states: Iterable[CellState]) -> Iterator[dict[str, Any]]:
+    """Return the tasks that wait or run: job, state, why or where, and how many cells."""
+    left: Counter[tuple[str, str, str]] = Counter()
+    for one in states:
         if one.queued:
             key = one.queued.job, one.queued.state, one.queued.text
-            tasks.setdefault(key, []).append(one)
-    for (job, state, text), cells in tasks.items():
-        left = sum(one.word in {"queued", "running"} for one in cells)
-        yield {"job": job, "state": state, "text": text, "cells_left": left}
+            left[key] += one.word in {"queued", "running"}
+    for (job, state, text), cells in left.items():
+        yield {"job": job, "state": state, "text": text, "cells_left": cells}

@@ -3,11 +3,13 @@
 A submission is a folder `slurm/NNN-HASH` beside the records, named by the hash of what it holds:
 
 * `cells.jsonl`: a line a cell, in the order in which tasks take them,
-* `plan.json`: how cells are measured, the jobs, and the cells of each task,
+* `plan.json`: how cells are measured, the scheduler, the jobs, and the cells of each task,
 * `job-K.sh`: the batch script of job K,
 * `submitted.jsonl`: a line for each array that the scheduler took,
 * `progress/TASK.RESTART.jsonl`: what a task began and ended, written by the task,
 * `logs/`: what the jobs printed.
+
+Beside them, `slurm/wanted` has the ids of all cells that were asked for last.
 """
 
 from __future__ import annotations
@@ -16,29 +18,31 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from steptime.cluster.resources import need_of
-from steptime.cluster.script import Need, script
-from steptime.core.errors import InputError
+from steptime.cluster.scheduler import Array, Need, Scheduler, TaskJob, scheduler_of
+from steptime.core.errors import InputError, shorten
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
 from steptime.sweep.cells import Cell
-from steptime.sweep.resource_request import Allocation
+from steptime.sweep.resource_request import ResourceRequest
 from steptime.sweep.run import How
 
-FOLDER = "slurm"
-SUBMITTED = "submitted.jsonl"
+FOLDER = "slurm"  # whatever the scheduler: older folders are found
+PLAN, CELLS, SUBMITTED, WANTED = "plan.json", "cells.jsonl", "submitted.jsonl", "wanted"
+VERSION = 2  # of plan.json; the first, of steptime 0.4, has no number
 _NAME = re.compile(r"\d{3,}-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
-class Visit:
+class Trial:
     """One visit of a cell: `id` is the content hash of cell and round."""
 
     id: str
@@ -48,11 +52,27 @@ class Visit:
 
 @dataclass(frozen=True)
 class Job:
-    """Tasks with one need: the first of them, and where the cells of each begin and end."""
+    """Tasks with one need, the first of them by its number, and the trials of each."""
 
     need: Need
     first_task: int
-    slices: tuple[tuple[int, int], ...]
+    tasks: tuple[tuple[Trial, ...], ...]
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The trials of all its tasks."""
+        return [trial for task in self.tasks for trial in task]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of an array: its number in the submission, its place in the array, its trials."""
+
+    number: int
+    array: str
+    index: int
+    need: Need
+    trials: tuple[Trial, ...]
 
 
 @dataclass(frozen=True)
@@ -66,8 +86,8 @@ class Submission:
     token: str
     how: How
     jobs: tuple[Job, ...]
-    visits: tuple[Visit, ...]
     largest: int
+    scheduler: str = "slurm"
 
     @property
     def out(self) -> Path:
@@ -79,78 +99,157 @@ class Submission:
         """The name that its arrays begin with."""
         return f"steptime-{self.token}"
 
-    def tasks(self) -> Iterator[tuple[int, Job, tuple[Visit, ...]]]:
-        """Give every task: its number, its job, its visits."""
-        for job in self.jobs:
-            for i, (start, stop) in enumerate(job.slices):
-                yield job.first_task + i, job, self.visits[start:stop]
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, in the order of tasks."""
+        return [trial for job in self.jobs for trial in job.trials]
 
-    def arrays(self) -> Iterator[tuple[int, Job, int, int]]:
-        """Give the arrays to submit: number of the job, job, first task, how many."""
-        for number, job in enumerate(self.jobs):
-            for start in range(0, len(job.slices), self.largest):
-                tasks = min(self.largest, len(job.slices) - start)
-                yield number, job, job.first_task + start, tasks
+    @cached_property
+    def arrays(self) -> tuple[tuple[int, Array], ...]:
+        """The arrays to submit, each with the number of its job; its name is how it is found."""
+        return tuple(
+            (
+                number,
+                Array(
+                    self.folder / f"job-{number}.sh",
+                    f"{self.name}-{first}",
+                    first,
+                    min(self.largest, job.first_task + len(job.tasks) - first),
+                    job.need.request.tasks_at_once,
+                ),
+            )
+            for number, job in enumerate(self.jobs)
+            for first in range(job.first_task, job.first_task + len(job.tasks), self.largest)
+        )
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """Every task, by its number."""
+        return tuple(
+            Task(task, array.name, task - array.first, job.need, job.tasks[task - job.first_task])
+            for number, array in self.arrays
+            for job in (self.jobs[number],)
+            for task in range(array.first, array.first + array.tasks)
+        )
+
+    @cached_property
+    def sent(self) -> Mapping[int, TaskJob]:
+        """Tasks of arrays that the scheduler is known to have taken: the job, the place in it."""
+        return {
+            line["first"] + i: (line["job"], i)
+            for line in read_lines(self.folder / SUBMITTED)
+            for i in range(line["tasks"])
+        }
+
+    @cached_property
+    def sent_at(self) -> datetime:
+        """When the first array was sent."""
+        times = (line["at"] for line in read_lines(self.folder / SUBMITTED))
+        return datetime.fromisoformat(min(times))
+
+    def script(self, job: Job, scheduler: Scheduler, python: str) -> str:
+        """Return the batch script of one of the jobs."""
+        interpreter = job.need.request.python or python
+        return scheduler.script(job.need, self.name, str(self.folder), interpreter)
+
+    def progress(self, task: int, restart: int) -> list[dict[str, Any]]:
+        """Return what one start of a task wrote of itself."""
+        return read_lines(self.progress_file(task, restart))
+
+    def progress_file(self, task: int, restart: int) -> Path:
+        """Return the file that one start of a task writes."""
+        return self.folder / "progress" / f"{task}.{restart}.jsonl"
+
+    @cached_property
+    def restarts(self) -> Mapping[int, list[int]]:
+        """Which starts of each task wrote of themselves, in their order."""
+        names = [path.name.split(".") for path in (self.folder / "progress").glob("*.*.jsonl")]
+        starts: dict[int, list[int]] = {}
+        for task, restart in sorted((int(task), int(restart)) for task, restart, _ in names):
+            starts.setdefault(task, []).append(restart)
+        return starts
+
+    def begun(self, task: int) -> list[str]:
+        """Return the ids of the cells that a task began, over all its starts."""
+        starts = self.restarts.get(task, ())
+        return begun(line for restart in starts for line in self.progress(task, restart))
 
 
-def array_name(submission: Submission, first_task: int) -> str:
-    """Give the name of the array whose first task has this number: how it is found again."""
-    return f"{submission.name}-{first_task}"
+def begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the ids of the cells that a task began, as its progress tells them."""
+    return [line["cell"] for line in lines if "cell" in line]
 
 
-def packed(visits: Iterable[Visit]) -> tuple[list[Visit], list[Job]]:
-    """Give the visits in the order of tasks, and the jobs: those with one need in one array.
+def packed(trials: Iterable[Trial]) -> tuple[Job, ...]:
+    """Return the jobs for trials, those with one need together, as many in a task as it says.
 
     Within a need cells of one worker stand together, so that it is started once a task.
     """
-    by_need: dict[Need, list[Visit]] = {}
-    for visit in visits:
-        by_need.setdefault(need_of(visit.cell), []).append(visit)
-    ordered: list[Visit] = []
+    by_need: dict[Need, list[Trial]] = {}
+    for trial in trials:
+        by_need.setdefault(need_of(trial.cell), []).append(trial)
     jobs: list[Job] = []
-    first_task = 0
+    first = 0
     for need, group in by_need.items():
-        places = {place: i for i, place in enumerate(dict.fromkeys(v.cell.place for v in group))}
-        group.sort(key=lambda visit: (visit.round, places[visit.cell.place]))
-        begin = len(ordered)
-        ordered += group
-        each = need.allocation.cells_per_task
-        slices = tuple(
-            (start, min(start + each, len(ordered))) for start in range(begin, len(ordered), each)
-        )
-        jobs.append(Job(need, first_task, slices))
-        first_task += len(slices)
-    return ordered, jobs
+        order = {
+            process: i for i, process in enumerate(dict.fromkeys(t.cell.process for t in group))
+        }
+        group.sort(key=lambda trial: (trial.round, order[trial.cell.process]))
+        each = need.request.cells_per_task
+        tasks = tuple(tuple(group[i : i + each]) for i in range(0, len(group), each))
+        jobs.append(Job(need, first, tasks))
+        first += len(tasks)
+    return tuple(jobs)
 
 
-def compose(out: Path, how: How, visits: Iterable[Visit], largest: int) -> Submission:
-    """Give the next submission beside the records in `out`; nothing is written yet."""
-    ordered, jobs = packed(visits)
-    plain = Submission(Path(), "", how, tuple(jobs), tuple(ordered), largest)
-    content = _plan(plain) + "".join(visit.id for visit in ordered)  # an id is a hash of its cell
+def compose(
+    out: Path, how: How, trials: Iterable[Trial], largest: int, scheduler: str = "slurm"
+) -> Submission:
+    """Return the next submission beside the records in `out`; nothing is written yet."""
+    plain = Submission(Path(), "", how, packed(trials), largest, scheduler)
+    content = _plan(plain) + "".join(trial.id for trial in plain.trials)  # an id hashes its cell
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     number = 1 + max((int(path.name.partition("-")[0]) for path in folders(out)), default=0)
     folder = (out / FOLDER / f"{number:03}-{digest}").absolute()
     return replace(plain, folder=folder, token=secrets.token_hex(6))
 
 
-def write(submission: Submission, python: str) -> None:
+def write(submission: Submission, scheduler: Scheduler, python: str) -> None:
     """Write the folder of a submission."""
     folder = submission.folder
     for part in ("logs", "progress"):
         (folder / part).mkdir(parents=True)
-    cells = "".join(json.dumps(_visit_to_json(visit)) + "\n" for visit in submission.visits)
-    (folder / "cells.jsonl").write_text(cells, encoding="utf-8")
-    for i, job in enumerate(submission.jobs):
-        (folder / script_name(i)).write_text(job_script(submission, job, python), encoding="utf-8")
-    plan = _plan(submission)
-    (folder / "plan.json").write_text(plan, encoding="utf-8")  # last: now the folder is whole
+    lines = "".join(
+        json.dumps({
+            "id": trial.id,
+            "workload": workload_to_json(trial.cell.workload),
+            "backend": trial.cell.backend,
+            "options": asdict(trial.cell.options),
+            "round": trial.round,
+        }) + "\n"
+        for trial in submission.trials
+    )  # fmt: skip
+    (folder / CELLS).write_text(lines, encoding="utf-8")
+    for number, job in enumerate(submission.jobs):
+        text = submission.script(job, scheduler, python)
+        (folder / f"job-{number}.sh").write_text(text, encoding="utf-8")
+    (folder / PLAN).write_text(_plan(submission), encoding="utf-8")  # last: now it is whole
 
 
 def _plan(submission: Submission) -> str:
-    """Give the text of all but the cells."""
-    jobs = [_job_to_json(job) for job in submission.jobs]
+    """Return the text of all but the cells."""
+    jobs, start = [], 0
+    for job in submission.jobs:
+        slices = []
+        for task in job.tasks:
+            slices.append((start, start + len(task)))
+            start += len(task)
+        need = {"replicas": job.need.replicas, "cores": job.need.cores}
+        table = {"allocation": job.need.request.model_dump(), **need, "first_task": job.first_task}
+        jobs.append({**table, "slices": slices})
     plan = {
+        "version": VERSION,
+        "scheduler": submission.scheduler,
         "token": submission.token,
         "how": asdict(submission.how),
         "largest": submission.largest,
@@ -159,85 +258,90 @@ def _plan(submission: Submission) -> str:
     return json.dumps(plan, indent=1)
 
 
-def job_script(submission: Submission, job: Job, python: str) -> str:
-    """Give the batch script of one of the jobs."""
-    interpreter = job.need.allocation.python or python
-    return script(job.need, submission.name, str(submission.folder), interpreter)
-
-
-def script_name(job: int) -> str:
-    """Give the name of the batch script of job number `job`."""
-    return f"job-{job}.sh"
-
-
-def note_submitted(submission: Submission, first: int, tasks: int, job: str) -> None:
-    """Write down that the scheduler took an array, under this job id."""
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    line = {"first": first, "tasks": tasks, "job": job, "at": at}
-    append_line(submission.folder / SUBMITTED, line)
-
-
-def submitted(submission: Submission) -> list[dict[str, Any]]:
-    """Give the arrays that the scheduler is known to have taken: job, first task, how many."""
-    return read_lines(submission.folder / SUBMITTED)
-
-
-def taken(submission: Submission) -> dict[int, tuple[str, int]]:
-    """Give the tasks of these arrays: the id of the job, and the place in it."""
-    return {
-        line["first"] + i: (line["job"], i)
-        for line in submitted(submission)
-        for i in range(line["tasks"])
-    }
-
-
-def begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Give the ids of the cells that a task began, as its progress tells them."""
-    return [line["cell"] for line in lines if "cell" in line]
-
-
-def folders(out: Path) -> list[Path]:
-    """Give the folders of submissions, the first one first."""
-    found = [path for path in (out / FOLDER).glob("*") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.partition("-")[0]))
-
-
-def submissions(out: Path) -> list[Submission]:
-    """Give what was submitted beside the records in `out`; one without a plan was never sent."""
-    return [read(path) for path in folders(out) if (path / "plan.json").exists()]
-
-
 def read(folder: Path) -> Submission:
-    """Give the submission of a folder; raises `InputError` for one that is damaged."""
+    """Return the submission of a folder; raises `InputError` for one that is damaged or newer."""
     try:
-        plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        lines = (folder / "cells.jsonl").read_text(encoding="utf-8").splitlines()
-        jobs = tuple(_job_from_json(table) for table in plan["jobs"])
-        allocations = [
-            job.need.allocation
-            for job in jobs
-            for start, stop in job.slices
-            for _ in range(start, stop)
-        ]
-        visits = tuple(
-            _visit_from_json(json.loads(line), allocation)
-            for line, allocation in zip(lines, allocations, strict=True)
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        version = plan.get("version", 1)
+        if version not in range(1, VERSION + 1):
+            knows = f"this steptime knows up to {VERSION}; upgrade steptime"
+            raise InputError(f"{folder / PLAN}: has version {shorten(version)}, {knows}")
+        lines = (folder / CELLS).read_text(encoding="utf-8").splitlines()
+        jobs = _jobs(plan["jobs"], lines)
+        scheduler = plan.get("scheduler", "slurm")
+        scheduler_of(scheduler)
+        return Submission(
+            folder, plan["token"], How(**plan["how"]), jobs, plan["largest"], scheduler
         )
-        return Submission(folder, plan["token"], How(**plan["how"]), jobs, visits, plan["largest"])
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder}: is no submission: {error}") from None
 
 
-def append_line(path: Path, table: dict[str, Any]) -> None:
+def _jobs(tables: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Job, ...]:
+    jobs = []
+    for table in tables:
+        request = ResourceRequest(**table["allocation"])
+        tasks = tuple(
+            tuple(_trial(json.loads(line), request) for line in lines[start:stop])
+            for start, stop in table["slices"]
+        )
+        need = Need(request, table["replicas"], table["cores"])
+        jobs.append(Job(need, table["first_task"], tasks))
+    if max((stop for table in tables for _, stop in table["slices"]), default=0) != len(lines):
+        raise ValueError(f"{CELLS} has {len(lines)} lines")
+    return tuple(jobs)
+
+
+def _trial(table: Mapping[str, Any], request: ResourceRequest) -> Trial:
+    workload, options = workload_from_json(table["workload"]), Options(**table["options"])
+    return Trial(table["id"], Cell(workload, table["backend"], options, request), table["round"])
+
+
+def note_sent(submission: Submission, array: Array, job: str) -> None:
+    """Write down that the scheduler took an array, under this job id."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    line = {"first": array.first, "tasks": array.tasks, "job": job, "at": at}
+    append_line(submission.folder / SUBMITTED, line)
+
+
+def note_wanted(out: Path, ids: Iterable[str]) -> None:
+    """Write down which cells an experiment, as it is now, asks of a folder."""
+    path = out / FOLDER / WANTED
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soon = path.with_name(f"{WANTED}-soon")
+    soon.write_text("".join(f"{one}\n" for one in ids), encoding="ascii")
+    soon.replace(path)
+
+
+def wanted(out: Path) -> Collection[str] | None:
+    """Return the ids of the cells that were asked for last; None where nobody wrote them down."""
+    try:
+        return set((out / FOLDER / WANTED).read_text(encoding="ascii").split())
+    except FileNotFoundError:
+        return None
+
+
+def folders(out: Path) -> list[Path]:
+    """Return the folders of submissions, the first one first."""
+    paths = [path for path in (out / FOLDER).glob("*") if _NAME.fullmatch(path.name)]
+    return sorted(paths, key=lambda path: int(path.name.partition("-")[0]))
+
+
+def submissions(out: Path) -> list[Submission]:
+    """Return what was submitted beside the records in `out`; without a plan it was never sent."""
+    return [read(path) for path in folders(out) if (path / PLAN).exists()]
+
+
+def append_line(path: Path, table: Mapping[str, Any]) -> None:
     """Add one line to a file that only this process writes."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(table) + "\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Give the lines of such a file; an absent file has none.
+    """Return the lines of such a file; an absent file has none.
 
     A line that cannot be read is passed over: what it told, a job's name or a record tells again.
     """
@@ -245,47 +349,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    found = []
+    tables = []
     for line in lines:
         with suppress(ValueError):
-            table = json.loads(line)
-            if isinstance(table, dict):
-                found.append(table)
-    return found
-
-
-def _visit_to_json(visit: Visit) -> dict[str, Any]:
-    cell = visit.cell
-    return {
-        "id": visit.id,
-        "workload": workload_to_json(cell.workload),
-        "backend": cell.backend,
-        "options": asdict(cell.options),
-        "round": visit.round,
-    }
-
-
-def _visit_from_json(table: dict[str, Any], allocation: Allocation) -> Visit:
-    cell = Cell(
-        workload_from_json(table["workload"]),
-        table["backend"],
-        Options(**table["options"]),
-        allocation,
-    )
-    return Visit(table["id"], cell, table["round"])
-
-
-def _job_to_json(job: Job) -> dict[str, Any]:
-    return {
-        "allocation": job.need.allocation.model_dump(),
-        "replicas": job.need.replicas,
-        "cores": job.need.cores,
-        "first_task": job.first_task,
-        "slices": job.slices,
-    }
-
-
-def _job_from_json(table: dict[str, Any]) -> Job:
-    need = Need(Allocation(**table["allocation"]), table["replicas"], table["cores"])
-    slices: Sequence[Sequence[int]] = table["slices"]
-    return Job(need, table["first_task"], tuple((start, stop) for start, stop in slices))
+            tables.append(json.loads(line))
+    return [table for table in tables if isinstance(table, dict)]

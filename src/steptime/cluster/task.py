@@ -2,20 +2,19 @@
 
     python -m steptime.cluster.task SUBMISSION TASK
 
-A scheduler that starts the job again (SLURM_RESTART_COUNT) finds the task where it stopped: cells
-with a final record are passed over, and the one that was in flight when the node went down leaves
-a record that says so. A cell that took its job down `requeues` times is given up.
+A scheduler that starts the job again finds the task where it stopped: cells with a final record are
+passed over, and the one that was in flight when the node went down leaves a record that says so. A
+cell that took its job down `requeues` times is given up.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,44 +22,62 @@ from types import FrameType
 from typing import Any
 
 from steptime import store
-from steptime.cluster import slurm
-from steptime.cluster import submission as manifest
-from steptime.cluster.outcome import cause_of_output, lost_record, outputs
-from steptime.cluster.submission import Submission, Visit
+from steptime.cluster import submission as files
+from steptime.cluster.outcome import cause_of_output, failure_record, outputs
+from steptime.cluster.scheduler import Placement, scheduler_of
+from steptime.cluster.submission import Submission, Task, Trial
 from steptime.core.errors import InputError
 from steptime.core.record import Record
-from steptime.launch.local import Death, StartError
+from steptime.launch.local import Failure, StartError
 from steptime.sweep.run import attempt
 from steptime.sweep.workers import Workers
 
 SETTLE_S = 0.5
-"""Slurm ends all processes of a job: a worker may be gone before this one gets its own signal."""
-
-
+"""All processes of a job are ended: a worker may be gone before this one gets its own signal."""
 FOLLOW_S = 120.0  # in which other ranks must see that rank 0 has begun
+NODE_FAIL, MISSING_FILE, BAD_CONFIG = "node-fail", "missing-file", "bad-config"
 
 
 class StopError(Exception):
     """The scheduler asked the job to end, and will say why."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """One start of a task: what it is to do, where, and with what."""
+
+    submission: Submission
+    task: Task
+    placement: Placement
+    workers: Workers
+
+    @property
+    def progress(self) -> Path:
+        """The file that tells what it began."""
+        return self.submission.progress_file(self.task.number, self.placement.restarts)
+
+    def told(self, record: Record, trial: Trial, facts: Mapping[str, str]) -> Record:
+        """Return the record with what it is found by later: its cell, submission and job."""
+        own = {"cell": trial.id, "submission": self.submission.folder.name}
+        env = {**record.env, **own, self.submission.scheduler: dict(facts)}
+        return replace(record, env=env)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Run the task that the command line names; of several ranks (srun), one of them."""
-    submission, number = manifest.read(Path(arguments[0])), int(arguments[1])
-    restart = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    """Run the task that the command line names; of several ranks, one of them."""
+    submission, number = files.read(Path(arguments[0])), int(arguments[1])
+    scheduler = scheduler_of(submission.scheduler)
     signal.signal(signal.SIGTERM, _stop)
-    slurm.confine()
+    scheduler.confine()
     workers = Workers()
+    start = Start(submission, submission.tasks[number], scheduler.placement(), workers)
     try:
-        if workers.leads:
-            _lead(submission, number, restart, workers)
-        else:
-            _follow(submission, number, restart, workers)
+        (_lead if workers.leads else _follow)(start)
     except StopError:
         return 0  # the scheduler knows why, and says it
     except (OSError, store.StoreError) as error:
-        found = error if isinstance(error, OSError) else error.__cause__
-        if isinstance(found, OSError) and found.errno == errno.ENOSPC:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
             return errno.ENOSPC  # the log may be on the same disk: only the exit code is left
         raise
     finally:
@@ -68,132 +85,95 @@ def main(arguments: Sequence[str]) -> int:
     return 0  # what became of the cells is in their records
 
 
-def _lead(submission: Submission, number: int, restart: int, workers: Workers) -> None:
+def _lead(start: Start) -> None:
     """Measure the cells that are left of a task, and write what becomes of them."""
-    job, visits = next((job, own) for task, job, own in submission.tasks() if task == number)
-    progress = _progress(submission, number, restart)
 
     def say(**table: Any) -> None:
-        manifest.append_line(progress, {**table, "at": datetime.now(UTC).isoformat()})
+        at = datetime.now(UTC).isoformat()
+        files.append_line(start.progress, {**table, "at": at})
 
-    with store.open_writer(submission.out) as writer:
-        if restart:
-            requeues = job.need.allocation.requeues
-            visits = _left(submission, number, restart, visits, requeues, writer)
-        say(began=_place(), visits=[visit.id for visit in visits])
-        for visit in visits:
-            record = _record(workers, submission, visit, partial(say, cell=visit.id))
+    with store.open_writer(start.submission.out) as writer:
+        trials = left(start, writer) if start.placement.restarts else start.task.trials
+        facts = start.placement.facts
+        say(began=dict(facts), visits=[trial.id for trial in trials])
+        for trial in trials:
+            record = _record(start, trial, partial(say, cell=trial.id))
             if record.status == "failed":
                 time.sleep(SETTLE_S)
-            writer.append(_of_task(record, submission, visit, _place()))
+            writer.append(start.told(record, trial, facts))
     say(ended="all done")
 
 
-def _follow(submission: Submission, number: int, restart: int, workers: Workers) -> None:
+def _follow(start: Start) -> None:
     """Take part in the cells that rank 0 measures; it says which, and keeps the records."""
     end = time.monotonic() + FOLLOW_S
-    while not (lines := manifest.read_lines(_progress(submission, number, restart))):
+    while not (lines := files.read_lines(start.progress)):
         if time.monotonic() > end:
+            number = start.task.number
             raise InputError(f"rank 0 of task {number} did not begin within {FOLLOW_S:g} s")
         time.sleep(0.1)
-    by_id = {visit.id: visit for visit in submission.visits}
+    by_id = {trial.id: trial for trial in start.task.trials}
     for name in lines[0]["visits"]:
-        record = _record(workers, submission, by_id[name], lambda: None)
+        record = _record(start, by_id[name], lambda: None)
         if record.status != "ok":
-            sys.stderr.write(f"{workers.name}: {record.cause}: {record.note}\n")
+            sys.stderr.write(f"{start.workers.name}: {record.cause}: {record.note}\n")
 
 
-def _record(
-    workers: Workers, submission: Submission, visit: Visit, begin: Callable[[], None]
-) -> Record:
-    """Give the record of a visit, whatever happened; `begin` is called when its worker is there."""
+def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
+    """Return the record of a trial, whatever happened; `begin` is called once it has a worker."""
+    workers, how = start.workers, start.submission.how
     try:
-        workers.place(visit.cell)
-        begin()
-        record = attempt(workers, visit.cell, submission.how, visit.round)
+        record = attempt(workers, trial.cell, how, trial.round, begin)
     except StartError as error:
-        record = lost_record(visit, submission.how, error.death)
+        record = failure_record(trial, how, error.failure)
     except InputError as error:
-        file = visit.cell.workload.file
-        cause = "missing-file" if file and not Path(file).exists() else "bad-config"
-        death = Death("failed", cause, str(error))
-        record = lost_record(visit, submission.how, death)
+        file = trial.cell.workload.file
+        cause = MISSING_FILE if file and not Path(file).exists() else BAD_CONFIG
+        record = failure_record(trial, how, Failure("failed", cause, str(error)))
     if workers.joined:
         workers.close()  # ranks that saw a cell end differently meet again in new processes
     return record
 
 
-def _progress(submission: Submission, number: int, restart: int) -> Path:
-    return submission.folder / "progress" / f"{number}.{restart}.jsonl"
-
-
-def _left(
-    submission: Submission,
-    number: int,
-    restart: int,
-    visits: tuple[Visit, ...],
-    requeues: int,
-    writer: store.Writer,
-) -> tuple[Visit, ...]:
-    """Give the visits that have no record yet, after a record of what was in flight."""
-    folder = submission.folder
+def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
+    """Return the trials that have no record yet, after a record of what was in flight."""
+    submission, requeues = start.submission, start.task.need.request.requeues
     known = {
         record.env["cell"]
         for record in store.load(submission.out, lambda _: None, required=False)
-        if record.env.get("submission") == folder.name and not record.env.get("again")
+        if record.env.get("submission") == submission.folder.name and not record.env.get("again")
     }
     deaths: list[str] = []
     in_flight: list[str] = []
     before: list[dict[str, Any]] = []
-    for earlier in range(restart):
-        before = manifest.read_lines(_progress(submission, number, earlier))
-        in_flight = manifest.begun(before)[-1:]
+    for earlier in range(start.placement.restarts):
+        before = submission.progress(start.task.number, earlier)
+        in_flight = files.begun(before)[-1:]
         deaths += in_flight
-    left = []
-    for visit in visits:
-        if visit.id in known:
+    rest = []
+    for trial in start.task.trials:
+        if trial.id in known:
             continue
-        times = deaths.count(visit.id)
-        if in_flight == [visit.id]:
-            death = Death("failed", *_why(submission, number, times, requeues))
-            record = lost_record(visit, submission.how, death)
+        times = deaths.count(trial.id)
+        if in_flight == [trial.id]:
+            failure = Failure("failed", *_why(start, times, requeues))
+            record = failure_record(trial, submission.how, failure)
             record = replace(record, env={**record.env, "again": times <= requeues})
-            place: dict[str, str] = next((one["began"] for one in before if "began" in one), {})
-            writer.append(_of_task(record, submission, visit, place))
+            facts: dict[str, str] = next((one["began"] for one in before if "began" in one), {})
+            writer.append(start.told(record, trial, facts))
         if times <= requeues:
-            left.append(visit)
-    return tuple(left)
+            rest.append(trial)
+    return tuple(rest)
 
 
-def _why(submission: Submission, number: int, times: int, requeues: int) -> tuple[str, str]:
-    """Give cause and note of the start before this one; a node that is dead prints nothing."""
-    earlier = outputs(submission, number)[-2:-1]
-    cause = (cause_of_output(earlier[0]) if earlier else "") or "node-fail"
+def _why(start: Start, times: int, requeues: int) -> tuple[str, str]:
+    """Return cause and note of the start before this one; a node that is dead prints nothing."""
+    earlier = outputs(start.submission, start.task.number)[-2:-1]
+    cause = (
+        cause_of_output(earlier[0], start.submission.scheduler) if earlier else ""
+    ) or NODE_FAIL
     gave_up = f"; given up after {times} times" if times > requeues else ""
     return cause, f"its job ended while it was measured{gave_up}"
-
-
-def _of_task(
-    record: Record, submission: Submission, visit: Visit, place: Mapping[str, str]
-) -> Record:
-    """Give the record with what a later look finds it by: its cell, submission and job."""
-    own = {"cell": visit.id, "submission": submission.folder.name, "slurm": dict(place)}
-    return replace(record, env={**record.env, **own})
-
-
-def _place() -> dict[str, str]:
-    """Give where the scheduler put this task, as its variables say."""
-    names = {
-        "job": "SLURM_JOB_ID",
-        "array": "SLURM_ARRAY_JOB_ID",
-        "index": "SLURM_ARRAY_TASK_ID",
-        "node": "SLURMD_NODENAME",
-        "partition": "SLURM_JOB_PARTITION",
-        "restart": "SLURM_RESTART_COUNT",
-        "gpus": "SLURM_JOB_GPUS",
-        "visible": "CUDA_VISIBLE_DEVICES",
-    }
-    return {key: os.environ[name] for key, name in names.items() if name in os.environ}
 
 
 def _stop(number: int, _: FrameType | None) -> None:

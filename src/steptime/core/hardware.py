@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, shorten, unknown
 
@@ -69,15 +70,63 @@ class Link:
     measured: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Level(NamedTuple):
+    """`size` parts that a link joins: devices in a node, nodes in a cluster.
+
+    Each part has `links` such links to the others.
+    """
+
+    size: int
+    link: Link
+    links: int = 1
+
+
 @dataclass(frozen=True)
 class Cluster:
-    """`nodes` nodes of `per_node` devices; a device alone is a cluster of one."""
+    """Devices of one kind, joined level by level from the inside out.
+
+    `levels=((8, nvlink), (16, infiniband))` are 16 nodes of 8 devices; rank 8 is the first device
+    of the second node. A device alone is a cluster without levels. Raises `InputError` for a level
+    of less than one part or link.
+    """
 
     device: Device
-    per_node: int = 1
-    nodes: int = 1
-    inside: Link | None = None
-    between: Link | None = None
+    levels: tuple[Level | tuple[int, Link] | tuple[int, Link, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for size, _, links in self.ladder:
+            if min(size, links) < 1:
+                raise InputError(f"a level has at least 1 part and link, not {min(size, links)}")
+
+    @property
+    def ladder(self) -> tuple[Level, ...]:
+        """The levels with the number of links that each states or leaves at 1."""
+        return tuple(Level(*level) for level in self.levels)
+
+    @property
+    def devices(self) -> int:
+        """The number of devices, which are ranks 0, 1, ..."""
+        return math.prod(level.size for level in self.ladder)
+
+    def level_of(self, ranks: Iterable[int]) -> int | None:
+        """Return the place of the level whose link a group of ranks crosses, the outermost one.
+
+        None for a single rank. Raises `InputError` for ranks that the cluster does not have.
+        """
+        group = set(ranks)
+        if min(group) < 0 or max(group) >= self.devices:
+            raise InputError(f"the cluster has ranks 0 to {self.devices - 1}, not {max(group)}")
+        outermost, size = None, 1
+        for place, level in enumerate(self.ladder):
+            if len({rank // size for rank in group}) > 1:
+                outermost = place
+            size *= level.size
+        return outermost
+
+    def link_of(self, ranks: Iterable[int]) -> Link | None:
+        """Return the link that a group of ranks crosses, None for a single rank."""
+        place = self.level_of(ranks)
+        return None if place is None else self.ladder[place].link
 
 
 _NUMBERS = {  # key of the file: (field, factor to SI)

@@ -134,8 +134,9 @@ def comma_separated(table: Table) -> str:
     """Return the table as CSV: keys above, numbers in their units, nothing where unknown."""
     made = io.StringIO()
     writer = csv.writer(made, lineterminator="\n")
-    writer.writerow([column.key for column in table.columns])
-    writer.writerows([row[column.key] for column in table.columns] for row in table.rows)
+    keys = [column.key for column in table.full or table.columns]
+    writer.writerow(keys)
+    writer.writerows([row[key] for key in keys] for row in table.rows)
     return made.getvalue()
 
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from steptime.core.errors import InputError, unknown
+
 Value = int | float | str | bool
 
 PHASES = ("train", "infer")
@@ -16,13 +18,77 @@ OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam")
 NO_OPTIMIZER = "none"
 
 
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
+RECOMPUTES = ("none", "selective", "full")
+OFFLOADS = ("none", "optimizer", "activations")
+_OF_OLD = ("data", "tensor", "pipeline")  # what every plan says, the rest only where it departs
+
+
 @dataclass(frozen=True)
 class Plan:
-    """How a step is spread over devices: replicas, tensor-parallel width, pipeline stages."""
+    """How a step is spread over devices.
+
+    `data` replicas, `tensor`-parallel width, `context` parts of a sequence and `pipeline` stages
+    multiply to the devices; `expert` groups lie inside `data * context`. `sequence` splits what
+    lies between tensor-parallel products too. A step has `micro_batches`, in order of `schedule`.
+    `zero` shards optimizer states (1), gradients too (2), weights too (3) over the replicas.
+    `recompute` is how much of the forward pass the backward pass repeats, `offload` what lies in
+    the host's memory. Ranks count from the innermost: tensor, context, data, pipeline. Raises
+    `InputError` for a value that there is not, and for experts that do not divide their devices.
+    """
 
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
+    expert: int = 1
+    sequence: bool = False
+    context: int = 1
+    micro_batches: int = 1
+    schedule: str = "1f1b"
+    zero: int = 0
+    recompute: str = "none"
+    offload: str = "none"
+
+    def __post_init__(self) -> None:
+        for name in (*_OF_OLD, "expert", "context", "micro_batches"):
+            if getattr(self, name) < 1:
+                raise InputError(f"plan: {name} must be at least 1, not {getattr(self, name)}")
+        for name, known in _WORDS_OF_PLAN.items():
+            if getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), map(str, known), "plan")
+        if self.data * self.context % self.expert:
+            shared = f"{self.data} x {self.context} devices of data and context"
+            raise InputError(f"plan: {self.expert} expert groups do not divide {shared}")
+
+    @property
+    def devices(self) -> int:
+        """The number of devices of a step."""
+        return self.tensor * self.context * self.data * self.pipeline
+
+    def group(self, dimension: str) -> range:
+        """Return the ranks that rank 0 shares `tensor`, `context`, `data` or `pipeline` with."""
+        stride = 1
+        for name in ("tensor", "context", "data", "pipeline"):
+            size: int = getattr(self, name)
+            if name == dimension:
+                return range(0, stride * size, stride)
+            stride *= size
+        raise unknown("dimension", dimension, ("tensor", "context", "data", "pipeline"), "plan")
+
+
+_WORDS_OF_PLAN: Mapping[str, tuple[object, ...]] = {
+    "schedule": SCHEDULES,
+    "zero": (0, 1, 2, 3),
+    "recompute": RECOMPUTES,
+    "offload": OFFLOADS,
+}
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as JSON values: what old plans say, and what departs from the defaults."""
+    usual = asdict(Plan())
+    table = asdict(plan)
+    return {key: table[key] for key in table if key in _OF_OLD or table[key] != usual[key]}
 
 
 @dataclass(frozen=True)
@@ -78,7 +144,7 @@ def workload_to_json(workload: Workload) -> dict[str, Any]:
         "dtype": workload.dtype,
         "phase": workload.phase,
         "optimizer": workload.optimizer,
-        "plan": asdict(workload.plan),
+        "plan": plan_to_json(workload.plan),
     }
     return table | ({"file": workload.file} if workload.file else {})
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph_json import KEY
 from steptime.models.family import Family
 
+GRAPH_FILE = "steptime.importers.graph_file:read"  # told by the key of `core.graph_json`
 READERS = {  # end of the file's name: a reader
     ".json": "steptime.importers.paleo.read:read",
     ".prototxt": "steptime.importers.caffe.read:read",
@@ -75,7 +77,8 @@ def network(path: str, sha256: str, allow_unknown: bool) -> Family:
     content = read_content(path)
     if content_hash(content) != sha256:
         raise InputError(f"model {shorten(path)}: the file has changed since it was read")
-    return _reader(path)(_text(content, path), Path(path).name, allow_unknown)
+    text = _text(content, path)
+    return _reader(path, text)(text, Path(path).name, allow_unknown)
 
 
 def _text(content: bytes, path: str) -> str:
@@ -85,10 +88,16 @@ def _text(content: bytes, path: str) -> str:
         raise InputError(f"model {shorten(path)}: not a text file in UTF-8") from None
 
 
-def _reader(path: str) -> Reader:
+def is_graph(table: object) -> bool:
+    """Whether the values of a JSON file are a native graph."""
+    return isinstance(table, dict) and KEY in table
+
+
+def _reader(path: str, text: str) -> Reader:
     for ending, target in READERS.items():
         if path.lower().endswith(ending):
-            module, _, attribute = target.partition(":")
+            native = ending == ".json" and f'"{KEY}"' in text and is_graph(json_of(text))
+            module, _, attribute = (GRAPH_FILE if native else target).partition(":")
             found: Any = getattr(importlib.import_module(module), attribute)
             reader: Reader = found
             return reader

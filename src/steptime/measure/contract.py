@@ -1,14 +1,14 @@
 """What a backend gives: a prepared step, and how to wait for it, time it and weigh it.
 
-A backend is a module, named in `BACKENDS`, with
+A backend is a module, named in `measure/registry.py` or by an entry point of its package, with
 
 * `prepare(graph, workload, options, feed=None) -> Prepared`, given the forward graph, and where
   steps take their input from if it is a data set,
 * `RUNS`, the table of the op kinds that it can run,
 * `STRATEGIES`, the table of those in which it can run several replicas, empty for none,
-* `version() -> str`, of the framework,
+* `version() -> str`, of the framework, as its package has it, without the tag of a build,
 * `device_product(device) -> str`, the name of `cpu`, `cuda[:n]` or `mps` as its driver or system
-  reports it; raises `InputError` for a device that is not there, saying what is,
+  reports it, `machine.cpu_model()` for `cpu`; raises `InputError` for a device that is not there,
 * `device_memory_bytes(device) -> int | None`, an accelerator's memory; None for the host's.
 """
 
@@ -22,11 +22,6 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.record import Method
 from steptime.measure.datamark import data_mark
-
-BACKENDS = {
-    "torch": "steptime.measure.backends.torch_backend",
-    "numpy": "steptime.measure.backends.numpy_backend",
-}
 
 
 class UnsupportedError(Exception):

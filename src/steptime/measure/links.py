@@ -19,6 +19,7 @@ from typing import Any
 
 from steptime.catalog import LOCAL
 from steptime.core.errors import InputError
+from steptime.core.exchange import ring_messages
 from steptime.core.hardware import GB
 from steptime.core.units import seconds, size
 
@@ -48,8 +49,9 @@ class Fit:
 
 
 def ring_s(size_bytes: float, processes: int, latency_s: float, bytes_per_s: float) -> float:
-    """Give the seconds of an all-reduce of `size_bytes` by a ring, as this module's page says."""
-    return 2 * (processes - 1) * (latency_s + size_bytes / processes / bytes_per_s)
+    """Return the seconds of an all-reduce of `size_bytes` by a ring, as this module's page says."""
+    messages, share = ring_messages(processes)
+    return messages * (latency_s + size_bytes * share / bytes_per_s)
 
 
 def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) -> Fit:
@@ -68,8 +70,9 @@ def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) 
         slope = sum(w * x * t for w, x, t in rows) / sum(w * x * x for w, x, _ in rows)
     if slope <= 0:
         raise InputError("probe: larger all-reduces were not slower; give it a larger budget")
-    latency_s = start / (2 * (processes - 1))
-    bytes_per_s = 2 * (processes - 1) / processes / slope
+    messages, share = ring_messages(processes)
+    latency_s = start / messages
+    bytes_per_s = messages * share / slope
     fitted = [ring_s(x, processes, latency_s, bytes_per_s) for x in sizes_bytes]
     errors = tuple(f / t - 1 for f, t in zip(fitted, times_s, strict=True))
     return Fit(latency_s or None, bytes_per_s, errors)

@@ -24,13 +24,12 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from steptime.build import Choice, build, make_workload
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError
 from steptime.core.record import Record, record_to_json
 from steptime.core.workload import workload_from_json
-from steptime.measure import cpus, machine, ranks, scratch
+from steptime.measure import cpus, machine, ranks, registry, scratch
 from steptime.measure.cell import Tell, measure_cell
 from steptime.measure.contract import (
-    BACKENDS,
     BadDataError,
     KilledError,
     MissingFileError,
@@ -71,8 +70,7 @@ class Session:
 
 def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     """Bind the cores, import the backend, and give the session with its greeting."""
-    if request["backend"] not in BACKENDS:
-        raise unknown("backend", request["backend"], BACKENDS)
+    row = registry.backend(request["backend"])
     options = Options(**request["options"])
     scratch.use_own_tmpdir()
     rank = ranks.here()
@@ -82,7 +80,7 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     threads = options.threads or cpus.default_threads(processes=sharing)
     bound = cpus.bind_threads(threads, rank.local_rank % sharing, sharing)
     options = replace(options, threads=threads, device=own_device(options.device, rank))
-    backend = importlib.import_module(BACKENDS[request["backend"]])
+    backend = importlib.import_module(row.module)
     product = backend.device_product(options.device)
     prepared = _wake(backend, options, rank.size)
     gc.collect()

@@ -8,6 +8,7 @@ from typing import Any
 from steptime.core.errors import unknown
 from steptime.core.graph import Attrs
 from steptime.ops import (
+    communication,
     convolution,
     elementwise,
     linear,
@@ -30,6 +31,7 @@ OPS: dict[str, OpKind] = {
     **sequence.KINDS,
     **loss.KINDS,
     **optimizer.KINDS,
+    **communication.KINDS,
 }
 
 
@@ -69,6 +71,14 @@ def serial_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
     rule = kind_row(kind).serial
     values: dict[str, Any] = dict(attrs)
     return rule(*specs, **values) if rule else 1
+
+
+@lru_cache(maxsize=1 << 16)
+def exchanged_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int | None:
+    """Return the bytes that an op exchanges with other ranks, None for one that exchanges none."""
+    rule = kind_row(kind).exchanged
+    values: dict[str, Any] = dict(attrs)
+    return rule(*specs, **values) if rule else None
 
 
 @lru_cache(maxsize=1 << 16)

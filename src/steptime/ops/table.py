@@ -79,6 +79,7 @@ class OpKind:
     of its inputs, so that it can run in the kernel that makes one of them. `autocast` says which
     type a forward op runs in under mixed precision, as torch's lists for CUDA devices do: the `low`
     one, the `wide` one of the weights, that of its `first` input, or any ("", the widest of all).
+    `exchanged(*specs, **attrs)` returns the bytes that a kind exchanges with other ranks.
     """
 
     outputs: Callable[..., Specs]
@@ -96,6 +97,7 @@ class OpKind:
     products: Callable[..., Products] | None = None
     autocast: Literal["", "low", "wide", "first"] = ""
     serial: Callable[..., int] | None = None
+    exchanged: Callable[..., int] | None = None
 
 
 def matrix_kind(

@@ -6,34 +6,98 @@ memory time of a layer are added. It is the analytic model with every correction
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Collection
+from dataclasses import replace
 
-from steptime.predict.settings import (
-    ALGORITHM,
-    CORRECTIONS,
-    PPP,
-    CostModel,
-    Settings,
-    choice,
-    switched_off,
-)
+from steptime.core.dtypes import precision
+from steptime.core.errors import shorten
+from steptime.core.graph import Graph
+from steptime.core.hardware import Device
+from steptime.paleo.layers import unknown_work
+from steptime.paleo.lower import lower
+from steptime.paleo.price import added, longer, seen
+from steptime.paleo.rules import ALGORITHMS
+from steptime.predict.method import EFFICIENCIES, Method, Option, Settings, choice
 
-SETTINGS = reduce(switched_off, CORRECTIONS, Settings())
+FAULTS = {  # name: what is right; as a fault, it is as in Paleo. In the order of `explain`
+    "gigabyte": "a GB/s of memory is 1e9 bytes a second, not 2^30",
+    "cycle": "a kernel may take less than one clock cycle for each of its terms",
+    "padding": "a convolution does not read its padding",
+    "backward": "a gradient of a convolution is as much work as the convolution, without holes",
+    "first": "data gradients are made where a weight asks for them, for every kind of layer",
+    "update": "the optimizer of the workload, with its states, on the weights that there are",
+    "dtype": "elements of the size, and arithmetic at the peak, of the workload's dtype",
+    "ops": "every op has FLOP and bytes: bias, activation, norm, concatenation, loss, pooling, ...",
+    "overlap": "a kernel computes while it moves its bytes",
+    "dispatch": "a step takes at least the time the host needs to issue it, where that is known",
+}
+EXACT, PALEO = "exact", "paleo"
 
-METHOD = CostModel(
-    "paleo",
-    "1",
-    SETTINGS,
-    {
-        **PPP,
-        "pipeline": choice(
-            "a layer's compute and memory time overlap: Paleo's lower bound",
-            "overlap",
-            {"true": "layer", "false": "none", "yes": "layer", "no": "none"},
-            "false",
-        ),
-        "conv": ALGORITHM,
-    },
-    collective="tree",
-    as_published=True,
+
+def with_faults(method: Method, faults: Collection[str]) -> Method:
+    """Return a method with these of Paleo's faults, in place of those that it has."""
+    changed = replace(
+        method,
+        lower=lower,
+        price=added if "overlap" in faults else longer,
+        sees=seen,
+        notes=notes,
+    )
+    return changed.tuned(
+        faults=frozenset(faults),
+        host="no" if "dispatch" in faults else "ahead",
+        update_efficiency=1.0 if "update" in faults else None,
+    )
+
+
+def notes(graph: Graph, dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
+    """Return what Paleo's rules, where they are kept, leave out or ignore."""
+    faults, found = settings.faults, []
+    if "dtype" in faults and precision(dtype).compute != "float32":
+        found.append(f"Paleo counts elements of 4 bytes at the float32 peak, not {dtype}")
+    if "update" in faults and any(op.part == "update" and op.kind != "sgd" for op in graph.ops):
+        found.append("Paleo updates by plain SGD, whatever the optimizer")
+    if "ops" in faults and (kinds := unknown_work(graph)):
+        found.append(f"Paleo knows no {', '.join(kinds)}: they count nothing")
+    if "cycle" in faults and device.clock_hz is None:
+        found.append(f"{device.name}: no clock is known, so no kernel takes at least a cycle")
+    return tuple(found)
+
+
+def _correction(name: str) -> Option:
+    """Return the option that switches a correction off: `exact` or `paleo`."""
+
+    def read(method: Method, text: str) -> Method:
+        if text not in (EXACT, PALEO):
+            raise ValueError(f"is {EXACT} or {PALEO}, not {shorten(text)}")
+        kept = method.settings.faults
+        return with_faults(method, kept | {name}) if text == PALEO else method
+
+    return Option(FAULTS[name], EXACT, read)
+
+
+CORRECTIONS = {name: _correction(name) for name in FAULTS}
+METHOD = with_faults(
+    Method(
+        "paleo",
+        "1",
+        options={
+            **EFFICIENCIES,
+            "pipeline": choice(
+                "a layer's compute and memory time overlap: Paleo's lower bound",
+                "pipelined",
+                {"true": True, "false": False, "yes": True, "no": False},
+                "false",
+            ),
+            "conv": choice(
+                "algorithm of convolutions",
+                "algorithm",
+                {name: name for name in ALGORITHMS},
+                "gemm",
+            ),
+        },
+        collective="tree",
+        as_published=True,
+    ),
+    FAULTS,
 )

@@ -11,20 +11,27 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Layer, Part
 from steptime.paleo.layers import INPUT
-from steptime.predict.work import Work
 
 Pair = tuple[int, int]
-Works = tuple[Work, ...]
-Algorithm = Literal["gemm", "fft", "fft-tiling"]
-ALGORITHMS: tuple[Algorithm, ...] = ("gemm", "fft", "fft-tiling")
+ALGORITHMS = ("gemm", "fft", "fft-tiling")
 TILE = 32
 FLOAT_BYTES = 4
 COMPLEX_BYTES = 2 * FLOAT_BYTES
+
+
+class Cost(NamedTuple):
+    """One kernel as Paleo counts it: FLOP, and the bytes of each tensor that it moves."""
+
+    flop: float
+    tensors: tuple[float, ...]
+
+
+Costs = tuple[Cost, ...]
 
 
 @dataclass(frozen=True)
@@ -54,14 +61,14 @@ class Convolution:
         )
 
 
-def forward(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, ...]:
-    """Give Paleo's kernels of a layer's forward pass; none for a layer that costs it nothing."""
+def forward(layer: Layer, algorithm: str = "gemm") -> Costs:
+    """Return Paleo's kernels of a layer's forward pass; none for a layer that costs it nothing."""
     rule = RULES.get(layer.kind)
     return rule.forward(layer, algorithm) if rule else ()
 
 
-def data_gradient(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, ...]:
-    """Give Paleo's kernels of the gradient of a layer's input.
+def data_gradient(layer: Layer, algorithm: str = "gemm") -> Costs:
+    """Return Paleo's kernels of the gradient of a layer's input.
 
     Raises `InputError` where the gradient's convolution does not give back the input's shape, as
     the original stops there.
@@ -70,8 +77,8 @@ def data_gradient(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, ..
     return rule.data_gradient(layer, algorithm) if rule else ()
 
 
-def weight_gradient(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, ...]:
-    """Give Paleo's kernels of the gradient of a layer's weights, none where it has no weights.
+def weight_gradient(layer: Layer, algorithm: str = "gemm") -> Costs:
+    """Return Paleo's kernels of the gradient of a layer's weights, none where it has no weights.
 
     Raises `InputError` where the gradient's convolution does not give back the filter's shape.
     """
@@ -79,17 +86,17 @@ def weight_gradient(layer: Layer, algorithm: Algorithm = "gemm") -> tuple[Work, 
     return rule.weight_gradient(layer, algorithm) if rule else ()
 
 
-def true_work(layer: Layer) -> Work | None:
-    """Give the FLOP of a layer's matrix work and its three tensors, None where it has none.
+def exact(layer: Layer) -> Cost | None:
+    """Return the FLOP of a layer's matrix product and its three tensors, None where it has none.
 
     Padding is left out. A gradient of such a layer does as much work on the same three tensors.
     """
     rule = RULES.get(layer.kind)
-    return rule.true_work(layer) if rule and rule.true_work else None
+    return rule.exact(layer) if rule and rule.exact else None
 
 
 def skipped_on_data(layer: Layer) -> Part | None:
-    """Give the part of the step that Paleo leaves out for a layer whose only parent is the input.
+    """Return the part of the step that Paleo leaves out for a layer whose only parent is the input.
 
     What a convolution skips is its data gradient, what a deconvolution skips its forward pass.
     """
@@ -97,71 +104,71 @@ def skipped_on_data(layer: Layer) -> Part | None:
     return rule.skipped_on_data if rule and layer.parents == (INPUT,) else None
 
 
-def update(parameters: int) -> Work:
-    """Give Paleo's kernel of plain SGD: read weights and gradients, write weights."""
+def update(parameters: int) -> Cost:
+    """Return Paleo's kernel of plain SGD: read weights and gradients, write weights."""
     size = float(FLOAT_BYTES * parameters)
-    return Work(2.0 * parameters, (size, size, size))
+    return Cost(2.0 * parameters, (size, size, size))
 
 
-def _pool(layer: Layer, _: Algorithm) -> Works:
-    return (Work(2 * prod(layer.kernel) * prod(layer.outputs), _in_and_out(layer)),)
+def _pool(layer: Layer, _: str) -> Costs:
+    return (Cost(2 * prod(layer.kernel) * prod(layer.outputs), _in_and_out(layer)),)
 
 
-def _dropout(layer: Layer, _: Algorithm) -> Works:
-    return (Work(prod(layer.inputs), _in_and_out(layer)),)
+def _dropout(layer: Layer, _: str) -> Costs:
+    return (Cost(prod(layer.inputs), _in_and_out(layer)),)
 
 
 def _in_and_out(layer: Layer) -> tuple[int, int]:
     return FLOAT_BYTES * prod(layer.inputs), FLOAT_BYTES * prod(layer.outputs)
 
 
-def _nothing(_: Layer, __: Algorithm) -> Works:
+def _nothing(_: Layer, __: str) -> Costs:
     return ()
 
 
-def _conv(layer: Layer, algorithm: Algorithm) -> Works:
+def _conv(layer: Layer, algorithm: str) -> Costs:
     return _kernels(_convolution(layer), _narrow(layer), layer, algorithm)
 
 
-def _conv_data(layer: Layer, algorithm: Algorithm) -> Works:
+def _conv_data(layer: Layer, algorithm: str) -> Costs:
     shown = _convolution(layer)
     return _kernels(_data_gradient(shown, _narrow(layer), layer), shown.size, layer, algorithm)
 
 
-def _conv_weights(layer: Layer, algorithm: Algorithm) -> Works:
+def _conv_weights(layer: Layer, algorithm: str) -> Costs:
     shown = _convolution(layer)
     weights = _filter_gradient(shown, _narrow(layer), layer)
     return _kernels(weights, shown.kernel, layer, algorithm)
 
 
-def _deconv_weights(layer: Layer, algorithm: Algorithm) -> Works:
+def _deconv_weights(layer: Layer, algorithm: str) -> Costs:
     shown = _convolution(layer)
     spread = _data_gradient(shown, _narrow(layer), layer)
     weights = _filter_gradient(spread, shown.size, layer, spread.holes_in)
     return _kernels(weights, shown.kernel, layer, algorithm)
 
 
-def _true_conv(layer: Layer) -> Work:
+def _true_conv(layer: Layer) -> Cost:
     return _gemm(replace(_convolution(layer), padding=(0, 0)), _narrow(layer))
 
 
 def _narrow(layer: Layer) -> Pair:
-    """Give the size of what a convolution makes, of a deconvolution what it reads."""
+    """Return the size of what a convolution makes, of a deconvolution what it reads."""
     return _size(layer.inputs if layer.kind == "deconv" else layer.outputs)
 
 
-def _inner(layer: Layer, _: Algorithm) -> Works:
+def _inner(layer: Layer, _: str) -> Costs:
     return (_product(layer),)
 
 
-def _product(layer: Layer) -> Work:
-    """Give X [n, k] W [k, m] -> Y [n, m]; its two gradients have the same three tensors."""
+def _product(layer: Layer) -> Cost:
+    """Return X [n, k] W [k, m] -> Y [n, m]; its two gradients have the same three tensors."""
     (n, k), m = layer.inputs, layer.outputs[-1]
-    return Work(2 * n * k * m, (FLOAT_BYTES * n * k, FLOAT_BYTES * k * m, FLOAT_BYTES * n * m))
+    return Cost(2 * n * k * m, (FLOAT_BYTES * n * k, FLOAT_BYTES * k * m, FLOAT_BYTES * n * m))
 
 
 def _convolution(layer: Layer) -> Convolution:
-    """Give the convolution that a layer is; of a deconvolution the one whose transpose it is."""
+    """Return the convolution that a layer is; of a deconvolution the one whose transpose it is."""
     wide, narrow = layer.inputs, layer.outputs
     if layer.kind == "deconv":
         wide, narrow = narrow, wide
@@ -193,7 +200,7 @@ def _padding(padding: str | Pair, size: Pair, output: tuple[int, ...], layer: La
 
 
 def _spread(shown: Convolution, at: Pair) -> tuple[Pair, Pair]:
-    """Give the size of the spread-out output gradient and the padding of its convolution."""
+    """Return the size of the spread-out output gradient and the padding of its convolution."""
     sizes, pads = [], []
     for i in (0, 1):
         size = (at[i] - 1) * shown.strides[i] + 1
@@ -209,7 +216,7 @@ def _holes(size: Pair, at: Pair) -> float:
 
 
 def _data_gradient(shown: Convolution, at: Pair, layer: Layer) -> Convolution:
-    """Give the convolution of the spread-out output gradient that makes the input's gradient."""
+    """Return the convolution of the spread-out output gradient that makes the input's gradient."""
     size, padding = _spread(shown, at)
     found = Convolution(
         shown.images,
@@ -228,7 +235,7 @@ def _data_gradient(shown: Convolution, at: Pair, layer: Layer) -> Convolution:
 def _filter_gradient(
     shown: Convolution, at: Pair, layer: Layer, holes: float | None = None
 ) -> Convolution:
-    """Give the convolution of the input with the spread-out output gradient as its filter."""
+    """Return the convolution of the input with the spread-out output gradient as its filter."""
     size, padding = _spread(shown, at)
     if layer.kind == "conv" and layer.padding == "VALID":
         padding = (0, 0)
@@ -255,15 +262,15 @@ def _checked(found: Convolution, wanted: Pair, what: str, layer: Layer) -> Convo
     return found
 
 
-def _kernels(shown: Convolution, at: Pair, layer: Layer, algorithm: Algorithm) -> tuple[Work, ...]:
-    """Give a convolution by the algorithm asked for; a 1x1 filter is always a matrix product."""
+def _kernels(shown: Convolution, at: Pair, layer: Layer, algorithm: str) -> Costs:
+    """Return a convolution by the algorithm asked for; a 1x1 filter is always a matrix product."""
     if algorithm == "gemm" or layer.kernel == (1, 1):
         return (_gemm(shown, at),)
     return _fourier(shown, at, tiled=algorithm == "fft-tiling")
 
 
-def _gemm(shown: Convolution, at: Pair) -> Work:
-    """Give the kernel of a convolution as a matrix product."""
+def _gemm(shown: Convolution, at: Pair) -> Cost:
+    """Return the kernel of a convolution as a matrix product."""
     dense = 1.0 - shown.holes_filter
     flop = 2.0 * prod(shown.kernel) * shown.filter_channels * prod(at) * shown.filters
     flop *= shown.images * dense
@@ -274,11 +281,11 @@ def _gemm(shown: Convolution, at: Pair) -> Work:
     read = shown.images * (height + 2 * ph) * (width + 2 * pw) * shown.channels
     weights = prod(shown.kernel) * shown.filter_channels * shown.filters * dense
     written = shown.images * prod(at) * shown.filters
-    return Work(flop, (FLOAT_BYTES * read, FLOAT_BYTES * weights, FLOAT_BYTES * written))
+    return Cost(flop, (FLOAT_BYTES * read, FLOAT_BYTES * weights, FLOAT_BYTES * written))
 
 
-def _fourier(shown: Convolution, at: Pair, tiled: bool) -> tuple[Work, ...]:
-    """Give the kernels of a convolution by Fourier transforms of the maps, or of 32x32 tiles.
+def _fourier(shown: Convolution, at: Pair, tiled: bool) -> Costs:
+    """Return the kernels of a convolution by Fourier transforms of the maps, or of 32x32 tiles.
 
     Paleo's count (after Mathieu, Henaff, LeCun 2013): transform inputs, transform filters, multiply
     point by point, transform back. Holes save nothing; the tiles do not overlap.
@@ -299,12 +306,12 @@ def _fourier(shown: Convolution, at: Pair, tiled: bool) -> tuple[Work, ...]:
     outputs = shown.images * shown.filters
     spectrum = COMPLEX_BYTES * filters * (side if flat else size)
     return (
-        Work(
+        Cost(
             tiles * inputs * one / 2,
             (FLOAT_BYTES * tiles * inputs * size, COMPLEX_BYTES * tiles * inputs * size),
         ),
-        Work(filters * one / 2, (FLOAT_BYTES * filters * size, spectrum)),
-        Work(
+        Cost(filters * one / 2, (FLOAT_BYTES * filters * size, spectrum)),
+        Cost(
             tiles * 4 * inputs * shown.filters * size,
             (
                 COMPLEX_BYTES * tiles * inputs * size,
@@ -312,7 +319,7 @@ def _fourier(shown: Convolution, at: Pair, tiled: bool) -> tuple[Work, ...]:
                 COMPLEX_BYTES * tiles * outputs * size,
             ),
         ),
-        Work(
+        Cost(
             tiles * outputs * one,
             (COMPLEX_BYTES * outputs * size, FLOAT_BYTES * outputs * prod(at)),
         ),
@@ -320,7 +327,7 @@ def _fourier(shown: Convolution, at: Pair, tiled: bool) -> tuple[Work, ...]:
 
 
 def _transform_flop(size: float) -> float:
-    """Give 10 s^2 log2 s of a complex transform, s the side rounded up to a power of two."""
+    """Return 10 s^2 log2 s of a complex transform, s the side rounded up to a power of two."""
     side = 2.0 ** math.ceil(math.log2(math.sqrt(size)))
     return 10 * side * side * math.log2(side)
 
@@ -331,12 +338,12 @@ def _size(shape: tuple[int, ...]) -> Pair:
 
 @dataclass(frozen=True)
 class Rule:
-    """What Paleo counts for a kind of layer; `true_work` is None where there is no matrix work."""
+    """What Paleo counts for a kind of layer; `exact` is None where there is no product."""
 
-    forward: Callable[[Layer, Algorithm], Works]
-    data_gradient: Callable[[Layer, Algorithm], Works]
-    weight_gradient: Callable[[Layer, Algorithm], Works] = _nothing
-    true_work: Callable[[Layer], Work] | None = None
+    forward: Callable[[Layer, str], Costs]
+    data_gradient: Callable[[Layer, str], Costs]
+    weight_gradient: Callable[[Layer, str], Costs] = _nothing
+    exact: Callable[[Layer], Cost] | None = None
     skipped_on_data: Part | None = None
 
 

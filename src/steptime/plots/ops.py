@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-import altair as alt
 
 from steptime.analysis.results import over
 from steptime.analysis.row import headline, short_names
 from steptime.core.record import Record
-from steptime.plots import EmptyPlotError
-from steptime.plots.roofline import Canvas, roof_of
+from steptime.plots import Data, EmptyPlotError
+from steptime.plots.roofline import at, axes, roof_layers, roof_rows
 from steptime.plots.style import (
-    COLOURS,
     Row,
     Spec,
     finish,
-    over_rows,
+    having,
     rounded,
     sources,
     time_text,
@@ -25,127 +22,112 @@ from steptime.plots.style import (
     unit_text,
 )
 
+WIDE = {"expr": "width"}
 MOST_NETWORKS = 60  # so that a page of a large sweep stays small
+TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
 
 
-def chart(records: Sequence[Record]) -> Spec:
-    """Give the ops of the networks, one network shown at a time; raises `EmptyPlotError`.
+def chart(data: Data) -> Spec:
+    """Return the ops of the networks, one network shown at a time; raises `EmptyPlotError`.
 
     A picture without a browser shows the first network. Ops that cost the same are one point.
     """
-    ops = [r for r in records if r.scope and r.origin == "predicted" and r.status == "ok"]
+    ops = [r for r in data.records if r.scope and r.origin == "predicted" and r.status == "ok"]
     names = short_names(record.workload for record in ops)
-    platforms = list(dict.fromkeys(record.platform for record in ops))
-    rows = [_op(record, names, platforms) for record in ops]
-    drawn = _points([row for row in rows if row["intensity"] and row["speed"]], rows)
-    if not drawn:
+    several = len({record.platform for record in ops}) > 1
+    networks: dict[str, list[Row]] = {}
+    for record in ops:
+        name = names[record.workload.key] + (f" on {record.platform}" if several else "")
+        networks.setdefault(name, []).append(_op(record))
+    full = [name for name, rows in networks.items() if any(row["speed"] for row in rows)]
+    if not full:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
-    every = list(dict.fromkeys(point["network"] for point in drawn))
-    networks = every[:MOST_NETWORKS]
-    drawn = [point for point in drawn if point["network"] in networks]
-    chosen = alt.param(
-        name="network",
-        value=networks[0],
-        bind=alt.binding_select(options=networks, name="Network "),
-    )
-    canvas = Canvas(
-        [point["intensity"] for point in drawn],
-        [point["speed"] for point in drawn],
-        list(dict.fromkeys(roof_of(row) for row in rows)),
-        rise=22,
-    )
-    points = (
-        over_rows(drawn)
-        .mark_point(filled=True, opacity=0.65, color=COLOURS[0])
-        .encode(
-            x=canvas.x("intensity"),
-            y=canvas.y("speed"),
-            size=alt.Size(
-                "share:Q",
-                title="share of the step",
-                scale=alt.Scale(type="sqrt", domain=[0, 1], range=[16, 1000]),
-                legend=alt.Legend(format="~%", values=[0.01, 0.1, 0.3]),
-            ),
-            tooltip=tooltip("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic"),
-        )
-        .transform_filter("datum.network == network")
-    )
-    heading = (
-        over_rows(_headings(networks, rows))
-        .mark_text(align="left", baseline="bottom", fontSize=12.5, dy=-6)
-        .encode(x=alt.value(0), y=alt.value(0), text="text:N")
-        .transform_filter("datum.network == network")
-    )
+    shown = {name: networks[name] for name in full[:MOST_NETWORKS]}
+    drawn = [point for name, rows in shown.items() for point in _points(name, rows)]
+    roofs = {name: rows[0] for name, rows in shown.items()}
+    corners = roof_rows(roofs, [p["x"] for p in drawn], [p["speed"] for p in drawn])
+    heads = [{"panel": name, "heading": _heading(name, rows)} for name, rows in shown.items()]
+    place = axes([*corners, *drawn])
+    size = {
+        "field": "share",
+        "type": "quantitative",
+        "scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]},
+        "legend": {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]},
+    }
+    points = {
+        "transform": having("share"),
+        "mark": {"type": "point", "filled": True, "opacity": 0.65},
+        "encoding": {**at(place, "speed"), "size": size, "tooltip": tooltip(*TOOLTIP)},
+    }
+    top = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
+    heading = {
+        "transform": having("heading"),
+        "mark": {"type": "text", "align": "left", "baseline": "bottom", "dy": -22, "limit": WIDE},
+        "encoding": top,
+    }
     caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
-    if len(networks) < len(every):
-        caption.append(f"The first {len(networks)} of {len(every)} networks.")
+    if len(shown) < len(full):
+        caption.append(f"The first {len(shown)} of {len(full)} networks.")
+    chosen = {
+        "name": "network",
+        "value": full[0],
+        "bind": {"input": "select", "options": list(shown), "name": "Network "},
+    }
     return finish(
-        canvas.layer(points, heading).add_params(chosen),
         "Ops of a network under the roofline",
         [*caption, sources(ops)],
+        [*corners, *drawn, *heads],
+        params=[chosen],
+        transform=[{"filter": "datum.panel == network"}],
+        layer=[*roof_layers(place, 20), points, heading],
     )
 
 
-def _op(record: Record, names: dict[str, str], platforms: Sequence[str]) -> Row:
+def _op(record: Record) -> Row:
     costs = {
         name: headline(record.quantities[name]) if name in record.quantities else None
         for name in ("step_s", "flop", "traffic_bytes")
     }
-    name = names[record.workload.key]
+    intensity = over(costs["flop"], costs["traffic_bytes"])
     return {
         **costs,
-        "network": f"{name} on {record.platform}" if len(platforms) > 1 else name,
         "op": record.scope,
-        "intensity": over(costs["flop"], costs["traffic_bytes"]),
-        "speed": over(costs["flop"], costs["step_s"]),
-        "platform": record.platform,
-        "dtype": record.workload.dtype,
+        "intensity": intensity,
+        "speed": over(costs["flop"], costs["step_s"]) if intensity else None,
         "peak_flop_per_s": record.method.options.get("peak_flop_per_s"),
         "memory_bytes_per_s": record.method.options.get("memory_bytes_per_s"),
     }
 
 
-def _points(drawn: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+def _points(panel: str, rows: Sequence[Row]) -> Iterator[Row]:
     total = _total(rows)
     alike: dict[tuple[Any, ...], list[Row]] = {}
-    for row in drawn:
-        cost = (row["network"], row["flop"], row["traffic_bytes"], row["step_s"])
-        alike.setdefault(cost, []).append(row)
-    return [
-        {
-            "network": network,
-            "intensity": rounded(group[0]["intensity"]),
+    for row in rows:
+        if row["speed"]:
+            alike.setdefault((row["flop"], row["traffic_bytes"], row["step_s"]), []).append(row)
+    for (flop, traffic, step), group in alike.items():
+        ops = [row["op"] for row in group]
+        yield {
+            "panel": panel,
+            "x": rounded(group[0]["intensity"]),
             "speed": rounded(group[0]["speed"]),
-            "share": rounded(len(group) * step / total[network]),
-            "op": _named([row["op"] for row in group]),
+            "share": rounded(len(group) * step / total),
+            "op": ", ".join(ops[:3]) + (f" and {len(ops) - 3} more" if len(ops) > 3 else ""),
             "ops_alike": len(group),
             "predicted_time": f"{time_text(step)} each" if len(group) > 1 else time_text(step),
-            "of_the_step": f"{len(group) * step / total[network]:.1%}",
+            "of_the_step": f"{len(group) * step / total:.1%}",
             "FLOP": unit_text(flop, "FLOP"),
             "traffic": unit_text(traffic, "B"),
         }
-        for (network, flop, traffic, step), group in alike.items()
-    ]
 
 
-def _named(ops: Sequence[str]) -> str:
-    return ", ".join(ops[:3]) + (f" and {len(ops) - 3} more" if len(ops) > 3 else "")
+def _total(rows: Sequence[Row]) -> float:
+    return float(sum(row["step_s"] or 0.0 for row in rows))
 
 
-def _total(rows: Sequence[Row]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for row in rows:
-        total[row["network"]] = total.get(row["network"], 0.0) + (row["step_s"] or 0.0)
-    return total
-
-
-def _headings(networks: Sequence[str], rows: Sequence[Row]) -> list[Row]:
-    """Give each network's line: with what its ops without FLOP take, which are not drawn."""
-    total = _total(rows)
-    headings = []
-    for network in networks:
-        idle = [row for row in rows if row["network"] == network and not row["flop"]]
-        share = sum(row["step_s"] or 0.0 for row in idle) / total[network]
-        without = f"; {len(idle)} ops without FLOP, not drawn, take {share:.1%} of the step"
-        headings.append({"network": network, "text": network + (without if idle else "")})
-    return headings
+def _heading(name: str, rows: Sequence[Row]) -> str:
+    """Return a network's line: with what its ops without FLOP take, which are not drawn."""
+    idle = [row for row in rows if not row["flop"]]
+    share = _total(idle) / _total(rows)
+    without = f"; {len(idle)} ops without FLOP, not drawn, take {share:.1%} of the step"
+    return name + (without if idle else "")

@@ -2,86 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import altair as alt
-
-from steptime.analysis.results import results
-from steptime.core.record import Record
-from steptime.plots import EmptyPlotError
+from steptime.plots import Data, EmptyPlotError
 from steptime.plots.style import (
-    INK,
-    QUIET,
     Row,
     Spec,
-    family_colour,
-    family_shape,
     finish,
-    log_axis,
-    log_domain,
-    log_scale,
-    over_rows,
+    having,
+    log_number,
     rounded,
     sources,
     time_text,
+    told_by,
     tooltip,
 )
 
 SIDE = 460
 BAND = 2.0
+TOOLTIP = ("network", "measured_step", "predicted_step", "ratio", "platform")
 
 
-def chart(records: Sequence[Record]) -> Spec:
-    """Give measured [s] over predicted [s], both logarithmic; raises `EmptyPlotError`."""
-    rows = [row for row in results(records) if row["ratio"] is not None]
+def chart(data: Data) -> Spec:
+    """Return measured [s] over predicted [s], both logarithmic; raises `EmptyPlotError`.
+
+    One platform has a colour a family, several have a colour a platform.
+    """
+    rows = [row for row in data.results if row["ratio"] is not None]
     if not rows:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
     points = [_point(row) for row in rows]
-    ends = ("measured", "measured_low", "measured_high", "predicted")
-    domain = log_domain([p[name] for p in points for name in ends if p[name]], 1.5)
-    scale = log_scale(domain)
-    x = alt.X(
-        "predicted:Q", scale=scale, axis=log_axis("predicted time of a step (s)", domain, "s")
+    several = len({point["platform"] for point in points}) > 1
+    colour = told_by("platform" if several else "family", points)["color"]
+    told = {"color": colour, "shape": told_by("family", points)["shape"]}
+    ends = [p[n] for p in points for n in (*SIDES, "measured_low", "measured_high") if p[n]]
+    edges = (
+        {"at": low, "low": low / BAND, "high": low * BAND}
+        for low in (min(ends) / 1.5, max(ends) * 1.5)
     )
-    y = alt.Y("measured:Q", scale=scale, axis=log_axis("measured time of a step (s)", domain, "s"))
-    corners = [
-        {"predicted": at, "measured": at, "low": at / BAND, "high": at * BAND} for at in domain
+    corners: list[Row] = [{name: rounded(value) for name, value in edge.items()} for edge in edges]
+    corners[-1]["text"] = "equal"
+    x = log_number("predicted", ends, "predicted time of a step (s)", "s")
+    y = log_number("measured", ends, "measured time of a step (s)", "s")
+    along = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
+    layers = [
+        {
+            "transform": having("at"),
+            "mark": {"type": "area", "style": "band"},
+            "encoding": {**along, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+        },
+        {
+            "transform": having("at"),
+            "mark": {"type": "line", "style": "ink", "fill": None, "strokeWidth": 1.2},
+            "encoding": along,
+        },
+        {
+            "transform": having("text"),
+            "mark": {"type": "text", "align": "right", "dx": -22, "dy": 2},
+            "encoding": {**along, "text": {"field": "text"}},
+        },
+        {
+            "transform": having("measured_low"),
+            "mark": {"type": "rule", "strokeWidth": 1.4},
+            "encoding": {
+                "x": x,
+                "y": {**y, "field": "measured_low"},
+                "y2": {"field": "measured_high"},
+                "color": colour,
+            },
+        },
+        {
+            "transform": having("measured"),
+            "mark": {"type": "point", "filled": True},
+            "encoding": {"x": x, "y": y, **told, "tooltip": tooltip(*TOOLTIP)},
+        },
     ]
-    band = (
-        over_rows(corners)
-        .mark_area(color="#E8EEF4", clip=True)
-        .encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q")
-    )
-    equal = over_rows(corners).mark_line(color=INK, strokeWidth=1.2).encode(x=x, y=y)
-    high = domain[1]
-    edges = [(high / BAND, high, f"{BAND:g}x"), (high, high, "equal"), (high, high / BAND, "0.5x")]
-    labels = [{"predicted": x, "measured": y, "text": text} for x, y, text in edges]
-    texts = (
-        over_rows(labels)
-        .mark_text(color=QUIET, fontSize=12, align="left", baseline="bottom", dx=3, dy=-2)
-        .encode(x=x, y=y, text="text:N")
-    )
-    families = [point["family"] for point in points]
-    base = over_rows(points).encode(
-        x=x,
-        color=family_colour(families),
-        tooltip=tooltip("network", "measured_step", "predicted_step", "ratio", "platform"),
-    )
-    intervals = (
-        base.mark_rule(strokeWidth=1.4)
-        .encode(y=alt.Y("measured_low:Q", scale=scale), y2="measured_high:Q")
-        .transform_filter("isValid(datum.measured_low)")
-    )
-    marks = base.mark_point(filled=True, size=75, opacity=0.9).encode(
-        y=y, shape=family_shape(families)
-    )
     inside = sum(1 / BAND <= row["ratio"] <= BAND for row in rows)
     caption = [
         f"{inside} of {len(rows)} within a factor of 2 (shaded). Bars: 95 % interval.",
-        sources(records),
+        sources(data.records),
     ]
-    layers = alt.layer(band, equal, texts, intervals, marks).properties(width=SIDE, height=SIDE)
-    return finish(layers, "Predicted against measured", caption, legend_offset=50)
+    size = {"width": SIDE, "height": SIDE}
+    return finish("Predicted against measured", caption, [*corners, *points], layer=layers, **size)
+
+
+SIDES = ("predicted", "measured")
 
 
 def _point(row: Row) -> Row:
@@ -91,7 +94,7 @@ def _point(row: Row) -> Row:
         "measured": rounded(row["measured_s"]),
         "measured_low": rounded(row["measured_low_s"]),
         "measured_high": rounded(row["measured_high_s"]),
-        "network": row["name"],
+        "network": row["label"],
         "measured_step": time_text(
             row["measured_s"], row["measured_low_s"], row["measured_high_s"]
         ),

@@ -2,92 +2,94 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import altair as alt
-
-from steptime.analysis.results import results
-from steptime.core.record import Record
 from steptime.core.units import si
-from steptime.plots import EmptyPlotError
+from steptime.plots import Data, EmptyPlotError
 from steptime.plots.style import (
-    INK,
-    QUIET,
-    WIDTH,
     Row,
     Spec,
-    family_colour,
-    family_shape,
     finish,
-    log_axis,
-    log_domain,
-    log_scale,
-    over_rows,
+    having,
+    log_number,
     percent_text,
     rounded,
     sources,
     time_text,
+    told_by,
     tooltip,
     unit_text,
+    wrapped,
 )
 
-HEIGHT = 420
+LESS, MORE = 2.2, 6.0  # of the roofs before and beyond the points, as factors
+TOOLTIP = (
+    *("network", "measured_step", "predicted_step", "measured_speed", "predicted_speed"),
+    *("of_peak", "of_roof", "FLOP_per_byte", "platform"),
+)
 
 
-def chart(records: Sequence[Record]) -> Spec:
-    """Give the networks under the roofs of their platform; raises `EmptyPlotError`."""
-    rows = [row for row in results(records) if row["intensity"] and row["predicted_flop_per_s"]]
+def chart(data: Data) -> Spec:
+    """Return the networks under the roofs of their platform and dtype, a panel for each.
+
+    Raises `EmptyPlotError`.
+    """
+    rows = [row for row in data.results if row["intensity"] and row["predicted_flop_per_s"]]
     if not rows:
         raise EmptyPlotError("roofline: no predicted record here holds FLOP, bytes and a time")
     points = [_point(row) for row in rows]
-    roofs = list(dict.fromkeys(map(roof_of, rows)))
     speeds = [p[name] for p in points for name in ("measured", "predicted") if p[name]]
-    canvas = Canvas([p["intensity"] for p in points], speeds, roofs)
-    families = [point["family"] for point in points]
-    shape = family_shape(families)
-    colour = family_colour(families)
-    base = over_rows(points).encode(x=canvas.x("intensity"), tooltip=tooltip(*TOOLTIP))
-    gaps = (
-        base.mark_rule(color=QUIET, opacity=0.45)
-        .encode(y=canvas.y("measured"), y2="predicted:Q")
-        .transform_filter("isValid(datum.measured)")
-    )
-    hollow = base.mark_point(filled=False, size=55, opacity=0.9).encode(
-        y=canvas.y("predicted"), shape=shape, color=colour
-    )
-    solid = (
-        base.mark_point(filled=True, size=75, opacity=0.95)
-        .encode(y=canvas.y("measured"), shape=shape, color=colour)
-        .transform_filter("isValid(datum.measured)")
-    )
+    roofs = {panel_of(row): row for row in rows}
+    drawn = roof_rows(roofs, [point["x"] for point in points], speeds)
+    rows = [*drawn, *points]
+    kept, view = wrapped(rows, "panel", _panel(points, axes(rows)), 2, width=330, height=260)
     both = "Filled: measured. Hollow: predicted. A line joins the two of a network."
     alone = "Hollow: predicted; nothing is measured here."
-    caption = [both if any(p["measured"] for p in points) else alone, sources(records)]
-    return finish(canvas.layer(gaps, hollow, solid), "Networks under the roofline", caption)
+    caption = [both if any(p["measured"] for p in points) else alone, sources(data.records)]
+    return finish("Networks under the roofline", caption, kept, **view)
 
 
-TOOLTIP = (
-    "network",
-    "measured_step",
-    "predicted_step",
-    "measured_speed",
-    "predicted_speed",
-    "of_peak",
-    "of_roof",
-    "FLOP_per_byte",
-    "platform",
-)
+def axes(rows: Sequence[Row]) -> Spec:
+    """Return the encodings of intensity and speed, which show all of the rows."""
+    across = "intensity (FLOP per byte)"
+    speeds = [row.get(name) for row in rows for name in ("roof", "measured", "predicted", "speed")]
+    return {
+        "x": log_number("x", [row.get("x") for row in rows], across),
+        "y": log_number("y", speeds, "speed (FLOP/s)", "FLOP/s"),
+    }
+
+
+def at(place: Spec, field: str) -> Spec:
+    """Return the encodings of a place with another field as the speed."""
+    return {**place, "y": {**place["y"], "field": field}}
+
+
+def _panel(points: Sequence[Row], place: Spec) -> Spec:
+    told = told_by("family", points)
+    gap = {
+        "transform": having("measured"),
+        "mark": {"type": "rule", "style": "quiet", "opacity": 0.45},
+        "encoding": {**at(place, "measured"), "y2": {"field": "predicted"}},
+    }
+    marks: list[Spec] = [
+        {
+            "transform": having(side),
+            "mark": {"type": "point", "filled": side == "measured"},
+            "encoding": {**at(place, side), **told, "tooltip": tooltip(*TOOLTIP)},
+        }
+        for side in ("predicted", "measured")
+    ]
+    return {"layer": [*roof_layers(place), gap, *marks]}
 
 
 def _point(row: Row) -> Row:
     return {
+        "panel": panel_of(row),
         "family": row["family"],
-        "intensity": rounded(row["intensity"]),
+        "x": rounded(row["intensity"]),
         "measured": rounded(row["flop_per_s"]),
         "predicted": rounded(row["predicted_flop_per_s"]),
-        "network": row["name"],
+        "network": row["label"],
         "measured_step": time_text(
             row["measured_s"], row["measured_low_s"], row["measured_high_s"]
         ),
@@ -101,100 +103,48 @@ def _point(row: Row) -> Row:
     }
 
 
-Roof = tuple[str, str, float | None, float | None]  # platform, dtype, peak, bandwidth
+def panel_of(row: Row) -> str:
+    """Return the name of the roofs that a row of results lies under."""
+    return f"{row['platform']}, {row['dtype']}"
 
 
-def roof_of(row: Row) -> Roof:
-    """Give the roof that a row of results lies under."""
-    return row["platform"], row["dtype"], row["peak_flop_per_s"], row["memory_bytes_per_s"]
+def roof_rows(
+    roofs: dict[str, Row], intensities: Sequence[float], speeds: Sequence[float]
+) -> list[Row]:
+    """Return the corners of the roofs of each panel, where both are known.
 
-
-class Canvas:
-    """The axes of a roofline and its roofs, wide enough for all points and for the ridge."""
-
-    def __init__(
-        self,
-        intensities: Iterable[float],
-        speeds: Iterable[float],
-        roofs: Sequence[Roof],
-        rise: int = 8,
-    ) -> None:
-        self.rise = rise  # pixels from a roof to its label, past the points on it
-        self.known = [(p, d, peak, rate) for p, d, peak, rate in roofs if peak and rate]
-        ridges = [peak / rate for _, _, peak, rate in self.known]
-        peaks = [peak for _, _, peak, _ in self.known]
-        self.x_domain = log_domain([*intensities, *ridges], 2.2)
-        self.y_domain = log_domain([*speeds, *peaks], 2.2)
-
-    def x(self, name: str) -> alt.X:
-        """Give the axis of intensity for a field."""
-        axis = log_axis("intensity (FLOP per byte of every op's inputs and outputs)", self.x_domain)
-        return alt.X(f"{name}:Q", scale=log_scale(self.x_domain), axis=axis)
-
-    def y(self, name: str) -> alt.Y:
-        """Give the axis of speed for a field."""
-        axis = log_axis("speed (FLOP/s)", self.y_domain, "FLOP/s")
-        return alt.Y(f"{name}:Q", scale=log_scale(self.y_domain), axis=axis)
-
-    def layer(self, *points: Any) -> Any:
-        """Give the roofs, where any is known, with these layers before them."""
-        return alt.layer(*self._roofs(), *points).properties(width=WIDTH, height=HEIGHT)
-
-    def _roofs(self) -> list[Any]:
-        if not self.known:
-            return []
-        lines = [
-            point for index, roof in enumerate(self.known) for point in self._line(index, roof)
+    From where the slope comes up to the slowest point to beyond the ridge and the points.
+    """
+    known = {
+        panel: (peak, rate)
+        for panel, row in roofs.items()
+        if (peak := row["peak_flop_per_s"]) and (rate := row["memory_bytes_per_s"])
+    }
+    ridges = [peak / rate for peak, rate in known.values()]
+    left, low = min([*intensities, *ridges]) / LESS, min(speeds) / LESS
+    right = max([*intensities, *ridges]) * MORE
+    rows: list[Row] = []
+    for panel, (peak, rate) in known.items():
+        start = min(max(left, low / rate), peak / rate)
+        text = f"memory {si(rate, 'B/s', 3)}, peak {si(peak, 'FLOP/s', 3)}"
+        places = {start: {}, peak / rate: {}, right: {"text": text}}
+        rows += [
+            {"panel": panel, "x": rounded(x), "roof": rounded(min(peak, x * rate)), **more}
+            for x, more in places.items()
         ]
-        return [
-            over_rows(lines)
-            .mark_line(color=INK, strokeWidth=1.6, clip=True)
-            .encode(x=self.x("x"), y=self.y("y"), detail="roof:N", order="x:Q"),
-            *self._labels(),
-        ]
+    return rows
 
-    def _line(self, index: int, roof: tuple[str, str, float, float]) -> list[Row]:
-        _, _, peak, rate = roof
-        low, high = self.x_domain
-        return [{"roof": index, "x": x, "y": min(peak, x * rate)} for x in (low, peak / rate, high)]
 
-    def _labels(self) -> list[Any]:
-        several = len({platform for platform, _, _, _ in self.known}) > 1
-        flat = {
-            peak: {
-                "x": self.x_domain[1],
-                "y": peak,
-                "text": f"{platform + ' ' if several else ''}{dtype} peak {si(peak, 'FLOP/s', 3)}",
-            }
-            for platform, dtype, peak, _ in self.known
-        }
-        slopes = {
-            rate: {
-                **self._on_slope(peak, rate),
-                "text": f"{platform + ' ' if several else ''}memory {si(rate, 'B/s', 3)}",
-            }
-            for platform, _, peak, rate in self.known
-        }
-        return [
-            self._text(list(flat.values()), align="right", dy=-self.rise, dx=-2),
-            self._text(list(slopes.values()), align="center", dy=-self.rise, angle=self._angle()),
-        ]
-
-    def _on_slope(self, peak: float, rate: float) -> Row:
-        """Give the middle of the part of the slope that is seen."""
-        start = max(self.x_domain[0], self.y_domain[0] / rate)
-        x = math.sqrt(start * peak / rate)
-        return {"x": x, "y": x * rate}
-
-    def _angle(self) -> float:
-        """Give the angle [degrees, clockwise] at which one decade a decade is drawn."""
-        across = WIDTH / math.log10(self.x_domain[1] / self.x_domain[0])
-        up = HEIGHT / math.log10(self.y_domain[1] / self.y_domain[0])
-        return 360 - math.degrees(math.atan2(up, across))
-
-    def _text(self, values: list[Row], **mark: Any) -> Any:
-        return (
-            over_rows(values)
-            .mark_text(color=INK, fontSize=12, **mark)
-            .encode(x=self.x("x"), y=self.y("y"), text="text:N")
-        )
+def roof_layers(place: Spec, rise: int = 9) -> list[Spec]:
+    """Return the layers of the roofs and of their names, `rise` pixels above."""
+    line: Spec = {
+        "transform": having("roof"),
+        "mark": {"type": "line", "style": "ink", "fill": None, "strokeWidth": 1.6},
+        "encoding": {**at(place, "roof"), "order": {"field": "x"}},
+    }
+    text: Spec = {
+        "transform": having("text"),
+        "mark": {"type": "text", "align": "right", "dy": -rise},
+        "encoding": {**at(place, "roof"), "text": {"field": "text"}},
+    }
+    return [line, text]

@@ -3,64 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
-from typing import Any
-
-import altair as alt
 
 from steptime.analysis.results import good
 from steptime.analysis.row import runs_of, short_names
 from steptime.core.record import Record
-from steptime.plots import EmptyPlotError
+from steptime.plots import Data, EmptyPlotError
 from steptime.plots.style import (
-    COLOURS,
-    QUIET,
+    MOST_PANELS,
     Row,
     Spec,
     finish,
-    over_rows,
+    name,
+    number,
     rounded,
-    si_label,
     sources,
     time_text,
     tooltip,
+    wrapped,
 )
 
-PANEL_WIDTH, PANEL_HEIGHT = 230, 68
-AXIS_ROOM, TITLE_ROOM = 78, 50
-COLUMNS = 3
-MOST_PANELS = 24
 KINDS = ("quiet", "disturbed")
+X = number("sample", "", format="d", grid=False, tickCount=4)
+Y = number("seconds", "step (s)", "s", tickCount=3)
 
 
-def chart(records: Sequence[Record]) -> Spec:
-    """Give a panel a network: time of a sample [s] over its number; raises `EmptyPlotError`."""
-    taken = [r for r in good(records) if r.origin == "measured" and not r.scope]
-    names = short_names(record.workload for record in taken)
+def chart(data: Data) -> Spec:
+    """Return a panel a network: time of a sample [s] over its number; raises `EmptyPlotError`."""
+    tried = [r for r in good(data.records) if r.origin == "measured" and not r.scope]
+    names = short_names(record.workload for record in tried)
+    several = len({record.platform for record in tried}) > 1
     panels: dict[str, list[Row]] = {}
-    several = len({record.platform for record in taken}) > 1
-    for record in taken:
-        name = names[record.workload.key] + (f" on {record.platform}" if several else "")
-        points = panels.setdefault(name, [])
-        points += _points(record, len(points))
-    full = {name: points for name, points in panels.items() if points}
+    for record in tried:
+        panel = names[record.workload.key] + (f"|{record.platform}" if several else "")
+        points = panels.setdefault(panel, [])
+        points += _points(record, panel, len(points))
+    full = {panel: points for panel, points in panels.items() if points}
     if not full:
         raise EmptyPlotError("samples: no record here holds samples of a step")
-    widest = sorted(full, key=lambda name: -_scatter(full[name]))[:MOST_PANELS]
-    grid = alt.concat(
-        *(_panel(name, full[name]) for name in full if name in widest),
-        columns=COLUMNS,
-        bounds="flush",
-        spacing={"column": AXIS_ROOM, "row": TITLE_ROOM},
-    )
+    widest = sorted(full, key=lambda panel: -_scatter(full[panel]))[:MOST_PANELS]
+    rows = [point for panel, points in full.items() if panel in widest for point in points]
+    kinds = {"scale": {"domain": KINDS}, "legend": {"title": None, "orient": "top"}}
+    shapes = {**kinds, "scale": {"domain": KINDS, "range": ["circle", "cross"]}}
+    marks = {
+        "mark": {"type": "point", "size": 22},
+        "encoding": {
+            "x": {**X, "scale": {"nice": False, "padding": 8}},
+            "y": Y,
+            "color": name("kind", **kinds),
+            "shape": name("kind", **shapes),
+            "tooltip": tooltip("sample", "time", "run", "kind"),
+        },
+    }
+    middle = {
+        "mark": {"type": "rule", "style": "quiet"},
+        "encoding": {"y": {**Y, "aggregate": "median"}},
+    }
+    kept, view = wrapped(rows, "panel", {"layer": [middle, marks]}, 3, width=215, height=70)
     left_out = f" The {len(widest)} of {len(full)} networks that scatter most."
     caption = [
         "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
         + (left_out if len(widest) < len(full) else ""),
         "Disturbed: other work took the processor during the sample.",
-        sources(taken),
+        sources(tried),
     ]
-    return finish(grid, "Samples in the order taken", caption)
+    resolve = {"scale": {"x": "independent", "y": "independent"}}
+    apart = {"resolve": resolve, "bounds": "flush", "spacing": {"row": 64, "column": 84}}
+    if "facet" in view:
+        view |= apart
+    return finish("Samples in the order taken", caption, kept, **view)
 
 
 def _scatter(points: Sequence[Row]) -> float:
@@ -68,56 +78,16 @@ def _scatter(points: Sequence[Row]) -> float:
     return float(max(times) / min(times))
 
 
-def _points(record: Record, start: int) -> Iterator[Row]:
+def _points(record: Record, panel: str, start: int) -> Iterator[Row]:
     quantity = record.quantities["step_s"]
     marked = quantity.columns.get("disturbed") or (False,) * len(quantity.samples)
     columns = zip(quantity.samples, runs_of(quantity), marked, strict=True)
     for index, (sample, run, disturbed) in enumerate(columns, start=start + 1):
         yield {
+            "panel": panel,
             "sample": index,
             "seconds": rounded(sample),
             "run": run,
             "kind": KINDS[bool(disturbed)],
             "time": time_text(sample),
         }
-
-
-def _panel(name: str, points: Sequence[Row]) -> Any:
-    top = max(point["seconds"] for point in points) * 1.08
-    y = alt.Y(
-        "seconds:Q",
-        scale=alt.Scale(domain=[0, top], nice=False),
-        axis=alt.Axis(title="step (s)", tickCount=3, labelExpr=si_label("s")),
-    )
-    x = alt.X(
-        "sample:Q",
-        scale=alt.Scale(domain=[0, len(points) + 1], nice=False),
-        axis=alt.Axis(title=None, tickCount=4, format="d", grid=False),
-    )
-    marks = (
-        over_rows(points)
-        .mark_point(size=22, opacity=0.9)
-        .encode(
-            x=x,
-            y=y,
-            color=alt.Color(
-                "kind:N", title=None, scale=alt.Scale(domain=KINDS, range=[COLOURS[0], COLOURS[1]])
-            ),
-            shape=alt.Shape(
-                "kind:N", title=None, scale=alt.Scale(domain=KINDS, range=["circle", "cross"])
-            ),
-            tooltip=tooltip("sample", "time", "run", "kind"),
-        )
-    )
-    middle = median(point["seconds"] for point in points)
-    rule = over_rows([{"seconds": middle}]).mark_rule(color=QUIET, strokeWidth=1).encode(y=y)
-    title = alt.TitleParams(
-        name,
-        anchor="start",
-        frame="group",
-        fontSize=11.5,
-        fontWeight="normal",
-        limit=PANEL_WIDTH + AXIS_ROOM - 12,
-        offset=4,
-    )
-    return alt.layer(rule, marks).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=title)

@@ -1,4 +1,4 @@
-"""How all plots look: colours, axes with units, captions, and the words of a tooltip."""
+"""How all charts look, in light and in dark: colours, axes with units, captions, tooltips."""
 
 from __future__ import annotations
 
@@ -6,90 +6,136 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import altair as alt
-
 from steptime.core.record import Record
 from steptime.core.units import seconds, si
 
 Row = dict[str, Any]
 Spec = dict[str, Any]
 
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 # Okabe and Ito 2008, "Color Universal Design": told apart under every common colour blindness.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F6000", "#000000")
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "stroke", "arrow")
-INK, QUIET, FAINT = "#222222", "#5F5F5F", "#DDDDDD"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F6000", "#444444")
+ON_DARK = ("#56B4E9", "#F0803C", "#2BC295", "#E39BC4", "#F0B93A", "#8FA8FF", "#C9A94D", "#CCCCCC")
+# seven shapes and eight colours: 56 series before a pair comes again
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 FONT = "system-ui, 'Segoe UI', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
-WIDTH = 660
+WIDTH, HEIGHT = 660, 400  # of a picture; a page gives its own width
+MOST_PANELS = 24
 
 
-def over_rows(rows: Sequence[Row]) -> Any:
-    """Give a chart over rows, to be encoded; Altair's own types stop here."""
-    return alt.Chart(alt.InlineData(values=list(rows)))
-
-
-def finish(chart: Any, title: str, caption: Sequence[str], *, legend_offset: int = 18) -> Spec:
-    """Give the Vega-Lite of a chart with its title, caption (method, sources) and the style."""
-    text = alt.TitleParams(title, subtitle=list(caption), anchor="start", frame="bounds", offset=14)
-    styled = chart.properties(title=text, padding=12).configure(
-        font=FONT,
-        background="white",
-        view=alt.ViewConfig(stroke=None),
-        title=alt.TitleConfig(
-            fontSize=16, color=INK, subtitleFontSize=12, subtitleColor=QUIET, subtitlePadding=6
-        ),
-        axis=alt.AxisConfig(
-            labelFontSize=12,
-            titleFontSize=12.5,
-            titleFontWeight="normal",
-            labelColor=INK,
-            titleColor=INK,
-            gridColor="#EBEBEB",
-            domainColor=QUIET,
-            tickColor=QUIET,
-            titlePadding=8,
-        ),
-        legend=alt.LegendConfig(
-            labelFontSize=12,
-            titleFontSize=12,
-            labelColor=INK,
-            symbolSize=90,
-            labelLimit=320,
-            offset=legend_offset,
-        ),
-        header=alt.HeaderConfig(labelFontSize=12, labelColor=INK, labelLimit=400),
+def config(*, dark: bool = False) -> Spec:
+    """Return the Vega-Lite configuration of every chart."""
+    ink, quiet, grid = (
+        ("#E6E6E6", "#A8ADB5", "#33383F") if dark else ("#222222", "#5F5F5F", "#EBEBEB")
     )
-    spec: Spec = styled.to_dict()
-    return spec
+    colours = ON_DARK if dark else COLOURS
+    return {
+        "font": FONT,
+        "background": "#15181C" if dark else "white",
+        "padding": 12,
+        "view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT},
+        "title": {
+            "anchor": "start",
+            "frame": "bounds",
+            "offset": 14,
+            "fontSize": 16,
+            "color": ink,
+            "subtitleFontSize": 12,
+            "subtitleColor": quiet,
+            "subtitlePadding": 6,
+        },
+        "axis": {
+            "labelFontSize": 12,
+            "titleFontSize": 12.5,
+            "titleFontWeight": "normal",
+            "labelColor": ink,
+            "titleColor": ink,
+            "gridColor": grid,
+            "domainColor": quiet,
+            "tickColor": quiet,
+            "titlePadding": 8,
+            "labelOverlap": "greedy",
+            "labelLimit": 400,
+        },
+        "legend": {
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "labelColor": ink,
+            "titleColor": ink,
+            "symbolSize": 90,
+            "symbolBaseFillColor": quiet,
+            "symbolBaseStrokeColor": quiet,
+            "labelLimit": 320,
+        },
+        "header": {
+            "labelFontSize": 12,
+            "labelColor": ink,
+            "labelLimit": 320,
+            "labelExpr": "split(datum.label, '|')",
+        },
+        "range": {"category": list(colours), "symbol": list(SHAPES)},
+        "text": {"fontSize": 12, "color": ink},
+        "point": {"size": 65, "opacity": 0.9, "color": colours[0], "strokeWidth": 1.6},
+        "line": {"color": colours[0], "strokeWidth": 1.8},
+        "bar": {"color": colours[0]},
+        "style": {
+            "ink": {"color": ink, "stroke": ink, "fill": ink},
+            "quiet": {"color": quiet, "stroke": quiet, "fill": quiet},
+            "band": {"color": grid},
+        },
+    }
 
 
-def family_colour(families: Iterable[str], title: str | None = "family") -> alt.Color:
-    """Give the encoding of a family as a colour, the same in every plot of the same records."""
-    names = list(dict.fromkeys(families))
-    return alt.Color(
-        "family:N", title=title, scale=alt.Scale(domain=names, range=_cycle(COLOURS, names))
-    )
+def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any) -> Spec:
+    """Return the Vega-Lite of a view over rows, with its title, caption and configuration."""
+    return {
+        "$schema": SCHEMA,
+        "title": {"text": title, "subtitle": list(caption)},
+        "data": {"values": list(rows)},
+        "config": config(),
+        **view,
+    }
 
 
-def family_shape(families: Iterable[str], title: str | None = "family") -> alt.Shape:
-    """Give the encoding of a family as a shape, for whoever does not see the colours."""
-    names = list(dict.fromkeys(families))
-    return alt.Shape(
-        "family:N", title=title, scale=alt.Scale(domain=names, range=_cycle(SHAPES, names))
-    )
+def wrapped(
+    rows: Sequence[Row], field: str, panel: Spec, columns: int, **size: Any
+) -> tuple[Sequence[Row], Spec]:
+    """Return rows and a view: the panel itself for one value of `field`, else a panel a value.
+
+    At most `MOST_PANELS`, the first ones; `size` is of a panel among several. A name has a line
+    for each part between `|`.
+    """
+    names = list(dict.fromkeys(row[field] for row in rows))[:MOST_PANELS]
+    if len(names) == 1:
+        return rows, panel
+    facet = {"field": field, "type": "nominal", "title": None, "sort": names}
+    header = {"labelAnchor": "start", "labelFontWeight": "bold", "labelPadding": 4}
+    kept = [row for row in rows if row[field] in names]
+    return kept, {
+        "facet": {**facet, "header": header},
+        "columns": columns,
+        "spec": {**panel, **size},
+    }
 
 
-def _cycle(table: Sequence[str], names: Sequence[str]) -> list[str]:
-    return [table[index % len(table)] for index in range(len(names))]
+def number(field: str, title: str, unit: str = "", **axis: Any) -> Spec:
+    """Return the encoding of a number from 0; its axis has SI prefixes and the unit: `10 ms`."""
+    found = {"title": title, "labelExpr": si_label(unit), "tickCount": 6, **axis}
+    return {"field": field, "type": "quantitative", "scale": {"zero": True}, "axis": found}
 
 
-def log_domain(values: Iterable[float], margin: float = 1.35) -> tuple[float, float]:
-    """Give the ends of a logarithmic axis that holds `values` with some air around."""
-    known = [value for value in values if value > 0]
-    return min(known) / margin, max(known) * margin
+def log_number(
+    field: str, values: Iterable[float | None], title: str, unit: str = "", **axis: Any
+) -> Spec:
+    """Return the encoding of a number on a logarithmic axis that shows all of `values`."""
+    known = [value for value in values if value]
+    ticks = {"values": at} if (at := log_ticks(min(known) / 1.2, max(known) * 1.2)) else {}
+    scale = {"type": "log", "nice": False, "padding": 14}
+    return {**number(field, title, unit, **ticks, **axis), "scale": scale}
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Give round numbers between the ends: powers of ten, with 2 and 5 where those are few."""
+    """Return round numbers between the ends: powers of ten, with 2 and 5 where those are few."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 6, 8), tuple(range(1, 10))):
         # built from text, so that a tick is 0.001 and not 0.0010000000000000002
@@ -100,30 +146,38 @@ def log_ticks(low: float, high: float) -> list[float]:
     return inside
 
 
-def log_scale(domain: tuple[float, float]) -> alt.Scale:
-    """Give a logarithmic scale with exactly these ends."""
-    return alt.Scale(type="log", domain=list(domain), nice=False)
+def name(field: str, **more: Any) -> Spec:
+    """Return the encoding of a name."""
+    return {"field": field, "type": "nominal", **more}
 
 
-def log_axis(title: str, domain: tuple[float, float], unit: str = "", **more: Any) -> alt.Axis:
-    """Give an axis of round numbers, each with its SI prefix and unit: `10 ms`."""
-    return alt.Axis(title=title, values=log_ticks(*domain), labelExpr=si_label(unit), **more)
+def told_by(field: str, rows: Iterable[Row], title: str = "", **more: Any) -> Spec:
+    """Return colour and shape of a field: every value has a pair of its own, in rows' order."""
+    names = list(dict.fromkeys(row[field] for row in rows if row.get(field) is not None))
+    legend = {"title": title or field, "symbolLimit": len(names), **more}
+    one = name(field, legend=legend if len(names) > 1 else None, scale={"domain": names})
+    return {"color": one, "shape": one}
+
+
+def having(field: str) -> list[Spec]:
+    """Return the filter of rows with a number in `field`."""
+    return [{"filter": f"isValid(datum.{field})"}]
 
 
 def si_label(unit: str) -> str:
-    """Give the Vega expression of a number with an SI prefix and a unit."""
+    """Return the Vega expression of a number with an SI prefix and a unit."""
     spaced = "replace(format(datum.value, '~s'), regexp('([^0-9.]?)$'), '\u00a0$1')"
     plain = "format(datum.value, datum.value < 1 ? '~g' : '~s')"  # 0.1 of nothing is not 100 m
     return f"{spaced} + '{unit}'" if unit else plain
 
 
 def rounded(value: float | None) -> float | None:
-    """Give a number as a picture needs it, so that a page of many plots stays small."""
+    """Return a number as a picture needs it, so that a page of many charts stays small."""
     return None if value is None else float(f"{value:.6g}")
 
 
 def time_text(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """Give a time [s] as people read it, with its interval where known."""
+    """Return a time [s] as people read it, with its interval where known."""
     if value is None:
         return "unknown"
     span = f" ({seconds(low)} to {seconds(high)})" if low is not None and high is not None else ""
@@ -131,57 +185,32 @@ def time_text(value: float | None, low: float | None = None, high: float | None 
 
 
 def unit_text(value: float | None, unit: str) -> str:
-    """Give a number with prefix and unit, or `unknown`."""
+    """Return a number with prefix and unit, or `unknown`."""
     return "unknown" if value is None else si(value, unit)
 
 
 def percent_text(value: float | None) -> str:
-    """Give a share in percent with at least two digits: `47%`, `0.44%`."""
+    """Return a share in percent with at least two digits: `47%`, `0.44%`."""
     if value is None:
         return "unknown"
     return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
 
 
-def tooltip(*fields: str) -> list[alt.Tooltip]:
-    """Give tooltips of text fields under their own names, `_` shown as a space."""
-    return [alt.Tooltip(f"{name}:N", title=name.replace("_", " ")) for name in fields]
+def tooltip(*fields: str) -> list[Spec]:
+    """Return tooltips of text fields under their own names, `_` shown as a space."""
+    return [name(field, title=field.replace("_", " ")) for field in fields]
 
 
 def sources(records: Sequence[Record]) -> str:
-    """Give the method and source line of a caption: how measured, how predicted, where, when."""
-    parts = [_said(records, "measured"), _said(records, "predicted"), _said(records, "published")]
+    """Return the method and source line of a caption: how measured, how predicted, where, when."""
+    parts = [_methods(records, origin) for origin in ("measured", "predicted", "published")]
     where = sorted({record.platform for record in records if record.platform})
     shown = ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
     days = sorted({record.taken_at[:10] for record in records if record.taken_at})
-    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else ""
+    when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
     return " · ".join(part for part in (*parts, shown, when) if part)
 
 
-def _said(records: Sequence[Record], origin: str) -> str:
+def _methods(records: Sequence[Record], origin: str) -> str:
     methods = {f"{r.method.name} {r.method.version}" for r in records if r.origin == origin}
     return f"{origin} with {', '.join(sorted(methods))}" if methods else ""
-
-
-def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Give positions in the same order, `gap` apart, near where they were, from `low` to `high`.
-
-    Neighbours that are too close share the room around their mean, pooled as adjacent violators
-    are (Ayer et al. 1955): `spread([10, 11], 4, 0, 99)` is `[8.5, 12.5]`. More than there is room
-    for run over `high`.
-    """
-    order = sorted(range(len(positions)), key=lambda index: positions[index])
-    blocks: list[tuple[float, int]] = []  # (where the first one of the block goes, how many)
-    for index in order:
-        start, count = min(max(positions[index], low), high), 1
-        while blocks and blocks[-1][0] + blocks[-1][1] * gap > start:
-            before, many = blocks.pop()
-            # the mean of what each member would like as the start of the joint block
-            start = (before * many + (start - many * gap) * count) / (many + count)
-            count += many
-            start = max(low, min(start, high - (count - 1) * gap))
-        blocks.append((start, count))
-    placed = [start + step * gap for start, count in blocks for step in range(count)]
-    result = [0.0] * len(positions)
-    for index, place in zip(order, placed, strict=True):
-        result[index] = place
-    return result

@@ -6,25 +6,21 @@ of the peaks that software reaches multiplies the rates. Bytes and FLOP are line
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-from steptime.build import Choice, build_step, make_workload, read_model
+from steptime.build import Choice, make_workload, read_model
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
-from steptime.core.workload import Workload
 from steptime.predict import cost_model
-from steptime.predict.bends import Line
-from steptime.predict.estimate import host_seconds, rates
-from steptime.predict.grid import Affine, affine
+from steptime.predict.grid import Group, Lines, lines
+from steptime.predict.method import Method
 from steptime.predict.parallel.collectives import COLLECTIVES, GROUP
 from steptime.predict.parallel.scaling import PAYS
-from steptime.predict.prediction import remarks
-from steptime.predict.settings import CostModel
+from steptime.predict.price import issue_s
+from steptime.predict.step_model import StepModel
 
 BATCHES = (1, 4093, 65536)  # the least, one between that is no power of two, the largest
 METHODS = ("analytic", "paleo")
@@ -78,36 +74,38 @@ def _stored(dtype: str) -> str:
     return next(one for one in DTYPES if SIZE_BYTES[precision(one).weights] == size)
 
 
-def _method(method: CostModel) -> Table:
+def _method(method: Method) -> Table:
     """Give the rules that are not yet in the work and the rates."""
     return {
         "version": method.version,
         "collective": method.collective,
-        "overlap": method.settings.overlap,
-        "update_at_peak": not method.settings.update,
-        "cycle": not method.settings.cycle,
+        "overlap": "none" if "overlap" in method.settings.faults else "op",
+        "update_at_peak": "update" in method.settings.faults,
+        "cycle": "cycle" in method.settings.faults,
         "as_paleo": method.as_published,
     }
 
 
-def _device(text: str, device: Device, methods: Mapping[str, CostModel]) -> Table:
+def _device(text: str, device: Device, methods: Mapping[str, Method]) -> Table:
     found: dict[str, dict[str, list[float | None]]] = {name: {} for name in methods}
     for name, method in methods.items():
         for dtype in DTYPES:
             try:
-                at = rates(device, dtype, method.settings)
+                at = method.sees(device, dtype, method.settings)
             except InputError:
                 continue  # no peak is known for the dtype: the page says so when it is asked for
-            issue_s = host_seconds(device, method.settings)
+            (peak,) = at.peak_flop_per_s.values()
+            cycle_s = 1.0 / at.clock_hz if at.clock_hz and name == "paleo" else 0.0
             found[name][dtype] = [
-                *map(_short, (at.flop_per_s, at.bytes_per_s, at.cycle_s, at.launch_s)),
-                issue_s,
+                *map(_short, (peak, at.memory_bytes_per_s, cycle_s, at.launch_s or 0.0)),
+                issue_s(device, method.settings),
             ]
     return {
         "name": device.name,
         "text": text,
         "kind": device.kind,
         "memory_bytes": device.memory_bytes,
+        "memory_bytes_per_s": _short(device.memory_bytes_per_s),
         "launch_s": device.launch_s,
         "peaks": list(device.peak_flop_per_s),
         "source": device.source,
@@ -122,6 +120,7 @@ def _link(link: Link) -> Table:
         "name": link.name,
         "latency_s": link.latency_s,
         "bytes_per_s": _short(link.bytes_per_s),
+        "measured": bool(link.measured),
         "source": link.source,
         "note": link.note,
         "unverified": list(link.unverified),
@@ -129,7 +128,7 @@ def _link(link: Link) -> Table:
 
 
 def _model(
-    text: str, methods: Mapping[str, CostModel], device: Device, left_out: list[Table]
+    text: str, methods: Mapping[str, Method], device: Device, left_out: list[Table]
 ) -> Table:
     choice = read_model(text)
     if choice.batch is not None:
@@ -139,10 +138,9 @@ def _model(
     stored = dict.fromkeys(_stored(dtype) for dtype in DTYPES)
     for dtype in stored:
         workload = make_workload(choice, None, dtype, "train", OPTIMIZER)
-        build = _builder(workload)
         for name, method in methods.items():
             try:
-                found = affine(build, BATCHES, dtype, method.settings)
+                found = lines(StepModel(workload, device, method=method), BATCHES)
             except InputError as error:
                 why.setdefault(name, str(error))
                 continue
@@ -161,47 +159,72 @@ def _model(
     }
 
 
-def _builder(workload: Workload) -> Callable[[int], Graph]:
-    """Give the function from a batch to the graph of a step, which remembers its answers."""
-
-    @cache
-    def build(batch: int) -> Graph:
-        return build_step(replace(workload, batch_per_replica=batch))
-
-    return build
+def _notes(choice: Choice, device: Device, method: Method) -> list[str]:
+    """Return the remarks on a network; with a clock, the device has none of its own."""
+    workload = make_workload(choice, BATCHES[0], "float32", "train", OPTIMIZER)
+    return list(StepModel(workload, replace(device, clock_hz=1.0), method=method).remarks())
 
 
-def _notes(choice: Choice, device: Device, method: CostModel) -> list[str]:
-    """Give the remarks on a network; with a clock, the device has none of its own."""
-    graph = build_step(make_workload(choice, BATCHES[0], "float32", "train", OPTIMIZER))
-    return list(remarks(graph, "float32", replace(device, clock_hz=1.0), method.settings))
+Line = tuple[float, float]  # value at batch 0, growth with the batch
 
 
-def _work(found: Affine) -> Table:
-    """Give work as lists: a part is groups, a group how often it is there and its kernels.
+def _work(found: Lines) -> Table:
+    """Return work as lists: a part is groups, a group how often it is there and its kernels.
 
     A kernel is FLOP at batch 0 and its growth, then the same of the bytes of each term.
     """
     return {
         "parts": [
-            [
-                [times, *([*_pair(flop), *_flat(terms)] for flop, terms in group)]
-                for group, times in part.items()
-            ]
-            for part in found.parts
+            [[group.times, *map(_flat, _kernels(group))] for group in part]
+            for part in found.groups.values()
         ],
-        "memory": [_pair(line) for line in found.memory],
+        "memory": _flat_pairs(_upper([_line(*ends) for ends in found.memory])),
         "parameters": found.parameters,
         "gradient_bytes": found.gradient_bytes,
     }
 
 
-def _flat(lines: Iterable[Line]) -> list[float]:
-    return [value for line in lines for value in _pair(line)]
+def _kernels(group: Group) -> Iterable[list[Line]]:
+    """Return the lines of each kernel of a group: of its FLOP, and of the bytes of each tensor."""
+    for least, largest in group.numbers:
+        (flop, moved, *tensors) = (_line(*ends) for ends in zip(least, largest, strict=True))
+        yield [flop, *(tensors or [moved])]
 
 
-def _pair(line: Line) -> list[float]:
-    return [_short(line[0]), _short(line[1])]
+def _line(first: float, last: float) -> Line:
+    slope = (last - first) / (BATCHES[-1] - BATCHES[0])
+    return first - slope * BATCHES[0], slope
+
+
+def _upper(found: Iterable[Line]) -> list[Line]:
+    """Return the lines that are the highest at some batch."""
+    kept: list[Line] = []
+    for line in sorted(set(found), key=lambda one: (one[1], one[0])):
+        while kept and _hidden(kept, line):
+            kept.pop()
+        kept.append(line)
+    return kept
+
+
+def _crossing(lower: Line, steeper: Line) -> float:
+    return (lower[0] - steeper[0]) / (steeper[1] - lower[1])
+
+
+def _hidden(kept: Sequence[Line], line: Line) -> bool:
+    """Whether the last kept line is nowhere the highest once `line`, which is steeper, is there."""
+    last = kept[-1]
+    if last[1] == line[1]:
+        return True
+    least = _crossing(kept[-2], last) if len(kept) > 1 else BATCHES[0]
+    return _crossing(last, line) <= least
+
+
+def _flat(found: Iterable[Line]) -> list[float]:
+    return [_short(value) for line in found for value in line]
+
+
+def _flat_pairs(found: Iterable[Line]) -> list[list[float]]:
+    return [_flat([line]) for line in found]
 
 
 def _short(value: float) -> float:

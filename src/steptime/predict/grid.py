@@ -1,263 +1,308 @@
-"""Many predictions at once: a network's work is found at three batches and known for all between.
+"""Grids: predictions over models, devices, batches and numbers of workers, cell by cell.
 
-FLOP and bytes of every op are affine in the batch, or bend one way only. So three batches, the
-least, the largest and one between, tell: if they lie on a line for every kernel, all do. A network
-for which they do not is built for each batch. On a device the time of a step is then a sum of
-lines with bends, found once, and a cell is a look-up.
+FLOP and bytes of every kernel are lines in the batch, or bend one way only. So three batches, the
+least, the largest and one between, tell: if they lie on a line for every kernel, all do, and what
+the network runs at any batch between is known without building it. A network for which they do not
+is built for each batch.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from inspect import signature
+from typing import Any, NamedTuple
 
+from steptime.core.errors import InputError
 from steptime.core.graph import Graph
-from steptime.core.hardware import Device
+from steptime.core.hardware import Device, Link
+from steptime.core.workload import Workload
 from steptime.count import live_bytes, peak_memory_bytes
-from steptime.predict.bends import Bends, Line, highest, straight, total
-from steptime.predict.costs import Costs, costs, gradient_bytes
-from steptime.predict.estimate import behind_host, estimate, host_seconds, rates, update_rates
-from steptime.predict.settings import Settings
-from steptime.predict.work import Overlap, Rates, Work
+from steptime.predict.kernel import Kernel
+from steptime.predict.lower import Lowered
+from steptime.predict.prediction import fits_into
+from steptime.predict.schedule import PASSES, behind_host, overlapped
+from steptime.predict.step_model import StepModel
 
-Group = tuple[Work, ...]  # kernels of one row: what may overlap under the pipelined rule
+FEW = 3  # batches that are built as they are
+CHUNK = 1 << 20  # numbers of an array at once
 
 
-@dataclass(frozen=True)
-class StepSeconds:
-    """The parts of one step in seconds, in a grid."""
+class Cell(NamedTuple):
+    """One prediction of a grid. `batch` is a worker's; `step_s` holds the exchange, `comm_s`.
 
-    forward_s: float
-    backward_s: float
-    update_s: float
+    Where a device has no peak for the dtype, `status` is `unsupported`, `note` says why, and there
+    are no times.
+    """
+
+    model: str
+    device: str
+    batch: int
+    workers: int
+    step_s: float | None
+    forward_s: float | None
+    backward_s: float | None
+    update_s: float | None
+    comm_s: float | None
+    samples_per_s: float | None
+    peak_memory_bytes: int
+    status: str
+    note: str = ""
+
+
+Maker = Callable[[int | None], Workload]
+Times = tuple[Sequence[float], Sequence[float], Sequence[float]]  # of each pass, batch by batch
+
+
+def grid(
+    models: Sequence[Maker],
+    devices: Sequence[Device],
+    batches: Sequence[int] | None,
+    workers: Sequence[int],
+    link: Link | None,
+    method: str,
+    options: Mapping[str, str],
+) -> Iterator[Cell]:
+    """Yield every cell, workers changing fastest, then batches, devices and models.
+
+    A maker returns a model's workload at a batch, at its own for None, which is taken where no
+    `batches` are given. Every worker keeps the batch (weak scaling); gradients are exchanged by
+    the method's usual collective. Raises `InputError` as a single prediction does, but for a
+    device without a peak for the dtype, unless no device has one.
+    """
+    for make in models:
+        first = make(batches[0] if batches else None)
+        model = StepModel(first, devices[0], link, method, options)
+        steps = Steps(model, batches or (first.batch_per_replica,))
+        refused = 0
+        for device in devices:
+            on = model.on(device)
+            try:
+                times = steps.times(on)
+            except InputError as error:
+                refused += 1
+                if refused == len(devices):
+                    raise
+                yield from _refused(on, steps, workers, str(error))
+                continue
+            yield from _cells(on, steps, times, workers)
+
+
+def _cells(on: StepModel, steps: Steps, times: Times, workers: Sequence[int]) -> Iterator[Cell]:
+    """Yield the cells of a model on a device."""
+    label, name, device = on.workload.label, on.device.name, on.device
+    comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
+    memory = steps.peak_memory_bytes
+    for batch, forward, backward, update, needed in zip(steps.batches, *times, memory, strict=True):
+        alone = forward + backward + update
+        status = "ok" if fits_into(needed, device) else "oom"
+        for count, comm in comm_s:
+            step = alone + comm
+            speed = count * batch / step if step else None
+            yield Cell(
+                label, name, batch, count, step, forward, backward, update, comm, speed, needed,
+                status,
+            )  # fmt: skip
+
+
+def _refused(on: StepModel, steps: Steps, workers: Sequence[int], why: str) -> Iterator[Cell]:
+    """Yield the cells of a device that cannot be predicted."""
+    unknown = dict.fromkeys(("step_s", "forward_s", "backward_s", "update_s", "comm_s"))
+    for batch, memory in zip(steps.batches, steps.peak_memory_bytes, strict=True):
+        for count in workers:
+            yield Cell(
+                on.workload.label,
+                on.device.name,
+                batch,
+                count,
+                **unknown,
+                samples_per_s=None,
+                peak_memory_bytes=memory,
+                status="unsupported",
+                note=why,
+            )
+
+
+class Steps:
+    """A network's step at many batches: its memory, and its times on any device.
+
+    `batches` are those asked for, `peak_memory_bytes` what lives at the worst moment at each.
+    """
+
+    def __init__(self, model: StepModel, batches: Sequence[int]) -> None:
+        self.batches = batches
+        wanted = sorted(set(batches))
+        on_arrays = "larger" in signature(model.method.price).parameters
+        self._lines = lines(model, wanted) if on_arrays and len(wanted) > FEW else None
+        self.peak_memory_bytes = self._memory(model)
 
     @property
-    def step_s(self) -> float:
-        """Seconds of one step."""
-        return self.forward_s + self.backward_s + self.update_s
+    def from_three(self) -> bool:
+        """Whether three batches told all."""
+        return self._lines is not None
+
+    def _memory(self, model: StepModel) -> list[int]:
+        if self._lines is None:
+            return [peak_memory_bytes(model.graph(batch), model.stack) for batch in self.batches]
+        return self._lines.highest(self._lines.memory, self.batches)
+
+    def times(self, on: StepModel) -> Times:
+        """Return the times of each pass at each batch; raises `InputError` as a prediction does."""
+        if self._lines is not None:
+            return self._lines.times(on, self.batches)
+        found = [on.timeline(batch) for batch in self.batches]
+        return (
+            [one.forward_s for one in found],
+            [one.backward_s for one in found],
+            [one.update_s for one in found],
+        )
 
 
-Kernel = tuple[Line, tuple[Line, ...]]  # FLOP, and bytes of each term
+Numbers = tuple[float, ...]  # of a kernel: FLOP, bytes, sizes of products, bytes of tensors
 
 
 @dataclass(frozen=True)
-class Affine:
-    """The work of a step at any batch from `low` to `high`.
+class Group:
+    """Kernels of one pass that are alike at every batch: how many, and which columns they have.
 
-    `parts` are forward, backward and update, each with its groups of kernels and how often each
-    group is there; `memory` are lines whose highest is the peak memory in bytes.
+    More than one kernel where all arithmetic of a row overlaps with all its traffic.
     """
+
+    kernels: tuple[Kernel, ...]
+    numbers: tuple[tuple[Numbers, Numbers], ...]  # at the least and at the largest batch
+    times: int
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What a step runs at any batch from `low` to `high`: values at both ends of lines."""
 
     low: int
     high: int
-    parts: tuple[Mapping[tuple[Kernel, ...], int], ...]
-    memory: tuple[Line, ...]
+    groups: Mapping[str, Sequence[Group]]
+    launches: tuple[int, int, int]
+    memory: Sequence[tuple[float, float]]
     parameters: int
     gradient_bytes: int
 
-    def peak_memory_at(self, batch: int) -> int:
-        """Give the bytes that live at the worst moment of a step at a batch."""
-        return round(max([at + grows * batch for at, grows in self.memory]))
+    def times(self, on: StepModel, batches: Sequence[int]) -> Times:
+        """Return the times of each pass on a device, at each batch."""
+        import numpy as np
+
+        share = self._share(batches)
+        parts: list[Any] = []
+        for name in PASSES:
+            seconds = np.zeros(len(batches))
+            for group in self.groups[name]:
+                found = [
+                    on.price(_at(kernel, ends, share), np.maximum)
+                    for kernel, ends in zip(group.kernels, group.numbers, strict=True)
+                ]
+                if on.settings.pipelined:
+                    seconds += group.times * overlapped(
+                        found[0]._replace(
+                            compute_s=sum(one.compute_s for one in found),
+                            memory_s=sum(one.memory_s for one in found),
+                        ),
+                        np.maximum,
+                    )
+                else:
+                    seconds += group.times * sum(one.value for one in found)
+            parts.append(seconds)
+        shown: Any = behind_host(parts, self.launches, on.issue_s, np.maximum)
+        forward, backward, update = (np.broadcast_to(part, len(batches)) for part in shown)
+        return forward.tolist(), backward.tolist(), update.tolist()
+
+    def highest(self, lines: Sequence[tuple[float, float]], batches: Sequence[int]) -> list[int]:
+        """Return the highest of lines at each batch."""
+        import numpy as np
+
+        ends = np.unique(np.array(lines), axis=0)
+        share = self._share(batches)
+        step = max(1, CHUNK // len(ends))
+        found: list[int] = []
+        for i in range(0, len(batches), step):
+            piece = share[i : i + step]
+            values = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * piece
+            found += np.rint(values.max(axis=0)).astype(np.int64).tolist()
+        return found
+
+    def _share(self, batches: Sequence[int]) -> Any:
+        """Return where each batch lies between the least, 0, and the largest, 1."""
+        import numpy as np
+
+        return (np.array(batches, dtype=float) - self.low) / (self.high - self.low)
 
 
-def affine(
-    build: Callable[[int], Graph], batches: Sequence[int], dtype: str, settings: Settings
-) -> Affine | None:
-    """Give the work of a step at any batch between the least and the largest of `batches`.
+def _at(kernel: Kernel, ends: tuple[Numbers, Numbers], share: Any) -> Kernel:
+    """Return a kernel with arrays of its numbers, each between its values at both ends."""
+    flop, moved, *rest = (
+        first if first == last else first + (last - first) * share
+        for first, last in zip(*ends, strict=True)
+    )
+    sizes = 4 * len(kernel.products)
+    products: Any = tuple(zip(*[iter(rest[:sizes])] * 4, strict=True))
+    return kernel._replace(flop=flop, bytes=moved, products=products, tensors=tuple(rest[sizes:]))
 
-    `build` gives the graph of a step at a batch; it is called for three of at least three batches.
-    None for a network whose work does not grow along lines.
-    """
-    wanted = sorted(set(batches))
+
+def lines(model: StepModel, wanted: Sequence[int]) -> Lines | None:
+    """Return what a step runs at any of `wanted` batches, None if it does not lie on lines."""
     points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
-    graphs = [build(batch) for batch in points]
-    found = [_groups(graph, dtype, settings) for graph in graphs]
-    memory = _lines(points, [live_bytes(graph) for graph in graphs])
-    parts = [_group_lines(points, [one.parts[i] for one in found]) for i in range(3)]
-    if memory is None or any(part is None for part in parts):
+    graphs: list[Graph] = []
+    steps: list[Lowered] = []
+    for batch in points:
+        graphs.append(model.graph(batch))
+        steps.append(model.lowered(batch))
+    memory = [tuple(map(float, live_bytes(graph, model.stack))) for graph in graphs]
+    numbers = [[_numbers(kernel) for kernel in step.kernels] for step in steps]
+    if not _straight(points, memory) or len({len(one) for one in numbers}) > 1:
         return None
-    return Affine(
-        wanted[0],
-        wanted[-1],
-        tuple(Counter(part or ()) for part in parts),
-        tuple(_upper(memory, wanted[0])),
-        found[0].parameters,
-        found[0].gradient_bytes,
+    if not all(_straight(points, same) for same in zip(*numbers, strict=True)):
+        return None
+    groups: dict[str, dict[Any, Group]] = {name: {} for name in PASSES}
+    launches = dict.fromkeys(PASSES, 0)
+    for row in _rows(steps[0], model.settings.pipelined):
+        kernels = tuple(steps[0].kernels[i] for i in row)
+        ends = tuple((numbers[0][i], numbers[2][i]) for i in row)
+        name = kernels[0].pass_
+        launches[name] += sum(kernel.launches for kernel in kernels)
+        alike = (
+            ends,
+            tuple((k.kind, k.dtype, k.unit, k.products, k.serial, k.launches) for k in kernels),
+        )
+        known = groups[name].get(alike)
+        groups[name][alike] = Group(kernels, ends, known.times + 1 if known else 1)
+    return Lines(
+        points[0],
+        points[2],
+        {name: tuple(found.values()) for name, found in groups.items()},
+        (launches["forward"], launches["backward"], launches["update"]),
+        list(zip(memory[0], memory[2], strict=True)),
+        steps[0].parameters,
+        steps[0].gradient_bytes,
     )
 
 
-@dataclass(frozen=True)
-class Steps:
-    """A network's step at many batches: its memory, and its time on any device."""
-
-    gradient_bytes: int
-    peak_memory_at: Callable[[int], int]
-    seconds_on: Callable[[Device], Callable[[int], StepSeconds]]
-
-
-def steps(
-    build: Callable[[int], Graph], batches: Sequence[int], dtype: str, settings: Settings
-) -> Steps:
-    """Give the steps of a network at any of `batches`; `build` gives the graph of one.
-
-    It is called three times where the work is affine in the batch, and for each batch otherwise.
-    """
-    found = affine(build, batches, dtype, settings) if len(set(batches)) > 3 else None
-    if found is not None:
-        on = partial(_along_lines, found, dtype=dtype, settings=settings)
-        return Steps(found.gradient_bytes, found.peak_memory_at, on)
-    return _each_built(build, batches[0], dtype, settings)
+def _rows(step: Lowered, whole: bool) -> list[list[int]]:
+    """Return which kernels belong together: those of a row's pass if they overlap, else each."""
+    if not whole:
+        return [[i] for i in range(len(step.kernels))]
+    found: dict[tuple[str, str], list[int]] = {}
+    for i, kernel in enumerate(step.kernels):
+        found.setdefault((kernel.op, kernel.pass_), []).append(i)
+    return list(found.values())
 
 
-def _each_built(build: Callable[[int], Graph], some: int, dtype: str, settings: Settings) -> Steps:
-    """Give the steps of a network that is built for each batch; its gradients at `some` batch."""
-
-    @lru_cache(maxsize=1024)
-    def at(batch: int) -> tuple[Costs, int, int]:
-        graph = build(batch)
-        found = costs(graph, dtype, settings)
-        return found, gradient_bytes(graph, found, settings), peak_memory_bytes(graph)
-
-    def seconds(device: Device, batch: int) -> StepSeconds:
-        found = estimate(at(batch)[0], device, dtype, settings)
-        return StepSeconds(found.forward_s, found.backward_s, found.update_s)
-
-    return Steps(at(some)[1], lambda batch: at(batch)[2], lambda device: partial(seconds, device))
+def _numbers(kernel: Kernel) -> Numbers:
+    sizes = [size for product in kernel.products for size in product]
+    return (kernel.flop, kernel.bytes, *sizes, *kernel.tensors)
 
 
-def _along_lines(
-    found: Affine, device: Device, dtype: str, settings: Settings
-) -> Callable[[int], StepSeconds]:
-    """Give the time of a step on a device as a function of the batch."""
-    of_device = rates(device, dtype, settings)
-    of_update = update_rates(of_device, settings)
-    low = float(found.low)
-    kernels = [sum(len(g) * times for g, times in groups.items()) for groups in found.parts]
-    parts = [
-        total(((_bends(g, at, settings.overlap, low), times) for g, times in groups.items()), low)
-        for groups, at in zip(found.parts, (of_device, of_device, of_update), strict=True)
-    ]
-    issue_s = host_seconds(device, settings)
-    added_s = [count * of_device.launch_s for count in kernels]
-
-    def seconds(batch: int) -> StepSeconds:
-        found_s = [part(batch) + added for part, added in zip(parts, added_s, strict=True)]
-        return StepSeconds(*behind_host(found_s, kernels, issue_s))
-
-    return seconds
-
-
-def _bends(group: Sequence[Kernel], at: Rates, overlap: Overlap, low: float) -> Bends:
-    """Give the time of kernels as `work.timed` does, as a function of the batch."""
-    compute = [_part_of(flop, at.flop_per_s, at.cycle_s, low) for flop, _ in group]
-    memory = [
-        total(((_part_of(term, at.bytes_per_s, at.cycle_s, low, 1), 1) for term in terms), low)
-        for _, terms in group
-    ]
-    if overlap == "op":
-        both = (highest(one, other) for one, other in zip(compute, memory, strict=True))
-        return total(((one, 1) for one in both), low)
-    sums = [total(((one, 1) for one in ones), low) for ones in (compute, memory)]
-    return highest(*sums) if overlap == "layer" else total(((one, 1) for one in sums), low)
-
-
-def _part_of(line: Line, per_s: float, cycle_s: float, low: float, least: int = 0) -> Bends:
-    """Give FLOP or bytes over a rate, at least a cycle; no FLOP at all take no time."""
-    seconds = straight((line[0] / per_s, line[1] / per_s), low)
-    if not cycle_s or (not least and line == (0.0, 0.0)):
-        return seconds
-    return highest(seconds, straight((cycle_s, 0.0), low))
-
-
-@dataclass(frozen=True)
-class _Groups:
-    parts: tuple[tuple[Group, ...], ...]
-    parameters: int
-    gradient_bytes: int
-
-
-def _groups(graph: Graph, dtype: str, settings: Settings) -> _Groups:
-    found = costs(graph, dtype, settings)
-    whole = settings.overlap == "layer"
-    parts = tuple(tuple(_part(found, name, whole)) for name in ("forward", "backward", "update"))
-    return _Groups(parts, found.parameters, gradient_bytes(graph, found, settings))
-
-
-def _part(found: Costs, name: str, whole: bool) -> Iterator[Group]:
-    """Give the kernels of a part, row by row if they may overlap in a row, else one by one."""
-    rows: list[Group] = [getattr(row, name) for row in found.rows]
-    if name == "update":
-        rows.append(found.update)
-    for works in rows:
-        if whole and works:
-            yield works
-        elif works:
-            yield from ((work,) for work in works)
-
-
-def _line(points: tuple[int, ...], values: Sequence[float]) -> Line | None:
-    """Give the line through three points, None if they lie on none."""
-    (low, between, high), (first, middle, last) = points, values
-    slope = (last - first) / (high - low)
-    if abs(first + slope * (between - low) - middle) > 1e-12 * abs(middle):
-        return None
-    return first - slope * low, slope
-
-
-def _lines(points: tuple[int, ...], values: Sequence[Sequence[float]]) -> list[Line] | None:
-    """Give a line for each place of equally long rows of values, None if one has none."""
-    if len({len(row) for row in values}) > 1:
-        return None
-    found = [_line(points, column) for column in zip(*values, strict=True)]
-    kept = [line for line in found if line is not None]
-    return kept if len(kept) == len(found) else None
-
-
-def _group_lines(
-    points: tuple[int, ...], at: Sequence[tuple[Group, ...]]
-) -> list[tuple[Kernel, ...]] | None:
-    if len({len(groups) for groups in at}) > 1:
-        return None
-    found = []
-    for same in zip(*at, strict=True):
-        if len({tuple(len(work.terms) for work in group) for group in same}) > 1:
-            return None
-        lines = _lines(
-            points, [[v for work in group for v in (work.flop, *work.terms)] for group in same]
-        )
-        if lines is None:
-            return None
-        rest, kernels = iter(lines), []
-        for work in same[0]:
-            flop = next(rest)
-            kernels.append((flop, tuple(next(rest) for _ in work.terms)))
-        found.append(tuple(kernels))
-    return found
-
-
-def _upper(lines: Sequence[Line], low: int) -> list[Line]:
-    """Give the lines that are the highest at some batch from `low` on."""
-    kept: list[Line] = []
-    for line in sorted(set(lines), key=lambda one: (one[1], one[0])):
-        while kept and _hidden(kept, line):
-            kept.pop()
-        kept.append(line)
-    return [
-        line
-        for line, after in zip(kept, [*kept[1:], None], strict=True)
-        if after is None or _crossing(line, after) >= low
-    ] or kept[-1:]
-
-
-def _crossing(lower: Line, steeper: Line) -> float:
-    return (lower[0] - steeper[0]) / (steeper[1] - lower[1])
-
-
-def _hidden(kept: Sequence[Line], line: Line) -> bool:
-    """Whether the last kept line is nowhere the highest once `line`, which is steeper, is there."""
-    last = kept[-1]
-    if last[1] == line[1]:
-        return True
-    return len(kept) > 1 and _crossing(kept[-2], line) <= _crossing(kept[-2], last)
+def _straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:
+    """Whether each number lies on a line through its values at the three points."""
+    low, between, high = points
+    share = (between - low) / (high - low)
+    return len({len(row) for row in values}) == 1 and all(
+        abs(first + (last - first) * share - middle) <= 1e-12 * abs(middle)
+        for first, middle, last in zip(*values, strict=True)
+    )

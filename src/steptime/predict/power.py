@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from steptime.core.hardware import Device
-from steptime.predict.estimate import Estimate
+from steptime.predict.schedule import Timeline
 
 KWH_J = 3.6e6
 
@@ -31,8 +31,8 @@ class StepEnergy:
     note: str
 
 
-def utilisation(times: Estimate) -> float | None:
-    """Give the share of a step in which arithmetic runs, 0 to 1; None for a step of no time.
+def utilisation(times: Timeline) -> float | None:
+    """Return the share of a step in which arithmetic runs, 0 to 1; None for a step of no time.
 
     Arithmetic is that of the forward and the backward pass. The update moves bytes and waits for
     them, so it counts as none.
@@ -43,8 +43,8 @@ def utilisation(times: Estimate) -> float | None:
     return min(1.0, busy_s / times.step_s)
 
 
-def step_energy(times: Estimate, device: Device) -> StepEnergy:
-    """Give the energy of a step on a device: 2 s, half used, at 100 W idle and 300 W are 400 J.
+def step_energy(times: Timeline, device: Device) -> StepEnergy:
+    """Return the energy of a step on a device: 2 s, half used, at 100 W idle and 300 W are 400 J.
 
     A device that is said to draw more idle than at most has no energy, and the note says so.
     """
@@ -83,7 +83,7 @@ class RunEnergy:
 
 
 def run_energy(run: Run, step_j: float) -> RunEnergy:
-    """Give energy, cost and CO2 of steps of `step_j` joules: 36,000 of 100 J are 1 kWh."""
+    """Return energy, cost and CO2 of steps of `step_j` joules: 36,000 of 100 J are 1 kWh."""
     kwh = run.steps * step_j / KWH_J
     cost, co2_g = (
         None if per_kwh is None else kwh * per_kwh

@@ -7,34 +7,24 @@ from datetime import UTC, datetime
 
 from steptime import __version__
 from steptime.catalog import device_hash
-from steptime.core.graph import Graph
-from steptime.core.hardware import Cluster, Device
 from steptime.core.record import Method, Quantity, Record
-from steptime.core.workload import Workload
-from steptime.predict.estimate import Estimate, RowSeconds, rates
-from steptime.predict.prediction import prediction
-from steptime.predict.settings import CostModel
+from steptime.predict.prediction import Prediction
+from steptime.predict.schedule import RowTime
+from steptime.predict.step_model import StepModel
 
 
-def predict(
-    method: CostModel,
-    graph: Graph,
-    workload: Workload,
-    cluster: Cluster,
-    options: Mapping[str, str],
-) -> Sequence[Record]:
-    """Give the record of the step, then one for each row; `graph` is of the whole step."""
-    device = cluster.device
-    made = prediction(method, graph, workload.dtype, device, options)
-    named = record_method(method, options, device, workload.dtype)
+def records(model: StepModel) -> Sequence[Record]:
+    """Return the record of a workload's step, then one for each row."""
+    made = model.predict()
+    named = record_method(model)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def record(scope: str, values: Mapping[str, float]) -> Record:
         return Record(
             origin="predicted",
             method=named,
-            workload=workload,
-            platform=device.measured.get("platform", device.name),
+            workload=model.workload,
+            platform=model.device.measured.get("platform", model.device.name),
             quantities={name: Quantity(value) for name, value in values.items()},
             status=made.status,
             cause="" if made.fits else "predicted-not-to-fit",
@@ -44,53 +34,61 @@ def predict(
             taken_at=taken_at,
         )
 
-    memory = float(made.peak_memory_bytes)
-    whole = {**_step_quantities(made.estimate), "peak_memory_bytes": memory}
-    rows = made.estimate.rows
-    return [record("", whole), *(record(r.row.name, _row_quantities(r)) for r in rows)]
+    moved = _by_row(made)
+    whole = {**_step_quantities(made), "peak_memory_bytes": made.peak_memory_bytes}
+    return [
+        record("", whole),
+        *(record(r.row.name, _row_quantities(r, *moved[r.row.name])) for r in made.times.rows),
+    ]
 
 
-def record_method(
-    method: CostModel, options: Mapping[str, str], device: Device, dtype: str
-) -> Method:
-    """Give what a record says of how its numbers were obtained."""
-    settings = method.chosen(options)
-    at = rates(device, dtype, settings)
+def record_method(model: StepModel) -> Method:
+    """Return what a record says of how its numbers were obtained."""
+    method, seen = model.method, model.seen
+    (peak,) = seen.peak_flop_per_s.values()
     return Method(
         method.name,
         method.version,
         {
-            "device": device.name,
-            "device_hash": device_hash(device),
-            "peak_flop_per_s": at.flop_per_s,
-            "memory_bytes_per_s": at.bytes_per_s,
-            "launch_s": None if settings.dispatch == "no" else device.launch_s,
-            **method.changed(options),
+            "device": model.device.name,
+            "device_hash": device_hash(model.device),
+            "peak_flop_per_s": peak,
+            "memory_bytes_per_s": seen.memory_bytes_per_s,
+            "launch_s": None if model.settings.host == "no" else model.device.launch_s,
+            **method.changed(model.options),
         },
     )
 
 
-def _step_quantities(found: Estimate) -> dict[str, float]:
+def _by_row(made: Prediction) -> dict[str, tuple[float, float]]:
+    """Return the FLOP and bytes of each row, in all passes."""
+    found: dict[str, tuple[float, float]] = {row.row.name: (0, 0) for row in made.times.rows}
+    for kernel in made.lowered.kernels:
+        if kernel.op in found:
+            flop, moved = found[kernel.op]
+            found[kernel.op] = (flop + kernel.flop, moved + kernel.bytes)
+    return found
+
+
+def _step_quantities(made: Prediction) -> dict[str, float]:
     return {
-        "forward_s": found.forward_s,
-        "backward_s": found.backward_s,
-        "update_s": found.update_s,
-        "step_s": found.step_s,
-        "flop": float(found.flop),
-        "forward_flop": float(found.forward_flop),
-        "traffic_bytes": float(found.traffic_bytes),
+        "forward_s": made.times.forward_s,
+        "backward_s": made.times.backward_s,
+        "update_s": made.times.update_s,
+        "step_s": made.times.step_s,
+        "flop": made.lowered.flop,
+        "forward_flop": made.forward_flop,
+        "traffic_bytes": made.lowered.traffic_bytes,
     }
 
 
-def _row_quantities(found: RowSeconds) -> dict[str, float]:
-    row = found.row
-    works = (*row.forward, *row.backward, *row.update)
+def _row_quantities(found: RowTime, flop: float, moved: float) -> dict[str, float]:
     return {
-        "forward_s": found.forward.total_s,
-        "backward_s": found.backward.total_s,
-        "update_s": found.update_s,
+        "forward_s": found.forward.value,
+        "backward_s": found.backward.value,
+        "update_s": found.update.value,
         "step_s": found.step_s,
-        "flop": float(sum(flop for flop, _ in works)),
-        "forward_flop": float(found.flop),
-        "traffic_bytes": float(sum(sum(terms) for _, terms in works)),
+        "flop": flop,
+        "forward_flop": found.flop,
+        "traffic_bytes": moved,
     }

@@ -7,16 +7,18 @@ the peak is that of the dtype computed in, for every op of the step.
 
 from __future__ import annotations
 
-from steptime.predict.settings import TF32, CostModel, Settings, choice
+from steptime.predict.lower import lower_minimal
+from steptime.predict.method import TF32, Method, Settings, choice
 
-METHOD = CostModel(
+METHOD = Method(
     "roofline",
     "1",
-    Settings(dispatch="added", views=True),
-    {
+    lower=lower_minimal,
+    settings=Settings(host="added"),
+    options={
         "dispatch": choice(
             "add the device's time to issue an op, where it is known",
-            "dispatch",
+            "host",
             {"yes": "added", "no": "no"},
             "yes",
         ),

@@ -7,18 +7,13 @@ back is left out, and so is any overlap of one example's transfer with another's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import prod
 
-from steptime.core.dtypes import SIZE_BYTES, precision
-from steptime.core.graph import Graph
-from steptime.core.hardware import Device, Link
-from steptime.paleo.layers import INPUT, layers_of
-from steptime.predict.costs import costs
-from steptime.predict.estimate import estimate
-from steptime.predict.settings import CostModel
+from steptime.core.hardware import Link
+from steptime.predict.lower import Row
+from steptime.predict.step_model import StepModel
 
 
 @dataclass(frozen=True)
@@ -43,88 +38,51 @@ class Cut:
         return self.first_s + self.transfer_s + self.second_s
 
 
-@dataclass(frozen=True)
-class _Node:
-    parents: tuple[str, ...]
-    output_bytes: int
+def cuts(here: StepModel, there: StepModel, link: Link) -> list[Cut]:
+    """Return every cut of an inference, in order: first all on `there`, last all on `here`.
 
-
-def cuts(
-    graph: Graph,
-    dtype: str,
-    devices: tuple[Device, Device],
-    link: Link,
-    method: CostModel,
-    given: Mapping[str, str],
-) -> list[Cut]:
-    """Give every cut of an inference, in order: first all on the second device, last on the first.
-
-    Raises `InputError` for what the method or a device does not know.
+    Both are models of one network. Raises `InputError` for what the method or a device does not
+    know.
     """
-    settings = method.chosen(given)
-    found = costs(graph, dtype, settings)
-    here, there = (estimate(found, device, dtype, settings).rows for device in devices)
-    nodes = _ops(graph) if settings.ops else _layers(graph, dtype)
-    names = [row.name for row in found.rows if row.name in nodes]
-    sent = _crossing({name: nodes[name] for name in ("", *names)})
-    rate = link.bytes_per_s * settings.ppp_comm
-    before = _sums([row.forward.total_s for row in here if row.row.name in nodes])
-    after = _sums([row.forward.total_s for row in there if row.row.name in nodes])
-    flop = _sums([row.flop for row in here if row.row.name in nodes])
+    lowered = here.lowered()
+    first, second = ({row.row.name: row for row in one.timeline().rows} for one in (here, there))
+    rows = [row for row in lowered.rows if not row.is_input]
+    names = ["", *(row.name for row in rows)]
+    sizes = [lowered.input_bytes, *(row.output_bytes for row in rows)]
+    sent = _crossing(names, sizes, rows)
+    rate = link.bytes_per_s * here.settings.link_efficiency
+    before = _sums(first[row.name].forward.value for row in rows)
+    after = _sums(second[row.name].forward.value for row in rows)
+    flop = _sums(first[row.name].flop for row in rows)
     return [
         Cut(
             name,
             flop[i],
-            nodes[name].output_bytes,
+            sizes[i],
             sent[i],
             before[i],
             (link.latency_s or 0.0) + sent[i] / rate if sent[i] else 0.0,
             after[-1] - after[i],
         )
-        for i, name in enumerate(("", *names))
+        for i, name in enumerate(names)
     ]
 
 
-def _ops(graph: Graph) -> dict[str, _Node]:
-    """Give the forward ops and the tensors between them; "" stands for the inputs."""
-    found = {"": _Node((), sum(graph.tensors[name].size_bytes for name in graph.inputs))}
-    maker = dict.fromkeys(graph.inputs, "")
-    for op in graph.ops:
-        parents = tuple(maker[name] for name in op.inputs if name in maker)
-        found[op.name] = _Node(parents, graph.tensors[op.outputs[0]].size_bytes)
-        maker.update(dict.fromkeys(op.outputs, op.name))
-    return found
-
-
-def _layers(graph: Graph, dtype: str) -> dict[str, _Node]:
-    """Give the layers as the file has them; "" stands for the input."""
-    size = SIZE_BYTES[precision(dtype).compute]
-    layers = layers_of(graph)
-    start = {layer.name for layer in layers if layer.kind == "input"} | {INPUT}
-    inputs = sum(graph.tensors[name].size_bytes for name in graph.inputs)
-    found = {"": _Node((), inputs)}
-    for layer in layers:
-        if layer.kind != "input":
-            parents = tuple("" if name in start else name for name in layer.parents)
-            found[layer.name] = _Node(parents, prod(layer.outputs) * size)
-    return found
-
-
-def _crossing(nodes: Mapping[str, _Node]) -> list[int]:
-    """Give, for the cut after each node, the bytes of what is made before and read after it."""
-    place = {name: i for i, name in enumerate(nodes)}
-    last = dict.fromkeys(nodes, -1)
-    for name, node in nodes.items():
-        for parent in node.parents:
-            last[parent] = place[name]
-    change = [0] * (len(nodes) + 1)
-    for name, node in nodes.items():
-        if last[name] > place[name]:
-            change[place[name]] += node.output_bytes
-            change[last[name]] -= node.output_bytes
-    return [int(total) for total in accumulate(change)][: len(nodes)]
+def _crossing(names: Sequence[str], sizes: Sequence[int], rows: Sequence[Row]) -> list[int]:
+    """Return, for the cut after each row, the bytes of what is made before and read after it."""
+    place = {name: i for i, name in enumerate(names)}
+    last = [-1] * len(names)
+    for row in rows:
+        for parent in row.parents:
+            last[place[parent]] = place[row.name]
+    change = [0] * (len(names) + 1)
+    for i, until in enumerate(last):
+        if until > i:
+            change[i] += sizes[i]
+            change[until] -= sizes[i]
+    return list(accumulate(change))[: len(names)]
 
 
 def _sums(values: Iterable[float]) -> list[float]:
-    """Give the sums of the first 0, 1, 2, ... values."""
+    """Return the sums of the first 0, 1, 2, ... values."""
     return list(accumulate(values, initial=0.0))

@@ -1,6 +1,6 @@
-"""One network on one kind of device, ready to be asked: the parts of a training step, in seconds.
+"""One network on one kind of device, ready to be asked: the driver of every prediction.
 
-From these parts users compose simulations of their own; `scaling` and `model_parallel` do so too.
+From the parts of a step users compose simulations of their own; `parallel` does so too.
 """
 
 from __future__ import annotations
@@ -15,24 +15,33 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError, unknown
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
+from steptime.core.ranges import whole_number
+from steptime.core.stack import Stack
+from steptime.core.units import size
 from steptime.core.workload import Workload
-from steptime.models.family import whole_number
+from steptime.count import peak_memory_bytes
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.costs import Costs, costs, gradient_bytes
-from steptime.predict.estimate import Estimate, estimate
+from steptime.predict.kernel import Interval, Kernel, Larger
+from steptime.predict.lower import Lowered, stack_of
+from steptime.predict.method import Method
 from steptime.predict.parallel.collectives import Fabric, fabric_of, schemes
+from steptime.predict.prediction import Prediction, fits_into
+from steptime.predict.price import issue_s
+from steptime.predict.schedule import Timeline, schedule
 
 
 class StepModel:
-    """The training step of a network, part by part.
+    """The step of a network, part by part.
 
     `network` is model text (`resnet50`), a path or a workload; `device` and `link` are names,
     paths or what the catalog gives; a `Fabric` in place of a link says more about what joins the
-    workers. `options` are those of the method, as text or as Python values. Steps are computed
-    once a batch and kept. Raises `InputError` for what is not known.
+    workers. `options` are those of the method, as text or as Python values. `graph` is that of the
+    workload's step where it is built already. Steps are computed once a batch and kept. Raises
+    `InputError` for what is not known.
 
-    `settings` are the method's assumptions, `fabric` is None without a link, `as_paleo` tells
-    whether communication follows the published rules: no latency, and faults kept.
+    `method` is the method under these options, `seen` the device as its kernels find it; `fabric`
+    is None without a link; `as_paleo` tells whether communication follows the published rules: no
+    latency, and faults kept.
     """
 
     def __init__(
@@ -40,123 +49,201 @@ class StepModel:
         network: str | Path | Workload,
         device: str | Path | Device,
         link: str | Path | Link | Fabric | None = None,
-        method: str = DEFAULT,
+        method: str | Method = DEFAULT,
         options: Mapping[str, object] | None = None,
         dtype: str = "float32",
         optimizer: str = "sgd",
+        phase: str = "train",
+        graph: Graph | None = None,
     ) -> None:
-        chosen = cost_model(method)
-        self.method = chosen
+        chosen = method if isinstance(method, Method) else cost_model(method)
         self.options = {name: _text(value) for name, value in (options or {}).items()}
-        self.settings = chosen.chosen(self.options)
+        self.method = chosen.under(self.options)
+        self.settings = self.method.settings
         self.workload = (
             network
             if isinstance(network, Workload)
-            else make_workload(read_model(str(network)), None, dtype, "train", optimizer)
+            else make_workload(read_model(str(network)), None, dtype, phase, optimizer)
         )
         self.device = device if isinstance(device, Device) else catalog.device(device)
         self.as_paleo = chosen.as_published
+        self._link = link
         self.fabric = self._fabric(link)
         self.collectives = schemes(self.as_paleo)
-        self._latest: tuple[int, Graph] | None = None
-        self._costs: dict[int, Costs] = {}
-        self._estimates: dict[int, Estimate] = {}
+        self._latest = None if graph is None else (self.workload.batch_per_replica, graph)
+        self._lowered: dict[int, Lowered] = {}
+        self._timelines: dict[int, Timeline] = {}
 
     def _fabric(self, link: str | Path | Link | Fabric | None) -> Fabric | None:
         if link is None:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
-        return fabric_of(found, self.settings.ppp_comm, self.as_paleo)
+        return fabric_of(
+            found, self.settings.link_efficiency, self.as_paleo, self.device.memory_bytes_per_s
+        )
+
+    def on(self, device: str | Path | Device) -> StepModel:
+        """Return the model of the same network on another device; what it runs is kept."""
+        other = StepModel(self.workload, device, self._link, self.method)
+        other.options = self.options
+        other._latest, other._lowered = self._latest, self._lowered
+        return other
+
+    @cached_property
+    def seen(self) -> Device:
+        """The device as kernels find it; raises `InputError` where it has no peak for the dtype."""
+        return self.method.sees(self.device, self.workload.dtype, self.settings)
+
+    @cached_property
+    def _seen_in_update(self) -> Device:
+        reached = self.settings.update_efficiency
+        if reached is None or reached == self.settings.compute_efficiency:
+            return self.seen
+        settings = replace(self.settings, compute_efficiency=reached)
+        return self.method.sees(self.device, self.workload.dtype, settings)
+
+    def price(self, kernel: Kernel, larger: Larger = max) -> Interval:
+        """Return the seconds of a kernel on the device; `larger` is `max`, also of arrays."""
+        at = self._seen_in_update if kernel.pass_ == "update" else self.seen
+        return (
+            self.method.price(kernel, at)
+            if larger is max
+            else self.method.price(kernel, at, larger)
+        )
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The software stack that runs the step."""
+        return stack_of(self.settings)
+
+    @cached_property
+    def issue_s(self) -> float | None:
+        """The host's time to issue one launch ahead of the device, None where it plays no part."""
+        return issue_s(self.device, self.settings)
 
     @property
     def parameters(self) -> int:
         """Trained parameters as the method counts them (Paleo: a bias for every filter)."""
-        return self.costs(self.workload.batch_per_replica).parameters
+        return self.lowered().parameters
 
-    @cached_property
+    @property
     def gradient_bytes(self) -> int:
         """Bytes of all gradients, which the workers exchange in a step."""
-        batch = self.workload.batch_per_replica
-        return gradient_bytes(self.graph(batch), self.costs(batch), self.settings)
+        return self.lowered().gradient_bytes
 
     @cached_property
     def gradients(self) -> Mapping[str, int]:
         """Bytes of the gradients by the forward op that first computes with a weight."""
-        graph = self.graph(self.workload.batch_per_replica)
+        graph = self.graph()
         found: dict[str, int] = {}
         for op in graph.ops:
             if op.part == "update":
                 found[op.of] = found.get(op.of, 0) + graph.tensors[op.inputs[-1]].size_bytes
         return found
 
-    def graph(self, batch: int) -> Graph:
-        """Give the graph of a training step on `batch` examples; the latest one is kept."""
-        if self._latest is None or self._latest[0] != batch:
-            size = whole_number(batch, "batch")
-            self._latest = (batch, build_step(replace(self.workload, batch_per_replica=size)))
+    def graph(self, batch: int | None = None) -> Graph:
+        """Return the graph of a step on `batch` examples, the workload's own if none are said.
+
+        The latest one is kept.
+        """
+        wanted = self.workload.batch_per_replica if batch is None else whole_number(batch, "batch")
+        if self._latest is None or self._latest[0] != wanted:
+            self._latest = (wanted, build_step(replace(self.workload, batch_per_replica=wanted)))
         return self._latest[1]
 
-    def costs(self, batch: int) -> Costs:
-        """Give the work of a step on `batch` examples."""
-        if batch not in self._costs:
-            self._costs[batch] = costs(self.graph(batch), self.workload.dtype, self.settings)
-        return self._costs[batch]
+    def lowered(self, batch: int | None = None) -> Lowered:
+        """Return the kernels of a step on `batch` examples."""
+        wanted = self.workload.batch_per_replica if batch is None else batch
+        if wanted not in self._lowered:
+            graph = self.graph(wanted)
+            self._lowered[wanted] = self.method.lower(graph, self.workload.dtype, self.settings)
+        return self._lowered[wanted]
 
-    def estimate(self, batch: int) -> Estimate:
-        """Give the times of a step on `batch` examples, row by row and in all."""
-        if batch not in self._estimates:
-            found = self.costs(batch)
-            dtype = self.workload.dtype
-            self._estimates[batch] = estimate(found, self.device, dtype, self.settings)
-        return self._estimates[batch]
+    def timeline(self, batch: int | None = None) -> Timeline:
+        """Return the times of a step on `batch` examples, row by row and in all."""
+        wanted = self.workload.batch_per_replica if batch is None else batch
+        if wanted not in self._timelines:
+            lowered = self.lowered(wanted)
+            seen, in_update, price = self.seen, self._seen_in_update, self.method.price
+            self._timelines[wanted] = schedule(
+                lowered,
+                lambda kernel: price(kernel, in_update if kernel.pass_ == "update" else seen),
+                self.issue_s,
+                self.settings.pipelined,
+            )
+        return self._timelines[wanted]
+
+    def predict(self, batch: int | None = None) -> Prediction:
+        """Return the prediction of a step on `batch` examples: times, memory, remarks."""
+        graph = self.graph(batch)
+        lowered = self.lowered(batch)
+        memory = peak_memory_bytes(graph, self.stack)
+        fits = fits_into(memory, self.device)
+        remarks = self.remarks(batch)
+        if not fits:
+            has = size(self.device.memory_bytes or 0)
+            remarks = (f"needs {size(memory)}, {self.device.name} has {has}", *remarks)
+        return Prediction(self.timeline(batch), lowered, memory, fits, remarks)
+
+    def remarks(self, batch: int | None = None) -> tuple[str, ...]:
+        """Return what the prediction leaves out: ops, layers, figures, wishes that it ignores."""
+        graph = self.graph(batch)
+        found = self.method.notes(graph, self.workload.dtype, self.device, self.settings)
+        if not graph.unmodelled:
+            return found
+        names = ", ".join(graph.unmodelled)
+        return (*found, f"layers of unknown type count nothing: {names}")
 
     def estimate_forward(self, batch: int) -> float:
-        """Give the seconds of the forward pass of `batch` examples on one device."""
-        return self.estimate(batch).forward_s
+        """Return the seconds of the forward pass of `batch` examples on one device."""
+        return self.timeline(batch).forward_s
 
     def estimate_backward(self, batch: int) -> float:
-        """Give the seconds of the backward pass of `batch` examples on one device."""
-        return self.estimate(batch).backward_s
+        """Return the seconds of the backward pass of `batch` examples on one device."""
+        return self.timeline(batch).backward_s
 
     def estimate_update(self) -> float:
-        """Give the seconds in which one device applies the gradients, whatever the batch."""
-        return self.estimate(self.workload.batch_per_replica).update_s
+        """Return the seconds in which one device applies the gradients, whatever the batch."""
+        return self.timeline().update_s
 
     def estimate_comm(self, workers: int, collective: str | None = None) -> float:
-        """Give the seconds in which `workers` add up their gradients.
+        """Return the seconds in which `workers` add up their gradients.
 
         `collective` is a name of the table of collectives; None is the method's own. Raises
         `InputError` for another name, and where more than one worker has no link.
         """
         name = self.collective(collective)
-        return self.exchange_s(self.gradient_bytes, whole_number(workers, "workers"))[name]
+        return self.collective_s(name, self.gradient_bytes, whole_number(workers, "workers"))
 
     def collective(self, name: str | None = None) -> str:
-        """Give a collective's name, the method's own for None; raises `InputError` for others."""
+        """Return a collective's name, the method's own for None; raises `InputError` for others."""
         if name is None:
             return self.method.collective
         if name not in self.collectives:
             raise unknown("collective", name, self.collectives)
         return name
 
-    def exchange_s(self, size_bytes: float, workers: int) -> dict[str, float]:
-        """Give the seconds of an exchange of `size_bytes` by the name of the collective.
+    def collective_s(self, name: str, size_bytes: float, workers: int) -> float:
+        """Return the seconds of an exchange of `size_bytes` by one collective.
 
         Without a link there is one worker only, who exchanges nothing.
         """
         if self.fabric is None:
             if workers > 1:
                 raise no_link(workers)
-            return dict.fromkeys(self.collectives, 0.0)
-        fabric = self.fabric
-        return {name: one(size_bytes, workers, fabric) for name, one in self.collectives.items()}
+            return 0.0
+        return self.collectives[name](size_bytes, workers, self.fabric)
+
+    def exchange_s(self, size_bytes: float, workers: int) -> dict[str, float]:
+        """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
+        return {name: self.collective_s(name, size_bytes, workers) for name in self.collectives}
 
 
 def no_link(workers: int) -> InputError:
-    """Give the error of workers that nothing joins."""
-    return InputError(f"{workers} workers need a network: --network LINK (steptime list links)")
+    """Return the error of workers that nothing joins."""
+    return InputError(f"{workers} replicas need a link: --link LINK (steptime list links)")
 
 
 def _text(value: object) -> str:
-    """Give an option's value as the command line has it: true and false in small letters."""
+    """Return an option's value as the command line has it: true and false in small letters."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -88,7 +88,7 @@ def _start(model: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _resource(name: str) -> str:
-    return files("steptime.report").joinpath(name).read_text(encoding="utf-8")
+    return files("steptime.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _json(value: object) -> str:

@@ -1,116 +1,80 @@
-"""The page: everything escaped, scripts and styles inline, nothing fetched from anywhere."""
+"""The report: what was found, every result, every chart, and how it was obtained."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import cache
-from html import escape
-from importlib.resources import files
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from steptime import __version__
-from steptime.analysis.results import results
+from markupsafe import Markup
+
+from steptime.analysis.analyses import PLOTS, analysis, names
+from steptime.analysis.headline import numbers, sentences
+from steptime.core.printers import html
 from steptime.core.record import Method, Record
-from steptime.plots import PLOTS, EmptyPlotError, draw
-from steptime.report.headline import numbers, sentences
-from steptime.report.table import failures, results_table
+from steptime.plots import Data, EmptyPlotError, draw
+from steptime.report.table import columns_of, failures, table_rows
+from steptime.report.templating import rendered
 
 Row = dict[str, Any]
-
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'"
-)
-FOLDED = ("samples", "devices")  # drawn, but shown only when asked for
+Progress = Callable[[str, int, int], None]  # what is done, and how many parts of how many
 
 
-def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
-    """Give the HTML of a report on `records` of the folder `name`, and its headline numbers."""
-    rows = results(records)
-    published = sum(r.origin == "published" and not r.scope for r in records)
-    found = numbers(rows, published)
-    text = f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="steptime {escape(__version__)}">
-<link rel="icon" href="data:,">
-<title>steptime: {escape(name)}</title>
-<style>{_resource("page.css")}</style>
-</head>
-<body>
-<main>
-<header>
-<h1>Step times: {escape(name)}</h1>
-<p class="quiet">{escape(_where(records))}</p>
-{"".join(f'<p class="headline">{escape(sentence)}</p>' for sentence in sentences(found))}
-</header>
-<section><h2>Results</h2>
-{results_table(rows)}
-</section>
-{failures(rows)}
-{_figures(records)}
-<section><h2>How these numbers were obtained</h2>
-{_resource("notes.html")}
-{_sources(records)}
-</section>
-</main>
-<noscript>The plots need JavaScript (it is in this file; nothing is fetched).</noscript>
-<script>{_library()}</script>
-<script>{_resource("page.js")}</script>
-</body>
-</html>
-"""
+def ignore(what: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
+def page(records: Sequence[Record], name: str, progress: Progress = ignore) -> tuple[str, Row]:
+    """Return the HTML of a report on `records` of the folder `name`, and its headline numbers."""
+    progress("rows", 0, len(PLOTS) + 1)
+    data = Data(records)
+    rows = data.results
+    found = numbers(rows, sum(r.origin == "published" and not r.scope for r in records))
+    columns = columns_of(rows)
+    figures, missing = _figures(data, progress)
+    text = rendered(
+        "report.html",
+        name=name,
+        where=_where(records),
+        sentences=sentences(found),
+        columns=columns,
+        rows=table_rows(rows, columns),
+        failures=failures(rows),
+        sections=_sections(records),
+        figures=figures,
+        missing=missing,
+        sources=_sources(records),
+    )
     return text, found
 
 
-def _resource(name: str) -> str:
-    return files("steptime.report").joinpath(name).read_text(encoding="utf-8")
+def _sections(records: Sequence[Record]) -> list[Row]:
+    """Return what each analysis that has a heading says of the records, with its table."""
+    found = []
+    for one in map(analysis, names()):
+        table = one.table(records) if one.section else None
+        if table and table.rows:
+            shown = Markup(html(table))  # noqa: S704  # the printer escapes every cell
+            found.append({"title": one.section, "says": one.says(table), "table": shown})
+    return found
 
 
-@cache
-def _library() -> str:
-    """Give Vega, Vega-Lite and Vega-Embed (BSD licence) as one script."""
-    import vl_convert
-
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-        "</script", "<\\/script"
-    )
-
-
-def _figures(records: Sequence[Record]) -> str:
+def _figures(data: Data, progress: Progress) -> tuple[list[Row], list[str]]:
+    """Return the charts that can be drawn, and why others cannot."""
     drawn, missing = [], []
-    for kind in PLOTS:
+    for done, kind in enumerate(PLOTS, start=1):
+        progress(kind, done, len(PLOTS) + 1)
         try:
-            drawn.append(_figure(kind, draw(kind, records)))
+            spec = draw(kind, data)
         except EmptyPlotError as error:
-            missing.append(f"<li>{escape(str(error))}</li>")
-    if missing:
-        drawn.append(f"<section><h2>Not drawn</h2><ul>{''.join(missing)}</ul></section>")
-    return "".join(drawn)
-
-
-def _figure(kind: str, spec: Row) -> str:
-    title = spec.pop("title")
-    caption = "<br>".join(escape(line) for line in title["subtitle"])
-    drawing = (
-        f'<div class="wide plot" id="plot-{kind}" role="img" '
-        f'aria-label="{escape(title["text"])}"></div>'
-        f'<script type="application/json" id="spec-{kind}">{_json(spec)}</script>'
-        f"<figcaption>{caption}</figcaption>"
-    )
-    heading = f"<h2>{escape(title['text'])}</h2>"
-    if kind in FOLDED:
-        drawing = f"<details><summary>Show all samples</summary>{drawing}</details>"
-    return f"<section>{heading}<figure>{drawing}</figure></section>\n"
-
-
-def _json(value: object) -> str:
-    """Give JSON that may stand inside a script element: `<` would end it."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+            missing.append(str(error))
+            continue
+        title = spec.pop("title")
+        spec.pop("config")
+        drawn.append(
+            {"kind": kind, "title": title["text"], "caption": title["subtitle"], "spec": spec}
+        )
+    return drawn, missing
 
 
 def _where(records: Sequence[Record]) -> str:
@@ -130,27 +94,22 @@ def _distinct(values: Any) -> list[str]:
     return [str(value) for value in dict.fromkeys(values) if value]
 
 
-def _sources(records: Sequence[Record]) -> str:
-    """Give the table of methods with all their options, and of what the records say of the host."""
-    methods: dict[tuple[str, str], Method] = {}
+def _sources(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Return methods with all their options, and what the records say of the host."""
+    methods: dict[str, tuple[str, Method]] = {}
     for record in records:
         options = json.dumps(dict(record.method.options), sort_keys=True, default=str)
         key = f"{record.origin} {record.method.name} {record.method.version} {options}"
-        methods.setdefault((record.origin, key), record.method)
+        methods.setdefault(key, (record.origin, record.method))
     lines = [
         (f"{origin} with {method.name} {method.version}", _options(method.options))
-        for (origin, _), method in methods.items()
+        for origin, method in methods.values()
     ]
     for field in ("host", "steptime", "framework", "memory_meter"):
         values = _distinct(_text(record.env.get(field, "")) for record in records)
         if values:
             lines.append((field.replace("_", " "), ", ".join(values)))
-    body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
-        for name, value in lines
-    )
-    region = '<div class="wide" tabindex="0" role="region" aria-label="Sources">'
-    return f"{region}<table>{body}</table></div>"
+    return lines
 
 
 def _options(options: Any) -> str:

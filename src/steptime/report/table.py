@@ -1,10 +1,10 @@
-"""The table of results as HTML; a network that failed is a row like any other."""
+"""The table of results: which columns there are, and what their cells say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
+from functools import partial
 from typing import Any
 
 from steptime.core.units import seconds, si, size
@@ -15,117 +15,108 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading, the field it is sorted by, and how a cell reads."""
+    """A column: its heading, the field of a row it is sorted by, and how a value reads."""
 
     heading: str
     field: str
-    text: Callable[[Row], str]
+    text: Callable[[Any], str] = str
     numeric: bool = True
 
 
-def _maybe(field: str, text: Callable[[Any], str]) -> Callable[[Row], str]:
-    return lambda row: "" if row[field] is None else escape(text(row[field]))
+MEASURES = (
+    Column("measured step, median", "measured_s", seconds),
+    Column("95 % interval", "measured_low_s", seconds),
+    Column("predicted step", "predicted_s", seconds),
+    Column("measured / predicted", "ratio", "{:.3g}".format),
+    Column("speed", "flop_per_s", partial(si, unit="FLOP/s", digits=3)),
+    Column("of peak", "peak_fraction", percent_text),
+    Column("of roof", "roof_fraction", percent_text),
+    Column("peak memory", "measured_memory_bytes", size),
+    Column("predicted memory", "predicted_memory_bytes", size),
+)
+SETTINGS = (
+    Column("platform", "platform", numeric=False),
+    Column("GPU", "gpu", numeric=False),
+    Column("host", "host", numeric=False),
+    Column("batch", "batch"),
+    Column("replicas", "replicas"),
+    Column("strategy", "strategy", numeric=False),
+    Column("type", "dtype", numeric=False),
+    Column("phase", "phase", numeric=False),
+    Column("optimizer", "optimizer", numeric=False),
+    Column("measured by", "method", numeric=False),
+    Column("input", "input", numeric=False),
+    Column("staging", "staging", numeric=False),
+    Column("loaders", "loaders"),
+    Column("prefetch", "prefetch"),
+    Column("threads", "threads"),
+    Column("predicted by", "predicted_by", numeric=False),
+)
+FIRST = Column("network", "name", numeric=False), Column("status", "status", numeric=False)
+
+
+def columns_of(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns: of settings all in which rows differ, of measures all that are known."""
+    told = [
+        column
+        for column in SETTINGS
+        for values in [{row[column.field] for row in rows} - {None}]
+        if len(values) > 1
+    ]
+    known = [column for column in MEASURES if any(row[column.field] is not None for row in rows)]
+    return [*FIRST, *told, *known]
+
+
+def table_rows(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
+    """Return each row as its name, its model and the cells of the columns behind the first."""
+    return [
+        {
+            "name": row["name"],
+            "model": row["model"],
+            "cells": [_cell(row, column) for column in columns[1:]],
+        }
+        for row in rows
+    ]
+
+
+def _cell(row: Row, column: Column) -> Row:
+    """Return what a cell says, what it is sorted by, and how it looks."""
+    value = row[column.field]
+    cell = {"text": "", "sort": value, "numeric": column.numeric, "filled": None, "mood": ""}
+    if column.field == "status":
+        return {**cell, **_status(row)}
+    if value is None:
+        return cell
+    if column.field == "measured_low_s":
+        return {**cell, "text": _interval(row)}
+    if column.field.endswith("_fraction"):
+        cell["filled"] = f"{min(100.0, 100 * value):.1f}"
+    return {**cell, "text": column.text(value)}
 
 
 def _interval(row: Row) -> str:
-    if row["measured_low_s"] is None:
-        return ""
     low, high = seconds(row["measured_low_s"]), seconds(row["measured_high_s"])
     if low.split()[1] == high.split()[1]:
         low = low.split()[0]
     return f"{low} to {high}"
 
 
-def _share(field: str) -> Callable[[Row], str]:
-    def text(row: Row) -> str:
-        if row[field] is None:
-            return ""
-        filled = min(100.0, 100 * row[field])
-        return f'<span class="bar" style="--filled:{filled:.1f}%">{percent_text(row[field])}</span>'
-
-    return text
-
-
-def _name(row: Row) -> str:
-    return f'<span title="{escape(row["model"])}">{escape(row["name"])}</span>'
-
-
-def _status(row: Row) -> str:
+def _status(row: Row) -> Row:
     if row["status"] is None:
-        return '<span class="quiet">not measured</span>'
+        return {"text": "not measured", "mood": "quiet"}
     if row["status"] == "ok":
-        return "ok, no steady state" if row["steady"] is False else "ok"
-    return f'<strong class="failed">{escape(row["status"])}</strong>'
+        return {"text": "ok, no steady state" if row["steady"] is False else "ok"}
+    return {"text": row["status"], "mood": "failed"}
 
 
-COLUMNS = (
-    Column("network", "name", _name, numeric=False),
-    Column("status", "status", _status, numeric=False),
-    Column("platform", "platform", _maybe("platform", str), numeric=False),
-    Column("measured by", "method", _maybe("method", str), numeric=False),
-    Column("input", "input", _maybe("input", str), numeric=False),
-    Column("loaders", "loaders", _maybe("loaders", str)),
-    Column("predicted by", "predicted_by", _maybe("predicted_by", str), numeric=False),
-    Column("measured step, median", "measured_s", _maybe("measured_s", seconds)),
-    Column("95 % interval", "measured_low_s", _interval),
-    Column("predicted step", "predicted_s", _maybe("predicted_s", seconds)),
-    Column("measured / predicted", "ratio", _maybe("ratio", "{:.3g}".format)),
-    Column("speed", "flop_per_s", _maybe("flop_per_s", lambda v: si(v, "FLOP/s", 3))),
-    Column("of peak", "peak_fraction", _share("peak_fraction")),
-    Column("of roof", "roof_fraction", _share("roof_fraction")),
-    Column("peak memory", "measured_memory_bytes", _maybe("measured_memory_bytes", size)),
-    Column("predicted memory", "predicted_memory_bytes", _maybe("predicted_memory_bytes", size)),
-)
-ONLY_IF_SEVERAL = ("platform", "method", "input", "loaders", "predicted_by")
-
-
-def results_table(rows: Sequence[Row]) -> str:
-    """Give the table of rows of `results`; a column that says the same everywhere is left out."""
-    columns = [
-        column
-        for column in COLUMNS
-        if column.field not in ONLY_IF_SEVERAL
-        or len({row[column.field] for row in rows} - {None}) > 1
+def failures(rows: Sequence[Row]) -> list[Row]:
+    """Return the networks that did not succeed, each with its cause and note."""
+    return [
+        {
+            "label": row["label"],
+            "status": row["status"] + (f" ({row['cause']})" if row["cause"] else ""),
+            "note": f": {row['note']}" if row["note"] else "",
+        }
+        for row in rows
+        if row["status"] not in (None, "ok")
     ]
-    head = "".join(
-        f'<th scope="col"{_class(column)}><button type="button">{escape(column.heading)}</button>'
-        "</th>"
-        for column in columns
-    )
-    body = "".join(f"<tr>{_cells(row, columns)}</tr>\n" for row in rows)
-    return (
-        '<div class="wide" role="region" aria-label="Results" tabindex="0"><table id="results">'
-        "<caption>Every network of the folder. A heading sorts.</caption>"
-        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
-    )
-
-
-def failures(rows: Sequence[Row]) -> str:
-    """Give the networks that did not succeed as a list, each with its cause and note."""
-    items = []
-    for row in rows:
-        if row["status"] in (None, "ok"):
-            continue
-        cause = f" ({row['cause']})" if row["cause"] else ""
-        note = f": {row['note']}" if row["note"] else ""
-        status = f'<strong class="failed">{escape(row["status"] + cause)}</strong>'
-        items.append(f"<li>{_name(row)}: {status}{escape(note)}</li>")
-    if not items:
-        return ""
-    return f"<section><h2>Did not succeed</h2><ul>{''.join(items)}</ul></section>"
-
-
-def _cells(row: Row, columns: Sequence[Column]) -> str:
-    cells = []
-    for column in columns:
-        value = row[column.field]
-        sort = "" if value is None else f' data-sort="{escape(str(value))}"'
-        cells.append(f"<td{_class(column)}{sort}>{column.text(row)}</td>")
-    first, *others = cells
-    return (
-        first.replace("<td", '<th scope="row"', 1).removesuffix("</td>") + "</th>" + "".join(others)
-    )
-
-
-def _class(column: Column) -> str:
-    return ' class="number"' if column.numeric else ""

@@ -26,7 +26,7 @@ from steptime.sweep.experiment import (
     Sample,
     axes_of,
 )
-from steptime.sweep.resource_request import Allocation
+from steptime.sweep.resource_request import ResourceRequest
 
 MOST_CELLS = 10_000_000
 SOBOL_POINTS = 1024  # drawn at once; a power of two keeps the sequence balanced
@@ -43,7 +43,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 _FILTER = re.compile(r"\s*(\w+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*")
 FIXED = ("data", "stage_to", "train_steps")  # the same for all cells of an experiment
 Fixed = Mapping[str, Any]
-_OWN_AXES = {*PLACE_AXES, *FEED_AXES, *STEP_AXES, "allocation"}
+_OWN_AXES = {*PLACE_AXES, *FEED_AXES, *STEP_AXES, "request"}
 _COUNTED = ("parameters", "flop", "traffic_bytes", "activation_bytes", "peak_memory_bytes")
 
 
@@ -54,10 +54,10 @@ class Cell:
     workload: Workload
     backend: str
     options: Options
-    allocation: Allocation | None = None
+    request: ResourceRequest | None = None
 
     @property
-    def place(self) -> tuple[str, Options]:
+    def process(self) -> tuple[str, Options]:
         """What a worker is started for; it may measure many cells."""
         return self.backend, self.options.of_process
 
@@ -163,7 +163,7 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tu
         one, chosen = _chosen(axes, index)
         cell = _cell(one, chosen, fixed)
         mark = hash(
-            (cell.workload.key, cell.backend, cell.options, cell.allocation)
+            (cell.workload.key, cell.backend, cell.options, cell.request)
         )  # 10^7 keys would not fit
         if mark in seen:
             continue
@@ -204,20 +204,20 @@ def _settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
 def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
     choice = replace(one.choice, given=_settings(chosen), batch=None, where=one.place)
     workload = make_workload(choice, **{name: chosen[name] for name in STEP_AXES})
-    allocation: Allocation | None = chosen.get("allocation")
-    if allocation and chosen["threads"] is None:
-        chosen = {**chosen, "threads": allocation.cpus or (None if allocation.exclusive else 1)}
-    if allocation and allocation.cpus and (chosen["threads"] or 0) > allocation.cpus:
-        asked = f"{chosen['threads']} threads on cpus = {allocation.cpus}"
+    request: ResourceRequest | None = chosen.get("request")
+    if request and chosen["threads"] is None:
+        chosen = {**chosen, "threads": request.cpus or (None if request.exclusive else 1)}
+    if request and request.cpus and (chosen["threads"] or 0) > request.cpus:
+        asked = f"{chosen['threads']} threads on cpus = {request.cpus}"
         raise InputError(f"{one.place}: {asked}: a thread needs a core of its own")
     options = Options(
         **{name: chosen[name] for name in (*PLACE_AXES[1:], *FEED_AXES)},
         **fixed,
-        gpu=allocation.gpu[0] if allocation else "",
-        allocation=allocation.name if allocation else "",
+        gpu=request.gpu[0] if request else "",
+        allocation=request.name if request else "",
     )
     backend = chosen["backend"]
-    return Cell(workload, backend, meaningful(options, workload.plan.data), allocation)
+    return Cell(workload, backend, meaningful(options, workload.plan.data), request)
 
 
 def _indices(axes: Sequence[Axes], sample: Sample, where: str) -> Iterable[int]:

@@ -18,17 +18,17 @@ from steptime.core.ranges import (
     MOST_VISITS,
     expand_range,
     is_range,
+    whole_number,
 )
 from steptime.core.workload import OPTIMIZERS, PHASES
+from steptime.measure import registry
 from steptime.measure.contract import (
-    BACKENDS,
     INPUTS,
     LEAST_TRAINED,
     STAGINGS,
     STRATEGIES,
 )
-from steptime.models.family import whole_number
-from steptime.sweep.resource_request import Allocation
+from steptime.sweep.resource_request import ResourceRequest
 
 
 def _listed(value: object) -> object:
@@ -97,17 +97,17 @@ class Experiment(BaseModel):
     data: str = ""
     stage_to: str = ""
     train_steps: int = Field(default=0, ge=0, le=MOST_STEPS)
-    slurm: Annotated[list[Allocation], BeforeValidator(_one_or_more)] = []
+    slurm: Annotated[list[ResourceRequest], BeforeValidator(_one_or_more)] = []
 
 
-_TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": Allocation}
+_TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceRequest}
 
 
 @dataclass(frozen=True)
 class Axes:
     """One network of an experiment: what was chosen, its place there, the values of every axis.
 
-    For a cluster there is one axis more, `allocation`.
+    For a cluster there is one axis more, `request`.
     """
 
     choice: Choice
@@ -145,6 +145,8 @@ def check_experiment(table: object, where: str) -> Experiment:
             for fault in error.errors()[:10]
         )
         raise InputError(f"{where}: {faults}") from None
+    for backend in experiment.backend:
+        registry.backend(backend, where)
     _check_words(experiment, where)
     _check_numbers(experiment, where)
     return experiment
@@ -159,7 +161,6 @@ def _reason(fault: Any) -> str:
 
 def _check_words(experiment: Experiment, where: str) -> None:
     words = {
-        "backend": tuple(BACKENDS),
         "phase": PHASES,
         "dtype": tuple(PRECISIONS),
         "optimizer": OPTIMIZERS,
@@ -222,7 +223,7 @@ def _check_numbers(experiment: Experiment, where: str) -> None:
 def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:
     """Give the axes of each network; a hyperparameter that is not named takes its family's range.
 
-    What the file says of a cluster is an axis, `allocation`, where the cells are for one.
+    What the file says of a cluster is an axis, `request`, where the cells are for one.
     Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
     """
     found = []
@@ -238,8 +239,8 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
             batch = chosen.batch_sweep or chosen.batch
         values["batch"] = _values(batch, f"{place}: batch")
         if on_cluster:
-            tables = experiment.slurm or [Allocation()]
-            values["allocation"] = [one for table in tables for one in table.each()]
+            tables = experiment.slurm or [ResourceRequest()]
+            values["request"] = [one for table in tables for one in table.each()]
         for name in choice.given:
             if name not in chosen.parameters:
                 raise unknown("hyperparameter", name, chosen.parameters, place)

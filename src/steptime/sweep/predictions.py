@@ -57,7 +57,7 @@ def predictions(cell: Cell, device: Device, network: Link | None, by_op: bool) -
     if workload.plan.data > 1:
         if network is None and options.strategy != "independent":
             return []
-        cluster = Cluster(device, workload.plan.data, between=network)
+        cluster = Cluster(device, ((workload.plan.data, network),) if network else ())
         records = predict_replicas(workload, cluster, options.strategy, options.overlap)
     else:
         records = cost_model(DEFAULT)(build_step(workload), workload, Cluster(device), {})

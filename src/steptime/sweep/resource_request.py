@@ -38,7 +38,7 @@ Line = Annotated[str, AfterValidator(_line)]
 Lines = Annotated[tuple[Line, ...], BeforeValidator(_tuple)]
 
 
-class Allocation(BaseModel):
+class ResourceRequest(BaseModel):
     """One kind of job: every cell runs once for each `gpu` of each table `[[slurm]]`.
 
     `name` tells tables apart that ask for the same type of GPU.
@@ -48,7 +48,8 @@ class Allocation(BaseModel):
     `memory_GB` of a node. `time` is the job's limit as Slurm writes it. `modules` are loaded and
     the lines of `run_first` are run before the first cell. `flags` are further ones of sbatch, and
     `python` is another interpreter than the one that submits. `requeues` is how often a cell may
-    take its job down before it is given up.
+    take its job down before it is given up. `data_on_nodes` says that the nodes
+    have a data set which the machine that submits does not see.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -70,12 +71,13 @@ class Allocation(BaseModel):
     cells_per_task: int = Field(default=50, ge=1, le=100_000)
     tasks_at_once: int = Field(default=8, ge=1, le=100_000)
     requeues: int = Field(default=2, ge=0, le=1000)
+    data_on_nodes: bool = False
 
     def model_post_init(self, _: Any) -> None:
         """Refuse a type of GPU that is named twice, or none."""
         if not self.gpu or len(set(self.gpu)) < len(self.gpu):
             raise ValueError("gpu: name each type once")
 
-    def each(self) -> tuple[Allocation, ...]:
-        """Give one allocation for each type of GPU."""
+    def each(self) -> tuple[ResourceRequest, ...]:
+        """Return one request for each type of GPU."""
         return tuple(self.model_copy(update={"gpu": (name,)}) for name in self.gpu)

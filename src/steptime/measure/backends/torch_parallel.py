@@ -19,11 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, fx, nn
 
+from steptime.core.exchange import BUCKET_BYTES
 from steptime.measure import ranks
 from steptime.measure.contract import UnsupportedError
 from steptime.measure.ranks import Rank
-
-BUCKET_BYTES = 25 * 2**20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb, in MiB
 
 SAMPLE_S = 1e-3  # of all-reduces in a row
 LEAST_ROUNDS = 3

@@ -1,11 +1,16 @@
-"""Seconds that workers need to add up a gradient over a network: one function a scheme.
+"""Seconds that a group of devices needs to exchange tensors: one function a scheme.
 
-Two tables. `PALEO` holds the four closed forms of Paleo (Qi, Sparks, Talwalkar, ICLR 2017), in
-which a message has no latency. `COLLECTIVES` holds the same four and what came after; there every
-message takes latency + bytes / bandwidth (the alpha-beta model of Thakur, Rabenseifner, Gropp 2005,
-"Optimization of Collective Communication Operations in MPICH"), a worker sends and receives one
-message at a time, both at once, the network itself is never the bottleneck, adding costs nothing,
-and one worker exchanges nothing.
+`COLLECTIVES` are the schemes by which a gradient is added up (all-reduce), `EXCHANGES` what else is
+exchanged, and `PALEO` the four closed forms of Paleo (Qi, Sparks, Talwalkar, ICLR 2017), in which a
+message has no latency. In the first two every message takes latency + bytes / bandwidth (the
+alpha-beta model of Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication
+Operations in MPICH"), a device sends and receives one message at a time, both at once, and one
+device alone exchanges nothing. Adding up takes the time of memory traffic, two bytes read and one
+written for each that is added, where the rate of the memory is known: seconds that libraries hide
+in part. How the share of a link's rate that a protocol reaches depends on the size of a message is
+not known without measuring it (`steptime probe --collectives`).
+
+Devices are alone on their links, or several to a node: `Fabric`.
 """
 
 from __future__ import annotations
@@ -15,21 +20,25 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.exchange import BUCKET_BYTES, ring_messages
 from steptime.core.hardware import Link
 
 GROUP = 8  # devices a node: those of the common servers, and the groups of Paleo's forks
-BUCKET_BYTES = 25 * 2**20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb, in MiB
+BYTES_TO_ADD = 3  # moved for each byte that is added to another: two read, one written
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """What joins the workers.
+    """What joins the devices of a group.
 
-    `between` is the link of a worker, or of a node in `hierarchical`, where `per_node` workers
-    share `links_per_node` of it and reach each other over `inside` (None: over `between`).
-    `servers` belongs to `parameter-server`. Every bandwidth is multiplied by `efficiency`, the
-    share of it that software reaches (Paleo's ppp of communication). Raises `InputError` for a
-    number out of its range.
+    `between` is the link of a device. With `inside`, with several `links_per_node` or with several
+    `groups`, devices are `per_node` to a node: they reach each other over `inside` (None: over
+    `between`), and other nodes over the `links_per_node` links of the node, which `groups` such
+    groups share at once. Only `hierarchical` has nodes without these. `servers` belongs to
+    `parameter-server`. Every bandwidth is multiplied by `efficiency`, the share of it that software
+    reaches (Paleo's ppp of communication). `memory_bytes_per_s` is the rate of a device's memory,
+    None where adding up takes no time: because it is not known, or because the link was measured,
+    whose rate is that of whole all-reduces. Raises `InputError` for a number out of its range.
     """
 
     between: Link
@@ -38,9 +47,11 @@ class Fabric:
     links_per_node: int = 1
     servers: int = 1
     efficiency: float = 1.0
+    groups: int = 1
+    memory_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("per_node", "links_per_node", "servers"):
+        for name in ("per_node", "links_per_node", "servers", "groups"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {shorten(getattr(self, name))}")
         if not 0 < self.efficiency < inf:
@@ -54,31 +65,74 @@ class Fabric:
         links = {link.name: link for link in (self.between, self.inside) if link}
         return tuple(name for name, link in links.items() if link.latency_s is None)
 
-    def message_s(self, size_bytes: float) -> float:
-        """Give the seconds of one message over `between`."""
-        return self._message_s(self.between, size_bytes)
+    def near_and_nodes(self, devices: int, always: bool = False) -> tuple[int, int]:
+        """Return how many of the devices of a group share a node, and on how many nodes they are.
+
+        A last node that is not full counts as a full one. `always` has nodes in any case.
+        """
+        alone = self.inside is None and self.links_per_node == 1 and self.groups == 1
+        per_node = 1 if alone and not always else self.per_node
+        return min(devices, per_node), -(-devices // per_node)
+
+    def message_s(self, size_bytes: float, senders: int = 1) -> float:
+        """Return the seconds of one message over `between`.
+
+        That many `senders` of a node, of each group, send one at once over its links.
+        """
+        shared = size_bytes * (senders * self.groups / self.links_per_node)
+        return self._message_s(self.between, shared)
 
     def inside_message_s(self, size_bytes: float) -> float:
-        """Give the seconds of one message inside a node."""
+        """Return the seconds of one message inside a node."""
         return self._message_s(self.inside or self.between, size_bytes)
 
     def _message_s(self, link: Link, size_bytes: float) -> float:
         return (link.latency_s or 0.0) + size_bytes / link.bytes_per_s / self.efficiency
 
+    def add_s(self, size_bytes: float) -> float:
+        """Return the seconds in which a device adds so many bytes to others."""
+        rate = self.memory_bytes_per_s
+        return BYTES_TO_ADD * size_bytes / rate if rate else 0.0
+
+    def slowest_s(self, size_bytes: float, near: int, nodes: int) -> float:
+        """Return the seconds of bytes through the slowest of the links that a group uses.
+
+        Latency apart: that of messages in a pipeline, or of a ring, in which all links are busy.
+        """
+        rates = [self.between.bytes_per_s * self.links_per_node / self.groups] if nodes > 1 else []
+        rates += [(self.inside or self.between).bytes_per_s] if near > 1 else []
+        return size_bytes / min(rates, default=inf) / self.efficiency
+
+    def latencies_s(self, inside: int, between: int) -> float:
+        """Return the seconds of the latency of so many messages of either kind."""
+        return inside * self.inside_message_s(0.0) + between * self.message_s(0.0)
+
 
 def _rounds(workers: int) -> int:
-    """Give ceil(log2(workers)), exactly: the height of a binary tree, the rounds of a butterfly."""
+    """Return ceil(log2(workers)), exactly: the height of a binary tree, rounds of a butterfly."""
     return (workers - 1).bit_length()
 
 
 def one_to_all(size_bytes: float, workers: int, fabric: Fabric) -> float:
     """Everyone sends its gradient to one worker and gets the sum back, one after the other."""
-    return 2 * (workers - 1) * fabric.message_s(size_bytes)
+    near, _ = fabric.near_and_nodes(workers)
+    inside = (near - 1) * fabric.inside_message_s(size_bytes)
+    between = (workers - near) * fabric.message_s(size_bytes)
+    return 2 * (inside + between) + fabric.add_s((workers - 1) * size_bytes)
 
 
 def tree(size_bytes: float, workers: int, fabric: Fabric) -> float:
-    """Workers send their sums up a binomial tree and get the last one back, whole each time."""
-    return 2 * _rounds(workers) * fabric.message_s(size_bytes)
+    """Two binary trees add up half of the gradient each, in small pieces one after the other.
+
+    Who is a leaf of one tree is an inner node of the other, so that every device receives and sends
+    the gradient twice, and pieces wait for no level but the first: 2 log2(n) latencies and twice
+    the gradient's time, however many devices. NCCL's "tree" (Sanders, Speck, Traeff 2009,
+    "Two-tree algorithms for full bandwidth broadcast, reduction and scan").
+    """
+    near, nodes = fabric.near_and_nodes(workers)
+    latencies = fabric.latencies_s(2 * _rounds(near), 2 * _rounds(nodes))
+    added = fabric.add_s(size_bytes) if workers > 1 else 0.0
+    return latencies + fabric.slowest_s(2 * size_bytes, near, nodes) + added
 
 
 def butterfly(size_bytes: float, workers: int, fabric: Fabric) -> float:
@@ -86,21 +140,37 @@ def butterfly(size_bytes: float, workers: int, fabric: Fabric) -> float:
 
     Paleo's count of rounds, ceil(log2 n), is short of what other n than powers of two need.
     """
-    return _rounds(workers) * fabric.message_s(size_bytes)
+    near, nodes = fabric.near_and_nodes(workers)
+    inside = _rounds(near) * fabric.inside_message_s(size_bytes)
+    between = _rounds(nodes) * fabric.message_s(size_bytes, near)
+    return inside + between + fabric.add_s((_rounds(near) + _rounds(nodes)) * size_bytes)
 
 
 def butterfly_mixing(size_bytes: float, workers: int, fabric: Fabric) -> float:
-    """One round of the butterfly a step, so that sums mix over steps (Zhao and Canny 2013)."""
-    return fabric.message_s(size_bytes) if workers > 1 else 0.0
+    """One round of the butterfly a step, so that sums mix over steps (Zhao and Canny 2013).
+
+    Counted is the farthest partner, between nodes where there are several.
+    """
+    near, nodes = fabric.near_and_nodes(workers)
+    if workers == 1:
+        return 0.0
+    far = nodes > 1
+    message_s = fabric.message_s(size_bytes, near) if far else fabric.inside_message_s(size_bytes)
+    return message_s + fabric.add_s(size_bytes)
 
 
 def ring(size_bytes: float, workers: int, fabric: Fabric) -> float:
     """Each of n workers passes 1/n of the gradient on, n - 1 times to add and n - 1 to gather.
 
-    2 (n - 1) messages of bytes / n: the least traffic that is possible (Patarasuk and Yuan 2009,
-    "Bandwidth optimal all-reduce algorithms for clusters of workstations").
+    2 (n - 1) messages of bytes / n, of which 2 (m - 1) cross between the m nodes: only these wait
+    for the latency between nodes, and all go at the rate of the slowest link of the ring.
     """
-    return 2 * (workers - 1) * fabric.message_s(size_bytes / workers)
+    messages, share = ring_messages(workers)
+    near, nodes = fabric.near_and_nodes(workers)
+    crossing = 2 * (nodes - 1)
+    moved = fabric.slowest_s(messages * (size_bytes * share), near, nodes)
+    added = fabric.add_s(messages / 2 * (size_bytes * share))
+    return fabric.latencies_s(messages - crossing, crossing) + moved + added
 
 
 def halving_doubling(size_bytes: float, workers: int, fabric: Fabric) -> float:
@@ -109,12 +179,22 @@ def halving_doubling(size_bytes: float, workers: int, fabric: Fabric) -> float:
     For p = 2^h workers h messages each way, of bytes/2, bytes/4, ..., bytes/p, together
     2 (p - 1) / p of the gradient (Rabenseifner; Thakur, Rabenseifner, Gropp 2005). For other
     numbers p is the power of two below: each worker too many first gives its whole gradient to a
-    partner and gets the sum at the end, two more messages.
+    partner and gets the sum at the end, two more messages. The largest messages are to the nearest.
     """
     rounds = workers.bit_length() - 1
-    halves = (size_bytes / 2**step for step in range(1, rounds + 1))
-    extra = 2 * fabric.message_s(size_bytes) if workers > 2**rounds else 0.0
-    return extra + 2 * sum(fabric.message_s(half) for half in halves)
+    near, _ = fabric.near_and_nodes(workers)
+    inside = near.bit_length() - 1
+    seconds = added = 0.0
+    for step in range(1, rounds + 1):
+        half = size_bytes / 2**step
+        added += half
+        within = step <= inside
+        seconds += fabric.inside_message_s(half) if within else fabric.message_s(half, near)
+    if workers > 2**rounds:
+        added += size_bytes
+        near_by = near > 1
+        seconds += fabric.inside_message_s(size_bytes) if near_by else fabric.message_s(size_bytes)
+    return 2 * seconds + fabric.add_s(added)
 
 
 def hierarchical(size_bytes: float, workers: int, fabric: Fabric) -> float:
@@ -122,31 +202,35 @@ def hierarchical(size_bytes: float, workers: int, fabric: Fabric) -> float:
 
     With g = `per_node` and m nodes: g - 1 messages inside of bytes / g; then each of the g devices
     adds its 1/g up with those of the other nodes, 2 (m - 1) messages of bytes / g / m, g of them at
-    once over the `links_per_node` links of a node (own links: `links_per_node = per_node`); then
-    g - 1 messages inside again. A last node that is not full is counted as a full one.
+    once over the `links_per_node` links of a node (own links: `links_per_node = per_node`; more
+    than one for a device are of no use); then g - 1 messages inside again.
     """
-    inside = min(workers, fabric.per_node)
-    nodes = -(-workers // fabric.per_node)
-    a_link = size_bytes / inside / nodes * max(1.0, inside / fabric.links_per_node)
-    within = 2 * (inside - 1) * fabric.inside_message_s(size_bytes / inside)
-    return within + 2 * (nodes - 1) * fabric.message_s(a_link)
+    near, nodes = fabric.near_and_nodes(workers, always=True)
+    messages, share = ring_messages(nodes)
+    own = replace(fabric, links_per_node=min(fabric.links_per_node, near * fabric.groups))
+    within = 2 * (near - 1) * fabric.inside_message_s(size_bytes / near)
+    between = messages * own.message_s(size_bytes / near * share, near)
+    added = (near - 1) / near * size_bytes + messages / 2 * share * size_bytes / near
+    return within + between + fabric.add_s(added)
 
 
 def parameter_server(size_bytes: float, workers: int, fabric: Fabric) -> float:
     """All workers push their gradients to k servers, which hold 1/k each; then all pull the sum.
 
-    The servers are machines of their own. Each way a worker has k messages of bytes / k and a
-    server n of them; who has more is the bottleneck: the servers with n > k workers
-    (2 n / k of the gradient's time), else the workers (2). Nobody pulls before all have pushed
-    (Li and others 2014, "Scaling Distributed Machine Learning with the Parameter Server",
-    with synchronous steps).
+    The servers are machines of their own, whose adding up is not counted. Each way a worker has k
+    messages of bytes / k and a server n of them; who has more is the bottleneck: the servers with
+    n > k workers (2 n / k of the gradient's time), else the workers (2). Nobody pulls before all
+    have pushed (Li and others 2014, "Scaling Distributed Machine Learning with the Parameter
+    Server", with synchronous steps). Workers of one node share its links.
     """
     if workers == 1:
         return 0.0
-    return 2 * max(workers, fabric.servers) * fabric.message_s(size_bytes / fabric.servers)
+    near, _ = fabric.near_and_nodes(workers)
+    busiest = max(workers, near * fabric.servers)
+    return 2 * busiest * fabric.message_s(size_bytes / fabric.servers)
 
 
-Collective = Callable[[float, int, Fabric], float]  # bytes of the gradient, workers, fabric
+Collective = Callable[[float, int, Fabric], float]  # bytes, devices, fabric
 
 COLLECTIVES: Mapping[str, Collective] = {
     "one-to-all": one_to_all,
@@ -160,8 +244,50 @@ COLLECTIVES: Mapping[str, Collective] = {
 }
 
 
+def all_gather(size_bytes: float, devices: int, fabric: Fabric) -> float:
+    """Each of n devices holds 1/n of `size_bytes` and gets the rest: the second half of a ring."""
+    return (ring(size_bytes, devices, fabric) - _added_by_ring(size_bytes, devices, fabric)) / 2
+
+
+def reduce_scatter(size_bytes: float, devices: int, fabric: Fabric) -> float:
+    """Each device holds `size_bytes` and gets 1/n of the sum: the first half of a ring."""
+    added = _added_by_ring(size_bytes, devices, fabric)
+    return all_gather(size_bytes, devices, fabric) + added
+
+
+def _added_by_ring(size_bytes: float, devices: int, fabric: Fabric) -> float:
+    return fabric.add_s((devices - 1) / devices * size_bytes)
+
+
+def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
+    """Each device holds `size_bytes` and sends 1/n of them to each other one, in n - 1 rounds.
+
+    Those to the g - 1 devices of its own node go inside; g devices at once share a node's links.
+    """
+    near, _ = fabric.near_and_nodes(devices)
+    part = size_bytes / devices
+    inside = (near - 1) * fabric.inside_message_s(part)
+    return inside + (devices - near) * fabric.message_s(part, near)
+
+
+def send(size_bytes: float, devices: int, fabric: Fabric) -> float:
+    """One device sends `size_bytes` to another one of the group, the farthest in doubt."""
+    if devices == 1:
+        return 0.0
+    near, nodes = fabric.near_and_nodes(devices)
+    return fabric.message_s(size_bytes, near) if nodes > 1 else fabric.inside_message_s(size_bytes)
+
+
+EXCHANGES: Mapping[str, Collective] = {  # by the kind of op: what is not an all-reduce
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_to_all": all_to_all,
+    "send": send,
+}
+
+
 def _whole_s(size_bytes: float, fabric: Fabric) -> float:
-    """Give the seconds of a whole gradient over the link, as Paleo has it: without latency."""
+    """Return the seconds of a whole gradient over the link, as Paleo has it: without latency."""
     return size_bytes / fabric.between.bytes_per_s / fabric.efficiency
 
 
@@ -179,7 +305,7 @@ def overlapped(
     backward_s: float,
     bucket_bytes: float = BUCKET_BYTES,
 ) -> float:
-    """Give the seconds for which a step waits for exchanges after its backward pass.
+    """Return the seconds for which a step waits for exchanges after its backward pass.
 
     `ready` are the gradients in the order of the backward pass: (seconds after its start, bytes).
     They fill buckets in that order; a bucket that holds `bucket_bytes` or more is full, and the
@@ -205,17 +331,25 @@ def overlapped(
 
 
 def schemes(as_published: bool) -> Mapping[str, Collective]:
-    """Give the collectives by name, Paleo's own four in their published form if asked."""
+    """Return the collectives by name, Paleo's own four in their published form if asked."""
     return {**COLLECTIVES, **PALEO} if as_published else COLLECTIVES
 
 
-def fabric_of(link: Link | Fabric, efficiency: float, as_published: bool) -> Fabric:
-    """Give what joins the workers, at the share `efficiency` of its rates.
+def fabric_of(
+    link: Link | Fabric,
+    efficiency: float,
+    as_published: bool,
+    memory_bytes_per_s: float | None = None,
+) -> Fabric:
+    """Return what joins the workers, at the share `efficiency` of its rates.
 
-    As published, messages have no latency.
+    As published, messages have no latency and adding up takes no time. A measured link's rate is
+    that of whole all-reduces, adding up included.
     """
-    found = link if isinstance(link, Fabric) else Fabric(link)
+    fabric = link if isinstance(link, Fabric) else Fabric(link)
     if as_published:
-        inside = None if found.inside is None else replace(found.inside, latency_s=None)
-        found = replace(found, between=replace(found.between, latency_s=None), inside=inside)
-    return replace(found, efficiency=efficiency)
+        inside = None if fabric.inside is None else replace(fabric.inside, latency_s=None)
+        between = replace(fabric.between, latency_s=None)
+        return replace(fabric, between=between, inside=inside, efficiency=efficiency)
+    adds = None if fabric.between.measured else memory_bytes_per_s
+    return replace(fabric, efficiency=efficiency, memory_bytes_per_s=adds)

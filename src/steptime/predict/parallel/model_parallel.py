@@ -21,10 +21,10 @@ from math import prod
 
 from steptime.core.errors import InputError
 from steptime.core.hardware import GB
-from steptime.paleo import rules
+from steptime.paleo.lower import update_kernel
 from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
+from steptime.paleo.price import GIB
 from steptime.paleo.rules import FLOAT_BYTES
-from steptime.predict.estimate import GIB, behind_host, host_seconds, rates, update_rates
 from steptime.predict.parallel.placement import (
     Node,
     Part,
@@ -34,8 +34,8 @@ from steptime.predict.parallel.placement import (
     nodes,
 )
 from steptime.predict.parallel.scaling import Exchange, ScalingRow, batch_share, throughput
+from steptime.predict.schedule import behind_host, overlapped
 from steptime.predict.step_model import StepModel, no_link
-from steptime.predict.work import Overlap, timed
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
 FORK_NOTE = (
@@ -124,7 +124,7 @@ def hybrid(
     devices = _by_device(split, count)
     if model.as_paleo:
         forward, backward = ((seconds - hidden) * count + hidden for seconds in once)
-        update = _update_s(model, split, "none")
+        update = _update_s(model, split, in_turn=True)
     else:
         forward, backward = (s + (count - 1) * max(s - hidden, hidden) for s in once)
         update = max(_update_s(model, own) for own in devices)
@@ -138,7 +138,7 @@ def hybrid(
         "model": dict(zip(PARTS, of_split, strict=True)),
     }
     total = share * count if scaling == "weak" else batch
-    alone = throughput(model, batch, model.estimate(batch).step_s)
+    alone = throughput(model, batch, model.timeline(batch).step_s)
     return _row(count, total, share, alone, parts, comm_s, sync, shown, notes)
 
 
@@ -187,14 +187,16 @@ def _hidden_s(model: StepModel, found: Sequence[Node], workers: int) -> float:
     return elements / GIB / (model.fabric.between.bytes_per_s / GB) * (workers - 1)
 
 
-def _update_s(model: StepModel, found: Sequence[Node], overlap: Overlap | None = None) -> float:
-    """Give the seconds in which one device updates the weights of some layers."""
-    if model.settings.update:
+def _update_s(model: StepModel, found: Sequence[Node], in_turn: bool = False) -> float:
+    """Return the seconds in which one device updates the weights of some layers.
+
+    `in_turn` adds arithmetic and traffic even where the method overlaps those of a layer.
+    """
+    if "update" not in model.settings.faults:
         return sum(node.update_s for node in found)
-    work = rules.update(sum(node.layer.parameters for node in found))
-    at = rates(model.device, model.workload.dtype, model.settings)
-    how = overlap or model.settings.overlap
-    return timed((work,), update_rates(at, model.settings), how).total_s
+    parameters = sum(node.layer.parameters for node in found)
+    times = model.price(update_kernel(parameters, next(iter(model.seen.peak_flop_per_s))))
+    return overlapped(times) if model.settings.pipelined and not in_turn else times.value
 
 
 def _issued(model: StepModel, found: Sequence[Node], parts: Seconds3, times: int) -> Seconds3:
@@ -204,7 +206,7 @@ def _issued(model: StepModel, found: Sequence[Node], parts: Seconds3, times: int
     """
     forward, backward, update = (sum(node.kernels[i] for node in found) for i in range(3))
     counts = [forward * times, backward * times, update]
-    return behind_host(list(parts), counts, host_seconds(model.device, model.settings))
+    return behind_host(list(parts), counts, model.issue_s)
 
 
 def _slowest(
@@ -217,7 +219,7 @@ def _slowest(
 def _gradient_bytes(model: StepModel, found: Sequence[Node]) -> float:
     """Give the bytes of the gradients of the layers that are not split."""
     unsplit = {node.layer.name for node in found if node.layer.split is None}
-    if not model.settings.update:
+    if "update" in model.settings.faults:
         parameters = sum(n.layer.parameters for n in found if n.layer.name in unsplit)
         return float(FLOAT_BYTES * parameters)
     names = {node.layer.name: node for node in found}

@@ -15,10 +15,11 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Layer
 from steptime.core.hardware import GB
 from steptime.paleo.layers import layers_of
+from steptime.paleo.price import GIB
 from steptime.paleo.rules import FLOAT_BYTES
-from steptime.predict.estimate import GIB, RowSeconds, rates
+from steptime.predict.kernel import Interval
+from steptime.predict.schedule import RowTime, total
 from steptime.predict.step_model import StepModel
-from steptime.predict.work import Overlap, Seconds
 
 FETCH_GROUP = 4  # devices that reach each other at the full rate
 MOST_HALVINGS = 60  # of a link's rate by Paleo, device after device
@@ -66,11 +67,11 @@ def nodes(model: StepModel, batch: int, mode: Mode) -> tuple[Node, ...]:
     """
     layers = layers_of(model.graph(batch))
     fetched = _fetches(model, layers, mode)
-    rows: dict[str, list[RowSeconds]] = {layer.name: [] for layer in layers}
-    for row in model.estimate(batch).rows:
+    rows: dict[str, list[RowTime]] = {layer.name: [] for layer in layers}
+    for row in model.timeline(batch).rows:
         rows[layer_name(row.row.name, rows, layers[-1].name)].append(row)
-    overlap = model.settings.overlap
-    return tuple(_node(layer, rows[layer.name], fetched[layer.name], overlap) for layer in layers)
+    pipelined = model.settings.pipelined
+    return tuple(_node(layer, rows[layer.name], fetched[layer.name], pipelined) for layer in layers)
 
 
 def layer_name(op: str, layers: Mapping[str, object], last: str) -> str:
@@ -99,29 +100,28 @@ def _apart(one: Layer, other: Layer) -> bool:
     return device_of(one) // FETCH_GROUP != device_of(other) // FETCH_GROUP
 
 
-def _node(layer: Layer, rows: Sequence[RowSeconds], fetch_s: float, overlap: Overlap) -> Node:
+def _node(layer: Layer, rows: Sequence[RowTime], fetch_s: float, pipelined: bool) -> Node:
     return Node(
         layer,
         fetch_s,
-        _part([row.forward for row in rows], fetch_s, overlap),
-        _part([row.backward for row in rows], fetch_s, overlap),
-        sum(row.update_s for row in rows),
+        _part([row.forward for row in rows], fetch_s, pipelined),
+        _part([row.backward for row in rows], fetch_s, pipelined),
+        sum(row.update.value for row in rows),
         sum(row.flop for row in rows),
         (
-            sum(len(row.row.forward) for row in rows),
-            sum(len(row.row.backward) for row in rows),
-            sum(len(row.row.update) for row in rows),
+            sum(row.launches[0] for row in rows),
+            sum(row.launches[1] for row in rows),
+            sum(row.launches[2] for row in rows),
         ),
     )
 
 
-def _part(times: Sequence[Seconds], fetch_s: float, overlap: Overlap) -> Part:
-    compute = sum(time.compute_s for time in times)
-    memory = sum(time.memory_s for time in times) + fetch_s
-    if overlap == "layer":
+def _part(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> Part:
+    found = total(times)
+    compute, memory = found.compute_s, found.memory_s + fetch_s
+    if pipelined:
         return Part(compute, memory, compute + memory, max(compute, memory))
-    total = sum(time.total_s for time in times) + fetch_s
-    return Part(compute, memory, total, total)
+    return Part(compute, memory, found.value + fetch_s, found.value + fetch_s)
 
 
 def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str, float]:
@@ -132,15 +132,20 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
     and not at all for a single one.
     """
     settings = model.settings
-    element = SIZE_BYTES[precision(model.workload.dtype).compute] if settings.dtype else FLOAT_BYTES
-    cycle = rates(model.device, model.workload.dtype, settings).cycle_s
+    element = (
+        SIZE_BYTES[precision(model.workload.dtype).compute]
+        if "dtype" not in settings.faults
+        else FLOAT_BYTES
+    )
+    clock_hz = model.device.clock_hz if "cycle" in settings.faults else None
+    cycle = 1.0 / clock_hz if clock_hz else 0.0
     full, latency = model.device.memory_bytes_per_s, 0.0
     link = None if model.fabric is None else model.fabric.between
     if model.as_paleo and mode == "model":
         link = None
     if link is not None:
         full, latency = link.bytes_per_s, link.latency_s or 0.0
-    full *= settings.ppp_comm * (1.0 if settings.gigabyte else GIB / GB)
+    full *= settings.link_efficiency * (GIB / GB if "gigabyte" in settings.faults else 1.0)
 
     def remote(layer: Layer, parent: Layer) -> bool:
         if model.as_paleo:  # the text "0" of a split is not the number 0 of other layers

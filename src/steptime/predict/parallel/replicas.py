@@ -11,6 +11,7 @@ from steptime.core.hardware import Cluster, Link
 from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
 from steptime.predict import DEFAULT, cost_model
+from steptime.predict.parallel.groups import fabric_of_group
 from steptime.predict.parallel.scaling import Exchange, data_parallel
 from steptime.predict.step_model import StepModel, no_link
 
@@ -42,35 +43,45 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 
 def predict_replicas(
-    workload: Workload, cluster: Cluster, strategy: str, overlap: bool
+    workload: Workload,
+    cluster: Cluster,
+    strategy: str,
+    overlap: bool,
+    method: str = DEFAULT,
+    options: Mapping[str, str] | None = None,
 ) -> Sequence[Record]:
-    """Give the record of the step of all replicas, then one for each row of a replica's.
+    """Return the record of the step of all replicas, then one for each row of a replica's.
 
-    `cluster.between` joins the replicas; it may be None where nothing is exchanged. `comm_s` is
-    what the step waits for. Method and options are those of a replica alone, and how they exchange.
-    Raises `InputError` for an unknown strategy, another plan than data parallel, and no link.
+    The replicas are the first ranks of `cluster`, which needs no levels where nothing is exchanged.
+    `comm_s` is what the step waits for. Method and options are those of a replica alone, and how
+    they exchange. Raises `InputError` for an unknown strategy, another plan than data parallel, and
+    no link.
     """
     if strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES)
     if workload.plan != Plan(data=workload.plan.data):
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
-    replicas = workload.plan.data
+    replicas, given = workload.plan.data, options or {}
     how = STRATEGIES[strategy] if workload.phase == "train" else Strategy()  # it exchanges nothing
-    head, *rows = cost_model(DEFAULT)(build_step(workload), workload, Cluster(cluster.device), {})
-    options: dict[str, object] = {**head.method.options, "strategy": strategy}
+    graph = build_step(workload)
+    head, *rows = cost_model(method)(graph, workload, Cluster(cluster.device), given)
+    said: dict[str, object] = {**head.method.options, "strategy": strategy}
     comm_s, notes = 0.0, [head.note] if head.note else []
     if how.collective:
-        if cluster.between is None:
+        if not cluster.levels:
             raise no_link(replicas)
+        fabric = fabric_of_group(cluster, range(replicas))
         beside = overlap and how.overlapped_bytes is not None
-        model = StepModel(workload, cluster.device, cluster.between)
+        model = StepModel(workload, cluster.device, fabric, method, given)
         times = how.overlapped_bytes if beside and how.overlapped_bytes else how.bytes
         exchange = Exchange(how.collective, 1 / times, beside)
         (row,) = data_parallel(model, [replicas], workload.batch_per_replica, exchange=exchange)
         comm_s = row.exposed_comm_s
-        options |= _of_link(cluster.between) | {"collective": how.collective}
+        said |= {"collective": how.collective}
+        if fabric is not None:
+            said |= _of_link(fabric.between)
         if how.overlapped_bytes is not None and not overlap:
-            options["overlap"] = False
+            said["overlap"] = False
         lacking = model.fabric.without_latency if model.fabric else ()
         notes += [f"{name}: no latency is known, so none is counted" for name in lacking]
     quantities = dict(head.quantities)
@@ -80,9 +91,9 @@ def predict_replicas(
     if how.shards:
         del quantities["peak_memory_bytes"]
         notes, status, cause = ["the memory of sharded weights is not counted"], "ok", ""
-    method = replace(head.method, options=options)
+    told = replace(head.method, options=said)
     head = replace(head, quantities=quantities, status=status, cause=cause, note="; ".join(notes))
-    return [replace(record, method=method) for record in (head, *rows)]
+    return [replace(record, method=told) for record in (head, *rows)]
 
 
 def _of_link(link: Link) -> dict[str, object]:

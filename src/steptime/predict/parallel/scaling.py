@@ -113,7 +113,7 @@ def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tup
     share = -(-batch // workers)
     if batch < workers:
         if not model.as_paleo:
-            raise InputError(f"{workers} workers cannot share a batch of {batch} examples")
+            raise InputError(f"{workers} replicas cannot share a batch of {batch} examples")
         return share, f"{workers} workers compute one example each, {workers} and not {batch}"
     if batch % workers:
         return share, f"{batch} examples are no multiple of {workers}: the largest share is {share}"
@@ -130,7 +130,7 @@ def throughput(model: StepModel, examples: int, step_s: float) -> float:
 
 def _row(model: StepModel, workers: int, whole: int, share: int, how: Exchange) -> ScalingRow:
     """Give the row of some workers, its speed-up still that of one."""
-    found = model.estimate(share)
+    found = model.timeline(share)
     size_bytes = model.gradient_bytes / how.compression
     chosen = model.collective(how.collective)
     comm_s = model.exchange_s(size_bytes, workers)
@@ -158,7 +158,7 @@ def _row(model: StepModel, workers: int, whole: int, share: int, how: Exchange) 
 
 
 def _check_overlap(model: StepModel) -> None:
-    if not model.settings.ops:
+    if model.lowered().by_layer:
         raise InputError(
             f"{model.method.name}: no overlap of communication where steps are counted by layers"
         )
@@ -172,12 +172,14 @@ def _waits(model: StepModel, workers: int, share: int, chosen: str, how: Exchang
     """
     if workers == 1:
         return 0.0
-    found = model.estimate(share)
-    rows = sum(row.backward.total_s for row in found.rows)
+    found = model.timeline(share)
+    rows = sum(row.backward.value for row in found.rows)
     slower = found.backward_s / rows if rows else 1.0
     sizes = model.gradients
     ready, at = [], 0.0
     for row in reversed(found.rows):
-        at += row.backward.total_s * slower
+        at += row.backward.value * slower
         ready.append((at, sizes.get(row.row.name, 0) / how.compression))
-    return overlapped(ready, lambda size: model.exchange_s(size, workers)[chosen], found.backward_s)
+    return overlapped(
+        ready, lambda size: model.collective_s(chosen, size, workers), found.backward_s
+    )

@@ -1,0 +1,159 @@
+"""What was measured beside what was predicted: the table of results, and the answer in sentences.
+
+The sentences stand at the top of a report, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from steptime.analysis.analyses import Analysis
+from steptime.analysis.errors import errors
+from steptime.analysis.results import results
+from steptime.analysis.row import Row
+from steptime.core.record import Record
+from steptime.core.table import Table, columns
+from steptime.core.units import counted, seconds, si
+
+SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", "predicted_by")
+
+
+def results_table(records: Sequence[Record]) -> Table:
+    """Return the table of `results`; of settings people see those in which rows differ."""
+    rows = results(records)
+    differ = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
+    shown = columns(
+        "name=network",
+        *(f"?{name}={name.replace('_', ' ')}" for name in differ),
+        "status",
+        "measured_s=measured step",
+        "predicted_s=predicted step",
+        "ratio=measured / predicted",
+        "?flop_per_s=speed",
+        "?peak_fraction=of peak",
+        "?measured_memory_bytes=peak memory",
+    )
+    return Table(shown, rows, full=columns(*(rows[0] if rows else ("name",))))
+
+
+def numbers(rows: Sequence[Row], published: int = 0) -> Row:
+    """Return what the sentences say as numbers, in SI; None is unknown.
+
+    `rows` are of `results`; `published` counts the records of others beside them.
+    """
+    measured = [row for row in rows if row["measured_s"] is not None]
+    failed = [row for row in rows if row["status"] not in (None, "ok")]
+    fractions = [row for row in rows if row["peak_fraction"] is not None]
+    best = max(fractions, key=lambda row: float(row["peak_fraction"]), default=None)
+    return {
+        "networks": len({row["workload_key"] for row in rows}),
+        "measured": len({row["workload_key"] for row in measured}),
+        "platforms": len({row["platform"] for row in rows}),
+        "published": published,
+        "unsuccessful": dict(Counter(row["status"] for row in failed)),
+        "fastest_s": min((row["measured_s"] for row in measured), default=None),
+        "slowest_s": max((row["measured_s"] for row in measured), default=None),
+        "best": None if best is None else _short(best),
+        "above_peak": sum(row["peak_fraction"] > 1 for row in fractions),
+        "median_peak_fraction": _middle(row["peak_fraction"] for row in fractions),
+        "median_roof_fraction": _middle(row["roof_fraction"] for row in fractions),
+        "prediction": errors(rows),
+    }
+
+
+def _short(row: Row) -> Row:
+    names = ("name", "model", "batch", "peak_fraction", "flop_per_s", "peak_flop_per_s")
+    return {name: row[name] for name in names}
+
+
+def _middle(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def sentences(found: Row) -> list[str]:
+    """Return the numbers as sentences, most important first."""
+    return [
+        *_limit(found),
+        *_prediction(found["prediction"]),
+        *_measured(found),
+        *_unsuccessful(found["unsuccessful"]),
+        *_published(found["published"]),
+    ]
+
+
+def _limit(found: Row) -> list[str]:
+    best = found["best"]
+    if best is None:
+        return []
+    middle, above = found["median_peak_fraction"], found["above_peak"]
+    doubt = (
+        f"{counted(above, 'network')} above 100%: the device's figures are too low; probe again."
+    )
+    return [
+        (
+            f"The best network reaches {best['peak_fraction']:.0%} of the peak: {best['name']}, "
+            f"{si(best['flop_per_s'], 'FLOP/s', 3)} of {si(best['peak_flop_per_s'], 'FLOP/s', 3)}. "
+            f"The median network reaches {middle:.0%}."
+        ),
+        *([doubt] if above else []),
+    ]
+
+
+def _prediction(found: Row) -> list[str]:
+    if not found["pairs"]:
+        return []
+    worst = found["worst"][0]
+    return [
+        (
+            f"Predictions have a median error of {found['median_error']:.0%}; "
+            f"{found['within_factor_2']:.0%} of the {found['pairs']} lie within a factor of 2. "
+            f"Farthest: {worst['name']}, which takes {worst['ratio']:.3g} times the predicted time."
+        )
+    ]
+
+
+def _measured(found: Row) -> list[str]:
+    if not found["networks"] and found["published"]:
+        return []
+    on = f" on {found['platforms']} platforms" if found["platforms"] > 1 else ""
+    if not found["measured"]:
+        return [f"{counted(found['networks'], 'network')} here{on}, none of them measured."]
+    return [
+        (
+            f"{found['measured']} of {counted(found['networks'], 'network')} measured{on}; "
+            f"a step takes {seconds(found['fastest_s'])} to {seconds(found['slowest_s'])}."
+        )
+    ]
+
+
+def _unsuccessful(statuses: dict[str, int]) -> list[str]:
+    if not statuses:
+        return []
+    which = ", ".join(f"{number} {status}" for status, number in statuses.items())
+    return [f"{sum(statuses.values())} did not succeed ({which}); see below the table."]
+
+
+def _published(number: int) -> list[str]:
+    if not number:
+        return []
+    return [f"{counted(number, 'published record')}: `steptime table` and the plots show them."]
+
+
+def _says(table: Table) -> list[str]:
+    return sentences(numbers([dict(row) for row in table.rows]))
+
+
+ANALYSIS = Analysis(
+    """Print what was measured beside what was predicted.
+
+    A row is a network on a platform by one way of measuring and one method of
+    prediction. Times are medians; the speed is the predicted FLOP over the
+    measured time.
+    """,
+    results_table,
+    _says,
+)

@@ -1,0 +1,90 @@
+"""The command `import`: other people's results as records."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from steptime.cli.command import command, note
+from steptime.cli.options import argument, option
+from steptime.core.errors import InputError
+from steptime.core.table import Answer
+from steptime.core.units import counted
+
+if TYPE_CHECKING:
+    from steptime.readers import Import
+
+SHOWN_UNREAD = 8
+LONGEST_REASON = 300  # characters
+
+
+@command()
+def import_(
+    path: Annotated[Path, argument("PATH", "A file, a folder, or an archive (.tar, .tar.gz).")],
+    out: Annotated[Path, option("-o --out DIR", "Folder of records.")],
+    mapping: Annotated[
+        Path | None,
+        option("--mapping FILE", "A .toml file: what the columns of CSV files mean."),
+    ] = None,
+) -> Answer:
+    """Read other people's results into a folder of records.
+
+    The format is found by what is in a file. What is not read is listed with the reason.
+    """
+    from steptime import store
+    from steptime.readers import read_path, source_key
+    from steptime.readers.csv_mapping import read_mapping
+
+    found = read_path(path, read_mapping(mapping) if mapping else None)
+    if not found.records:
+        raise InputError(f"{path}: {_nothing(found)}")
+    known = {source_key(one) for one in store.load(out, note, required=False)}
+    new = [one for one in found.records if source_key(one) not in known]
+    if new:
+        with store.open_writer(out) as writer:
+            writer.append_all(new)
+    document = {
+        "out": str(out),
+        "files": found.files,
+        "records": len(new),
+        "already_there": len(found.records) - len(new),
+        "formats": dict(found.formats),
+        "unread": [asdict(one) for one in found.unread],
+        "duplicates": [
+            {"file": file, "duplicate_of": original} for file, original in found.duplicates.items()
+        ],
+    }
+    return Answer(document, notes=_notes(found, len(new), out))
+
+
+def _nothing(found: Import) -> str:
+    from steptime.readers import NO_FORMAT
+
+    known_first = sorted(found.unread, key=lambda one: one.reason.startswith(NO_FORMAT))
+    first = known_first[0] if known_first else None
+    empty = "no row or entry is in it" if found.files else "an empty folder"
+    seen = f"{first.file}: {first.reason}" if first else empty
+    more = f", and {len(found.unread) - 1} more" if len(found.unread) > 1 else ""
+    return f"nothing here became a record ({seen}{more})"
+
+
+def _notes(found: Import, new: int, out: Path) -> list[str]:
+    formats = ", ".join(f"{count} {name}" for name, count in found.formats.items())
+    files = counted(found.files, "file")
+    notes = [f"{counted(new, 'record')} of {files} ({formats}) written to {out}"]
+    already = len(found.records) - new
+    if already:
+        verbs = ("was", "is") if already == 1 else ("were", "are")
+        there = f"{counted(already, 'record')} {verbs[0]} there already"
+        notes.append(f"{there}, and {verbs[1]} not written again")
+    if found.duplicates:
+        verb = "has" if len(found.duplicates) == 1 else "have"
+        files = counted(len(found.duplicates), "file")
+        notes.append(f"{files} {verb} the content of another (duplicate_of)")
+    for one in found.unread[:SHOWN_UNREAD]:
+        place = one.file if one.line is None else f"{one.file}, {one.line}"
+        notes.append(f"not read: {place}: {one.reason[:LONGEST_REASON]}")
+    if len(found.unread) > SHOWN_UNREAD:
+        notes.append(f"not read: {len(found.unread) - SHOWN_UNREAD} more, all in --json")
+    return notes

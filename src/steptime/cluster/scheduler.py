@@ -1,0 +1,157 @@
+"""The contract of schedulers: what a sweep asks of one, in words that none of them owns.
+
+A scheduler is a file with `SCHEDULER`, and a row of `SCHEDULERS`. A task is known by its array's
+name and its place in it, so that arrays are found again though the answer to a submission was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steptime.core.errors import OutsideError, unknown
+
+if TYPE_CHECKING:  # the command line imports this file, and must not wait for pydantic
+    from steptime.sweep.resource_request import ResourceRequest
+
+TaskName = tuple[str, int]  # name of the array, place in it
+TaskJob = tuple[str, int]  # id of the array's job, place in it
+FOR_MEMORY = "killed for memory"  # a cause that is oom for the cell in flight alone
+
+
+class SchedulerError(OutsideError):
+    """The scheduler does not answer: nothing is known, nothing was changed. Exits with 1."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What all cells of a job need alike: resources, the processes of a cell, cores of each.
+
+    With `by_launcher` the scheduler's own launcher starts the processes; else the first starts the
+    others on its node.
+    """
+
+    request: ResourceRequest
+    replicas: int
+    cores: int
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of one cell."""
+        return -(-self.replicas // (self.request.replicas_per_node or self.replicas))
+
+    @property
+    def processes_per_node(self) -> int:
+        """Processes of one cell on one node, a GPU each where there are GPUs."""
+        return -(-self.replicas // self.nodes)
+
+    @property
+    def by_launcher(self) -> bool:
+        """Whether a cell needs several nodes."""
+        return self.nodes > 1
+
+    @property
+    def text(self) -> str:
+        """What tells this job from the others, for people."""
+        of = self.request
+        words = {"name": of.name, "gpu": of.gpu[0], "partition": of.partition}
+        return ", ".join(f"{key} {value}" for key, value in words.items() if value) or "the job"
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array to submit: the script's argument is `first`, the number of its first task.
+
+    At most `at_once` of its `tasks` run at a time, and none before the job `after` is over.
+    """
+
+    script: Path
+    name: str
+    first: int
+    tasks: int
+    at_once: int
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A task that waits or runs: its job and array, its state, why it waits or where it runs."""
+
+    job: str
+    array: str
+    state: str
+    text: str
+    running: bool
+
+
+@dataclass(frozen=True)
+class JobExit:
+    """How a task's job ended: its state in the scheduler's words, exit code and signal.
+
+    `cause` is that of what it left undone, "" where the scheduler does not tell.
+    """
+
+    job: str
+    state: str
+    exit: int
+    signal: int
+    cause: str
+
+    @property
+    def text(self) -> str:
+        """A line for people."""
+        by = f", signal {self.signal}" if self.signal else ""
+        return f"{self.state}, exit code {self.exit}{by}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a site allows: how many tasks one array may have."""
+
+    tasks_per_array: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a scheduler put this process, and how often it started the job again before."""
+
+    restarts: int
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """One scheduler.
+
+    `submit` raises `InputError` for an array that is refused; it, `queued`, `cancel` and `limits`
+    raise `SchedulerError` where nobody answers. `queued` tells of the tasks of some arrays that
+    wait or run; `ended` how tasks ended, as far as the scheduler remembers, asked with the local
+    time of the first submission; `script` gives the text of a job: need, name, folder, interpreter.
+    `placement` and `confine` (to the CPUs of the job) are called by tasks. `printed` are patterns
+    of what it prints into the output of a job that it ends, each with its cause.
+    """
+
+    name: str
+    submit: Callable[[Array], str]
+    queued: Callable[[Collection[str]], dict[TaskName, Queued]]
+    ended: Callable[[Collection[TaskJob], str], dict[TaskJob, JobExit]]
+    cancel: Callable[[Sequence[str]], None]
+    script: Callable[[Need, str, str, str], str]
+    limits: Callable[[], Limits]
+    placement: Callable[[], Placement]
+    confine: Callable[[], None]
+    printed: tuple[tuple[str, str], ...] = ()
+
+
+SCHEDULERS = {"slurm": "steptime.cluster.slurm"}
+
+
+def scheduler_of(name: str) -> Scheduler:
+    """Return the scheduler of a row of `SCHEDULERS`; raises `InputError` for another name."""
+    if name not in SCHEDULERS:
+        raise unknown("scheduler", name, SCHEDULERS)
+    row: Scheduler = import_module(SCHEDULERS[name]).SCHEDULER
+    return row

@@ -1,0 +1,151 @@
+"""What an experiment lacks of a folder, submitted.
+
+The cells that a folder lacks are those of the experiment less those with a final record and less
+those that wait or run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steptime import store
+from steptime.cluster import submission as files
+from steptime.cluster.resources import fits, unseen_data
+from steptime.cluster.scheduler import Scheduler, scheduler_of
+from steptime.cluster.status import Snapshot, Warn, collect_lost, snapshot
+from steptime.cluster.submission import Submission, Trial
+from steptime.core.errors import InputError
+from steptime.core.record import DONE
+from steptime.sweep.run import Request, predict
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What an experiment wants of a folder: all trials, and those to be submitted now."""
+
+    wanted: tuple[str, ...]
+    done: int
+    in_flight: int
+    trials: tuple[Trial, ...]
+
+
+def missing(request: Request, seen: Snapshot) -> Missing:
+    """Return what to submit: the wanted less what has a final record and what waits or runs.
+
+    What must fit and is known not to is not wanted.
+    """
+    final = set() if request.force else set(DONE) - set(request.retry)
+    live = {one.trial.id for one in seen.states if one.word in {"queued", "running"}}
+    known = {one.env["cell"]: one.status for one in seen.records if "cell" in one.env}
+    wanted, trials, done = [], [], 0
+    cells = [cell for cell in request.cells if fits(cell)] if request.must_fit else request.cells
+    for round_ in range(request.rounds):
+        for cell in cells:
+            trial = Trial(cell.id(request.how.runs, round_), cell, round_)
+            wanted.append(trial.id)
+            if trial.id in live:
+                continue
+            if known.get(trial.id) in final:
+                done += 1
+            else:
+                trials.append(trial)
+    in_flight = len(wanted) - done - len(trials)
+    return Missing(tuple(wanted), done, in_flight, tuple(trials))
+
+
+def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
+    """Submit what a folder lacks, and return what happened as JSON values.
+
+    Raises `InputError` where all is refused, and for a data set that this machine does not see,
+    `SchedulerError` where nobody answers; then nothing is left of it.
+    """
+    out, row = request.out, scheduler_of(scheduler)
+    unseen = "; ".join(unseen_remarks(request))
+    if unseen:
+        raise InputError(unseen)
+    with store.exclusive(out):
+        largest = row.limits().tasks_per_array  # first: where nobody answers, nothing is written
+        seen = snapshot(out, warn)
+        lost = collect_lost(out, seen)
+        lacks = missing(request, replace(seen, records=(*seen.records, *lost)))
+        with store.open_writer(out) as writer:
+            predict(request.cells, request, writer, (*seen.records, *lost), warn)
+            document = counts(request, lacks) | {"collected": len(lost)}
+            nothing = {"submitted": 0, "unsent": 0, "tasks": 0, "jobs": [], "folder": None}
+            if not lacks.trials:
+                files.note_wanted(out, lacks.wanted)
+                return document | nothing
+            try:
+                submission = files.compose(out, request.how, lacks.trials, largest, scheduler)
+                submit(submission, row, warn)
+            except InputError:
+                writer.discard()
+                raise
+        files.note_wanted(out, lacks.wanted)
+    submitted = sum(len(one.trials) for one in submission.tasks if one.number in submission.sent)
+    return document | {
+        "submitted": submitted,
+        "unsent": len(lacks.trials) - submitted,
+        "tasks": len(submission.sent),
+        "jobs": list(dict.fromkeys(job for job, _ in submission.sent.values())),
+        "folder": str(submission.folder),
+    }
+
+
+def counts(request: Request, lacks: Missing) -> dict[str, Any]:
+    """Return how many cells are wanted, done and in flight, and what to mind, as JSON values."""
+    return {
+        "name": request.name,
+        "out": str(request.out),
+        "cells": len(lacks.wanted),
+        "done_before": lacks.done,
+        "in_flight": lacks.in_flight,
+        "remarks": [*unseen_remarks(request), *_idle(lacks.trials)],
+    }
+
+
+def unseen_remarks(request: Request) -> list[str]:
+    """Return a line for each data set that the nodes will miss, as far as is known here."""
+    return [
+        f"{what} on this machine, for {cells} cells; where the nodes have it, say so: "
+        "data_on_nodes = true in [slurm]"
+        for what, cells in unseen_data(request.cells)
+    ]
+
+
+def _idle(trials: Iterable[Trial]) -> list[str]:
+    idle = sum(one.cell.options.gpu != "" and one.cell.options.device == "cpu" for one in trials)
+    return [f'{idle} cells ask for a GPU and run on device "cpu"'] if idle else []
+
+
+def submit(submission: Submission, scheduler: Scheduler, warn: Warn) -> None:
+    """Write the submission and send its arrays.
+
+    The arrays of one job wait for one another, so that no more than `tasks_at_once` run. One that
+    is refused (what it asks for is not there, or the site limits how much may wait) is told to
+    `warn`, and stays for the next time. Raises `InputError` where all are refused.
+    """
+    files.write(submission, scheduler, sys.executable)
+    before: dict[int, str] = {}
+    refused: dict[int, str] = {}
+    for number, array in submission.arrays:
+        if number in refused:
+            continue
+        try:
+            before[number] = scheduler.submit(replace(array, after=before.get(number, "")))
+        except InputError as error:
+            refused[number] = f"{submission.jobs[number].need.text}: {error}"
+            continue
+        files.note_sent(submission, array, before[number])
+    if not before:
+        shutil.rmtree(submission.folder)
+        with suppress(OSError):  # it holds earlier ones
+            submission.folder.parent.rmdir()
+        raise InputError("; ".join(refused.values()))
+    for text in refused.values():
+        warn(f"refused: {text}")

@@ -1,0 +1,15 @@
+"""What those who predict an exchange of gradients and those who measure it must both know."""
+
+from __future__ import annotations
+
+BUCKET_BYTES = 25 * 2**20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb, in MiB
+
+
+def ring_messages(processes: int) -> tuple[int, float]:
+    """Return the messages of a ring all-reduce that follow each other, and the share in each.
+
+    Each of n processes passes 1/n of the bytes on, n - 1 times to add and n - 1 to gather: the
+    least traffic that is possible (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
+    algorithms for clusters of workstations"). Four processes: 6 messages of a quarter.
+    """
+    return 2 * (processes - 1), 1 / processes

@@ -1,0 +1,162 @@
+"""What one rank exchanges with the others of its group: ops that move bytes over a link.
+
+A group is `ranks` ranks, each `stride` after the one before. Several tensors in one op are one
+exchange, as libraries fill buckets. An op is differentiated as if the losses of all ranks were
+added up: the gradient of gathering is scattering the sum, and the other way round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steptime.core.graph import TensorSpec
+from steptime.ops.table import (
+    Backward,
+    Example,
+    OpKind,
+    Specs,
+    no_flop,
+    require,
+    show,
+    vector,
+)
+
+
+def _length(x: TensorSpec, axis: int) -> int:
+    require(-len(x.shape) <= axis < len(x.shape), f"axis {axis} of {show(x)}")
+    return x.shape[axis]
+
+
+def _resized(x: TensorSpec, axis: int, length: int) -> TensorSpec:
+    shape = list(x.shape)
+    shape[axis] = length
+    return TensorSpec(tuple(shape), x.dtype)
+
+
+def _group(ranks: int, stride: int) -> None:
+    require(ranks >= 1 and stride >= 1, f"a group of {ranks} ranks, {stride} apart")
+
+
+def all_reduce_outputs(*x: TensorSpec, ranks: int, stride: int = 1) -> Specs:
+    """Return the specs of the inputs, which the sums of all ranks overwrite."""
+    _group(ranks, stride)
+    return x
+
+
+def all_gather_outputs(
+    *x: TensorSpec, ranks: int, stride: int = 1, axis: int = 0, lengths: tuple[int, ...] = ()
+) -> Specs:
+    """Return the tensors of which every rank holds a shard along `axis`.
+
+    `lengths` are theirs along `axis` where the last shard is not full.
+    """
+    _group(ranks, stride)
+    require(not lengths or len(lengths) == len(x), f"{len(lengths)} lengths of {len(x)} tensors")
+    gathered = []
+    for i, shard in enumerate(x):
+        own = _length(shard, axis)
+        length = lengths[i] if lengths else ranks * own
+        require(own == -(-length // ranks), f"{length} is not shared by {ranks} as {show(shard)}")
+        gathered.append(_resized(shard, axis, length))
+    return tuple(gathered)
+
+
+def reduce_scatter_outputs(*x: TensorSpec, ranks: int, stride: int = 1, axis: int = 0) -> Specs:
+    """Return each rank's shard along `axis` of the sums; the last one may not be full."""
+    _group(ranks, stride)
+    return tuple(_resized(one, axis, -(-_length(one, axis) // ranks)) for one in x)
+
+
+def all_to_all_outputs(x: TensorSpec, ranks: int, split: int, join: int, stride: int = 1) -> Specs:
+    """Return what a rank holds after it cut its tensor along `split` and joined along `join`."""
+    _group(ranks, stride)
+    require(_length(x, split) % ranks == 0, f"axis {split} of {show(x)} in {ranks} parts")
+    cut = _resized(x, split, x.shape[split] // ranks)
+    return (_resized(cut, join, _length(cut, join) * ranks),)
+
+
+def send_outputs(x: TensorSpec, ranks: int = 2, stride: int = 1) -> Specs:
+    """Return the spec of what the next rank gets."""
+    _group(ranks, stride)
+    return (x,)
+
+
+def _again(kind: str) -> Any:
+    """Return the gradient rule of an exchange whose gradient is the same exchange."""
+
+    def rule(b: Backward) -> tuple[str | None, ...]:
+        return (b.emit(kind, (b.grad,), "grad_input", **b.attrs)[0],)
+
+    return rule
+
+
+def all_gather_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Add up everyone's gradient and keep the own shard of it."""
+    attrs = {key: value for key, value in b.attrs.items() if key != "lengths"}
+    return (b.emit("reduce_scatter", (b.grad,), "grad_input", **attrs)[0],)
+
+
+def reduce_scatter_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Gather the gradients of all shards."""
+    lengths = (b.specs[0].shape[b.attrs.get("axis", 0)],)
+    return (b.emit("all_gather", (b.grad,), "grad_input", lengths=lengths, **b.attrs)[0],)
+
+
+def all_to_all_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Send everything back."""
+    back = {**b.attrs, "split": b.attrs["join"], "join": b.attrs["split"]}
+    return (b.emit("all_to_all", (b.grad,), "grad_input", **back)[0],)
+
+
+def _given(*x: TensorSpec, **_: Any) -> int:
+    return sum(one.size_bytes for one in x)
+
+
+def _gathered(*x: TensorSpec, **attrs: Any) -> int:
+    return sum(one.size_bytes for one in all_gather_outputs(*x, **attrs))
+
+
+_MPI = "MPI 4.1, chapter 6"
+KINDS = {
+    "all_reduce": OpKind(
+        all_reduce_outputs,
+        no_flop,
+        Example((vector(3, 4),), {"ranks": 4}),
+        f"{_MPI}: MPI_Allreduce; bytes are those of the sum",
+        gradient=_again("all_reduce"),
+        storage="in_place",
+        exchanged=_given,
+    ),
+    "all_gather": OpKind(
+        all_gather_outputs,
+        no_flop,
+        Example((vector(2, 4),), {"ranks": 4, "lengths": (7,)}),
+        f"{_MPI}: MPI_Allgather; bytes are those of the whole",
+        gradient=all_gather_gradient,
+        exchanged=_gathered,
+    ),
+    "reduce_scatter": OpKind(
+        reduce_scatter_outputs,
+        no_flop,
+        Example((vector(7, 4),), {"ranks": 4}),
+        f"{_MPI}: MPI_Reduce_scatter_block; bytes are those of the whole",
+        gradient=reduce_scatter_gradient,
+        exchanged=_given,
+    ),
+    "all_to_all": OpKind(
+        all_to_all_outputs,
+        no_flop,
+        Example((vector(8, 3, 4),), {"ranks": 4, "split": 0, "join": 1}),
+        f"{_MPI}: MPI_Alltoall; bytes are those that a rank holds",
+        gradient=all_to_all_gradient,
+        exchanged=_given,
+    ),
+    "send": OpKind(
+        send_outputs,
+        no_flop,
+        Example((vector(3, 4),), {}),
+        "MPI 4.1, chapter 3: MPI_Sendrecv to the next rank; its gradient comes back",
+        gradient=_again("send"),
+        exchanged=_given,
+    ),
+}

@@ -1,0 +1,72 @@
+"""From Paleo's number to the analytic one, correction by correction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from steptime.core.graph import Graph
+from steptime.core.hardware import Device
+from steptime.core.workload import Workload
+from steptime.paleo.method import FAULTS, with_faults
+from steptime.predict import cost_model
+from steptime.predict.method import Method
+from steptime.predict.step_model import StepModel
+
+EXTRAS = {  # settings that Paleo has no rule for: what they mean
+    "tf32": "the TF32 peak for float32",
+    "fuse": "elementwise ops run in the kernel before them",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A prediction after one more correction; `change_s` is what the correction adds to a step."""
+
+    correction: str
+    meaning: str
+    forward_s: float
+    backward_s: float
+    update_s: float
+    change_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.forward_s + self.backward_s + self.update_s
+
+
+def explain(
+    workload: Workload, graph: Graph, device: Device, given: Mapping[str, str]
+) -> list[Step]:
+    """Return the predictions from `paleo`, the first, to `analytic` under its options, the last.
+
+    Corrections come one after another in the order of `FAULTS`, each on top of those before
+    it, so the changes add up from the first number to the last. One that an option switches off
+    has no step. Raises `InputError` as either method does.
+    """
+    found: list[Step] = []
+    for name, meaning, method in _stages(cost_model("analytic").under(given)):
+        times = StepModel(workload, device, method=method, graph=graph).timeline()
+        change_s = times.step_s - found[-1].step_s if found else 0.0
+        parts = (times.forward_s, times.backward_s, times.update_s)
+        found.append(Step(name, meaning, *parts, change_s))
+    return found
+
+
+def _stages(target: Method) -> Iterator[tuple[str, str, Method]]:
+    kept = target.settings.faults
+    faults, extras = list(FAULTS), dict.fromkeys(EXTRAS, False)
+    yield (
+        "paleo",
+        "as published, compute and memory time added",
+        with_faults(target, faults).tuned(**extras),
+    )
+    for name, meaning in FAULTS.items():
+        if name not in kept:
+            faults.remove(name)
+            yield name, meaning, with_faults(target, faults).tuned(**extras)
+    for name, meaning in EXTRAS.items():
+        if getattr(target.settings, name):
+            extras[name] = True
+            yield name, meaning, with_faults(target, faults).tuned(**extras)

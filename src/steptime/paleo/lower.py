@@ -1,0 +1,181 @@
+"""The kernels of a step under Paleo's rules, or under those of them that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from steptime.core.dtypes import SIZE_BYTES, precision
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph, Layer, Part
+from steptime.ops import OPS
+from steptime.ops.training import parameters_of
+from steptime.paleo import rules
+from steptime.paleo.layers import INPUT, layers_of
+from steptime.paleo.rules import FLOAT_BYTES, Costs
+from steptime.predict.kernel import Kernel, Unit
+from steptime.predict.lower import Lowered, Row, gradient_bytes, input_bytes, op_rows, stack_kernels
+from steptime.predict.method import Settings
+
+_RULED = (  # which rule says what the products of a pass are
+    ("padding", "forward"),
+    ("first", "forward"),
+    ("first", "backward"),
+    ("backward", "backward"),
+)
+
+
+def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
+    """Return the kernels of the step that `graph` is, with `settings.faults` of Paleo's.
+
+    Without faults these are the kernels of the ops alone. Raises `InputError` where a rule is kept
+    that does not know a layer.
+    """
+    if "ops" in settings.faults:
+        return _by_layer(graph, dtype, settings)
+    if "dtype" in settings.faults and precision(dtype).compute != "float32":
+        raise InputError(
+            f"option dtype=paleo counts elements of 4 bytes, but the ops are of {dtype}; "
+            "add --option ops=paleo, or take --dtype float32"
+        )
+    return _by_op(graph, dtype, settings)
+
+
+def update_kernel(parameters: int, dtype: str = "float32") -> Kernel:
+    """Return Paleo's update of parameters, of no row in particular."""
+    return _kernel("", "update", "update", dtype, rules.update(parameters))
+
+
+def _by_layer(graph: Graph, dtype: str, settings: Settings) -> Lowered:
+    """Return the kernels of the layers, and nothing of the ops beside them."""
+    faults = settings.faults
+    compute = precision(dtype).compute
+    size = FLOAT_BYTES if "dtype" in faults else SIZE_BYTES[compute]
+    shown = "float32" if "dtype" in faults else compute
+    layers = layers_of(graph)
+    ruled = _Ruled(layers, settings, size, shown, _trains(graph))
+    found = [kernel for layer in layers for kernel in ruled.kernels(layer, layer.name)]
+    rows = _layer_rows(layers, SIZE_BYTES[compute])
+    parameters = sum(row.parameters for row in rows)
+    if ruled.trains and "update" in faults:
+        found.append(update_kernel(parameters, shown))
+    elif ruled.trains:
+        updates = (k for k in stack_kernels(graph, dtype, settings) if k.pass_ == "update")
+        found.extend(kernel._replace(op="", dtype=shown) for kernel in updates)
+    exchanged = FLOAT_BYTES * parameters if "update" in faults else gradient_bytes(graph)
+    return Lowered(rows, tuple(found), input_bytes(graph), exchanged, by_layer=True)
+
+
+def _layer_rows(layers: Iterable[Layer], element_bytes: int) -> tuple[Row, ...]:
+    """Return a row for each layer; an input layer is one of the network's inputs."""
+    start = {layer.name for layer in layers if layer.kind == "input"} | {INPUT}
+    return tuple(
+        Row(
+            layer.name,
+            layer.type,
+            layer.parameters,
+            tuple("" if name in start else name for name in layer.parents),
+            prod(layer.outputs) * element_bytes,
+            layer.kind == "input",
+        )
+        for layer in layers
+    )
+
+
+def _by_op(graph: Graph, dtype: str, settings: Settings) -> Lowered:
+    """Return the kernels of every op; where a rule is kept, a layer's products are the rule's."""
+    faults = settings.faults
+    found = stack_kernels(graph, dtype, settings)
+    rows = op_rows(graph)
+    compute = precision(dtype).compute
+    ruling = {"update", *(name for name, _ in _RULED)}
+    layers = layers_of(graph) if faults & ruling else ()
+    passes = {pass_ for name, pass_ in _RULED if name in faults}
+    if passes:
+        ruled = _Ruled(layers, settings, SIZE_BYTES[compute], compute, _trains(graph))
+        by_rule = {one.op: one for one in layers if one.op and rules.exact(one)}
+        by_op = [
+            kernel
+            for kernel in found
+            if not (kernel.op in by_rule and kernel.pass_ in passes and OPS[kernel.kind].work)
+        ]
+        of_rules = (k for op, layer in by_rule.items() for k in ruled.kernels(layer, op))
+        found = [kernel for kernel in of_rules if kernel.pass_ in passes] + by_op
+    exchanged = gradient_bytes(graph)
+    if "update" in faults:
+        parameters = sum(layer.parameters for layer in layers)
+        exchanged = FLOAT_BYTES * sum(parameters_of(graph).values())
+        found = [kernel for kernel in found if kernel.pass_ != "update"]
+        if _trains(graph):
+            found.append(update_kernel(parameters, compute))
+    return Lowered(rows, tuple(found), input_bytes(graph), exchanged)
+
+
+class _Ruled:
+    """The rules for the layers of a network: which of them are kept, and for what elements."""
+
+    def __init__(
+        self,
+        layers: Iterable[Layer],
+        settings: Settings,
+        element_bytes: int,
+        dtype: str,
+        trains: bool,
+    ) -> None:
+        self.faults, self.algorithm = settings.faults, settings.algorithm
+        self.factor = element_bytes / FLOAT_BYTES
+        self.dtype, self.trains = dtype, trains
+        self.wanted = _wants_gradient(layers)
+
+    def kernels(self, layer: Layer, row: str) -> Iterator[Kernel]:
+        """Yield the kernels of a layer, for the row of its name or of its op."""
+        parts: tuple[tuple[Part, Costs], ...] = (("forward", self._forward(layer)),)
+        if self.trains:
+            parts += (("backward", self._backward(layer)),)
+        for pass_, costs in parts:
+            for flop, tensors in costs:
+                scaled = tensors
+                if self.factor != 1:
+                    scaled = tuple(size * self.factor for size in tensors)
+                yield _kernel(row, layer.kind, pass_, self.dtype, rules.Cost(flop, scaled))
+
+    def _forward(self, layer: Layer) -> Costs:
+        if "first" in self.faults and rules.skipped_on_data(layer) == "forward":
+            return ()
+        if "padding" not in self.faults and (cost := rules.exact(layer)):
+            return (cost,)
+        return rules.forward(layer, self.algorithm)
+
+    def _backward(self, layer: Layer) -> Costs:
+        """Return the gradients of a layer's input, if that wants one, and of its weights."""
+        data = layer.name in self.wanted
+        if "first" in self.faults:
+            data = rules.skipped_on_data(layer) != "backward"
+        if "backward" not in self.faults and (cost := rules.exact(layer)):
+            return (cost,) * (2 if data else 1)
+        of_input = rules.data_gradient(layer, self.algorithm)
+        of_weights = rules.weight_gradient(layer, self.algorithm)
+        return (*of_input, *of_weights) if data else of_weights
+
+
+def _kernel(op: str, kind: str, pass_: Part, dtype: str, cost: rules.Cost) -> Kernel:
+    unit: Unit = "matrix" if kind in ("conv", "deconv", "inner_product") else "vector"
+    flop, tensors = cost
+    return Kernel(op, kind, pass_, dtype, unit, flop, sum(tensors), tensors=tensors)
+
+
+def _trains(graph: Graph) -> bool:
+    """Whether the step trains: then it ends with the loss, a scalar."""
+    return graph.tensors[graph.outputs[0]].shape == ()
+
+
+def _wants_gradient(layers: Iterable[Layer]) -> frozenset[str]:
+    """Return the layers whose input hangs on a weight."""
+    trained: set[str] = set()
+    wanted: set[str] = set()
+    for layer in layers:
+        if trained.intersection(layer.parents):
+            wanted.add(layer.name)
+        if layer.name in wanted or layer.parameters:
+            trained.add(layer.name)
+    return frozenset(wanted)

@@ -1,0 +1,51 @@
+"""How long a kernel takes in Paleo, and what Paleo makes of a device's figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from steptime.core.hardware import GB, Device
+from steptime.predict import price
+from steptime.predict.kernel import Interval, Kernel, Larger
+from steptime.predict.method import Settings
+
+GIB = 2.0**30
+
+
+def seen(device: Device, dtype: str, settings: Settings) -> Device:
+    """Return the device as kernels find it: a GB/s as 2^30 bytes, and a clock if cycles count."""
+    own = "dtype" in settings.faults  # arithmetic at the peak of float32, whatever the type
+    gigabyte = GIB / GB if "gigabyte" in settings.faults else 1.0
+    told = replace(
+        device,
+        memory_bytes_per_s=device.memory_bytes_per_s * gigabyte,
+        clock_hz=device.clock_hz if "cycle" in settings.faults else None,
+    )
+    return price.seen(told, "float32" if own else dtype, settings)
+
+
+def longer(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
+    """Return the longer of arithmetic and traffic, each term of them at least a clock cycle."""
+    compute_s, memory_s = _in_cycles(kernel, device, larger)
+    value = larger(compute_s, memory_s) + price.launching_s(kernel, device)
+    return Interval(value, value, None, False, compute_s, memory_s)
+
+
+def added(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
+    """Return the sum of arithmetic and traffic, each term of them at least a clock cycle."""
+    compute_s, memory_s = _in_cycles(kernel, device, larger)
+    value = compute_s + memory_s + price.launching_s(kernel, device)
+    return Interval(value, value, None, False, compute_s, memory_s)
+
+
+def _in_cycles(kernel: Kernel, device: Device, larger: Larger) -> tuple[float, float]:
+    """Return the seconds of arithmetic, if there is any, and of the traffic of each tensor."""
+    compute_s, memory_s = price.at_peak(kernel, device)
+    if device.clock_hz is None:
+        return compute_s, memory_s
+    cycle_s, rate = 1.0 / device.clock_hz, device.memory_bytes_per_s
+    tensors = kernel.tensors or (kernel.bytes,)
+    return (
+        larger(cycle_s, compute_s) * (kernel.flop > 0),
+        sum(larger(cycle_s, size / rate) for size in tensors),
+    )

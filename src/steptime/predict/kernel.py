@@ -1,0 +1,65 @@
+"""What the three verbs of a prediction pass on: kernels, and intervals of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
+
+from steptime.core.graph import Part
+from steptime.core.hardware import Device
+from steptime.ops.table import Products
+
+Unit = Literal["matrix", "vector"]
+
+
+class Kernel(NamedTuple):
+    """One kernel of a step: all that a price may ask. It knows no graph, no device and no clock.
+
+    `op` is the row that it belongs to: a forward op, whose gradients and updates are rows of it
+    too, or a layer of a file. `dtype` is the type computed in, `flop` a multiply-add as 2, `bytes`
+    what it reads and writes. `products` are its matrix products `(batch, m, n, k)`. `serial` is the
+    number of its steps that wait for each other, each of them one launch or more of `launches`.
+    `tensors` are the bytes of each tensor, for rules that count them one by one.
+    """
+
+    op: str
+    kind: str
+    pass_: Part
+    dtype: str
+    unit: Unit
+    flop: float
+    bytes: float
+    products: Products = ()
+    serial: int = 1
+    launches: int = 1
+    tensors: tuple[float, ...] = ()
+
+
+class Interval(NamedTuple):
+    """Seconds: a value, and between which bounds they lie, None for a bound that is not known.
+
+    `extrapolates` says that the price was asked for something outside of what it was made from.
+    `compute_s` and `memory_s` are the parts for arithmetic and for moving bytes.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    extrapolates: bool = False
+    compute_s: float = 0.0
+    memory_s: float = 0.0
+
+
+NOTHING = Interval(0.0, 0.0, 0.0)
+Larger = Callable[[float, float], float]
+
+
+class Price(Protocol):
+    """How long a kernel takes on a device. `larger` is `max`, also of arrays (`predict/grid.py`).
+
+    A price that cannot take arrays of FLOP and bytes leaves `larger` out.
+    """
+
+    def __call__(self, kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
+        """Return the seconds of `kernel` on `device`."""
+        ...

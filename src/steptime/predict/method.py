@@ -1,0 +1,156 @@
+"""A method of prediction: how a graph becomes kernels, what a kernel costs, and the options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any, Literal
+
+from steptime import catalog
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph import Graph
+from steptime.core.hardware import Cluster, Device
+from steptime.core.record import Record
+from steptime.core.workload import Workload
+from steptime.predict.kernel import Price
+from steptime.predict.lower import Lowered, lower
+from steptime.predict.price import roofline, seen
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the verbs are told; the defaults are those of `analytic`.
+
+    `host` says whether the host issues kernels `ahead` of the device, or the time for that is
+    `added` to each, or left out (`no`). `stack` is the software that runs the step, a name or a
+    file; `fuse` lets elementwise ops run in any kernel that makes their input. `pipelined` overlaps
+    all arithmetic of a row with all its traffic. The efficiencies are the shares of the peaks that
+    are reached; that of the update is None where it is that of all computing. `faults` and
+    `algorithm` are Paleo's: the rules of the original that are kept, and how it counts
+    convolutions.
+    """
+
+    host: Literal["ahead", "added", "no"] = "ahead"
+    stack: str = catalog.DEFAULT_STACK
+    fuse: bool = False
+    tf32: bool = False
+    pipelined: bool = False
+    compute_efficiency: float = 1.0
+    update_efficiency: float | None = None
+    link_efficiency: float = 1.0
+    faults: frozenset[str] = frozenset()
+    algorithm: str = "gemm"
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a method: its meaning, its default as text, and how a text changes the method.
+
+    `read` returns the changed method and raises `ValueError`, saying what is allowed.
+    """
+
+    meaning: str
+    default: str
+    read: Callable[[Method, str], Method]
+
+
+def no_notes(_graph: Graph, _dtype: str, _device: Device, _settings: Settings) -> tuple[str, ...]:
+    """Return nothing to say: the method leaves nothing out that a reader must know."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of prediction: two verbs, and which settings of them a user may change.
+
+    `lower(graph, dtype, settings)` returns the kernels of a step, `price(kernel, device)` the
+    seconds of one; `sees(device, dtype, settings)` returns the device as its kernels find it,
+    `notes(graph, dtype, device, settings)` what a reader must know. `collective` is how replicas
+    exchange gradients if nothing else is asked for. `as_published` keeps Paleo's rules for workers
+    too: messages without latency, faults and all.
+    """
+
+    name: str
+    version: str
+    lower: Callable[[Graph, str, Settings], Lowered] = lower
+    price: Price = roofline
+    options: Mapping[str, Option] = field(default_factory=dict)
+    settings: Settings = Settings()
+    sees: Callable[[Device, str, Settings], Device] = seen
+    notes: Callable[[Graph, str, Device, Settings], tuple[str, ...]] = no_notes
+    collective: str = "ring"
+    as_published: bool = False
+
+    def __call__(
+        self, graph: Graph, workload: Workload, cluster: Cluster, options: Mapping[str, str]
+    ) -> Sequence[Record]:
+        """Return the record of the step, then one for each row; `graph` is of the whole step."""
+        from steptime.predict.records import records  # which needs what is above
+        from steptime.predict.step_model import StepModel
+
+        model = StepModel(workload, cluster.device, None, self, options, graph=graph)
+        return records(model)
+
+    def under(self, given: Mapping[str, str]) -> Method:
+        """Return the method under options as texts; raises `InputError`, naming the option."""
+        found = self
+        for name, text in given.items():
+            if name not in self.options:
+                raise unknown("option", name, self.options, self.name)
+            try:
+                found = self.options[name].read(found, text)
+            except ValueError as error:
+                raise InputError(f"{self.name}: option {name} {error}") from None
+        return found
+
+    def changed(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return the options as texts that depart from their defaults."""
+        return {name: text for name, text in given.items() if text != self.options[name].default}
+
+    def tuned(self, **changes: Any) -> Method:
+        """Return the method with some of its settings changed."""
+        return replace(self, settings=replace(self.settings, **changes))
+
+
+def choice(meaning: str, setting: str, values: Mapping[str, Any], default: str) -> Option:
+    """Return an option whose texts stand for values of one setting."""
+
+    def read(method: Method, text: str) -> Method:
+        if text not in values:
+            raise ValueError(f"is {' or '.join(values)}, not {shorten(text)}")
+        return method.tuned(**{setting: values[text]})
+
+    return Option(meaning, default, read)
+
+
+def share(meaning: str, setting: str) -> Option:
+    """Return an option that is a share of a peak: above 0, at most 1."""
+
+    def read(method: Method, text: str) -> Method:
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not (isfinite(value) and 0 < value <= 1):
+            raise ValueError(f"is a number above 0 and at most 1, not {shorten(text)}")
+        return method.tuned(**{setting: value})
+
+    return Option(meaning, "1", read)
+
+
+def _stack(method: Method, text: str) -> Method:
+    catalog.stack(text)  # raises for what is none
+    return method.tuned(stack=text)
+
+
+STACK = Option(
+    "the software that runs the step, a name or FILE.toml", catalog.DEFAULT_STACK, _stack
+)
+YES_NO = {"yes": True, "no": False}
+EFFICIENCIES = {  # Paleo's names for them
+    "ppp_comp": share("share of the device's peaks that is reached", "compute_efficiency"),
+    "ppp_comm": share("share of a link's rate that is reached", "link_efficiency"),
+}
+TF32 = choice("use the TF32 peak for float32", "tf32", YES_NO, "no")
+FUSE = choice("elementwise ops run in the kernel before them", "fuse", YES_NO, "no")

@@ -1,0 +1,187 @@
+"""From the seconds of kernels to the time of a step: what overlaps, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from steptime.core.graph import Part
+from steptime.predict.kernel import NOTHING, Interval, Kernel, Larger
+from steptime.predict.lower import Lowered, Row
+
+PASSES: tuple[Part, ...] = ("forward", "backward", "update")
+_PLACE = {name: i for i, name in enumerate(PASSES)}
+
+
+@dataclass(frozen=True)
+class RowTime:
+    """The times of one row; `flop` are those of its forward pass, `launches` numbers by pass."""
+
+    row: Row
+    forward: Interval
+    backward: Interval
+    update: Interval
+    flop: float
+    launches: tuple[int, int, int]
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the row in a step."""
+        return self.forward.value + self.backward.value + self.update.value
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The times of one step. Parts add up to the step.
+
+    The parts are those of the rows, or longer where the device waits for the host, which takes
+    `host_s` to issue the step (None where that is unknown or left out). `low_s` and `high_s` bound
+    the step, None where no price gives a bound; `extrapolates` if any price does.
+    """
+
+    rows: tuple[RowTime, ...]
+    forward_s: float
+    backward_s: float
+    update_s: float
+    host_s: float | None
+    low_s: float | None
+    high_s: float | None
+    extrapolates: bool
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one step."""
+        return self.forward_s + self.backward_s + self.update_s
+
+
+@dataclass
+class _Cell:
+    """What the kernels of a row come to so far: times and launches by pass, forward FLOP."""
+
+    times: tuple[list[Interval], list[Interval], list[Interval]] = field(
+        default_factory=lambda: ([], [], [])
+    )
+    launches: list[int] = field(default_factory=lambda: [0, 0, 0])
+    flop: float = 0
+
+
+_NONE = _Cell()
+
+
+def schedule(
+    lowered: Lowered,
+    price: Callable[[Kernel], Interval],
+    issue_s: float | None = None,
+    pipelined: bool = False,
+) -> Timeline:
+    """Return the timeline of kernels that run one after another, issued by a host ahead of them.
+
+    `issue_s` are the host's seconds to issue one launch, None where it plays no part. `pipelined`
+    overlaps all arithmetic of a row's pass with all its traffic (Paleo's lower bound). The update
+    of no row in particular is shared among the rows by their parameters.
+    """
+    cells: dict[str, _Cell] = {}
+    for kernel in lowered.kernels:
+        cell = cells.get(kernel.op)
+        if cell is None:
+            cell = cells[kernel.op] = _Cell()
+        i = _PLACE[kernel.pass_]
+        cell.times[i].append(price(kernel))
+        cell.launches[i] += kernel.launches
+        if i == 0:
+            cell.flop += kernel.flop
+    rest = cells.pop("", None)
+    whole = None if rest is None else _sum(rest.times[2], pipelined)
+    share = whole is not None and lowered.parameters
+    rows = []
+    for row in lowered.rows:
+        cell = cells.get(row.name, _NONE)
+        forward, backward, update = (_sum(times, pipelined) for times in cell.times)
+        if whole is not None and share:
+            update = _share(whole, row.parameters / share)
+        launches = (cell.launches[0], cell.launches[1], cell.launches[2])
+        rows.append(RowTime(row, forward, backward, update, cell.flop, launches))
+    parts = [
+        total([row.forward for row in rows]),
+        total([row.backward for row in rows]),
+        total([row.update for row in rows]) if whole is None else whole,
+    ]
+    counts = [sum(row.launches[i] for row in rows) for i in range(3)]
+    if rest is not None:
+        counts[2] += rest.launches[2]
+
+    def step(seconds: Sequence[float]) -> tuple[float, float, float]:
+        return behind_host(seconds, counts, issue_s)
+
+    lows = [part.low for part in parts if part.low is not None]
+    highs = [part.high for part in parts if part.high is not None]
+    return Timeline(
+        tuple(rows),
+        *step([part.value for part in parts]),
+        None if issue_s is None else issue_s * sum(counts),
+        sum(step(lows)) if len(lows) == len(parts) else None,
+        sum(step(highs)) if len(highs) == len(parts) else None,
+        any(part.extrapolates for part in parts),
+    )
+
+
+def behind_host(
+    parts_s: Sequence[float],
+    launches: Sequence[int],
+    issue_s: float | None,
+    larger: Larger = max,
+) -> tuple[float, float, float]:
+    """Return the parts of a step when the device waits for the host wherever that is slower.
+
+    The host issues one launch after another, `issue_s` each, without waiting; a part ends when the
+    device has done its work and the host has issued it. Parts of 1 and 4 s with 2 launches each and
+    1 s to issue one take 2 and 4 s: the first waits for the host, the second hides it. `larger` is
+    `max`, also of arrays.
+    """
+    if issue_s is None:
+        return (parts_s[0], parts_s[1], parts_s[2])
+    found, end, issued = [], 0.0, 0
+    for part, count in zip(parts_s, launches, strict=True):
+        issued += count
+        finished = larger(end + part, issued * issue_s) if count else end
+        found.append(finished - end)
+        end = finished
+    return (found[0], found[1], found[2])
+
+
+def total(times: Iterable[Interval]) -> Interval:
+    """Return the sum of times, which has a bound where all of them have one."""
+    value = compute = memory = 0.0
+    low: float | None = 0.0
+    high: float | None = 0.0
+    extrapolates = False
+    for one in times:
+        value += one.value
+        low = None if low is None or one.low is None else low + one.low
+        high = None if high is None or one.high is None else high + one.high
+        extrapolates = extrapolates or one.extrapolates
+        compute += one.compute_s
+        memory += one.memory_s
+    return Interval(value, low, high, extrapolates, compute, memory)
+
+
+def overlapped(one: Interval, larger: Larger = max) -> float:
+    """Return the seconds of times of which all arithmetic overlaps with all traffic."""
+    return larger(one.compute_s, one.memory_s)
+
+
+def _sum(times: Sequence[Interval], pipelined: bool) -> Interval:
+    if not times:
+        return NOTHING
+    found = times[0] if len(times) == 1 else total(times)
+    if not pipelined:
+        return found
+    value = overlapped(found)
+    return found._replace(value=value, low=value)
+
+
+def _share(whole: Interval, share: float) -> Interval:
+    low = None if whole.low is None else whole.low * share
+    high = None if whole.high is None else whole.high * share
+    value, compute, memory = (x * share for x in (whole.value, whole.compute_s, whole.memory_s))
+    return Interval(value, low, high, whole.extrapolates, compute, memory)

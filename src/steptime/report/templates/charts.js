@@ -1,0 +1,48 @@
+"use strict";
+// Charts follow the room of their place and the colours that the reader's system asks for.
+const looks = JSON.parse(document.getElementById("config").textContent);
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const NARROW = 560, PANEL = 110; // pixels: of a phone, and of a panel's axis and gap
+
+// A chart alone takes all the room; of panels as many stand side by side as there is room for.
+function fitted(spec, room) {
+  const panels = spec.concat ?? (spec.facet ? [spec.spec] : null);
+  if (!panels) {
+    return { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } };
+  }
+  const beside = room < NARROW ? 0 : 160; // the legend
+  const width = Math.min(panels[0].width, room - PANEL);
+  const columns = Math.max(1, Math.min(spec.columns, Math.floor((room - beside) / (width + 60))));
+  const cells = panels.map((panel) => ({ ...panel, width }));
+  return spec.concat ? { ...spec, columns, concat: cells } : { ...spec, columns, spec: cells[0] };
+}
+
+function look(room) {
+  const look = looks[dark.matches ? "dark" : "light"];
+  if (room >= NARROW) return look;
+  const legend = { ...look.legend, orient: "bottom", columns: 1, labelLimit: room - PANEL };
+  return { ...look, legend, axis: { ...look.axis, labelLimit: 180, tickCount: 4 } };
+}
+
+// Draw a chart now, and again whenever its room or the colours change; `ast` keeps Vega from
+// compiling code from text, which the page's policy forbids.
+function chart(place, spec, controls) {
+  let drawn = null;
+  const draw = async () => {
+    const room = place.clientWidth, state = `${room} ${dark.matches}`;
+    if (!room || drawn === state) return;
+    drawn = state;
+    const value = place.view?.signal && spec.params ? place.view.signal("network") : null;
+    place.view?.finalize();
+    const { view } = await vegaEmbed(place, fitted(spec, room), {
+      renderer: "svg", ast: true, bind: controls, config: look(room), downloadFileName: place.id,
+      actions: { export: true, source: false, compiled: false, editor: false },
+      tooltip: { theme: dark.matches ? "dark" : "light" },
+    });
+    place.view = view;
+    if (value !== null) await view.signal("network", value).runAsync();
+  };
+  window.addEventListener("resize", draw);
+  dark.addEventListener("change", draw);
+  return draw();
+}

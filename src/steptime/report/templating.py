@@ -1,0 +1,56 @@
+"""What both pages share: one offline file from templates, everything escaped, nothing fetched."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from steptime import __version__
+from steptime.plots.style import config
+
+TEMPLATES = Path(__file__).parent / "templates"
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+
+
+def rendered(template: str, **values: object) -> str:
+    """Return the HTML of a template over values, all of them escaped."""
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    found.globals |= {
+        "policy": POLICY,
+        "version": __version__,
+        "config": {"light": config(), "dark": config(dark=True)},
+        "library": _library,
+        "resource": _resource,
+    }
+    return found
+
+
+def _resource(name: str) -> str:
+    """Return a style or a script of ours, which a template inserts as it is."""
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+@cache
+def _library() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed (BSD licence) as one script."""
+    import vl_convert
+
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")

@@ -1,0 +1,76 @@
+"""A backend without a framework: it holds the memory of a network, and its clock is made up.
+
+A step takes 1 ms and 1 ns for each element of the weights, by the device's own clock, always. It
+runs every kind and adds nothing up. Steps wait while there is a file NULL_GATE. It is a package of
+its own, found by its entry point.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.graph import Graph
+from steptime.core.workload import Plan, Workload
+from steptime.measure import machine
+from steptime.measure.contract import Feed, Options, Prepared, UnsupportedError
+from steptime.measure.infeed import HOST_CLOCK, clocked
+from steptime.ops import OPS
+
+RUNS = dict.fromkeys(OPS)
+STRATEGIES: dict[str, Any] = {}
+
+
+def version() -> str:
+    return "1.0"
+
+
+def device_product(device: str) -> str:
+    if device != "cpu":
+        raise InputError(f"{shorten(device)} is not available to null; there is: cpu")
+    return machine.cpu_model()
+
+
+def device_memory_bytes(device: str) -> None:
+    device_product(device)
+
+
+def prepare(
+    graph: Graph, workload: Workload, options: Options, feed: Feed | None = None
+) -> Prepared:
+    if workload.plan != Plan():
+        raise UnsupportedError("null runs on one device, without a parallel plan")
+    if workload.dtype == "bfloat16":
+        raise UnsupportedError("null has no 'bfloat16'")
+    weights = [graph.tensors[name] for name in graph.weights]
+    held = [b"1" * (2 * spec.size_bytes) for spec in weights]  # with their gradients
+    step_s = 1e-3 + 1e-9 * sum(spec.size for spec in weights)
+    names = ("forward", "backward", "update") if workload.phase == "train" else ("forward",)
+    take, waited = (None, None)
+    if options.input != "device":
+        take, waited = clocked(feed.next if feed else lambda: None)
+
+    def step() -> None:
+        if take:
+            take()
+
+    def timer(call: Callable[[], None], steps: int) -> float:
+        while Path(os.environ.get("NULL_GATE", "")).is_file():  # a test holds the cell in flight
+            time.sleep(0.02)
+        for _ in range(steps):
+            call()
+        return steps * step_s
+
+    return Prepared(
+        step=step,
+        sync=lambda: None,
+        product=device_product(options.device),
+        memory=lambda: (None, "resident set, by the worker"),
+        reset_memory=lambda: None,
+        parts=dict.fromkeys(names, lambda: None),
+        timer=timer,
+        waited=waited,
+        facts={"held_bytes": sum(map(len, held))} | ({"input_clock": HOST_CLOCK} if take else {}),
+    )

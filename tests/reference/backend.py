@@ -1,0 +1,255 @@
+"""numpy: the reference for values, which runs the training graph op by op, as it is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reference import image, kinds, norm
+from reference.kinds import ALSO_GIVEN, Run, element_type
+from steptime.core.errors import InputError, shorten
+from steptime.core.graph import Graph, Op
+from steptime.core.workload import Plan, Workload
+from steptime.measure import machine
+from steptime.measure.contract import (
+    Arrays,
+    Feed,
+    Options,
+    OutOfMemoryError,
+    Prepared,
+    UnsupportedError,
+)
+from steptime.measure.infeed import HOST_CLOCK, clocked
+from steptime.measure.synthetic import Fill, fills, rotary_angle
+from steptime.ops.training import training_graph
+
+Values = npt.NDArray[Any]
+
+RUNS: dict[str, Run] = {**kinds.RUNS, **image.RUNS, **norm.RUNS}
+STRATEGIES: Mapping[str, Any] = {}  # it runs on one device
+
+
+def version() -> str:
+    """Give numpy's version."""
+    return np.__version__
+
+
+def device_product(device: str) -> str:
+    """Give the CPU's name; raises `InputError` for another device."""
+    if device != "cpu":
+        raise InputError(f"{shorten(device)} is not available to numpy; there is: cpu")
+    return machine.cpu_model()
+
+
+def device_memory_bytes(device: str) -> int | None:
+    """Give None: numpy has the host's memory."""
+    device_product(device)
+    return None
+
+
+def execute(
+    graph: Graph,
+    values: Mapping[str, Values],
+    keep: Collection[str] = (),
+    step: int = 1,
+    seed: int = 0,
+) -> dict[str, Values]:
+    """Give the graph's outputs and the tensors in `keep`, from values of what it starts with.
+
+    A tensor is let go after the last op that reads it. `step` is the number of the step that
+    Adam's correction asks for, `seed` that of dropout's masks. Raises `UnsupportedError` for a kind
+    or a type that numpy does not run here.
+    """
+    _check(graph)
+    rng = np.random.default_rng(seed)
+    live = dict(values)
+    wanted = {*graph.outputs, *keep}
+    _run(graph.ops, live, _endings(graph, wanted), {"step": step, "rng": rng})
+    return {name: live[name] for name in wanted}
+
+
+def _check(graph: Graph) -> None:
+    missing = sorted({op.kind for op in graph.ops} - RUNS.keys())
+    if missing:
+        raise UnsupportedError(f"numpy does not run: {', '.join(missing)}")
+    for dtype in {spec.dtype for spec in graph.tensors.values()}:
+        element_type(dtype)
+
+
+def _endings(graph: Graph, kept: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Give for each op the tensors that nobody reads after it."""
+    always = {*graph.inputs, *graph.weights, *graph.buffers, *kept}
+    last = {name: op.name for op in graph.ops for name in (*op.inputs, *op.outputs)}
+    endings: dict[str, list[str]] = {}
+    for name, op_name in last.items():
+        if name not in always:
+            endings.setdefault(op_name, []).append(name)
+    return {op_name: tuple(names) for op_name, names in endings.items()}
+
+
+def _run(
+    ops: Iterable[Op],
+    live: dict[str, Values],
+    endings: Mapping[str, tuple[str, ...]],
+    given: Mapping[str, Any],
+) -> None:
+    """Run ops in order over the tensors in `live`; what an op saves is dropped unless asked for."""
+    for op in ops:
+        also = {name: given[name] for name in ALSO_GIVEN.get(op.kind, ())}
+        made = RUNS[op.kind](*(live[name] for name in op.inputs), **op.attrs, **also)
+        arrays = made if isinstance(made, tuple) else (made,)
+        live.update(zip(op.outputs, arrays, strict=False))
+        for name in endings.get(op.name, ()):
+            del live[name]
+
+
+def initial_values(graph: Graph, seed: int) -> dict[str, Values]:
+    """Give values for every input, weight and buffer of `graph`, from one generator."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: _DRAWS[fill.how](graph.tensors[name].shape, fill, rng).astype(
+            element_type(graph.tensors[name].dtype)
+        )
+        for name, fill in fills(graph).items()
+    }
+
+
+def _normal(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Values:
+    return rng.standard_normal(shape, np.float32) * np.float32(fill.amount)
+
+
+def _constant(shape: tuple[int, ...], fill: Fill, _: np.random.Generator) -> Values:
+    return np.full(shape, fill.amount)
+
+
+def _ids(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Values:
+    return rng.integers(0, int(fill.amount), shape)
+
+
+def _angles(shape: tuple[int, ...], _: Fill, __: np.random.Generator) -> Values:
+    length, width = shape
+    turns = [rotary_angle(1, i, width) for i in range(width // 2)]
+    angles = np.outer(np.arange(length), turns)
+    return np.concatenate((np.cos(angles), np.sin(angles)), -1)
+
+
+_DRAWS = {"normal": _normal, "constant": _constant, "ids": _ids, "angles": _angles}
+
+
+def prepare(
+    graph: Graph, workload: Workload, options: Options, feed: Feed | None = None
+) -> Prepared:
+    """Give the step of a forward graph, with its gradients and updates as ops in training.
+
+    The number of threads is the BLAS library's, set before numpy is imported. Raises `InputError`
+    for another device than the CPU, `UnsupportedError` for a kind, type or plan that cannot be run.
+    """
+    product = device_product(options.device)
+    if workload.plan != Plan():
+        raise UnsupportedError("numpy runs on one device, without a parallel plan")
+    if options.compile:
+        raise UnsupportedError("numpy compiles nothing")
+    training = workload.phase == "train"
+    whole = training_graph(graph, workload.optimizer) if training else graph
+    _check(whole)
+    try:
+        live = initial_values(whole, options.seed)
+    except MemoryError as error:
+        raise OutOfMemoryError(str(error)) from error
+    parts = _parts(whole, live, options.seed)
+    take, waited = _input(graph, live, options, feed)
+
+    def step() -> None:
+        if take:
+            take()
+        for part in parts.values():
+            part()
+
+    return Prepared(
+        step=step,
+        sync=lambda: None,
+        product=product,
+        memory=lambda: (None, "resident set, by the worker"),
+        reset_memory=lambda: None,
+        parts=parts,
+        waited=waited,
+        loss=(lambda: float(live[graph.outputs[0]])) if training else None,
+        inference=lambda one: _inference(one, live),
+        facts={"numpy": version(), "blas": _blas()} | ({"input_clock": HOST_CLOCK} if take else {}),
+    )
+
+
+def _input(
+    graph: Graph, live: Mapping[str, Values], options: Options, feed: Feed | None
+) -> tuple[Callable[[], None] | None, Callable[[], float] | None]:
+    """Give what copies a step's input to where the step reads it, and how long that took."""
+    if options.input == "device":
+        return None, None
+    made = {} if feed else {name: live[name].copy() for name in graph.inputs}
+
+    def take() -> None:
+        for name, array in (feed.next() if feed else made).items():
+            np.copyto(live[name], array, casting="same_kind")
+
+    return clocked(take)
+
+
+def _inference(graph: Graph, live: Mapping[str, Values]) -> Callable[[Arrays], Values]:
+    """Give the function of an inference graph, over the weights in `live` when it is called."""
+    if any(op.kind == "batch_norm" for op in graph.ops):
+        raise UnsupportedError("numpy keeps no running statistics, so it gives no accuracy here")
+    kept = (*graph.weights, *graph.buffers)
+
+    def outputs(inputs: Arrays) -> Values:
+        values = {name: live[name] for name in kept}
+        return execute(graph, {**values, **_typed(graph, inputs)})[graph.outputs[0]]
+
+    return outputs
+
+
+def _typed(graph: Graph, inputs: Arrays) -> dict[str, Values]:
+    dtypes = {name: element_type(graph.tensors[name].dtype) for name in inputs}
+    return {name: array.astype(dtypes[name]) for name, array in inputs.items()}
+
+
+def _parts(graph: Graph, live: dict[str, Values], seed: int) -> dict[str, Callable[[], None]]:
+    """Give the parts of a step by name; each goes on from what the one before has left."""
+    updates = [op for op in graph.ops if op.part == "update"]
+    kept = {name for op in updates for name in op.outputs}
+    endings = _endings(graph, {*kept, *graph.outputs} if updates else kept)  # the loss is asked for
+    given: dict[str, Any] = {"step": 0, "rng": np.random.default_rng(seed)}
+
+    def part_of(name: str) -> Callable[[], None]:
+        ops = [op for op in graph.ops if op.part == name]
+
+        def run() -> None:
+            try:
+                _run(ops, live, endings, given)
+            except MemoryError as error:
+                raise OutOfMemoryError(str(error)) from error
+
+        return run
+
+    forward, backward = part_of("forward"), part_of("backward")
+    if not updates:
+        return {"forward": forward}
+    apply = part_of("update")
+
+    def update() -> None:
+        given["step"] += 1
+        apply()
+        for op in updates:
+            for old, new in zip(op.inputs, op.outputs, strict=False):
+                live[old] = live.pop(new)
+
+    return {"forward": forward, "backward": backward, "update": update}
+
+
+def _blas() -> str:
+    """Give the name and version of the library that multiplies matrices."""
+    config: Any = np.show_config(mode="dicts")
+    found = config["Build Dependencies"]["blas"]
+    return f"{found['name']} {found['version']}"

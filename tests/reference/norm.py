@@ -1,0 +1,231 @@
+"""How numpy runs norms, embedding, attention and rotary positions, gradients included.
+
+Statistics are kept in float32 or wider, as the op table says.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from reference.kinds import Array, Ids, Run
+from steptime.measure.synthetic import NORM_EPSILON
+
+
+def _wide(x: Array) -> Array:
+    """Give `x` in float32, or as it is where that is wider."""
+    return x.astype(np.result_type(x.dtype, np.float32), copy=False)
+
+
+def _along_channels(vector: Array, x: Array) -> Array:
+    return vector.reshape(-1, *(1,) * (x.ndim - 2))
+
+
+def batch_norm(
+    x: Array,
+    w: Array,
+    b: Array,
+    running_mean: Array,
+    running_variance: Array,
+    training: bool = True,
+) -> tuple[Array, Array, Array]:
+    """Give `x` normalised by channel, then mean and inverse deviation.
+
+    The running statistics are read in inference; in training they are left as they are.
+    """
+    wide = _wide(x)
+    axes = (0, *range(2, x.ndim))
+    mean, variance = running_mean, running_variance
+    if training:
+        mean, variance = wide.mean(axes), wide.var(axes)
+    inverse = 1 / np.sqrt(_wide(variance) + np.float32(NORM_EPSILON))
+    normal = (wide - _along_channels(mean, x)) * _along_channels(inverse, x)
+    y = normal * _along_channels(w, x) + _along_channels(b, x)
+    return y.astype(x.dtype), _wide(mean), inverse
+
+
+def batch_norm_grad(
+    x: Array, grad: Array, w: Array, mean: Array, inverse: Array
+) -> tuple[Array, Array, Array]:
+    """Give the gradients of input, weight and bias."""
+    axes = (0, *range(2, x.ndim))
+    wide = _wide(grad)
+    normal = (_wide(x) - _along_channels(mean, x)) * _along_channels(inverse, x)
+    dw, db = (wide * normal).sum(axes), wide.sum(axes)
+    share = x.shape[1] / x.size
+    centred = wide - _along_channels(db, x) * share - normal * _along_channels(dw, x) * share
+    dx = centred * _along_channels(inverse * w, x)
+    return dx.astype(x.dtype), dw.astype(w.dtype), db.astype(w.dtype)
+
+
+def layer_norm(x: Array, w: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Give `x` normalised over the last axis, then mean and inverse deviation."""
+    wide = _wide(x)
+    mean = wide.mean(-1)
+    inverse = 1 / np.sqrt(wide.var(-1) + np.float32(NORM_EPSILON))
+    y = (wide - mean[..., None]) * inverse[..., None] * w + b
+    return y.astype(x.dtype), mean, inverse
+
+
+def layer_norm_grad(
+    x: Array, grad: Array, w: Array, mean: Array, inverse: Array
+) -> tuple[Array, Array, Array]:
+    """Give the gradients of input, weight and bias."""
+    wide = _wide(grad)
+    axes = tuple(range(x.ndim - 1))
+    normal = (_wide(x) - mean[..., None]) * inverse[..., None]
+    g = wide * w
+    dx = g - g.mean(-1, keepdims=True) - normal * (g * normal).mean(-1, keepdims=True)
+    dw, db = (wide * normal).sum(axes), wide.sum(axes)
+    return (dx * inverse[..., None]).astype(x.dtype), dw.astype(w.dtype), db.astype(w.dtype)
+
+
+def rms_norm(x: Array, w: Array) -> tuple[Array, Array]:
+    """Give `x` divided by its root mean square, and the inverse of that."""
+    wide = _wide(x)
+    inverse = 1 / np.sqrt((wide * wide).mean(-1) + np.float32(NORM_EPSILON))
+    return (wide * inverse[..., None] * w).astype(x.dtype), inverse
+
+
+def rms_norm_grad(x: Array, grad: Array, w: Array, inverse: Array) -> tuple[Array, Array]:
+    """Give the gradients of input and weight."""
+    wide = _wide(grad)
+    normal = _wide(x) * inverse[..., None]
+    g = wide * w
+    dx = (g - normal * (g * normal).mean(-1, keepdims=True)) * inverse[..., None]
+    dw = (wide * normal).sum(tuple(range(x.ndim - 1)))
+    return dx.astype(x.dtype), dw.astype(w.dtype)
+
+
+def _neighbours(x: Array, before: int, after: int) -> Array:
+    """Give the sum over channels c - before .. c + after."""
+    sides = ((0, 0), (before, after), *((0, 0) for _ in range(x.ndim - 2)))
+    wide = np.pad(x, sides)
+    sums = np.zeros_like(x)
+    for shift in range(before + after + 1):
+        sums += wide[:, shift : shift + x.shape[1]]
+    return sums
+
+
+def local_response_norm(
+    x: Array, size: int, alpha: float, beta: float, k: float
+) -> tuple[Array, Array]:
+    """Give `x` divided by a power of its neighbours' squares, and what the power is taken of."""
+    squares = _neighbours(x * x, size // 2, (size - 1) // 2)
+    base = squares * x.dtype.type(alpha / size) + x.dtype.type(k)
+    return x * base ** x.dtype.type(-beta), base
+
+
+def local_response_norm_grad(
+    x: Array,
+    grad: Array,
+    y: Array,
+    base: Array,
+    size: int,
+    alpha: float,
+    beta: float,
+    k: float,  # an attribute of the kind: it is in the base
+) -> Array:
+    """Give the gradient of the input; who is my neighbour has me as one, on the other side."""
+    ratios = _neighbours(grad * y / base, (size - 1) // 2, size // 2)
+    factor = x.dtype.type(2 * alpha * beta / size)
+    return grad * base ** x.dtype.type(-beta) - factor * x * ratios
+
+
+def embedding(ids: Ids, w: Array) -> Array:
+    """Give the rows of `w` that `ids` name."""
+    rows: Array = w[ids]
+    return rows
+
+
+def embedding_grad(ids: Ids, grad: Array, rows: int) -> Array:
+    """Give zeros with each gradient added to its word's row."""
+    out = np.zeros((rows, grad.shape[-1]), grad.dtype)
+    np.add.at(out, ids.ravel(), grad.reshape(-1, grad.shape[-1]))
+    return out
+
+
+def _heads(x: Array, heads: int) -> Array:
+    """Give `[n, l, heads*d] -> [n, heads, l, d]`."""
+    return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+
+
+def _rows(x: Array) -> Array:
+    """Give `[n, heads, l, d] -> [n, l, heads*d]`."""
+    return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
+
+
+def _scores(q: Array, k: Array, causal: bool) -> Array:
+    """Give scaled products `[n, heads, l, m]`; if causal, a query sees no key after its place."""
+    scores = _wide((q @ k.mT) * q.dtype.type(1 / math.sqrt(q.shape[-1])))
+    if causal:
+        scores[..., ~np.tri(q.shape[2], k.shape[2], dtype=bool)] = -np.inf
+    return scores
+
+
+def attention(
+    q: Array, k: Array, v: Array, heads: int, kv_heads: int, causal: bool
+) -> tuple[Array, Array]:
+    """Give attention `[n, l, heads*d]`, and the log of each softmax's sum `[n, heads, l]`."""
+    share = heads // kv_heads
+    keys, values = (_heads(x, kv_heads).repeat(share, 1) for x in (k, v))
+    scores = _scores(_heads(q, heads), keys, causal)
+    top = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - top)
+    sums = weights.sum(-1, keepdims=True)
+    y = (weights / sums).astype(v.dtype) @ values
+    return _rows(y), (top + np.log(sums))[..., 0]
+
+
+def attention_grad(
+    q: Array,
+    k: Array,
+    v: Array,
+    grad: Array,
+    y: Array,
+    log_sums: Array,
+    heads: int,
+    kv_heads: int,
+    causal: bool,
+) -> tuple[Array, Array, Array]:
+    """Give the gradients of queries, keys and values, the softmax computed again."""
+    share = heads // kv_heads
+    queries, g = _heads(q, heads), _heads(grad, heads)
+    keys, values = (_heads(x, kv_heads).repeat(share, 1) for x in (k, v))
+    p = np.exp(_scores(queries, keys, causal) - log_sums[..., None]).astype(q.dtype)
+    inner = (g * _heads(y, heads)).sum(-1, keepdims=True)
+    ds = p * (g @ values.mT - inner) * q.dtype.type(1 / math.sqrt(queries.shape[-1]))
+
+    def shared(x: Array) -> Array:
+        parted = x.reshape(x.shape[0], kv_heads, share, *x.shape[2:])
+        return _rows(parted.sum(2))
+
+    return _rows(ds @ keys), shared(ds.mT @ queries), shared(p.mT @ g)
+
+
+def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Array:
+    """Give `x [n, l, heads*d]` with feature i of a head and feature i + d/2 turned as a pair."""
+    cos, sin = np.split(table[:, None, :], 2, -1)
+    if inverse:
+        sin = -sin
+    first, second = np.split(x.reshape(*x.shape[:2], -1, head_width), 2, -1)
+    turned = (first * cos - second * sin, first * sin + second * cos)
+    return np.concatenate(turned, -1).reshape(x.shape).astype(x.dtype, copy=False)
+
+
+RUNS: dict[str, Run] = {
+    "batch_norm": batch_norm,
+    "batch_norm_grad": batch_norm_grad,
+    "layer_norm": layer_norm,
+    "layer_norm_grad": layer_norm_grad,
+    "rms_norm": rms_norm,
+    "rms_norm_grad": rms_norm_grad,
+    "local_response_norm": local_response_norm,
+    "local_response_norm_grad": local_response_norm_grad,
+    "embedding": embedding,
+    "embedding_grad": embedding_grad,
+    "attention": attention,
+    "attention_grad": attention_grad,
+    "rotary": rotary,
+}
