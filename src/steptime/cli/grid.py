@@ -186,7 +186,7 @@ def _table(cells: Iterator[Cell], found: Axes) -> Table:
     cells_in_all = len(found.models) * len(found.devices) * batches * len(found.workers)
     return Table(
         columns("model", "device", "batch", "?workers=replicas", "step_s=step", "?comm_s=exchange",
-                "samples_per_s=examples/s", f"memory={memory}", "?note"),
+                "samples_per_s=examples/s", f"memory={memory}"),
         _Rows(cells),
         f"{cells_in_all} cells, {how.phase}, {how.dtype} ({how.method})",
         most=SHOWN_ROWS,
@@ -194,4 +194,5 @@ def _table(cells: Iterator[Cell], found: Axes) -> Table:
 
 
 def _memory(cell: Cell) -> str:
-    return size(cell.peak_memory_bytes) + ("" if cell.status != "oom" else " - too much")
+    why = cell.note or ("too much" if cell.status == "oom" else "")
+    return size(cell.peak_memory_bytes) + (f" - {why}" if why else "")
