@@ -8,13 +8,16 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Annotated, Any
 
 from steptime.cli.options import option
 from steptime.core.errors import unknown
 from steptime.core.printers import PRINTERS, finite, json_text, text
+from steptime.core.progress import Progress, listening
 from steptime.core.table import Answer
 
+PATIENCE_S = 2.0  # that people wait for a sign of life
 UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 Json = Annotated[bool, option("--json", "Print one JSON document on stdout.")]
@@ -35,7 +38,8 @@ def command(tabular: bool = False) -> Callable[[Callable[..., Answer]], Callable
             as_json, form = given.pop("json"), given.pop("form", "text")
             if form not in PRINTERS:
                 raise unknown("--format", form, PRINTERS)
-            answer = function(**given)
+            with listening(patience()):
+                answer = function(**given)
             show(answer, "json" if as_json else form)
             return answer.code
 
@@ -102,6 +106,19 @@ def note(line: str) -> None:
     """Print one line for people on stderr."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
+
+
+def patience() -> Progress:
+    """Return what says how far a command is, a line now and then once it takes its time."""
+    spoke = monotonic()
+
+    def say(what: str, done: int, total: int) -> None:
+        nonlocal spoke
+        if monotonic() > spoke + PATIENCE_S:
+            spoke = monotonic()
+            note(f"{what}: {done:,} of {total:,}")
+
+    return say
 
 
 def unmodelled(names: Any) -> list[str]:
