@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import Annotated, Any
 
@@ -26,10 +27,13 @@ Format = Annotated[
 ]
 
 
-def command(tabular: bool = False) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
+def command(
+    tabular: bool = False, long: str = ""
+) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
     """Return a decorator: the function's answer is printed as asked for, its exit code returned.
 
-    The command gets the option `--json`, and where a table is the answer `--format`.
+    The command gets the option `--json`, and where a table is the answer `--format`. What may take
+    `long` is said on a terminal.
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., int]:
@@ -38,7 +42,7 @@ def command(tabular: bool = False) -> Callable[[Callable[..., Answer]], Callable
             as_json, form = given.pop("json"), given.pop("form", "text")
             if form not in PRINTERS:
                 raise unknown("--format", form, PRINTERS)
-            with listening(patience()):
+            with listening(patience()), _sign_of_life(long):
                 answer = function(**given)
             show(answer, "json" if as_json else form)
             return answer.code
@@ -57,6 +61,23 @@ def command(tabular: bool = False) -> Callable[[Callable[..., Answer]], Callable
         return run
 
     return decorate
+
+
+@contextmanager
+def _sign_of_life(long: str) -> Iterator[None]:
+    """Say on a terminal what takes longer than a second."""
+    if not long or not sys.stderr.isatty():
+        yield
+        return
+    from threading import Timer
+
+    timer = Timer(1.0, note, (f"{long} ...",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def show(answer: Answer, form: str) -> None:
