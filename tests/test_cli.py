@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import steptime
 import synthetic
 from steptime import store
 from steptime.cli.main import run
@@ -136,3 +137,17 @@ def test_the_module_runs_and_a_closed_pipe_is_no_error() -> None:
         assert process.stderr
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def test_the_package_offers_its_names_and_imports_nothing() -> None:
+    code = (
+        "import sys; import steptime; before = set(sys.modules); "
+        "assert set(steptime.__all__) <= set(dir(steptime)); "
+        "print(sorted(m for m in before if m.startswith('steptime'))); "
+        "print([getattr(steptime, name) is not None for name in steptime.__all__]); "
+        "print('numpy' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = _python("-c", code)
+    assert done.stdout.splitlines() == ["['steptime']", str([True] * 5), "False False"], done.stderr
+    with pytest.raises(AttributeError, match="has no attribute 'predictt'"):
+        steptime.predictt  # noqa: B018

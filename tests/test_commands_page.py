@@ -1,10 +1,12 @@
 """The option tables of docs/commands.md are those of the command line.
 
-STEPTIME_RENEW_GOLDEN=1 pytest tests/test_commands_page.py writes them anew.
+STEPTIME_RENEW_GOLDEN=1 pytest tests/test_commands_page.py writes them anew, and the
+section of an analysis that has none.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -14,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from steptime.analysis.analyses import ANALYSES
 from steptime.cli.main import COMMANDS, RENAMED, run, tree
+from steptime.core import registry
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/commands.md"
 TABLE = re.compile(r"^\| option \| means \|\n(?:\|.*\n)+", re.MULTILINE)
@@ -48,6 +52,10 @@ def _section(text: str, name: str) -> tuple[int, int]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_options_of_a_command_are_documented(name: str) -> None:
     text = PAGE.read_text("utf-8")
+    if os.environ.get("STEPTIME_RENEW_GOLDEN") and f"\n## {name}\n" not in text:
+        _, end = _section(text, list(COMMANDS)[list(COMMANDS).index(name) - 1])
+        about = inspect.cleandoc(registry.load(ANALYSES[name]).about).replace("\n\n", " ", 1)
+        text = f"{text[:end]}\n## {name}\n\n{about}\n\n{_table(name)}{text[end:]}"
     start, end = _section(text, name)
     section = text[start:end]
     if os.environ.get("STEPTIME_RENEW_GOLDEN"):

@@ -320,6 +320,13 @@ def test_python_examples(page: str, block: str, place: Path) -> None:
     names: dict[str, Any] = {"__name__": page}
     with contextlib.redirect_stdout(stdout):
         exec(compile(block, page, "exec"), names)  # noqa: S102  # our own pages
+    if os.environ.get("STEPTIME_RENEW_GOLDEN") and _printed(page, block):
+        path = next(found for found in PAGES if found.name == page)
+        head, _, tail = path.read_text("utf-8").partition(f"{block}```\n")
+        _, _, after = tail.partition("```text\n")[2].partition("```")
+        shown = f"{block}```\n\n```text\n{stdout.getvalue()}```{after}"
+        path.write_text(head + shown, encoding="utf-8")
+        return
     expected = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE) + _printed(page, block)
     assert stdout.getvalue().splitlines() == expected
     if "FAMILY" in names:
@@ -513,13 +520,13 @@ def test_keys_of_run_and_sweep() -> None:
 
 def test_every_key_of_slurm_and_every_cause_is_documented() -> None:
     from steptime.core.causes import CAUSES
-    from steptime.sweep.resource_request import Allocation
+    from steptime.sweep.resource_request import ResourceRequest
 
     rows = _table(_section("docs/clusters.md", "Keys of [slurm]"))
     said = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
-    assert sorted(said) == sorted(Allocation.model_fields)
+    assert sorted(said) == sorted(ResourceRequest.model_fields)
     for name, default, _ in rows:
-        fields = [Allocation.model_fields[key] for key in re.findall(r"`(\w+)`", name)]
+        fields = [ResourceRequest.model_fields[key] for key in re.findall(r"`(\w+)`", name)]
         if default.startswith("`") and "," not in name:
             assert [_default(default)] == [field.default for field in fields], name
     causes = _table(_section("docs/clusters.md", "Why there is no number"))

@@ -19,7 +19,7 @@ from steptime.core.record import Quantity, Record
 from steptime.core.workload import Workload
 from steptime.measure.contract import STRATEGIES as MEASURED
 from steptime.measure.contract import Options, method
-from steptime.measure.links import SIZES_BYTES, fit, link_table, ring_s
+from steptime.measure.probe.link_file import SIZES_BYTES, fit, link_table, ring_s
 from steptime.predict import cost_model
 from steptime.predict.parallel.collectives import COLLECTIVES, Fabric
 from steptime.predict.parallel.replicas import STRATEGIES, predict_replicas
@@ -294,7 +294,7 @@ def test_a_probe_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 0
     shown = capsys.readouterr()
     assert "67.11 MB" in shown.out
-    assert "use it as --network local" in shown.err
+    assert "use it as --link local" in shown.err
     assert run([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["link"] == "local"

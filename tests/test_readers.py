@@ -11,7 +11,8 @@ from statistics import fmean, median, pstdev
 import pytest
 
 from steptime.analysis.devices_table import device_rows
-from steptime.analysis.pairs import errors, two_platforms
+from steptime.analysis.errors import errors
+from steptime.analysis.pairs import two_platforms
 from steptime.core.errors import InputError
 from steptime.plots import draw
 from steptime.readers import READERS, read_path

@@ -238,7 +238,7 @@ def test_each_network_has_a_fresh_memory_meter() -> None:
         )
     weights_bytes = 4 * 2000 * 4000
     peaks = [one.quantities["peak_memory_bytes"].value or 0.0 for one in (small, large, after)]
-    assert peaks[1] >= 2 * weights_bytes  # and their gradients
+    assert peaks[1] >= 2 * weights_bytes - (1 << 20)  # with gradients; Linux counts in batches
     assert peaks[2] < weights_bytes / 4
     assert small.env["memory_meter"] == large.env["memory_meter"]
 

@@ -16,6 +16,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST, whole_number
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Value, Workload
+from steptime.count import Count, count
 from steptime.importers import (
     content_hash,
     is_graph,
@@ -236,6 +237,20 @@ def build_step(workload: Workload) -> Graph:
     if workload.phase == "infer":
         return graph
     return training_graph(graph, workload.optimizer)
+
+
+def count_step(
+    model: str,
+    batch: int | None = None,
+    dtype: str = "float32",
+    phase: str = "train",
+    optimizer: str = "sgd",
+) -> Count:
+    """Return what one step costs on no device: FLOP, bytes, parameters, peak memory, op by op.
+
+    `model` is what the command line takes, `batch` the model's own if None. Raises `InputError`.
+    """
+    return count(build_step(make_workload(read_model(model), batch, dtype, phase, optimizer)))
 
 
 def model_names() -> list[str]:

@@ -15,7 +15,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
 from steptime.measure import machine
-from steptime.measure.contract import Feed, Options, Prepared, UnsupportedError
+from steptime.measure.contract import DeviceFacts, Feed, Options, Prepared, UnsupportedError
 from steptime.measure.infeed import HOST_CLOCK, clocked
 from steptime.ops import OPS
 
@@ -33,8 +33,9 @@ def device_product(device: str) -> str:
     return machine.cpu_model()
 
 
-def device_memory_bytes(device: str) -> None:
+def device_facts(device: str) -> DeviceFacts:
     device_product(device)
+    return machine.host_facts()
 
 
 def prepare(

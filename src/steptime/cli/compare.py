@@ -39,6 +39,7 @@ def compare(
     """
     from steptime import store
     from steptime.analysis import pairs
+    from steptime.analysis.errors import errors
 
     if len(folders) > 2 or (platforms and len(folders) > 1):
         raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
@@ -62,7 +63,7 @@ def compare(
         "quantity": quantity,
         "pairs": found.pairs,
         "unpaired": found.unpaired,
-        "errors": pairs.errors(found.pairs),
+        "errors": errors(found.pairs),
     }
     judged = any(row["verdict"] for row in found.pairs)
     tables = [_table(document, judged)] if found.pairs else []

@@ -17,11 +17,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from steptime import __version__
+from steptime.analysis.analyses import ANALYSES, Analysis, analysis
 from steptime.cli.command import note
 from steptime.core import registry
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, OutsideError, nearest, shorten
 
-COMMANDS = {  # name: the function that answers it
+COMMANDS = {  # name: the function, or the analysis, that answers it
     "list": "steptime.cli.list:list_",
     "show": "steptime.cli.show:show",
     "count": "steptime.cli.count:count",
@@ -41,7 +42,7 @@ COMMANDS = {  # name: the function that answers it
     "cancel": "steptime.cli.cancel:cancel",
     "quickstart": "steptime.cli.quickstart:quickstart",
     "import": "steptime.cli.import_:import_",
-    "table": "steptime.cli.table:table",
+    **ANALYSES,
     "compare": "steptime.cli.compare:compare",
     "query": "steptime.cli.query:query",
     "export": "steptime.cli.export:export",
@@ -77,7 +78,7 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's signature
         """Return all names."""
-        return registry.names(COMMANDS, "commands")
+        return names()
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # as above
         """Return a command, None for an unknown one."""
@@ -87,10 +88,25 @@ class Commands(TyperGroup):
             return None
 
 
+def names() -> list[str]:
+    """Return the names of all commands, those of other packages last."""
+    return [*registry.names(COMMANDS, "commands"), *registry.added("analyses")]
+
+
+def _function(name: str) -> Any:
+    ours = name in COMMANDS or name not in registry.added("analyses")
+    found = registry.resolve(COMMANDS, "commands", "command", name) if ours else analysis(name)
+    if isinstance(found, Analysis):
+        from steptime.cli.analysis import command_of
+
+        return command_of(found)
+    return found
+
+
 @functools.cache
 def _command(name: str) -> Any:
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    function = registry.resolve(COMMANDS, "commands", "command", name)
+    function = _function(name)
     one.command(name, cls=Command, context_settings=HELP)(function)
     return typer.main.get_command(one)
 
@@ -162,8 +178,7 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
         return f"no such option {shorten(option)}{_hint(option, _options(error), 'see --help')}"
     command = re.match(r"No such command '(.*?)'", text)
     if command:
-        names = registry.names(COMMANDS, "commands")
-        hint = _hint(command[1], names, f"known: {', '.join(names)}")
+        hint = _hint(command[1], names(), f"known: {', '.join(names())}")
         return f"no such command {shorten(command[1])}{hint}"
     for word in words:
         if len(word) > SHOWN_CHARACTERS:

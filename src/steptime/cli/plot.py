@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from steptime.analysis.analyses import PLOTS
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import argument, option
@@ -16,7 +17,7 @@ from steptime.core.table import Answer
 def plot(
     kind: Annotated[
         str,
-        argument("KIND", "roofline, ops, predicted, throughput, memory, samples or devices."),
+        argument("KIND", f"{', '.join(PLOTS)}."),
     ],
     in_dir: options.In,
     out: Annotated[Path, option("-o --out FILE", "A .png, .svg, .pdf or .html file.")],
@@ -24,11 +25,10 @@ def plot(
 ) -> Answer:
     """Draw one plot of the records as a file."""
     from steptime import store
-    from steptime.plots import PLOTS, draw
+    from steptime.plots import chart_of, draw
     from steptime.plots.files import check_path, save
 
-    if kind not in PLOTS:
-        raise unknown("plot", kind, PLOTS)
+    chart_of(kind)
     check_path(out)
     records = store.load(in_dir, note)
     chosen = [record for record in records if record.workload.label.startswith(model)]

@@ -60,7 +60,7 @@ def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, 
     from steptime import catalog
     from steptime.launch.local import Worker, WorkerDiedError
     from steptime.measure import ranks
-    from steptime.measure.probe import device_table
+    from steptime.measure.probe.device_file import device_table
 
     if ranks.here().size > 1:
         raise InputError("probe measures one process: leave out torchrun or srun")
@@ -82,7 +82,7 @@ def _link(backend: str, chosen: Options, processes: str | None, budget: float) -
     from steptime import catalog
     from steptime.launch.local import WorkerDiedError
     from steptime.measure import ranks
-    from steptime.measure.links import SIZES_BYTES, link_table
+    from steptime.measure.probe.link_file import SIZES_BYTES, link_table
     from steptime.sweep.workers import Workers
 
     if backend != "torch":
