@@ -10,9 +10,10 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.hardware import Cluster, Link
 from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
-from steptime.predict import DEFAULT, cost_model
+from steptime.predict import DEFAULT
 from steptime.predict.parallel.groups import fabric_of_group
 from steptime.predict.parallel.scaling import Exchange, data_parallel
+from steptime.predict.records import records
 from steptime.predict.step_model import StepModel, no_link
 
 
@@ -64,7 +65,8 @@ def predict_replicas(
     replicas, given = workload.plan.data, options or {}
     how = STRATEGIES[strategy] if workload.phase == "train" else Strategy()  # it exchanges nothing
     graph = build_step(workload)
-    head, *rows = cost_model(method)(graph, workload, Cluster(cluster.device), given)
+    alone = StepModel(workload, cluster.device, method=method, options=given, graph=graph)
+    head, *rows = records(alone)
     said: dict[str, object] = {**head.method.options, "strategy": strategy}
     comm_s, notes = 0.0, [head.note] if head.note else []
     if how.collective:
