@@ -291,7 +291,7 @@ def test_a_sweep_predicts_replicas_over_its_network(
     file.write_text(EXPERIMENT)
     run(["sweep", str(file), "--out", str(out)])
     said = capsys.readouterr().err
-    assert "1 predictions of several replicas are left out: network = " in said
+    assert "1 predictions of several replicas are left out: link = " in said
     file.write_text('network = "aws"\n' + EXPERIMENT)
     run(["sweep", str(file), "--out", str(out)])
     assert "left out" not in capsys.readouterr().err
@@ -302,7 +302,7 @@ def test_a_sweep_predicts_replicas_over_its_network(
     )
     file.write_text(EXPERIMENT.replace('predict = "T4"', 'network = "aws"'))
     assert run(["sweep", str(file), "--out", str(out)]) == 2
-    assert "network is for predictions: it goes with predict" in capsys.readouterr().err
+    assert "link is for predictions: it goes with predict" in capsys.readouterr().err
     file.write_text('network = "asw"\n' + EXPERIMENT)
     assert run(["sweep", str(file), "--out", str(out)]) == 2
     assert "unknown link 'asw'; did you mean 'aws'?" in capsys.readouterr().err
