@@ -22,6 +22,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -696,6 +697,11 @@ def test_the_changelog_has_this_version() -> None:
     from steptime import __version__
 
     assert f"## {__version__}" in _text("CHANGELOG.md")
+
+
+def test_the_page_of_the_api_is_that_of_the_docstrings() -> None:
+    made = runpy.run_path(str(ROOT / "scripts/make-api"))["page"]()
+    assert (ROOT / "docs/api.md").read_text("utf-8") == made, "stale: run scripts/make-api"
 
 
 def test_pictures_are_small_and_shown() -> None:
