@@ -11,7 +11,7 @@ import pytest
 
 from steptime import catalog, store
 from steptime.analysis.pairs import predicted_and_measured
-from steptime.build import build_step, make_workload, read_model
+from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Link, link_from_table
@@ -20,9 +20,10 @@ from steptime.core.workload import Workload
 from steptime.measure.contract import STRATEGIES as MEASURED
 from steptime.measure.contract import Options, method
 from steptime.measure.probe.link_file import SIZES_BYTES, fit, link_table, ring_s
-from steptime.predict import cost_model
 from steptime.predict.parallel.collectives import COLLECTIVES, Fabric
 from steptime.predict.parallel.replicas import STRATEGIES, predict_replicas
+from steptime.predict.records import records
+from steptime.predict.step_model import StepModel
 
 LINK = Link("link", 20e-6, 1e9, "a test")
 DEVICE = Device("toy", "cpu", {"float32": 1e12}, 1e11, "a test")
@@ -151,7 +152,7 @@ def test_communication_by_hand(
 ) -> None:
     workload = fc(3)
     head, *_ = predict_replicas(workload, Cluster(DEVICE, ((3, LINK),)), strategy, overlap)
-    alone, *_ = cost_model("analytic")(build_step(workload), workload, Cluster(DEVICE), {})
+    alone, *_ = records(StepModel(workload, DEVICE))
     count, size = messages
     comm = count * (20e-6 + size / 1e9) + 3 * added / 1e11
     assert head.quantities["comm_s"].value == pytest.approx(comm)
