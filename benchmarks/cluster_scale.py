@@ -1,8 +1,9 @@
 """How long steptime itself takes for an array of 10,000 cells: plan, submit, ask, collect.
 
-The scheduler is made up (tests/fake_scheduler.py) and answers at once; nothing is measured. Half of
-the cells get the record of a worker, as tasks write them; the jobs of the others vanish, so that
-`collect` writes their records. A second sweep then submits just these. Prints one JSON document.
+The scheduler is made up (tests/null_backend/fake_scheduler.py) and answers at once; nothing is
+measured. Half of the cells get the record of a worker, as tasks write them; the jobs of the others
+vanish, so that `collect` writes their records. A second sweep then submits just these. Prints one
+JSON document.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "null_backend"))
 import fake_scheduler
+
 from steptime import store
 from steptime.cluster import status as cluster
 from steptime.cluster import submission as files
@@ -42,7 +44,7 @@ EXPERIMENT = {
 def main() -> None:
     """Time each part."""
     with tempfile.TemporaryDirectory() as scratch:
-        SCHEDULERS["slurm"] = "fake_scheduler"
+        SCHEDULERS["slurm"] = "fake_scheduler:SCHEDULER"
         print(json.dumps(_times(Path(scratch) / "out"), indent=2))
 
 

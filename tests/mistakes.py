@@ -182,6 +182,8 @@ LINES = [
         (f"{line} --format cvs", "unknown --format 'cvs'; did you mean 'csv'?")
         for line in (
             "list",
+            "results records",
+            "errors records",
             "scale fc --device T4",
             "explain fc --device T4",
             "compare records",
@@ -193,6 +195,8 @@ LINES = [
     ("list devices a101", "unknown device 'a101'; did you mean 'a10'?"),
     ("list models fcc", "unknown model 'fcc'; did you mean 'fc'?"),
     ("count fc --stack torch-egaer", "'torch-egaer'; did you mean 'torch-eager'?"),
+    ("count fc --graph absent/net.json", "absent"),
+    ("count fc --graph net.txt", "net.txt"),
     ("show", "Missing argument 'NAME'"),
     ("show v10", "unknown name 'v10'; did you mean 'V100'?"),
     ("show absent.toml", "absent.toml: No such file"),

@@ -7,16 +7,17 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import fake_scheduler
+import pytest
+from fake_scheduler import State, set_state
+
 import idx_folder
 import paleo_net
-from fake_scheduler import State, set_state
 from steptime import store
 from steptime.cli.main import run
 from steptime.cluster import status as cluster
@@ -52,7 +53,7 @@ EXPERIMENT: dict[str, Any] = {
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> State:
     """Return the state of a scheduler that only takes notes, in the place of Slurm."""
-    monkeypatch.setitem(SCHEDULERS, "slurm", "fake_scheduler")
+    monkeypatch.setitem(SCHEDULERS, "slurm", "fake_scheduler:SCHEDULER")
     return fake_scheduler.reset()
 
 
@@ -670,3 +671,19 @@ def test_a_submission_that_lost_a_cell_is_refused(
     assert run(["status", str(out)]) == 2
     said = f"steptime: {sent.folder}: is no submission: cells.jsonl has 11 lines\n"
     assert capsys.readouterr().err == said
+
+
+def test_a_job_of_version_0_4_that_still_waited_runs(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(HERE / "data" / "submission-0.4", out)
+    (folder,) = files.folders(out)
+    words = [sys.executable, "-m", "steptime.sweep.task", str(folder), "6"]
+    assert " ".join(words[1:3]) in (folder / "job-1.sh").read_text()
+    subprocess.run(words, check=True)
+    (record,) = [one for one in store.load(out, _ignore) if one.taken_at > "2026-11-21T22:10"]
+    assert (record.env["submission"], record.env["cell"]) == (folder.name, _id_of(folder, 6))
+
+
+def _id_of(folder: Path, task: int) -> str:
+    (trial,) = files.read(folder).tasks[task].trials
+    return trial.id

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from steptime.core import registry
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
@@ -255,4 +256,4 @@ def count_step(
 
 def model_names() -> list[str]:
     """Return the names of families and named networks."""
-    return [*FAMILIES, *ZOO]
+    return registry.names(FAMILIES | ZOO, "models")

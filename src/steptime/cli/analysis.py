@@ -20,4 +20,4 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
         return Answer(list(table.rows), [table] if table.rows else [], analysis.says(table))
 
     answer.__doc__ = analysis.about
-    return command(tabular=True)(answer)
+    return command(tabular=True, long="reading the records")(answer)

@@ -8,13 +8,17 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
 from typing import Annotated, Any
 
 from steptime.cli.options import option
 from steptime.core.errors import unknown
 from steptime.core.printers import PRINTERS, finite, json_text, text
+from steptime.core.progress import Progress, listening
 from steptime.core.table import Answer
 
+PATIENCE_S = 2.0  # that people wait for a sign of life
 UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 Json = Annotated[bool, option("--json", "Print one JSON document on stdout.")]
@@ -23,10 +27,13 @@ Format = Annotated[
 ]
 
 
-def command(tabular: bool = False) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
+def command(
+    tabular: bool = False, long: str = ""
+) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
     """Return a decorator: the function's answer is printed as asked for, its exit code returned.
 
-    The command gets the option `--json`, and where a table is the answer `--format`.
+    The command gets the option `--json`, and where a table is the answer `--format`. What may take
+    `long` is said on a terminal.
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., int]:
@@ -35,7 +42,8 @@ def command(tabular: bool = False) -> Callable[[Callable[..., Answer]], Callable
             as_json, form = given.pop("json"), given.pop("form", "text")
             if form not in PRINTERS:
                 raise unknown("--format", form, PRINTERS)
-            answer = function(**given)
+            with listening(patience()), _sign_of_life(long):
+                answer = function(**given)
             show(answer, "json" if as_json else form)
             return answer.code
 
@@ -53,6 +61,23 @@ def command(tabular: bool = False) -> Callable[[Callable[..., Answer]], Callable
         return run
 
     return decorate
+
+
+@contextmanager
+def _sign_of_life(long: str) -> Iterator[None]:
+    """Say on a terminal what takes longer than a second."""
+    if not long or not sys.stderr.isatty():
+        yield
+        return
+    from threading import Timer
+
+    timer = Timer(1.0, note, (f"{long} ...",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def show(answer: Answer, form: str) -> None:
@@ -102,6 +127,19 @@ def note(line: str) -> None:
     """Print one line for people on stderr."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
+
+
+def patience() -> Progress:
+    """Return what says how far a command is, a line now and then once it takes its time."""
+    spoke = monotonic()
+
+    def say(what: str, done: int, total: int) -> None:
+        nonlocal spoke
+        if monotonic() > spoke + PATIENCE_S:
+            spoke = monotonic()
+            note(f"{what}: {done:,} of {total:,}")
+
+    return say
 
 
 def unmodelled(names: Any) -> list[str]:

@@ -14,7 +14,7 @@ from steptime.core.units import QUANTITIES, seconds, si
 SHOWN_UNPAIRED = 8
 
 
-@command(tabular=True)
+@command(tabular=True, long="reading the records")
 def compare(
     folders: Annotated[
         list[Path],

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from steptime.core.hardware import Device
 
 
-@command()
+@command(long="predicting every network on every device")
 def explore(
     out: Annotated[Path, option("--out -o FILE", "The page, an .html file.")] = Path(
         "explore.html"

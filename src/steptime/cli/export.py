@@ -13,7 +13,7 @@ from steptime.core.table import Answer
 from steptime.core.units import counted
 
 
-@command()
+@command(long="reading the records")
 def export(
     in_dir: options.In,
     out: Annotated[Path, option("-o --out FILE", "A .csv, .parquet or .jsonl file.")],

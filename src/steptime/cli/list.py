@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option
+from steptime.core import registry
 from steptime.core.errors import unknown
 from steptime.core.table import Answer, Table, columns
-from steptime.core.units import QUANTITIES, seconds, si
+from steptime.core.units import QUANTITIES, seconds, shown, si
 
 Rows = list[dict[str, Any]]
 TOPICS = ("models", "devices", "links", "methods", "ops", "quantities", "accelerators")
@@ -72,6 +73,11 @@ def _models() -> Rows:
     return rows
 
 
+def _model_row(row: dict[str, Any]) -> dict[str, Any]:
+    said = {key: shown("", value) for key, value in row["parameters"].items()}
+    return {**row, "parameters": said}
+
+
 def _devices() -> Rows:
     from steptime import catalog
 
@@ -128,7 +134,7 @@ def _methods() -> Rows:
             "what": (getdoc(import_module(target.partition(":")[0])) or "").partition("\n")[0],
             "options": {key: option.meaning for key, option in cost_model(name).options.items()},
         }
-        for name, target in METHODS.items()
+        for name, target in {**METHODS, **registry.added("methods")}.items()
     ]
 
 
@@ -188,7 +194,7 @@ def _accelerator_row(row: dict[str, Any]) -> dict[str, Any]:
 
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, tuple[str, ...]]] = {
-    "models": (_models, dict, ("name", "parameters")),
+    "models": (_models, _model_row, ("name", "parameters")),
     "devices": (
         _devices,
         _device_row,

@@ -13,7 +13,7 @@ from steptime.core.errors import unknown
 from steptime.core.table import Answer
 
 
-@command()
+@command(long="reading the records and drawing")
 def plot(
     kind: Annotated[
         str,

@@ -13,7 +13,7 @@ from steptime.core.units import counted
 Sql = Annotated[str, argument("SQL", "A statement over the table 'records', as DuckDB reads it.")]
 
 
-@command(tabular=True)
+@command(tabular=True, long="reading the records")
 def query(sql: Sql, in_dir: options.In) -> Answer:
     """Answer an SQL statement over the table 'records'.
 

@@ -13,7 +13,7 @@ from steptime.core.table import Answer
 from steptime.core.units import counted
 
 
-@command()
+@command(long="reading the records and drawing the page")
 def report(
     folder: options.Folder,
     out: Annotated[

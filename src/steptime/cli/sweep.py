@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +10,8 @@ from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.options import Text, argument, option
 from steptime.cli.status import MOST_SHOWN
+from steptime.cluster.scheduler import ROOM, SCHEDULERS
+from steptime.core import registry
 from steptime.core.errors import InputError, shorten
 from steptime.core.ranges import MOST_VISITS, whole_number
 from steptime.core.table import Answer, Column, Table, columns
@@ -18,6 +20,8 @@ from steptime.core.units import duration, size
 if TYPE_CHECKING:
     from steptime.sweep.experiment import Experiment
     from steptime.sweep.run import Request
+
+HERE = "local"
 
 
 @command()
@@ -36,7 +40,7 @@ def sweep(
     try_all: Annotated[
         bool, option("--try-all", "Try what is predicted not to fit in memory.")
     ] = False,
-    launcher: Annotated[str, option("--launcher", "local or slurm.")] = "local",
+    launcher: Annotated[str, option("--launcher", "local or slurm.")] = HERE,
     dry_run: Annotated[
         bool, option("--dry-run", "Show what Slurm would get, and what it would take.")
     ] = False,
@@ -51,15 +55,19 @@ def sweep(
     for word in statuses:
         if word not in STATUSES:
             raise unknown("status", word, STATUSES, "--retry")
-    if launcher not in LAUNCHERS:
-        raise unknown("launcher", launcher, LAUNCHERS)
-    if dry_run and launcher == "local":
+    if launcher not in {HERE, *SCHEDULERS}:
+        known = [HERE, *registry.names(SCHEDULERS, ROOM)]
+        if launcher not in known:
+            raise unknown("launcher", launcher, known)
+    if dry_run and launcher == HERE:
         raise InputError("--dry-run goes with --launcher slurm")
     experiment = read_experiment(file)
     request = request_of(
         experiment, str(file), out, rounds, runs, tuple(statuses), force, try_all, shard, launcher
     )
-    return _preview(request) if dry_run else LAUNCHERS[launcher](request)
+    if launcher == HERE:
+        return run_here(request)
+    return _preview(request, launcher) if dry_run else send(request, launcher)
 
 
 def request_of(
@@ -72,14 +80,14 @@ def request_of(
     force: bool = False,
     try_all: bool = False,
     shard: str | None = None,
-    launcher: str = "local",
+    launcher: str = HERE,
 ) -> Request:
     """Return what an experiment and the command line ask for together."""
     from steptime.sweep.cells import cells_of
     from steptime.sweep.run import How, Request
 
-    cells, must_fit = cells_of(experiment, where, on_cluster=launcher != "local")
-    if launcher == "local":
+    cells, must_fit = cells_of(experiment, where, on_cluster=launcher != HERE)
+    if launcher == HERE:
         _check_input(experiment)
     how = How(
         experiment.budget_s,
@@ -152,11 +160,11 @@ def _began(document: Mapping[str, Any]) -> str:
     return f"{document['name']}: {document['cells']} cells, {document['done_before']} done before"
 
 
-def send(request: Request) -> Answer:
-    """Send what a folder lacks to Slurm."""
-    from steptime.cluster.submit import send as send_to_slurm
+def send(request: Request, scheduler: str) -> Answer:
+    """Send what a folder lacks to a scheduler."""
+    from steptime.cluster import submit
 
-    document = send_to_slurm(request, note)
+    document = submit.send(request, note, scheduler)
     sent = f"{document['submitted']} submitted now in {document['tasks']} tasks"
     notes = [
         f"{_began(document)}, {document['in_flight']} waiting or running, {sent}",
@@ -171,9 +179,6 @@ def send(request: Request) -> Answer:
     return Answer(document, notes=notes, code=UNSUCCESSFUL if document["unsent"] else 0)
 
 
-LAUNCHERS: dict[str, Callable[[Request], Answer]] = {"local": run_here, "slurm": send}
-
-
 ALWAYS = {"id": "cell", "model": "network", "batch": "batch", "replicas": "replicas", "gpu": "gpu",
           "staging": "staging"}  # fmt: skip
 """Columns of a preview with their headings; others only where they differ."""
@@ -183,11 +188,11 @@ def _differs(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     return len({str(row[name]) for row in rows}) > 1
 
 
-def _preview(request: Request) -> Answer:
+def _preview(request: Request, scheduler: str) -> Answer:
     """Return what would be sent: the first cells, the jobs, the scripts."""
     from steptime.cluster.estimate import preview
 
-    document = preview(request, note)
+    document = preview(request, note, scheduler)
     visits = [
         {key: None if value == "" else value for key, value in visit.items()}
         for visit in document["visits"]
@@ -201,7 +206,8 @@ def _preview(request: Request) -> Answer:
     )
     jobs = Table(
         columns("gpu", "replicas", "nodes", "cells", "tasks", "longest=longest task",
-                "hours=node-hours", "needs_bytes=memory", "?has_bytes=of", "?predicted_on=by"),
+                "hours=node-hours", "needs_bytes=memory", "?has_bytes=of",
+                "node_needs_bytes=of a node", "?predicted_on=by"),
         [
             {
                 **job,

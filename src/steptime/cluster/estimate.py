@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from steptime.cluster.submit import counts, missing
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.record import Quantity
+from steptime.core.units import size
 from steptime.sweep.predictions import predictions
 from steptime.sweep.run import How, Request
 
@@ -109,7 +111,9 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
     lacks = missing(request, snapshot(request.out, warn))
     submission = compose(request.out, request.how, lacks.trials, LARGEST, scheduler)
     estimates = [estimate(job, request.how) for job in submission.jobs]
-    return counts(request, lacks) | {
+    document = counts(request, lacks)
+    return document | {
+        "remarks": [*document["remarks"], *_remarks(estimates)],
         "jobs": [
             one.row | {"script": submission.script(one.job, row, sys.executable)}
             for one in estimates
@@ -123,6 +127,14 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
             for trial, memory in one.too_large
         ],
     }
+
+
+def _remarks(estimates: list[ResourceEstimate]) -> Iterator[str]:
+    """Return a line for each job that leaves its memory to the site."""
+    for one in estimates:
+        if one.on_node.has_bytes is None:
+            needs = f"a node needs at least {size(one.on_node.needs_bytes)}"
+            yield f"{one.job.need.text}: {needs}; without memory_GB the site says what a job gets"
 
 
 def _row(trial: Trial) -> dict[str, Any]:

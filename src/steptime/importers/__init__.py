@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import stat
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph_json import KEY
 from steptime.models.family import Family
@@ -97,8 +96,6 @@ def _reader(path: str, text: str) -> Reader:
     for ending, target in READERS.items():
         if path.lower().endswith(ending):
             native = ending == ".json" and f'"{KEY}"' in text and is_graph(json_of(text))
-            module, _, attribute = (GRAPH_FILE if native else target).partition(":")
-            found: Any = getattr(importlib.import_module(module), attribute)
-            reader: Reader = found
+            reader: Reader = registry.load(GRAPH_FILE if native else target)
             return reader
     raise unknown("end of a network's file name", Path(path).suffix, READERS)

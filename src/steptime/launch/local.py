@@ -52,7 +52,7 @@ class WorkerDiedError(Exception):
 
 
 class StartError(InputError):
-    """No worker came up, or it refused what was asked for; a record says `failure` of it."""
+    """No worker came up, or it refused what was asked for; `failure` is what a record says."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.note)
