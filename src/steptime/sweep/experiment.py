@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from steptime.build import Choice, choice_of, family_of, read_table
-from steptime.core.dtypes import PRECISIONS
+from steptime.core.dtypes import ALIASES, PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import (
     MOST_PROCESSES,
@@ -170,7 +170,7 @@ def _check_words(experiment: Experiment, where: str) -> None:
     }
     for axis, known in words.items():
         for value in getattr(experiment, axis):
-            if value not in known:
+            if value not in known and not (axis == "dtype" and value in ALIASES):
                 raise unknown(axis, value, known, where)
     for axis in ("device", "predict"):
         for value in getattr(experiment, axis):
