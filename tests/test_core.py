@@ -167,8 +167,8 @@ def test_precisions() -> None:
     assert (mixed.weights, mixed.compute, mixed.mixed) == ("float32", "bfloat16", True)
     for found in PRECISIONS.values():
         assert SIZE_BYTES[found.weights] >= SIZE_BYTES[found.compute]
-    with pytest.raises(InputError, match="unknown dtype 'fp32'"):
-        precision("fp32")
+    with pytest.raises(InputError, match="unknown dtype 'fp31'"):
+        precision("fp31")
 
 
 def test_sizes_of_tensors() -> None:

@@ -164,7 +164,7 @@ def _reason(fault: Any) -> str:
 def _check_words(experiment: Experiment, where: str) -> None:
     words = {
         "phase": PHASES,
-        "dtype": tuple(PRECISIONS),
+        "dtype": (*PRECISIONS, *ALIASES),
         "optimizer": OPTIMIZERS,
         "input": tuple(INPUTS),
         "staging": tuple(STAGINGS),
@@ -172,7 +172,7 @@ def _check_words(experiment: Experiment, where: str) -> None:
     }
     for axis, known in words.items():
         for value in getattr(experiment, axis):
-            if value not in known and not (axis == "dtype" and value in ALIASES):
+            if value not in known:
                 raise unknown(axis, value, known, where)
     for axis in ("backend", "device", "predict"):
         for value in getattr(experiment, axis):
