@@ -174,12 +174,7 @@ def _check_words(experiment: Experiment, where: str) -> None:
         for value in getattr(experiment, axis):
             if value not in known:
                 raise unknown(axis, value, known, where)
-    for axis in ("backend", "device", "predict"):
-        for value in getattr(experiment, axis):
-            if not isinstance(value, str) or not value:
-                raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
-    for backend in experiment.backend:
-        registry.backend(backend, where)
+    _check_names(experiment, where)
     if not experiment.name.strip() or not experiment.name.isprintable():
         raise InputError(f"{where}: name must be a text on one line")
     if experiment.link and not experiment.predict:
@@ -196,6 +191,15 @@ def _check_words(experiment: Experiment, where: str) -> None:
     sample = experiment.sample
     if (sample.method == "grid") != (sample.count is None):
         raise InputError(f"{where}: sample: a count goes with method random or sobol, and only so")
+
+
+def _check_names(experiment: Experiment, where: str) -> None:
+    for axis in ("backend", "device", "predict"):
+        for value in getattr(experiment, axis):
+            if not isinstance(value, str) or not value:
+                raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
+    for backend in experiment.backend:
+        registry.backend(backend, where)
 
 
 def _check_training(experiment: Experiment, where: str) -> None:
