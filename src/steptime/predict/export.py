@@ -41,7 +41,7 @@ def exported(
     links: Sequence[Link],
     aliases: Mapping[str, str],
 ) -> Table:
-    """Give everything that predictions of these networks on these devices need, as JSON values.
+    """Return everything that predictions of these networks on these devices need, as JSON values.
 
     `models` are model texts, `devices` are found under what the command line calls them; what a
     method cannot predict at any batch is in `left_out`, with the reason. Raises `InputError` for a
@@ -69,13 +69,13 @@ def exported(
 
 
 def _stored(dtype: str) -> str:
-    """Give the first dtype with elements of the same size: their work is the same."""
+    """Return the first dtype with elements of the same size: their work is the same."""
     size = SIZE_BYTES[precision(dtype).weights]
     return next(one for one in DTYPES if SIZE_BYTES[precision(one).weights] == size)
 
 
 def _method(method: Method) -> Table:
-    """Give the rules that are not yet in the work and the rates."""
+    """Return the rules that are not yet in the work and the rates."""
     return {
         "version": method.version,
         "collective": method.collective,
@@ -228,5 +228,5 @@ def _flat_pairs(found: Iterable[Line]) -> list[list[float]]:
 
 
 def _short(value: float) -> float:
-    """Give a whole number as an int, which is shorter in JSON and the same number."""
+    """Return a whole number as an int, which is shorter in JSON and the same number."""
     return int(value) if value == int(value) else value

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from steptime.build import Choice, choice_of, family_of, read_table
-from steptime.core.dtypes import PRECISIONS
+from steptime.core.dtypes import ALIASES, PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import (
     MOST_PROCESSES,
@@ -103,7 +103,7 @@ class Experiment(BaseModel):
 OLD_KEYS = {"network": "link"}  # still read
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "phase": PHASES,
-    "dtype": tuple(PRECISIONS),
+    "dtype": (*PRECISIONS, *ALIASES),
     "optimizer": OPTIMIZERS,
     "input": tuple(INPUTS),
     "staging": tuple(STAGINGS),
