@@ -44,8 +44,8 @@ def explore(
     from steptime import catalog
     from steptime.models import FAMILIES, ZOO
     from steptime.plots.files import check_folder
-    from steptime.predict.export import exported
     from steptime.report.explore import write_explore
+    from steptime.report.explore_data import exported
 
     if out.suffix.lower() != ".html":
         raise InputError(f"{out}: the page is one .html file, not {shorten(out.suffix)}")
