@@ -1,8 +1,9 @@
 """How long steptime itself takes for an array of 10,000 cells: plan, submit, ask, collect.
 
-The scheduler is made up (tests/fake_scheduler.py) and answers at once; nothing is measured. Half of
-the cells get the record of a worker, as tasks write them; the jobs of the others vanish, so that
-`collect` writes their records. A second sweep then submits just these. Prints one JSON document.
+The scheduler is made up (tests/null_backend/fake_scheduler.py) and answers at once; nothing is
+measured. Half of the cells get the record of a worker, as tasks write them; the jobs of the others
+vanish, so that `collect` writes their records. A second sweep then submits just these. Prints one
+JSON document.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "null_backend"))
 import fake_scheduler
+
 from steptime import store
 from steptime.cluster import status as cluster
 from steptime.cluster import submission as files
 from steptime.cluster.outcome import failure_record
 from steptime.cluster.scheduler import SCHEDULERS
 from steptime.cluster.submit import send
-from steptime.launch.local import Death
+from steptime.launch.local import Failure
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import check_experiment
 from steptime.sweep.run import How, Request
@@ -42,7 +44,7 @@ EXPERIMENT = {
 def main() -> None:
     """Time each part."""
     with tempfile.TemporaryDirectory() as scratch:
-        SCHEDULERS["slurm"] = "fake_scheduler"
+        SCHEDULERS["slurm"] = "fake_scheduler:SCHEDULER"
         print(json.dumps(_times(Path(scratch) / "out"), indent=2))
 
 
@@ -82,7 +84,7 @@ def _half_done(out: Path) -> None:
     for task in submission.tasks:
         with store.open_writer(out) as writer:
             for trial in task.trials[::2]:
-                record = failure_record(trial, submission.how, Death("ok", "", ""))
+                record = failure_record(trial, submission.how, Failure("ok", "", ""))
                 env = {**record.env, "submission": submission.folder.name}
                 writer.append(replace(record, env=env))
 

@@ -14,7 +14,7 @@ import mistakes
 import synthetic
 from mistakes import LONG
 from steptime import store
-from steptime.cli.main import COMMANDS, run
+from steptime.cli.main import COMMANDS, run, tree
 from steptime.launch.local import Worker
 
 EXPERIMENT = 'name = "e"\nbackend = "null"\n[[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\n'
@@ -455,13 +455,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 def test_every_command_and_every_option_has_its_mistakes() -> None:
-    from typer.main import get_command
-
-    from steptime.cli.main import app
-
     lines = [_split(line) for line, _ in _lines()]
     for name in COMMANDS:
-        command = get_command(app).commands[name]  # type: ignore[attr-defined]  # a group
+        command = tree().get_command(None, name)
         mine = [line for line in lines if line[:1] == [name]]
         assert mine, name
         for option in command.params:

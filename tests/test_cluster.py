@@ -7,16 +7,17 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import fake_scheduler
+import pytest
+from fake_scheduler import State, set_state
+
 import idx_folder
 import paleo_net
-from fake_scheduler import State, set_state
 from steptime import store
 from steptime.cli.main import run
 from steptime.cluster import status as cluster
@@ -52,7 +53,7 @@ EXPERIMENT: dict[str, Any] = {
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> State:
     """Return the state of a scheduler that only takes notes, in the place of Slurm."""
-    monkeypatch.setitem(SCHEDULERS, "slurm", "fake_scheduler")
+    monkeypatch.setitem(SCHEDULERS, "slurm", "fake_scheduler:SCHEDULER")
     return fake_scheduler.reset()
 
 
@@ -122,21 +123,21 @@ def test_the_batch_script_is_a_pure_function(name: str) -> None:
 
 def test_cells_are_packed_by_what_they_need() -> None:
     slurm = {**EXPERIMENT["slurm"], "cpus": 2}
-    ordered, jobs = packed(_visits(threads=[1, 2], slurm=slurm))
+    jobs = packed(_visits(threads=[1, 2], slurm=slurm))
     assert [job.need.request.gpu for job in jobs] == [("k80",), ("p100",)]
     assert [job.first_task for job in jobs] == [0, 3]
-    assert [stop - start for job in jobs for start, stop in job.slices] == [4] * 6
-    assert len({visit.id for visit in ordered}) == 24
+    assert [len(task) for job in jobs for task in job.tasks] == [4] * 6
+    assert len({trial.id for job in jobs for trial in job.trials}) == 24
     for job in jobs:  # a worker is started once for its cells, not for every other cell
-        threads = [visit.cell.options.threads for visit in ordered[job.slices[0][0] :][:12]]
+        threads = [trial.cell.options.threads for trial in job.trials]
         assert threads == [1] * 6 + [2] * 6
 
 
 def test_a_process_gets_as_many_cores_as_threads() -> None:
     def cores(**changes: Any) -> list[tuple[int, int | None]]:
         slurm = {k: changes.pop(k) for k in ("cpus", "exclusive") if k in changes}
-        ordered, jobs = packed(_visits(**{**changes, "slurm": slurm}))
-        return [(job.need.cores, ordered[job.slices[0][0]].cell.options.threads) for job in jobs]
+        jobs = packed(_visits(**{**changes, "slurm": slurm}))
+        return [(job.need.cores, job.trials[0].cell.options.threads) for job in jobs]
 
     assert cores(threads=[1, 2]) == [(1, 1), (2, 2)]
     assert cores(cpus=4) == [(4, 1)]
@@ -174,8 +175,8 @@ def test_tables_for_one_gpu_need_names() -> None:
 
 
 def test_a_large_job_is_several_arrays_one_after_the_other() -> None:
-    ordered, jobs = packed(_visits())
-    submission = Submission(Path("001-aa"), "ab", How(), tuple(jobs), tuple(ordered), largest=1)
+    jobs = packed(_visits())
+    submission = Submission(Path("001-aa"), "ab", How(), jobs, largest=1)
     assert [(job, one.first, one.tasks) for job, one in submission.arrays] == [
         (0, 0, 1), (0, 1, 1), (1, 2, 1), (1, 3, 1),
     ]  # fmt: skip
@@ -660,3 +661,29 @@ def test_a_dry_run_counts_python_the_framework_and_the_data_and_shows_what_diffe
     assert len({tuple(sorted(row.items())) for row in seen["visits"]}) == len(seen["visits"])
     without_id = [json.dumps({k: v for k, v in row.items() if k != "id"}) for row in seen["visits"]]
     assert len(set(without_id)) == len(without_id), "every column that differs is shown"
+
+
+def test_a_submission_that_lost_a_cell_is_refused(
+    sent: Submission, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = sent.folder / "cells.jsonl"
+    cells.write_text("".join(cells.read_text().splitlines(keepends=True)[:-1]))
+    assert run(["status", str(out)]) == 2
+    said = f"steptime: {sent.folder}: is no submission: cells.jsonl has 11 lines\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_job_of_version_0_4_that_still_waited_runs(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(HERE / "data" / "submission-0.4", out)
+    (folder,) = files.folders(out)
+    words = [sys.executable, "-m", "steptime.sweep.task", str(folder), "6"]
+    assert " ".join(words[1:3]) in (folder / "job-1.sh").read_text()
+    subprocess.run(words, check=True)
+    (record,) = [one for one in store.load(out, _ignore) if one.taken_at > "2026-11-21T22:10"]
+    assert (record.env["submission"], record.env["cell"]) == (folder.name, _id_of(folder, 6))
+
+
+def _id_of(folder: Path, task: int) -> str:
+    (trial,) = files.read(folder).tasks[task].trials
+    return trial.id

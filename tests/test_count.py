@@ -10,7 +10,7 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, frozen
 from steptime.count import Count, OpCost, count, peak_memory_bytes
-from steptime.ops import OPS, scratch_of
+from steptime.ops import OPS, saved_of, scratch_of
 from steptime.ops.builder import Builder
 from steptime.ops.training import training_graph
 
@@ -55,7 +55,7 @@ def test_every_op_reads_its_inputs_and_writes_its_outputs() -> None:
 def test_mixed_precision_casts_and_keeps_float32_weights() -> None:
     found = count(training_graph(linear_net("bfloat16-mixed"), "sgd"))
     assert [(op.name, op.kind, op.traffic_bytes) for op in found.ops] == [
-        ("x/cast", "cast", 6 * 4 + 6 * 2),  # data arrive in float32
+        ("y/cast", "cast", 6 * 4 + 6 * 2),  # data arrive in float32
         ("w/cast", "cast", 12 * 4 + 12 * 2),
         ("y", "linear", (6 + 12 + 8) * 2),
         ("loss", "mean", (8 + 1) * 2),
@@ -161,7 +161,7 @@ def test_what_is_saved_lives_until_its_gradient() -> None:
     a = b.op("mul", b.input("x", (1, 1, 4, 4)), b.weight("w", (1, 1, 4, 4)), name="a")
     y = b.op("max_pool2d", a, name="y", kernel=(2, 2), stride=(2, 2))
     graph = b.graph(b.op("mean", y, name="loss"))
-    assert peak_memory_bytes(graph) == 64 + 64 + 64 + 16  # nothing is saved in inference
+    assert peak_memory_bytes(graph) == 64 + 64 + 64 + 16 + 32  # the places are made, and dropped
     # the gradient: x, w, seed 4, loss 4, a, places, dy 16, da 64
     assert peak_memory_bytes(training_graph(graph, "sgd")) == 64 * 2 + 8 + 64 + 32 + 16 + 64
 
@@ -244,14 +244,21 @@ def slow_peak(graph: Graph) -> int:
             uses[owner[name]].add(i)
     for name in graph.outputs:
         uses[owner[name]].add(len(graph.ops))
+    forward = [i for i, op in enumerate(graph.ops) if op.part == "forward"]
+    for op in graph.ops:
+        if op.kind == "cast" and op.inputs[0] in graph.weights:
+            uses[op.outputs[0]].add(forward[-1])
     always = {*graph.inputs, *graph.weights, *graph.buffers}
     stays = sum(graph.tensors[name].size_bytes for name in always)
     peak = stays
+    phase_is_inference = len(forward) == len(graph.ops)
     for i, op in enumerate(graph.ops):
         own = [name for name in made if owner[name] == name]
         live = [name for name in own if made[name] <= i <= max(uses[name])]
         specs = tuple(graph.tensors[name] for name in op.inputs)
         scratch = scratch_of(op.kind, specs, frozen(op.attrs))
+        if OPS[op.kind].always_saves and op.part == "forward" and phase_is_inference:
+            scratch = sum(one.size_bytes for one in saved_of(op.kind, specs, frozen(op.attrs)))
         if op.kind == "adam":  # the lists of all weights are updated together, one tensor for each
             updates = [one for one in graph.ops if one.kind == "adam"]
             of_all = sum(graph.tensors[one.inputs[0]].size_bytes for one in updates)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
-from steptime.cli import options
 from steptime.cli.grid import split_models
 from steptime.cli.main import run
+from steptime.core import ranges
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.count import peak_memory_bytes
@@ -130,7 +130,7 @@ def test_models_of_a_list() -> None:
 
 def test_numbers_of_a_list() -> None:
     def numbers(text: str) -> list[int]:
-        return options.numbers(text, "--workers")
+        return ranges.numbers(text, "--replicas")
 
     assert numbers("1,2,4,...,128") == [1, 2, 4, 8, 16, 32, 64, 128]
     assert numbers("1,2,...,16") == [1, 2, 4, 8, 16]
@@ -147,7 +147,7 @@ def test_numbers_of_a_list() -> None:
         ("1..", "is not a range"),
         ("1,,2", "must be a whole number"),
     ):
-        with pytest.raises(InputError, match=f"--workers: .*{message}"):
+        with pytest.raises(InputError, match=f"--replicas: .*{message}"):
             numbers(wrong)
 
 
@@ -170,7 +170,7 @@ def test_the_grid_of_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pa
         exchange = 0.0
         if cell["workers"] == 4:  # a ring: 2 (n - 1) messages of a quarter at 1.25 GB/s
             size = 4 * build_step(workload).parameters
-            adding = 3 * size * 3 / 4 / device.memory_bytes_per_s
+            adding = 3 * size * 3 / 4 / catalog.device(cell["device"]).memory_bytes_per_s
             exchange = 6 * size / 4 / 1.25e9 + adding
         assert cell["comm_s"] == pytest.approx(exchange, rel=1e-12)
         assert cell["step_s"] == pytest.approx(one.times.step_s + exchange, rel=1e-12)

@@ -19,7 +19,7 @@ from steptime.core.record import Quantity, Record
 from steptime.core.workload import Workload
 from steptime.measure.contract import STRATEGIES as MEASURED
 from steptime.measure.contract import Options, method
-from steptime.measure.links import SIZES_BYTES, fit, link_table, ring_s
+from steptime.measure.probe.link_file import SIZES_BYTES, fit, link_table, ring_s
 from steptime.predict import cost_model
 from steptime.predict.parallel.collectives import COLLECTIVES, Fabric
 from steptime.predict.parallel.replicas import STRATEGIES, predict_replicas
@@ -206,7 +206,7 @@ def test_predictions_know_the_strategies_that_are_measured() -> None:
 
 
 def test_what_joins_replicas_must_be_known() -> None:
-    with pytest.raises(InputError, match="2 workers need a network"):
+    with pytest.raises(InputError, match="2 replicas need a link"):
         predict_replicas(fc(), Cluster(DEVICE), "parameter-server", True)
     predict_replicas(fc(), Cluster(DEVICE), "independent", True)
     with pytest.raises(InputError, match="unknown strategy 'alreduce'; did you mean 'allreduce'"):
@@ -294,7 +294,7 @@ def test_a_probe_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 0
     shown = capsys.readouterr()
     assert "67.11 MB" in shown.out
-    assert "use it as --network local" in shown.err
+    assert "use it as --link local" in shown.err
     assert run([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["link"] == "local"

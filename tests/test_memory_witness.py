@@ -2,11 +2,12 @@
 
 The networks are written by hand with torch's own modules, so that only their mathematics is shared
 with ours. The tracker sees every tensor that PyTorch makes (weights, gradients, optimizer state,
-activations, temporaries), not the workspace of kernels: of an LSTM on a CPU it does not see what
-oneDNN keeps for the backward pass, 16 hidden sizes a step.
+activations, temporaries), not the workspace of kernels: of an LSTM it sees nothing that oneDNN
+keeps for the backward pass, so oneDNN is switched off, and torch's own cells run.
 
 Training agrees to a part in a thousand, but for recurrent layers. In inference the tracker sees
-more: while a module runs, the frames of its callers still hold tensors that nothing reads again.
+more: while a module runs, the frames of its callers still hold tensors that nothing reads again
+(`test_autocast.py` compares with the module that is measured, which has no such frames).
 A linear layer whose input is not contiguous (a recurrent layer's output) adds its bias in place,
 but on fake tensors it makes a second copy; here the bias is added by hand.
 """
@@ -24,9 +25,12 @@ from steptime.count import peak_memory_bytes
 if TYPE_CHECKING:
     from torch import nn
 
-pytestmark = pytest.mark.framework
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN"),  # of switching it off
+]
 
-TOLERANCE = 0.15
+TOLERANCE = 0.085
 OF_TRAINING = 0.001  # without recurrent layers
 
 
@@ -249,7 +253,8 @@ def tracked_bytes(make: Callable[[], nn.Module], shape: Shape, optimizer: str | 
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    with FakeTensorMode():
+    no_onednn = torch.backends.mkldnn.flags(enabled=False)
+    with FakeTensorMode(), no_onednn:
         net = make().train(optimizer is not None)
         is_image = len(shape) == 4
         ids = not is_image and any(isinstance(m, torch.nn.Embedding) for m in net.modules())

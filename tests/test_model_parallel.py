@@ -357,7 +357,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
             run(model, 16, 4)
         with pytest.raises(InputError, match="has no split layers: workers must be 1, not 2"):
             run(StepModel("nin", TOY, WIRE), 16, 2)
-        with pytest.raises(InputError, match="2 workers need a network"):
+        with pytest.raises(InputError, match="2 replicas need a link"):
             run(StepModel(path, TOY), 16)
     with pytest.raises(InputError, match="overlap"):
         hybrid(model, 16, exchange=Exchange(overlap=True))

@@ -192,13 +192,8 @@ def test_attention_is_not_halved_when_causal_and_shares_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    (
-        "cell",
-        "gates",
-        "kept",
-    ),  # in hidden sizes a sequence of 3: what each step keeps, and the ends
-    [("rnn", 1, 3 * 1), ("gru", 3, 3 * 7), ("lstm", 4, 4)],
-)
+    ("cell", "gates", "kept"), [("rnn", 1, 3 * 1), ("gru", 3, 3 * 7), ("lstm", 4, 3 * 7)]
+)  # hidden sizes in a sequence of 3: an LSTM keeps 4 gates, cell state, its tanh, output
 def test_recurrent_layers_are_counted_by_their_products(cell: str, gates: int, kept: int) -> None:
     x, rows = spec(2, 3, 4), gates * 5  # batch 2, length 3, width 4, hidden 5
     weights = (spec(rows, 4), spec(rows, 5), spec(rows), spec(rows))

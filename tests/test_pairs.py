@@ -10,12 +10,14 @@ import pytest
 
 import synthetic
 from steptime import store
-from steptime.analysis.pairs import errors, predicted_and_measured, two_folders, two_platforms
+from steptime.analysis.errors import error_table, errors
+from steptime.analysis.pairs import predicted_and_measured, two_folders, two_platforms
 from steptime.analysis.results import results, roof_flop_per_s
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Workload
+from steptime.report.page import page
 
 FC = Workload("fc", {"layers": 4}, 64)
 
@@ -61,6 +63,30 @@ def test_errors_by_hand() -> None:
     assert found["within_factor_2"] == pytest.approx(2 / 3)
     assert [row["ratio"] for row in found["worst"]] == [4.0]
     assert errors([])["median_error"] is None
+
+
+def test_errors_by_family_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = []
+    for batch, (predicted, measured) in enumerate([(1.0, 2.0), (1.0, 4.0), (3.0, 2.0)], start=1):
+        workload = replace(FC, batch_per_replica=batch)
+        records += [
+            replace(a_prediction(predicted), workload=workload),
+            a_measurement(measured, workload=workload),
+        ]
+    (row,) = error_table(records).rows
+    # predicted / measured - 1: -0.5, -0.75, 0.5; the ratios 2, 4 and 2/3
+    assert (row["family"], row["pairs"], row["median_error_share"]) == ("fc", 3, 0.5)
+    assert row["geometric_mean_ratio"] == pytest.approx((2 * 4 * 2 / 3) ** (1 / 3))
+    assert row["within_factor_2_share"] == pytest.approx(2 / 3)
+    assert (row["farthest"], row["farthest_ratio"]) == ("fc batch 2", 4.0)
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all(records)
+    assert run(["errors", str(tmp_path)]) == 0
+    assert "50 %" in capsys.readouterr().out
+    text, _ = page(records, "results")
+    assert "How far predictions are from measurements</h2>" in text
+    assert "The largest median error is 50%, of roofline for fc on" in text
+    assert "How far predictions" not in page(records[:1], "results")[0]
 
 
 def test_all_that_has_no_partner_has_a_reason() -> None:

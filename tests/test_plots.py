@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import synthetic
+from steptime.analysis.analyses import PLOTS
 from steptime.core.errors import InputError
 from steptime.core.record import Record
-from steptime.plots import PLOTS, EmptyPlotError, draw
+from steptime.plots import EmptyPlotError, draw
 from steptime.plots.files import FORMATS, save
 from steptime.plots.style import config, log_ticks
 

@@ -275,7 +275,7 @@ def test_a_batch_that_no_log_tells_is_in_no_bar(tmp_path: Path) -> None:
 def test_a_number_of_devices_that_no_log_tells(tmp_path: Path) -> None:
     one, other = _one(tmp_path, psc_log()), _one(tmp_path, psc_log(gpu=""))
     assert device_rows([other])[0]["num_gpu"] is None
-    assert '"text": "?"' in json.dumps(draw("devices", [one, other]))
+    assert '"devices": "?"' in json.dumps(draw("devices", [one, other]))
 
 
 def test_who_says_the_batch(tmp_path: Path) -> None:

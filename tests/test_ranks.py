@@ -249,9 +249,9 @@ def test_a_dead_rank_ends_the_group_and_is_named(
         with pytest.raises(WorkerDiedError) as died:
             worker.ask({}, 30)
         assert gone(worker.pids)
-    death = died.value.death
-    assert (death.status, death.cause) == ("failed", "killed")
-    assert death.note == "rank 1 of 2 ended by SIGKILL; it said nothing"
+    failure = died.value.failure
+    assert (failure.status, failure.cause) == ("failed", "killed")
+    assert failure.note == "rank 1 of 2 ended by SIGKILL; it said nothing"
 
 
 def test_a_death_comes_before_what_others_make_of_it(

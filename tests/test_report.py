@@ -12,11 +12,11 @@ import pytest
 
 import synthetic
 from steptime import store
+from steptime.analysis.analyses import PLOTS
+from steptime.analysis.headline import numbers, sentences
 from steptime.core.errors import InputError
 from steptime.core.record import Record
-from steptime.plots import PLOTS
 from steptime.report import write_report
-from steptime.report.headline import numbers, sentences
 from steptime.report.page import page
 
 pytestmark = pytest.mark.slow

@@ -141,12 +141,12 @@ def test_hybrid_and_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["scale", "vgg16", "--device", "K80", "--network", "aws", "--workers", "1,2,4"]
     title, head, *rows = shown(capsys, *words, "--samples", "100000", "--price", "0.9")
-    assert title.startswith("vgg16 on K80 over aws, batch 64 a worker, weak scaling (analytic")
-    for column in ("workers", "global batch", "communication", "speed-up", "samples/s", "cost"):
+    assert title.startswith("vgg16 on K80 over aws, batch 64 a replica, weak scaling (analytic")
+    for column in ("replicas", "global batch", "communication", "speed-up", "samples/s", "cost"):
         assert column in head
     assert "hidden" not in head  # nothing is
     assert len(rows) == 3 + 3
-    assert rows[3].startswith("stops paying at 2 workers")
+    assert rows[3].startswith("stops paying at 2 replicas")
     assert rows[5] == (
         "training: 1 epoch of 100,000 examples; a device costs 0.9 an hour, paid by the second"
     )
@@ -160,13 +160,13 @@ def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (NET, "2 workers need a network: --network LINK"),
+        (NET, "2 replicas need a link: --link LINK"),
         ([*NET, "--network", "pcie-9"], "unknown link 'pcie-9'"),
-        ([*LINKED, "--workers", "0"], "--workers: must be at least 1, not 0"),
-        ([*LINKED, "--workers", "1,1"], "--workers: 1 is given twice"),
-        ([*LINKED, "--workers", "1,x"], "--workers: must be a whole number, not 'x'"),
-        ([*LINKED, "--workers", "8..1"], "--workers: range '8..1' runs backwards"),
-        ([*LINKED, "--workers", "1..200000"], "--workers: 200000 numbers of workers"),
+        ([*LINKED, "--workers", "0"], "--replicas: must be at least 1, not 0"),
+        ([*LINKED, "--workers", "1,1"], "--replicas: 1 is given twice"),
+        ([*LINKED, "--workers", "1,x"], "--replicas: must be a whole number, not 'x'"),
+        ([*LINKED, "--workers", "8..1"], "--replicas: range '8..1' runs backwards"),
+        ([*LINKED, "--workers", "1..200000"], "--replicas: 200000 numbers of replicas"),
         ([*LINKED, "--batch", "0"], "batch: must be at least 1, not 0"),
         ([*LINKED, "--scaling", "week"], "unknown --scaling 'week'; did you mean 'weak'?"),
         ([*LINKED, "--parallel", "modle"], "unknown --parallel 'modle'; did you mean 'model'?"),
@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ([*LINKED, "--servers", "0"], "--servers: must be at least 1, not 0"),
         ([*LINKED, "--inside", "nvlink"], "unknown link 'nvlink'"),
         ([*LINKED, "--latency-us", "-1"], "--latency-us: must be a number above 0, not '-1'"),
-        ([*NET, "--workers", "1", "--servers", "2"], "--servers needs --network LINK"),
+        ([*NET, "--workers", "1", "--servers", "2"], "--servers needs --link LINK"),
         ([*LINKED, "--samples", "0"], "--samples: must be at least 1, not 0"),
         ([*LINKED, "--epochs", "3"], "--epochs needs --samples N"),
         ([*LINKED, "--price", "3"], "--price needs --samples N"),
@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ([*LINKED, "--optimizer", "sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'?"),
         ([*LINKED, "--method", "paleos"], "unknown method 'paleos'; did you mean 'paleo'?"),
         ([*LINKED, "--option", "ppp_comp=2"], "option ppp_comp is a number above 0"),
-        ([*LINKED, "--batch", "4", "--scaling", "strong"], "8 workers cannot share a batch of 4"),
+        ([*LINKED, "--batch", "4", "--scaling", "strong"], "8 replicas cannot share a batch of 4"),
         ([*LINKED, "--method", "paleo", "--overlap"], "no overlap of communication"),
         ([*LINKED, "--method", "paleo", "--latency-us", "1"], "method paleo knows no latency"),
         ([*LINKED, "--parallel", "hybrid", "--workers", "2"], "has no split layers: workers must"),

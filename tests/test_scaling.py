@@ -143,7 +143,7 @@ def test_strong_scaling_shares_the_batch() -> None:
     for row in rows:
         assert row.compute_s == pytest.approx(model.timeline(row.batch_per_worker).step_s)
         assert row.speedup == pytest.approx(rows[0].step_s / row.step_s)
-    with pytest.raises(InputError, match="9 workers cannot share a batch of 8"):
+    with pytest.raises(InputError, match="9 replicas cannot share a batch of 8"):
         data_parallel(model, [9], 8, "strong")
 
 
@@ -165,7 +165,7 @@ def test_exchanges_follow_share_compression_and_collective() -> None:
     assert small.step_s == small.compute_s + small.comm_s["tree"]
     with pytest.raises(InputError, match="did you mean 'ring'"):
         data_parallel(plain, [4], 5, exchange=Exchange("rign"))
-    with pytest.raises(InputError, match="2 workers need a network"):
+    with pytest.raises(InputError, match="2 replicas need a link"):
         data_parallel(StepModel(FC, TOY), [1, 2], 5)
     with pytest.raises(InputError, match="unknown scaling"):
         data_parallel(plain, [1], 5, "week")

@@ -6,18 +6,20 @@ What Slurm's commands print is captured from a real one (22.05, tests/data/slurm
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import fake_scheduler
 import pytest
 
-import fake_scheduler
 import steptime
+from steptime import store
+from steptime.cli.main import run
 from steptime.cluster import outcome, slurm, task
 from steptime.cluster.scheduler import (
     SCHEDULERS,
@@ -74,8 +76,7 @@ def python(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fake(tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
-    monkeypatch.setitem(SCHEDULERS, "fake", "fake_scheduler")
+def fake(tmp_path: Path, python: Path) -> Bed:
     state = fake_scheduler.reset()
 
     def go_away() -> None:
@@ -274,4 +275,26 @@ def test_only_its_own_file_and_the_rank_reader_know_slurm() -> None:
 def test_an_unknown_scheduler_is_refused() -> None:
     with pytest.raises(InputError, match="unknown scheduler 'slrum'; did you mean 'slurm'"):
         scheduler_of("slrum")
-    assert sys.modules[SCHEDULERS["slurm"]].SCHEDULER.name == "slurm"
+    assert {name: scheduler_of(name).name for name in (*SCHEDULERS, "fake")} == {
+        "slurm": "slurm", "fake": "fake",
+    }  # fmt: skip
+
+
+def test_a_scheduler_of_one_file_and_one_row_takes_a_sweep(
+    fake: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = {
+        "name": "two", "backend": "null", "threads": 1, "budget_s": 0.01,
+        "networks": [{"family": "fc", "layers": 1, "nodes": [4, 8], "inputs": 8, "outputs": 4,
+                      "batch": 2}],
+    }  # fmt: skip
+    file, out = tmp_path / "two.json", tmp_path / "out"
+    file.write_text(json.dumps(table))
+    assert run(["sweep", str(file), "--out", str(out), "--launcher", "fake"]) == 0
+    fake.go_on()
+    capsys.readouterr()
+    assert run(["status", str(out), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["cells"], status["done"], status["status"]) == (2, 2, {"ok": 2})
+    records = store.load(out, pytest.fail)
+    assert all("fake" in record.env and "slurm" not in record.env for record in records)

@@ -73,7 +73,7 @@ def test_names_paths_and_values_say_the_same(tmp_path: Path) -> None:
 
 def test_wrong_input_is_one_line() -> None:
     model = StepModel("nin", "K40")
-    with pytest.raises(InputError, match="4 workers need a network"):
+    with pytest.raises(InputError, match="4 replicas need a link"):
         model.estimate_comm(4)
     with pytest.raises(InputError, match="unknown collective 'rong'; did you mean 'ring'"):
         model.estimate_comm(1, "rong")

@@ -157,6 +157,52 @@ def test_a_newer_schema_asks_to_upgrade(tmp_path: Path) -> None:
         store.load(tmp_path, no_warning)
 
 
+def test_a_newer_schema_is_named_by_file_and_line_without_an_end_of_line_too(
+    tmp_path: Path,
+) -> None:
+    table = {**record_to_json(RECORD), "schema": 2}
+    path = write(tmp_path, numbered(0))
+    path.write_text(path.read_text() + json.dumps(table))
+    with pytest.raises(InputError, match="has schema 2") as caught:
+        store.load(tmp_path, no_warning)
+    assert str(caught.value).startswith(
+        f"{path}, line 2: has schema 2, this steptime knows up to 1"
+    )
+
+
+def test_a_file_is_made_with_its_first_record_and_the_lock_goes_with_its_holder(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "new"
+    with store.exclusive(folder), store.open_writer(folder) as writer:
+        assert [path.name for path in folder.iterdir()] == ["sweep.lock"]
+        writer.append(RECORD)
+        assert writer.path.exists()
+    assert list(folder.iterdir()) == [writer.path]
+    with store.exclusive(tmp_path / "for nothing"):
+        pass
+    assert not (tmp_path / "for nothing").exists()
+
+
+def test_what_is_discarded_was_never_there(tmp_path: Path) -> None:
+    with store.open_writer(tmp_path) as writer:
+        writer.append(RECORD)
+        writer.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_for_long_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        write(tmp_path, RECORD)
+    ticks = iter([0.0, 1.9, 2.1])
+    monkeypatch.setattr(store, "monotonic", lambda: next(ticks))
+    said: list[str] = []
+    assert len(store.load(tmp_path, said.append)) == 3
+    assert said == [f"{tmp_path}: 2 records so far; file 2 of 3"]
+
+
 def test_an_old_schema_is_migrated_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "SCHEMA", 3)
     monkeypatch.setitem(store.MIGRATIONS, 1, lambda t: {**t, "a": t["old"]})

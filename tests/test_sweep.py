@@ -194,6 +194,20 @@ def test_a_second_sweep_does_what_is_missing(
     assert len(records_in(tmp_path / "out")) == 8
 
 
+def test_a_worker_starts_only_for_what_is_missing(
+    experiment: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    start = Worker.__init__
+    monkeypatch.setattr(Worker, "__init__", lambda *args: started.append(1) or start(*args))
+    file, out = experiment("threads = [1, 2]"), tmp_path / "out"
+    assert sweep(file, out) == 0
+    assert len(started) == 2, "one for each place"
+    assert sweep(file, out) == 0
+    assert len(started) == 2, "none where all is done"
+    assert len(records_in(out)) == 4
+
+
 def test_rounds_visit_all_cells_again(experiment: Write, tmp_path: Path) -> None:
     file = experiment("rounds = 2", layers="1", nodes="[4, 8]")
     assert sweep(file, tmp_path / "out") == 0
@@ -215,7 +229,7 @@ def test_runs_are_fresh_processes(
         Worker, "ask", lambda self, *args: pids.append(self.pid) or asked(self, *args)
     )
     assert sweep(experiment(layers="1"), tmp_path / "out", "--runs", "3") == 0
-    assert len(set(pids)) == 3 + 1  # the first only said what platform this is
+    assert len(set(pids)) == 3
     (record,) = records_in(tmp_path / "out")
     step = record.quantities["step_s"]
     assert {len(column) for column in step.columns.values()} == {len(step.samples)}

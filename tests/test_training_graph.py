@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steptime.build import build, build_step, make_workload, read_model
-from steptime.core.dtypes import PRECISIONS, precision
+from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check, frozen
 from steptime.core.workload import OPTIMIZERS
@@ -135,18 +135,35 @@ def test_every_family_in_every_type_with_every_optimizer(
     assert {graph.tensors[name].dtype for name in graph.weights} == {weights}
 
 
-PRODUCTS = ("linear", "matmul", "conv2d", "conv_transpose2d", "conv2d_grad_weight", "add", "mul",
-            "bias", "attention", "rnn", "lstm", "gru")  # fmt: skip
-
-
 @pytest.mark.parametrize("text", SMALL)
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_arithmetic_is_in_the_type_that_was_asked_for(text: str, dtype: str) -> None:
     graph = step_of(text, 2, dtype)
     for op in graph.ops:
-        if op.kind in PRODUCTS and op.name != "embedding/w/grad_sum":  # float32, as the weight
-            types = {graph.tensors[name].dtype for name in op.inputs}
-            assert types == {precision(dtype).compute}, op.name
+        types = {graph.tensors[name].dtype for name in op.inputs}
+        if OPS[op.kind].products:
+            assert graph.tensors[op.inputs[0]].dtype == precision(dtype).compute, op.name
+            assert graph.tensors[op.inputs[1]].dtype == precision(dtype).compute, op.name
+        elif op.kind in ("add", "mul"):  # two types make the wider one
+            widest = max(types, key=SIZE_BYTES.__getitem__)
+            assert graph.tensors[op.outputs[0]].dtype == widest
+
+
+def test_the_residual_stream_is_wide_under_mixed_precision() -> None:
+    graph = step_of(
+        "transformer:layers=1,width=16,heads=2,length=6,vocabulary=9", 2, "bfloat16-mixed"
+    )
+    made = {op.name: graph.tensors[op.outputs[0]].dtype for op in graph.ops}
+    for name in ("embedding", "block1/add1", "block1/add2", "block1/norm1/layer_norm", "loss"):
+        assert made[name] == "float32", name
+    for name in ("block1/attention/q/linear", "block1/attention/q/bias", "block1/ffn/gelu"):
+        assert made[name] == "bfloat16", name
+    casts = [op.inputs[0] for op in graph.ops if op.kind == "cast" and op.part == "forward"]
+    # a weight is cast once, what it is multiplied with for each product that reads it
+    assert casts.count("embedding/w") == 1
+    assert casts.count("block1/norm1/layer_norm") == 3
+    grad = next(op for op in graph.ops if op.name == "block1/add1/grad_cast")
+    assert (grad.kind, graph.tensors[grad.outputs[0]].dtype) == ("cast", "bfloat16")
 
 
 @pytest.mark.parametrize("text", [*SMALL, *ZOO])

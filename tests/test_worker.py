@@ -238,7 +238,7 @@ def test_each_network_has_a_fresh_memory_meter() -> None:
         )
     weights_bytes = 4 * 2000 * 4000
     peaks = [one.quantities["peak_memory_bytes"].value or 0.0 for one in (small, large, after)]
-    assert peaks[1] >= 2 * weights_bytes  # and their gradients
+    assert peaks[1] >= 2 * weights_bytes - (1 << 20)  # with gradients; Linux counts in batches
     assert peaks[2] < weights_bytes / 4
     assert small.env["memory_meter"] == large.env["memory_meter"]
 
@@ -247,9 +247,9 @@ def test_a_worker_that_crashes_says_how() -> None:
     with Worker("null", Options(threads=1)) as worker:
         with pytest.raises(WorkerDiedError) as died:
             worker.ask({"do": "measure"}, 60.0)
-        death = died.value.death
-    assert (death.status, death.cause) == ("failed", "crashed")
-    assert death.note == "the worker ended with exit code 1; KeyError: 'workload'"
+        failure = died.value.failure
+    assert (failure.status, failure.cause) == ("failed", "crashed")
+    assert failure.note == "the worker ended with exit code 1; KeyError: 'workload'"
 
 
 def stand_in(folder: Path, script: str) -> str:

@@ -11,14 +11,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from steptime.core import registry
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
-from steptime.core.ranges import LARGEST
+from steptime.core.ranges import LARGEST, whole_number
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Value, Workload
-from steptime.importers import content_hash, is_network_file, json_of, network, read_content
+from steptime.count import Count, count
+from steptime.importers import (
+    content_hash,
+    is_graph,
+    is_network_file,
+    json_of,
+    network,
+    read_content,
+)
 from steptime.models import FAMILIES, SHORT, ZOO, family
-from steptime.models.family import Family, resolve, stored, whole_number
+from steptime.models.family import Family, resolve, stored
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
@@ -90,7 +99,7 @@ def _read_file(path: str, allow_unknown: bool) -> Choice:
         table = read_table(path, "model")
         named = isinstance(table, dict) and ("family" in table or "model" in table)
         network_of_layers = isinstance(table, dict) and "layers" in table and not named
-        if not (is_json and network_of_layers):
+        if not (is_json and (network_of_layers or is_graph(table))):
             return choice_of(table, path)
     return Choice(
         Path(path).name, {}, None, path, path, content_hash(read_content(path)), allow_unknown
@@ -231,6 +240,20 @@ def build_step(workload: Workload) -> Graph:
     return training_graph(graph, workload.optimizer)
 
 
+def count_step(
+    model: str,
+    batch: int | None = None,
+    dtype: str = "float32",
+    phase: str = "train",
+    optimizer: str = "sgd",
+) -> Count:
+    """Return what one step costs on no device: FLOP, bytes, parameters, peak memory, op by op.
+
+    `model` is what the command line takes, `batch` the model's own if None. Raises `InputError`.
+    """
+    return count(build_step(make_workload(read_model(model), batch, dtype, phase, optimizer)))
+
+
 def model_names() -> list[str]:
     """Return the names of families and named networks."""
-    return [*FAMILIES, *ZOO]
+    return registry.names(FAMILIES | ZOO, "models")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from steptime import catalog
 from steptime.core.graph import Graph, Op, Part
 from steptime.core.stack import Stack
-from steptime.ops import OPS, cost_of, scratch_of
+from steptime.ops import OPS, cost_of, saved_of, scratch_of
 from steptime.ops.execution import executed, execution_of
 
 
@@ -91,7 +91,8 @@ def peak_memory_bytes(graph: Graph, stack: Stack | None = None) -> int:
     Inputs, weights and buffers (optimizer state with them) live always; any other tensor from the
     op that makes it to the last op that reads it, the graph's outputs to the end; what an op makes
     and drops inside lives while it runs; an optimizer that `stack` runs over all weights together
-    holds what it drops for all of them. A view or an op in place takes no memory of its own. Not
+    holds what it drops for all of them. A view or an op in place takes no memory of its own. Copies
+    of weights in another type live to the end of the forward pass, as autocast keeps them. Not
     counted: workspace of kernels, fragmentation.
     Three ops a -> b -> c of 1 byte each, no weights: 1, 2, then 2 (a is gone): the peak is 2.
     """
@@ -103,6 +104,7 @@ def live_bytes(graph: Graph, stack: Stack | None = None) -> list[int]:
 
     The peak of `peak_memory_bytes` is the largest of them.
     """
+    weights = set(graph.weights)
     storage: dict[str, str] = {}
     for op in graph.ops:
         shared = {"new": 0, "view": 1, "in_place": len(op.inputs)}[OPS[op.kind].storage]
@@ -112,11 +114,15 @@ def live_bytes(graph: Graph, stack: Stack | None = None) -> list[int]:
     last = {storage.get(name, name): i for i, op in enumerate(graph.ops) for name in _touched(op)}
     for name in graph.outputs:
         last[storage.get(name, name)] = len(graph.ops)
+    forward = sum(op.part == "forward" for op in graph.ops)
+    for op in graph.ops[:forward]:
+        if op.kind == "cast" and op.inputs[0] in weights:
+            last[op.outputs[0]] = max(last[op.outputs[0]], forward - 1)
     ending: dict[int, list[str]] = {}
     for name, i in last.items():
         ending.setdefault(i, []).append(name)
 
-    always = {*graph.inputs, *graph.weights, *graph.buffers}
+    always = {*graph.inputs, *weights, *graph.buffers}
     live = sum(graph.tensors[name].size_bytes for name in always)
     found = [live]
     scratch = _scratch_bytes(graph, stack or catalog.stack())
@@ -135,14 +141,14 @@ def _scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
     found: dict[str, int] = {}
     together: dict[str, str] = {}  # a kind: its first op, which holds those of all
     for op in graph.ops:
-        how = execution_of(op, stack)
+        how, row = execution_of(op, stack), OPS[op.kind]
         specs = tuple([graph.tensors[name] for name in op.inputs])
         if how.temporaries is not None:
             size = how.temporaries * specs[0].size_bytes
-        elif OPS[op.kind].scratch is not None:
-            size = scratch_of(op.kind, specs, op.settings)
         else:
-            continue
+            size = scratch_of(op.kind, specs, op.settings) if row.scratch else 0
+        if row.always_saves and len(op.outputs) == 1:  # not differentiated
+            size += sum(spec.size_bytes for spec in saved_of(op.kind, specs, op.settings))
         holder = together.setdefault(op.kind, op.name) if how.together else op.name
         found[holder] = found.get(holder, 0) + size
     return found

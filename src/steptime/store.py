@@ -16,13 +16,12 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, OutsideError, shorten
 from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
 
 LOCK = "sweep.lock"
@@ -33,7 +32,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """By schema version: what makes a table of that version one of the next. Version 1 is the first."""
 
 
-class StoreError(Exception):
+class StoreError(OutsideError):
     """The disk did not take a record; one line, earlier records are intact. Exits with 1."""
 
 
@@ -268,7 +267,7 @@ def _same_file(path: Path, descriptor: int) -> bool:
 
 def identity(method: Method) -> str:
     """Return a text that is equal for methods whose numbers may be taken for one another."""
-    return json.dumps(asdict(method), sort_keys=True, separators=(",", ":"))
+    return json.dumps(vars(method), sort_keys=True, separators=(",", ":"))
 
 
 def round_of(record: Record) -> int:

@@ -44,12 +44,6 @@ def device_product(device: str) -> str:
     return machine.cpu_model()
 
 
-def device_memory_bytes(device: str) -> int | None:
-    """Give None: numpy has the host's memory."""
-    device_product(device)
-    return None
-
-
 def execute(
     graph: Graph,
     values: Mapping[str, Values],

@@ -72,7 +72,8 @@ def test_a_cancelled_job_gets_a_signal_and_a_line(slurm: SlurmCluster) -> None:
         slurm.wait_state(job, "RUNNING")
     slurm.wait(lambda: slurm.output(minds) == "ready\n", 5, "the trap")
     slurm.run("scancel", str(plain), str(minds))
-    assert slurm.wait_state(plain, "CANCELLED")["ExitCode"] == "0:15"
+    code = slurm.wait_state(plain, "CANCELLED")["ExitCode"]
+    assert code in {"0:15", "143:0"}, "by the signal, or as Bash says that its child was"
     slurm.wait_state(minds, "CANCELLED")
     assert f"error: *** JOB {plain} ON k" in slurm.output(plain)
     assert "got TERM" in slurm.output(minds)
@@ -148,7 +149,7 @@ def test_what_the_controller_notices_only_when_it_looks(slurm: SlurmCluster) -> 
     assert (fields["Reason"], fields["ExitCode"]) == ("TimeLimit", "0:15")
     assert "DUE TO TIME LIMIT ***" in slurm.output(late)
     slurm.wait_state(warned, "COMPLETED", limit_s=5)
-    assert slurm.output(warned).endswith("warned\n")
+    assert "warned\n" in slurm.output(warned)
 
 
 def test_jobs_of_a_dead_node_run_again_elsewhere_or_fail(slurm: SlurmCluster) -> None:

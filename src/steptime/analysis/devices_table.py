@@ -6,11 +6,14 @@ from their samples by the same formulas (`statistics.summarize_steps`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from steptime.analysis.analyses import Analysis
 from steptime.analysis.row import Row, row_of
 from steptime.core.record import Record
+from steptime.core.table import Table, columns
+from steptime.core.units import counted
 
 MAIN = (
     "mean_speed",
@@ -48,6 +51,8 @@ COLUMNS = (
     "threads",
     "host",
 )
+BEHIND = ("model", "cause")  # for people; csv and json have all
+IF_DIFFERENT = ("phase", "optimizer", "method", "input", "loaders", "prefetch", "threads", "host")
 TOLD_BY_PLACE = ("strategy", "batch", "num_gpu", "replicas", "staged_from")  # in plots
 SHOWN_OPTIONS = ("gpu", "devices", "staging", "strategy", "runs")  # elsewhere, or not at all
 ORDER = (
@@ -78,6 +83,15 @@ def device_rows(records: Iterable[Record]) -> list[Row]:
     devices, strategy, batch and staging; of equal ones the first recorded comes first.
     """
     return sorted((_row(row_of(one)) for one in records if _is_shown(one)), key=_order)
+
+
+def device_table(records: Sequence[Record]) -> Table:
+    """Return `device_rows`; people see one of `IF_DIFFERENT` only where it tells rows apart."""
+    rows = device_rows(records)
+    differ = [name for name in IF_DIFFERENT if len({row[name] for row in rows}) > 1]
+    always = (name for name in MAIN if name not in IF_DIFFERENT)
+    shown = columns(*always, *BEHIND, *differ)
+    return Table(shown, rows, units=False, full=columns(*COLUMNS))
 
 
 def _is_shown(record: Record) -> bool:
@@ -161,3 +175,13 @@ def _bar(told: Row, row: Row) -> Row | None:
         "high": None if sigma is None else speed + sigma,
         "interval": "1 sigma",
     }
+
+
+ANALYSIS = Analysis(
+    """Print speeds by device, number and staging.
+
+    A row is a measured or published step.
+    """,
+    device_table,
+    lambda table: [counted(len(table.rows), "row")],
+)

@@ -5,10 +5,9 @@ Side A is what side B is held against: `ratio` is B / A, and a verdict is on B.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 
 from steptime.analysis.results import FACTS, cell_of, good, hosts, over, runs, share_of_roof
 from steptime.analysis.row import BESIDES, Row, facts, headline, labels
@@ -96,27 +95,6 @@ def two_folders(a: Sequence[Record], b: Sequence[Record], quantity: str = "step_
         quantity,
         {"a": "in the first folder", "b": "in the second folder"},
     )
-
-
-def errors(pairs: Iterable[Row], worst: int = 3) -> Row:
-    """Return how far A is off from B: what a prediction is judged by.
-
-    `median_error` is the median of |A / B - 1|, `geometric_mean_ratio` that of B / A,
-    `within_factor_2` a share; `worst` holds the pairs whose ratio is farthest from 1. All are None
-    or empty without a pair that has a ratio.
-    """
-    known = [row for row in pairs if row["ratio"]]
-    ratios = [row["ratio"] for row in known]
-    farthest = sorted(known, key=lambda row: -abs(math.log(row["ratio"])))[:worst]
-    return {
-        "pairs": len(known),
-        "median_error": median(abs(1 / ratio - 1) for ratio in ratios) if ratios else None,
-        "geometric_mean_ratio": math.exp(fmean(map(math.log, ratios))) if ratios else None,
-        "within_factor_2": fmean(0.5 <= ratio <= 2 for ratio in ratios) if ratios else None,
-        "worst": [
-            {name: row[name] for name in ("name", "model", "batch", "ratio")} for row in farthest
-        ],
-    }
 
 
 def _check_quantity(records: Sequence[Record], quantity: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -315,7 +314,7 @@ def telling_of(settings: Sequence[Mapping[str, object]]) -> list[str]:
 
 def settings_of(workload: Workload) -> Row:
     """Return what a workload is of, but its model and batch, in the order in which it is told."""
-    plan = asdict(workload.plan)
+    plan = dict(vars(workload.plan))
     spread = {"replicas": plan.pop("data")}
     spread |= {f"{name}-parallel": ways for name, ways in plan.items()}
     return {

@@ -169,4 +169,4 @@ def _within(a: Side, b: Side, base: float) -> tuple[float, tuple[float, float], 
     differences = base + draws_b - draws_a
     tail = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
     p_value = min(1.0, 2 * (int(tail) + 1) / (len(differences) + 1))
-    return centre, middle_share(differences, centre), p_value
+    return centre, middle_share(np.sort(differences), centre), p_value

@@ -1,40 +1,33 @@
-"""The command that gets real data sets."""
+"""The command `data`: real data sets as files."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
-from steptime.cli import options, output
-from steptime.core.errors import unknown
+from steptime.cli.command import command
+from steptime.cli.options import argument, option
+from steptime.core import registry
+from steptime.core.table import Answer
 
 SOURCES = {"mnist": "steptime.measure.data.mnist"}
 """A module with `installed()`, where the source lies, and `write(source, out)`."""
 
 
+@command()
 def data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The data set: mnist.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write it into.")],
+    name: Annotated[str, argument("NAME", "The data set: mnist.")],
+    out: Annotated[Path, option("--out DIR", "Folder to write it into.")],
     source: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="DIR", help="Where the source lies, if not installed."),
+        Path | None, option("--from DIR", "Where the source lies, if not installed.")
     ] = None,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Write a real data set as files that `run --input dataset` takes."""
-    if name not in SOURCES:
-        raise unknown("data set", name, SOURCES)
-    module: Any = import_module(SOURCES[name])
+    module = registry.resolve(SOURCES, "data_sources", "data set", name)
     written = module.write(source or module.installed(), out)
-    document = {"name": name, "out": str(out), **written}
-    if json:
-        output.emit_json(document)
-        return
-    images = document["images"]
-    output.note(
+    images = written["images"]
+    said = (
         f"{name}: {images['train']:,} training and {images['test']:,} test images in {out}, "
         "each file as published (sha256)"
     )
+    return Answer({"name": name, "out": str(out), **written}, notes=[said])

@@ -7,11 +7,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from steptime.cli import options, output
+from steptime.cli import options
+from steptime.cli.command import command, note
+from steptime.cli.options import Text, argument, option
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.units import seconds, si
+from steptime.core.printers import json_text
+from steptime.core.table import Answer, Table, columns
+from steptime.core.units import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,61 +26,45 @@ METHODS = ("accelerator", "fodlam")
 STANDARD_INPUT = "standard input"
 ESTIMATED_AS = "float16"  # the chips compute in 16 bits
 ESTIMATED_ON = "row-stationary-12x14"
-_ALL = {"net": "all", "layer": "average", "macs": None}  # a row of the table of layers
 
 
+@command()
 def energy(
     network: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="CONFIG|MODEL",
-            help="A configuration of FODLAM (.json with net or netfile), or a network as for "
+        Text,
+        argument(
+            "CONFIG|MODEL",
+            "A configuration of FODLAM (.json with net or netfile), or a network as for "
             "count. Default: a configuration from standard input.",
         ),
     ] = None,
     accelerator: Annotated[
-        str,
-        typer.Option(
-            "--accelerator", metavar="NAME+...", help="The chips, each for its kind of layer."
-        ),
+        str, option("--accelerator NAME+...", "The chips, each for its kind of layer.")
     ] = "eyeriss+eie",
-    method: Annotated[
-        str, typer.Option("--method", help="accelerator, or fodlam: as published.")
-    ] = "accelerator",
+    method: Annotated[str, option("--method", "accelerator, or fodlam: as published.")] = (
+        "accelerator"
+    ),
     process: Annotated[
-        str | None,
-        typer.Option(
-            "--process",
-            metavar="NODE",
-            help="The process to scale to: 65nm, 45nm-lp, 65nm@1.1V. Default: 65nm.",
-        ),
+        Text,
+        option("--process NODE", "The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V."),
     ] = None,
     scaling: Annotated[
-        str | None,
-        typer.Option(
-            "--scaling",
-            metavar="NAME",
-            help="dennard (default), constant-voltage, stillmaker-baas or none.",
-        ),
+        Text,
+        option("--scaling NAME", "dennard (default), constant-voltage, stillmaker-baas or none."),
     ] = None,
     nets: Annotated[
         Path | None,
-        typer.Option(
-            "--nets", metavar="DIR", help="Where a netfile is looked for, before its own folder."
-        ),
+        option("--nets DIR", "Where a netfile is looked for, before its own folder."),
     ] = None,
     dram: Annotated[
-        bool, typer.Option("--dram", help="Show the energy of DRAM too, on a line of its own.")
+        bool, option("--dram", "Show the energy of DRAM too, on a line of its own.")
     ] = False,
     diagnose: Annotated[
         bool,
-        typer.Option(
-            "--diagnose", help="Show cost a multiply-add, and each network from the others."
-        ),
+        option("--diagnose", "Show cost a multiply-add, and each network from the others."),
     ] = False,
     by_op: options.ByOp = False,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Estimate latency and energy on published accelerators.
 
     Of one example; layers run one after another.
@@ -89,35 +75,42 @@ def energy(
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     chips, how = _chips(accelerator, method, process, scaling)
+    rivals: dict[str, Any] = {"diagnosis": diagnosis(chips)} if diagnose else {}
+    tables = _diagnosis(rivals["diagnosis"]) if diagnose else []
     if diagnose and network is None:
         if by_op or dram or nets is not None:
             raise InputError("--by-op, --dram and --nets need a network beside --diagnose")
-        _emit_diagnosis(diagnosis(chips), json)
-        return
+        return Answer(rivals["diagnosis"], tables)
     request, graph = _request(network, nets)
     found = estimate(request, chips)
-    more: dict[str, Any] = {"diagnosis": diagnosis(chips)} if diagnose else {}
     if method == "fodlam":
-        for asked, option in ((by_op, "--by-op"), (dram, "--dram")):
+        for asked, name in ((by_op, "--by-op"), (dram, "--dram")):
             if asked:
-                raise InputError(f"{option}: method fodlam prints only what the original does")
-        _note_not_covered(found, "counted as nothing")
-        output.emit_json({**published_form(found), **more})
-        return
+                raise InputError(f"{name}: method fodlam prints only what the original does")
+        for line in _not_covered(found, "counted as nothing"):
+            note(line)
+        document = {**published_form(found), **rivals}
+        return Answer(document, text=json_text(document))
     others = None if graph is None else _estimated(graph, found, how)
-    if json:
-        more |= {"dram": found.dram()} if dram else {}
-        output.emit_json({**_document(request, found, how), "estimated": others, **more})
-    else:
-        _show(request, found, how, dram, by_op, others)
-        if diagnose:
-            _emit_diagnosis(more["diagnosis"], json=False)
+    document = {
+        "model": request.name,
+        **how,
+        **found.sums(),
+        "not_covered": [asdict(one) for one in found.not_covered],
+        "ops": [asdict(one) for one in found.layers],
+        "estimated": others,
+        **rivals,
+        **({"dram": found.dram()} if dram else {}),
+    }
+    shown_first = _tables(document, by_op)
+    counted = "counted as nothing" if others is None else "energy estimated, latency left out"
+    return Answer(document, [*shown_first, *tables], _not_covered(found, counted))
 
 
 def _chips(
     names: str, method: str, process: str | None, scaling: str | None
 ) -> tuple[Sequence[Chip], dict[str, Any]]:
-    """Give the chips at their process, and how they came there as keys of the answer."""
+    """Return the chips at their process, and how they came there as keys of the answer."""
     from steptime.energy.accelerator import chips_at
     from steptime.energy.accelerators import accelerators
     from steptime.energy.fodlam import PROCESS, SCALING, published_chips
@@ -126,9 +119,9 @@ def _chips(
     found = accelerators(names)
     how = {"method": method, "accelerators": [one.name for one in found]}
     if method == "fodlam":
-        for value, option in ((process, "--process"), (scaling, "--scaling")):
+        for value, name in ((process, "--process"), (scaling, "--scaling")):
             if value is not None:
-                raise InputError(f"{option} is of method accelerator; fodlam has a fixed one")
+                raise InputError(f"{name} is of method accelerator; fodlam has a fixed one")
         return published_chips(found), how
     to = PROCESS if process is None else read_process(process)
     by = SCALING if scaling is None else scaling
@@ -142,7 +135,7 @@ def _chips(
 
 
 def _estimated(graph: Graph, found: Estimate, how: dict[str, Any]) -> dict[str, Any]:
-    """Give the energy of the ops that no chip covers, by operations: an estimate, no measurement.
+    """Return the energy of the ops that no chip covers, by operations: an estimate, no measurement.
 
     16-bit arithmetic and a row-stationary array, as the chips have; on the way to their process
     where the scaling knows one.
@@ -168,7 +161,7 @@ def _estimated(graph: Graph, found: Estimate, how: dict[str, Any]) -> dict[str, 
 
 
 def _request(network: str | None, nets: Path | None) -> tuple[Request, Graph | None]:
-    """Give what is asked for: a configuration, from a file or standard input, or a network.
+    """Return what is asked for: a configuration, from a file or standard input, or a network.
 
     A network comes with its graph.
     """
@@ -211,118 +204,91 @@ def _standard_input() -> bytes:
     return content
 
 
-def _document(request: Request, found: Estimate, how: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "model": request.name,
-        **how,
-        **found.sums(),
-        "not_covered": [asdict(one) for one in found.not_covered],
-        "ops": [asdict(one) for one in found.layers],
-    }
-
-
-def _show(
-    request: Request,
-    found: Estimate,
-    how: dict[str, Any],
-    dram: bool,
-    by_op: bool,
-    others: dict[str, Any] | None,
-) -> None:
-    title = (
-        f"{request.name}, one example on {'+'.join(how['accelerators'])}, "
-        f"{how['process']} ({how['scaling']})"
-    )
-    columns = ("", "latency", "low..high", "energy", "low..high")
-    rows = [_row(part, sums) for part, sums in found.sums().items()]
-    if dram:
-        rows.append(_row("DRAM, not in the total", found.dram()))
+def _tables(document: Mapping[str, Any], by_op: bool) -> list[Table]:
+    """Return the sums of the document as a table, and with `by_op` its layers as another."""
+    rows = [_row(part, document[part]) for part in ("conv", "fc", "total")]
+    if "dram" in document:
+        rows.append(_row("DRAM, not in the total", document["dram"]))
+    others = document["estimated"]
     if others is not None and others["ops"]:
         rows.append(_row("other ops, estimated with DRAM", others))
-    output.table(title, columns, rows)
+    said = ("latency_s=latency", "latency=low..high", "energy_j=energy", "energy=low..high")
+    title = (
+        f"{document['model']}, one example on {'+'.join(document['accelerators'])}, "
+        f"{document['process']} ({document['scaling']})"
+    )
+    tables = [Table(columns("name=", *said), rows, title)]
     if by_op:
-        output.table(
-            "", ("op", *columns[1:]), [_row(one.name, asdict(one)) for one in found.layers]
-        )
-    counted = "counted as nothing" if others is None else "energy estimated, latency left out"
-    _note_not_covered(found, counted)
+        ops = [_row(one["name"], one) for one in document["ops"]]
+        tables.append(Table(columns("name=op", *said), ops))
+    return tables
 
 
-def _note_not_covered(found: Estimate, counted: str) -> None:
-    if found.not_covered:
-        kinds: dict[str, int] = {}
-        for one in found.not_covered:
-            kinds[one.kind] = kinds.get(one.kind, 0) + 1
-        names = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
-        output.note(f"note: not covered by the chips, {counted}: {names}")
+def _row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    row = {"name": name, "latency_s": found.get("latency_s"), "energy_j": found["energy_j"]}
+    for key, unit in (("latency", "s"), ("energy", "j")):
+        low, high = (found.get(f"{key}_{bound}_{unit}") for bound in ("low", "high"))
+        known = low is not None and high is not None
+        row[key] = f"{shown(unit, low)} .. {shown(unit, high)}" if known else None
+    return row
 
 
-def _row(name: str, found: Mapping[str, Any]) -> tuple[object, ...]:
-    latency = found.get("latency_s")
-    return (
-        name,
-        None if latency is None else seconds(latency),
-        _range(found.get("latency_low_s"), found.get("latency_high_s"), "s"),
-        si(found["energy_j"], "J"),
-        _range(found["energy_low_j"], found["energy_high_j"], "J"),
-    )
+def _not_covered(found: Estimate, counted: str) -> list[str]:
+    from collections import Counter
+
+    kinds = Counter(one.kind for one in found.not_covered)
+    names = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
+    return [f"note: not covered by the chips, {counted}: {names}"] if kinds else []
 
 
-def _range(low: float | None, high: float | None, unit: str) -> str | None:
-    if low is None or high is None:
-        return None
-    return f"{si(low, unit)} .. {si(high, unit)}"
-
-
-def _emit_diagnosis(found: dict[str, list[dict[str, Any]]], json: bool) -> None:
-    if json:
-        output.emit_json(found)
-        return
-    output.table(
-        "cost a multiply-add of each measured layer",
-        ("accelerator", "net", "layer", "MAC", "time", "energy"),
-        [
-            (
-                row["accelerator"],
-                row["net"],
-                row["layer"],
-                f"{row['macs']:,}" if row["macs"] else None,
-                f"{row['latency_s_per_mac'] * 1e12:.4g} ps",
-                f"{row['energy_j_per_mac'] * 1e12:.4g} pJ",
-            )
-            for row in [*found["layers"], *({**one, **_ALL} for one in found["averages"])]
-        ],
-    )
-    output.table(
-        "each network from the others of its table",
-        ("accelerator", "net", "latency", "predicted", "ratio", "energy", "predicted", "ratio"),
-        [
-            (
-                row["accelerator"],
-                row["net"],
-                seconds(row["latency_s"]),
-                seconds(row["predicted_latency_s"]),
-                f"{row['latency_ratio']:.3f}",
-                si(row["energy_j"], "J"),
-                si(row["predicted_energy_j"], "J"),
-                f"{row['energy_ratio']:.3f}",
-            )
-            for row in found["cross"]
-        ],
-    )
-    if found["rivals"]:
-        output.table(
+def _diagnosis(found: dict[str, list[dict[str, Any]]]) -> list[Table]:
+    """Return the tables of a diagnosis: layers, networks from the others, other platforms."""
+    every = [
+        *found["layers"],
+        *({**one, "net": "all", "layer": "average", "macs": None} for one in found["averages"]),
+    ]
+    layers = [
+        {
+            **row,
+            "macs": row["macs"] or None,
+            "time": f"{row['latency_s_per_mac'] * 1e12:.4g} ps",
+            "energy": f"{row['energy_j_per_mac'] * 1e12:.4g} pJ",
+        }
+        for row in every
+    ]
+    cross = [
+        {
+            **row,
+            "latency_off": f"{row['latency_ratio']:.3f}",
+            "energy_off": f"{row['energy_ratio']:.3f}",
+        }
+        for row in found["cross"]
+    ]
+    rivals = [
+        {
+            **row,
+            "latency": f"{row['latency_ratio']:.4g} x",
+            "energy": f"{row['energy_ratio']:,.0f} x",
+        }
+        for row in found["rivals"]
+    ]
+    tables = [
+        Table(
+            columns("accelerator", "net", "layer", "macs=MAC", "time", "energy"),
+            layers,
+            "cost a multiply-add of each measured layer",
+        ),
+        Table(
+            columns("accelerator", "net", "latency_s=latency", "predicted_latency_s=predicted",
+                    "latency_off=ratio", "energy_j=energy", "predicted_energy_j=predicted",
+                    "energy_off=ratio"),
+            cross,
+            "each network from the others of its table",
+        ),
+        Table(
+            columns("accelerator", "platform", "weights", "batch", "latency", "energy"),
+            rivals,
             "other platforms of the papers, over the accelerator (geometric means of layers)",
-            ("accelerator", "platform", "weights", "batch", "latency", "energy"),
-            [
-                (
-                    row["accelerator"],
-                    row["platform"],
-                    row["weights"],
-                    row["batch"],
-                    f"{row['latency_ratio']:.4g} x",
-                    f"{row['energy_ratio']:,.0f} x",
-                )
-                for row in found["rivals"]
-            ],
-        )
+        ),
+    ]  # fmt: skip
+    return [table for table in tables if table.rows]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from steptime.cli import options, output
+from steptime.cli import options
+from steptime.cli.command import command, note, unmodelled
+from steptime.cli.options import option
+from steptime.core.table import Answer, Table, columns
 from steptime.core.units import seconds
 
 PARTS = ("forward_s", "backward_s", "update_s")
 
 
+@command(tabular=True)
 def explain(
     model: options.Model,
     device: options.Device,
@@ -20,14 +22,12 @@ def explain(
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
-    option: options.Settings = None,
+    option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Draw it: .png, .svg, .pdf or .html."),
+        Path | None, option("--out -o FILE", "Draw it: .png, .svg, .pdf or .html.")
     ] = None,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Show how corrections lead from Paleo's number to ours."""
     from steptime import catalog
     from steptime.build import build_step
@@ -37,8 +37,8 @@ def explain(
     if out is not None:
         check_path(out)
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
-    found = catalog.device(device)
-    given = options.pairs(option, "option")
+    found = catalog.device(options.one_device(device))
+    given = options.pairs(option_, "option")
     graph = build_step(workload)
     steps = stages(workload, graph, found, given)
     document: dict[str, Any] = {
@@ -75,24 +75,15 @@ def explain(
         ]
         changes = [(step.correction, step.step_s) for step in steps]
         save(chart(changes, "analytic", title, caption), out)
-        output.note(f"waterfall: {out}")
-    if json:
-        output.emit_json(document)
-        return
-    output.table(
+        note(f"waterfall: {out}")
+    rows = [{**row, "change": _signed(row["change_s"]) if i else None}
+            for i, row in enumerate(document["steps"])]  # fmt: skip
+    table = Table(
+        columns("correction", "step_s=step", "change", "meaning=what is right"),
+        rows,
         f"{title}: from paleo to analytic",
-        ("correction", "step", "change", "what is right"),
-        [
-            (
-                step.correction,
-                seconds(step.step_s),
-                None if i == 0 else _signed(step.change_s),
-                step.meaning,
-            )
-            for i, step in enumerate(steps)
-        ],
     )
-    output.unmodelled(graph.unmodelled)
+    return Answer(document, [table], unmodelled(graph.unmodelled))
 
 
 def _signed(change_s: float) -> str:

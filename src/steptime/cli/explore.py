@@ -1,45 +1,43 @@
-"""The command `explore`: one offline page to choose network, device and workers in."""
+"""The command `explore`: one offline page to choose network, device and replicas in."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from steptime.cli import grid, options, output
+from steptime.cli import grid
+from steptime.cli.command import command, note
+from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, shorten
+from steptime.core.table import Answer
 
 if TYPE_CHECKING:
     from steptime.core.hardware import Device
 
 
+@command(long="predicting every network on every device")
 def explore(
-    out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="FILE", help="The page, an .html file.")
-    ] = Path("explore.html"),
+    out: Annotated[Path, option("--out -o FILE", "The page, an .html file.")] = Path(
+        "explore.html"
+    ),
     models: Annotated[
-        str | None,
-        typer.Option(
-            "--models",
-            metavar="MODEL,...",
-            help="Networks to choose from: names, families with hyperparameters, files. "
+        Text,
+        option(
+            "--models MODEL,...",
+            "Networks to choose from: names, families with hyperparameters, files. "
             "Default: every named network, and each family at its defaults.",
         ),
     ] = None,
     devices: Annotated[
-        str | None,
-        typer.Option(
-            "--devices",
-            metavar="NAME,...",
-            help="Devices to choose from (steptime list devices). Default: all.",
+        Text,
+        option(
+            "--devices NAME,...", "Devices to choose from (steptime list devices). Default: all."
         ),
     ] = None,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Write one offline page to explore training time and cost.
 
-    The model runs in the page: any batch, number of workers, software and price can be asked.
+    The model runs in the page: any batch, number of replicas, software and price can be asked.
     """
     from steptime import catalog
     from steptime.models import FAMILIES, ZOO
@@ -53,7 +51,7 @@ def explore(
     document = write_explore(
         exported(
             [*ZOO, *FAMILIES] if models is None else grid.split_models(models),
-            {one.name: one for one in catalog.devices(output.note)}
+            {one.name: one for one in catalog.devices(note)}
             if devices is None
             else _devices(devices),
             [catalog.link(name) for name in catalog.link_names()],
@@ -61,17 +59,16 @@ def explore(
         ),
         out,
     )
-    if json:
-        output.emit_json(document)
-        return
-    for one in document["left_out"]:
-        output.note(f"left out: {one['model']} with {one['method']}: {one['reason']}")
+    notes = [
+        f"left out: {one['model']} with {one['method']}: {one['reason']}"
+        for one in document["left_out"]
+    ]
     counts = [f"{len(document[kind])} {kind}" for kind in ("models", "devices", "links")]
-    output.note(f"{', '.join(counts)}, {document['path']}")
+    return Answer(document, notes=[*notes, f"{', '.join(counts)}, {document['path']}"])
 
 
 def _devices(text: str) -> dict[str, Device]:
-    """Give the devices of a list by name, or by path where they have one.
+    """Return the devices of a list by name, or by path where they have one.
 
     Raises `InputError` for what is no device, and for one that is named twice.
     """

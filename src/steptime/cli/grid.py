@@ -1,19 +1,20 @@
-"""`predict --grid`: every model, device, batch and number of workers, as one table of cells."""
+"""`predict --grid`: every model, device, batch and number of replicas, as one table of cells."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steptime.cli import options, output
+from steptime.cli.command import note, unmodelled
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.units import seconds, size
+from steptime.core.printers import comma_separated
+from steptime.core.ranges import numbers
+from steptime.core.table import Answer, Row, Table, columns
+from steptime.core.units import size
 
 if TYPE_CHECKING:
     from steptime.core.hardware import Device, Link
@@ -51,24 +52,24 @@ def axes(
     models: str,
     devices: str,
     batches: str | None,
-    workers: str | None,
+    replicas: str | None,
     link: str | None,
     how: How,
 ) -> Axes:
-    """Give the axes that the texts of the command line say; raises `InputError`."""
+    """Return the axes that the texts of the command line say; raises `InputError`."""
     from steptime import catalog
 
     found = Axes(
         tuple(split_models(models)),
-        tuple(catalog.device(name) for name in _names(devices, "--device")),
-        None if batches is None else tuple(options.numbers(batches, "--batch")),
-        (1,) if workers is None else tuple(options.numbers(workers, "--workers")),
+        tuple(catalog.device(name) for name in names(devices, "--device")),
+        None if batches is None else tuple(numbers(batches, "--batch")),
+        (1,) if replicas is None else tuple(numbers(replicas, "--replicas")),
         None if link is None else catalog.link(link),
         how,
     )
     _checked([device.name for device in found.devices], "--device")
     if max(found.workers) > 1 and found.link is None:
-        raise InputError("several workers exchange gradients: name a link with --network")
+        raise InputError("several replicas exchange gradients: name a link with --link")
     cells = len(found.models) * len(found.devices) * len(found.batches or (1,))
     if cells * len(found.workers) > MOST_CELLS:
         raise InputError(f"a grid of {cells * len(found.workers)} cells; at most {MOST_CELLS}")
@@ -76,7 +77,7 @@ def axes(
 
 
 def split_models(text: str) -> list[str]:
-    """Give the models of a list: `fc:layers=4,nodes=64,resnet50` is two."""
+    """Return the models of a list: `fc:layers=4,nodes=64,resnet50` is two."""
     found: list[str] = []
     for piece in text.split(","):
         if "=" in piece and ":" not in piece and found and ":" in found[-1]:
@@ -86,7 +87,8 @@ def split_models(text: str) -> list[str]:
     return _checked([piece.strip() for piece in found], "MODEL")
 
 
-def _names(text: str, where: str) -> list[str]:
+def names(text: str, where: str) -> list[str]:
+    """Return the names of a list; raises `InputError` for an empty one and for one given twice."""
     return _checked([piece.strip() for piece in text.split(",")], where)
 
 
@@ -99,8 +101,8 @@ def _checked(names: list[str], where: str) -> list[str]:
     return names
 
 
-def show(found: Axes, out: str | None, as_json: bool) -> None:
-    """Predict every cell and write them: to a file, as JSON, or as a table."""
+def answer(found: Axes, out: str | None) -> Answer:
+    """Predict every cell, write them to a file where one is named, and return the answer."""
     from steptime.plots.files import check_folder, write_whole
     from steptime.predict.grid import grid
 
@@ -117,22 +119,19 @@ def show(found: Axes, out: str | None, as_json: bool) -> None:
         found.how.method,
         found.how.options,
     )
+    missing = _unmodelled(found)
+    tables: tuple[Table, ...] = (_table(cells, found),)
     if out is not None:
         kept = list(cells)
         write_whole(Path(out), FORMATS[Path(out).suffix](kept).encode())
-        output.note(f"{len(kept)} cells in {out}")
-        cells = iter(kept)
-    names = _unmodelled(found)
-    if as_json:
-        _emit(cells, names)
-    else:
-        if out is None:
-            _table(list(cells), found)
-        output.unmodelled(names)
+        note(f"{len(kept)} cells in {out}")
+        cells, tables = iter(kept), ()
+    document = {"cells": (cell._asdict() for cell in cells), "unmodelled": missing}
+    return Answer(document, tables, unmodelled(missing))
 
 
 def _maker(name: str, how: How) -> Any:
-    """Give the function that makes a model's workload at a batch, or at its own (None)."""
+    """Return the function that makes a model's workload at a batch, or at its own (None)."""
     from steptime.build import make_workload, read_model
 
     choice = read_model(name, how.allow_unknown)
@@ -140,7 +139,7 @@ def _maker(name: str, how: How) -> Any:
 
 
 def _unmodelled(found: Axes) -> list[str]:
-    """Give the layers of unknown type in all models, with the model where there are several."""
+    """Return the layers of unknown type in all models, with the model where there are several."""
     from steptime.build import build
 
     batch = found.batches[0] if found.batches else None
@@ -151,24 +150,9 @@ def _unmodelled(found: Axes) -> list[str]:
     ]
 
 
-def _emit(cells: Iterable[Cell], unmodelled: Sequence[str]) -> None:
-    """Print one JSON document, a line for each cell."""
-    out = sys.stdout
-    out.write('{"cells": [')
-    between = "\n"
-    for cell in cells:
-        out.write(between + json.dumps(cell._asdict()))
-        between = ",\n"
-    out.write(f'\n], "unmodelled": {json.dumps(list(unmodelled))}}}\n')
-    out.flush()
-
-
 def _csv(cells: Sequence[Cell]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(cells[0]._fields)
-    writer.writerows(cells)
-    return text.getvalue()
+    heads = columns(*cells[0]._fields)
+    return comma_separated(Table(heads, [cell._asdict() for cell in cells]))
 
 
 def _jsonl(cells: Sequence[Cell]) -> str:
@@ -178,24 +162,37 @@ def _jsonl(cells: Sequence[Cell]) -> str:
 FORMATS: dict[str, Callable[[Sequence[Cell]], str]] = {".csv": _csv, ".jsonl": _jsonl}
 
 
-def _table(cells: Sequence[Cell], found: Axes) -> None:
-    shown = cells[:SHOWN_ROWS]
-    output.table(
-        f"{len(cells)} cells, {found.how.phase}, {found.how.dtype} ({found.how.method})",
-        ("model", "device", "batch", "workers", "step", "exchange", "examples/s", "peak memory"),
-        [
-            (
-                cell.model,
-                cell.device,
-                cell.batch,
-                cell.workers,
-                None if cell.step_s is None else seconds(cell.step_s),
-                cell.note if cell.comm_s is None else seconds(cell.comm_s),
-                f"{cell.samples_per_s:.4g}" if cell.samples_per_s else None,
-                size(cell.peak_memory_bytes) + ("" if cell.status != "oom" else " - too much"),
-            )
-            for cell in shown
-        ],
-    )
-    if len(cells) > len(shown):
-        output.note(f"{len(cells) - len(shown)} more; --json or --out shows them all")
+class _Rows(Sequence[Row]):
+    """The rows of cells, predicted when people are shown them: a document takes them one by one."""
+
+    def __init__(self, cells: Iterator[Cell]) -> None:
+        self._cells = cells
+
+    @cached_property
+    def _rows(self) -> list[Cell]:
+        return list(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return [{**row._asdict(), "memory": _memory(row)} for row in self._rows[index]]
+
+
+def _table(cells: Iterator[Cell], found: Axes) -> Table:
+    how = found.how
+    memory = "peak memory" if how.phase == "infer" else f"peak memory ({how.optimizer})"
+    batches = len(found.batches or (1,))
+    cells_in_all = len(found.models) * len(found.devices) * batches * len(found.workers)
+    return Table(
+        columns("model", "device", "batch", "?workers=replicas", "step_s=step", "?comm_s=exchange",
+                "samples_per_s=examples/s", f"memory={memory}"),
+        _Rows(cells),
+        f"{cells_in_all} cells, {how.phase}, {how.dtype} ({how.method})",
+        most=SHOWN_ROWS,
+    )  # fmt: skip
+
+
+def _memory(cell: Cell) -> str:
+    why = cell.note or ("too much" if cell.status == "oom" else "")
+    return size(cell.peak_memory_bytes) + (f" - {why}" if why else "")

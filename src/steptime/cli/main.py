@@ -1,4 +1,4 @@
-"""The command `steptime`: registers the commands and turns errors into one line and a code.
+"""The command `steptime`: finds the command, turns errors into one line and an exit code.
 
 Exit codes: 0 done; 2 wrong input; 3 some experiments did not succeed; 1 anything else.
 """
@@ -10,42 +10,112 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from steptime import __version__
-from steptime.cli import (
-    cluster,
-    data,
-    devices_table,
-    energy,
-    explain,
-    explore,
-    look,
-    measure,
-    model,
-    output,
-    predict,
-    published,
-    scale,
-    split,
-    sweep,
-)
-from steptime.cli import run as run_one
-from steptime.cluster.scheduler import SchedulerError
-from steptime.core.errors import SHOWN_CHARACTERS, InputError, nearest, shorten
-from steptime.store import StoreError
+from steptime.analysis.analyses import ANALYSES, Analysis, analysis
+from steptime.cli.command import note
+from steptime.core import registry
+from steptime.core.errors import SHOWN_CHARACTERS, InputError, OutsideError, nearest, shorten
 
+COMMANDS = {  # name: the function, or the analysis, that answers it
+    "list": "steptime.cli.list:list_",
+    "show": "steptime.cli.show:show",
+    "count": "steptime.cli.count:count",
+    "predict": "steptime.cli.predict:predict",
+    "scale": "steptime.cli.scale:scale",
+    "explain": "steptime.cli.explain:explain",
+    "split": "steptime.cli.split:split",
+    "explore": "steptime.cli.explore:explore",
+    "energy": "steptime.cli.energy:energy",
+    "doctor": "steptime.cli.doctor:doctor",
+    "probe": "steptime.cli.probe:probe",
+    "data": "steptime.cli.data:data",
+    "run": "steptime.cli.run:run",
+    "sweep": "steptime.cli.sweep:sweep",
+    "status": "steptime.cli.status:status",
+    "collect": "steptime.cli.collect:collect",
+    "cancel": "steptime.cli.cancel:cancel",
+    "quickstart": "steptime.cli.quickstart:quickstart",
+    "import": "steptime.cli.import_:import_",
+    **ANALYSES,
+    "compare": "steptime.cli.compare:compare",
+    "query": "steptime.cli.query:query",
+    "export": "steptime.cli.export:export",
+    "report": "steptime.cli.report:report",
+    "plot": "steptime.cli.plot:plot",
+}
+RENAMED = {"--network": "--link", "--workers": "--replicas"}
+"""Names of options before 0.5, read where a command has the new one."""
+MEANT = {"--gpu": "--device", "--hardware": "--device", "--cpu": "--device", "--gpus": "--replicas"}
+"""What people type for options that are called otherwise."""
+
+HELP = {"help_option_names": ["-h", "--help"]}
 INTERRUPTED = 130  # what Typer gives after Ctrl-C
 LONGEST_WORD = 300  # characters; a path may be so long in a message
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
+
+class Command(TyperCommand):
+    """A command that reads the old names of its options, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the name of the command."""
+        known = {name for parameter in self.params for name in parameter.opts}
+        for i, word in enumerate(args):
+            name, equals, value = word.partition("=")
+            if name in RENAMED and name not in known and RENAMED[name] in known:
+                args[i] = f"{RENAMED[name]}{equals}{value}"
+        return super().parse_args(ctx, args)
+
+
+class Commands(TyperGroup):
+    """The commands by name, each imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's signature
+        """Return all names."""
+        return names()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # as above
+        """Return a command, None for an unknown one."""
+        try:
+            return _command(cmd_name)
+        except InputError:
+            return None
+
+
+def names() -> list[str]:
+    """Return the names of all commands, those of other packages last."""
+    return [*registry.names(COMMANDS, "commands"), *registry.added("analyses")]
+
+
+def _function(name: str) -> Any:
+    ours = name in COMMANDS or name not in registry.added("analyses")
+    found = registry.resolve(COMMANDS, "commands", "command", name) if ours else analysis(name)
+    if isinstance(found, Analysis):
+        from steptime.cli.analysis import command_of
+
+        return command_of(found)
+    return found
+
+
+@functools.cache
+def _command(name: str) -> Any:
+    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    function = _function(name)
+    one.command(name, cls=Command, context_settings=HELP)(function)
+    return typer.main.get_command(one)
+
+
 app = typer.Typer(
     name="steptime",
+    cls=Commands,
     help="How long does a step take, how long would it take on other hardware, and why?",
-    add_completion=False,
+    context_settings=HELP,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -60,59 +130,32 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", "-V", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     del version
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {
-    "list": model.list_,
-    "count": model.count,
-    "predict": predict.predict,
-    "scale": scale.scale,
-    "explain": explain.explain,
-    "split": split.split,
-    "explore": explore.explore,
-    "energy": energy.energy,
-    "doctor": measure.doctor,
-    "probe": measure.probe,
-    "data": data.data,
-    "run": run_one.run,
-    "sweep": sweep.sweep,
-    "status": cluster.status,
-    "collect": cluster.collect,
-    "cancel": cluster.cancel,
-    "quickstart": sweep.quickstart,
-    "import": published.import_,
-    "table": devices_table.table,
-    "compare": look.compare,
-    "query": look.query,
-    "export": look.export,
-    "report": look.report,
-    "plot": look.plot,
-}
-for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
-
-
 @functools.cache
-def _tree() -> Any:
-    """Give the commands that `app` describes; making them takes longer than most of them run."""
+def tree() -> Any:
+    """Return the group of all commands; making it takes longer than most of them run."""
     return typer.main.get_command(app)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and give its exit code; errors print one line on stderr."""
+    """Run one command line and return its exit code; errors print one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        code = _tree()(words, prog_name="steptime", standalone_mode=False)
+        code = tree()(words, prog_name="steptime", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
         return _fail(str(error), 2)
     except typer.TyperException as error:
         return _fail(_usage(error, words), 2)
-    except (StoreError, SchedulerError) as error:
+    except OutsideError as error:
         return _fail(str(error), 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -128,14 +171,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
-    """Give a usage error on one line, with the nearest name, and little of what was typed."""
+    """Return a usage error on one line, with the nearest name, and little of what was typed."""
     text = " ".join(error.format_message().split())
     option = getattr(error, "option_name", None)
     if option is not None and text.startswith("No such option"):
         return f"no such option {shorten(option)}{_hint(option, _options(error), 'see --help')}"
     command = re.match(r"No such command '(.*?)'", text)
     if command:
-        hint = _hint(command[1], COMMANDS, f"known: {', '.join(COMMANDS)}")
+        hint = _hint(command[1], names(), f"known: {', '.join(names())}")
         return f"no such command {shorten(command[1])}{hint}"
     for word in words:
         if len(word) > SHOWN_CHARACTERS:
@@ -150,7 +193,9 @@ def _options(error: typer.TyperException) -> list[str]:
 
 
 def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
-    close = nearest(word, known)
+    bare = {name.lstrip("-"): name for name in known}  # dashes are alike in all
+    meant = MEANT.get(word)
+    close = meant if meant in bare.values() else bare.get(nearest(word.lstrip("-"), bare) or "")
     return f"; did you mean '{close}'?" if close else f"; {otherwise}"
 
 
@@ -158,7 +203,7 @@ def _fail(text: str, code: int) -> int:
     """Print one line; a word that is longer than any path people read is cut."""
     line = "".join(c if c.isprintable() else "?" for c in text)
     line = _LONG_WORD.sub(lambda word: word[0][:SHOWN_CHARACTERS] + "...", line)
-    output.note(f"steptime: {line}")
+    note(f"steptime: {line}")
     return code
 
 

@@ -5,66 +5,59 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from steptime.cli import grid, options, output
+from steptime.cli import grid, options
+from steptime.cli.command import command
+from steptime.cli.options import Text, option
 from steptime.core.errors import InputError
-from steptime.core.units import seconds, si, size
+from steptime.core.ranges import whole_number
+from steptime.core.table import Answer, Table, columns, facts
+from steptime.core.units import seconds, shown
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
+    from steptime.core.workload import Workload
     from steptime.predict.power import Run
 
 PARTS = ("forward", "backward", "update")
 
 
+@command()
 def predict(
     model: options.Models,
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device",
-            help="A device (steptime list devices), FILE.toml or local; with --grid several.",
-        ),
-    ],
+    device: options.Devices,
     batch: options.Batches = None,
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
     method: options.Method = DEFAULT,
-    option: options.Settings = None,
+    option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    steps: Annotated[
-        str | None, typer.Option("--steps", metavar="N", help="Steps of a run, for its energy.")
-    ] = None,
+    steps: Annotated[Text, option("--steps N", "Steps of a run, for its energy.")] = None,
     kwh_price: Annotated[
-        float | None,
-        typer.Option("--kwh-price", min=0, max=1e6, metavar="P", help="Price of a kWh."),
+        float | None, option("--kwh-price P", "With --steps: price of a kWh.", min=0, max=1e6)
     ] = None,
     kwh_co2: Annotated[
-        float | None,
-        typer.Option("--kwh-co2", min=0, max=1e6, metavar="G", help="Grams of CO2 of a kWh."),
+        float | None, option("--kwh-co2 G", "With --steps: grams of CO2 of a kWh.", min=0, max=1e6)
     ] = None,
     by_op: options.ByOp = False,
-    all_cells: Annotated[
-        bool, typer.Option("--grid", help="Predict every model, device, batch and worker count.")
+    sources: Annotated[
+        bool, option("--sources", "Show where the device's numbers come from.")
     ] = False,
-    workers: Annotated[
-        str | None,
-        typer.Option("--workers", metavar="N,...", help="With --grid: workers, weak scaling."),
+    all_cells: Annotated[
+        bool,
+        option(
+            "--grid",
+            "Predict every combination of what MODEL, --device, --batch and --replicas list.",
+        ),
+    ] = False,
+    replicas: Annotated[
+        Text, option("--replicas N,...", "With --grid: replicas, each keeps the batch.")
     ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option("--network", metavar="LINK", help="With --grid: the link between workers."),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", metavar="FILE", help="With --grid: a .csv or .jsonl file."),
-    ] = None,
-    json: options.Json = False,
-) -> None:
+    link: Annotated[Text, option("--link LINK", "With --grid: what joins the replicas.")] = None,
+    out: Annotated[Text, option("--out -o FILE", "With --grid: a .csv or .jsonl file.")] = None,
+) -> Answer:
     """Predict how long one step takes on a device."""
-    given = options.pairs(option, "option")
+    given = options.pairs(option_, "option")
     run = _run(steps, kwh_price, kwh_co2)
     if all_cells:
         how = grid.How(phase, dtype, optimizer, method, given, allow_unknown)
@@ -72,24 +65,23 @@ def predict(
             raise InputError("--by-op shows the ops of one prediction; leave out --grid")
         if steps is not None:
             raise InputError("--steps gives the energy of one prediction; leave out --grid")
-        axes = grid.axes(model, device, batch, workers, network, how)
-        grid.show(axes, out, json)
-        return
-    for value, name in ((workers, "--workers"), (network, "--network"), (out, "--out")):
+        return grid.answer(grid.axes(model, device, batch, replicas, link, how), out)
+    for value, name in ((replicas, "--replicas"), (link, "--link"), (out, "--out")):
         if value is not None:
             raise InputError(f"{name} needs --grid (for one network see also steptime scale)")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
-    document, ops, source = _predicted(workload, device, method, given, run)
-    if json:
-        output.emit_json({**document, "ops": ops})
-        return
-    _show(document, source)
+    document, source = _predicted(workload, options.one_device(device), method, given, run)
+    tables = [_totals(document, source if sources else None)]
     if by_op:
-        _show_ops(ops)
+        heads = columns(
+            "name=op", "?kind", *(f"{part}_s={part}" for part in PARTS), "?parameters",
+            "flop=forward FLOP",
+        )  # fmt: skip
+        tables.append(Table(heads, document["ops"]))
+    return Answer(document, tables, [f"note: {document['note']}"] if document["note"] else [])
 
 
 def _run(steps: str | None, price: float | None, co2_g: float | None) -> Run | None:
-    from steptime.models.family import whole_number
     from steptime.predict.power import Run
 
     if steps is not None:
@@ -101,8 +93,9 @@ def _run(steps: str | None, price: float | None, co2_g: float | None) -> Run | N
 
 
 def _predicted(
-    workload: Any, device: str, method: str, given: dict[str, str], run: Run | None
-) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+    workload: Workload, device: str, method: str, given: dict[str, str], run: Run | None
+) -> tuple[dict[str, Any], str]:
+    """Return the document, and the source of the device's numbers."""
     from steptime import catalog
     from steptime.predict.power import run_energy, step_energy
     from steptime.predict.records import record_method
@@ -163,75 +156,52 @@ def _predicted(
         }
         for row in times.rows
     ]
-    return document, ops, found.source
+    return {**document, "ops": ops}, found.source
 
 
-def _show(document: dict[str, Any], source: str) -> None:
+def _totals(document: dict[str, Any], source: str | None) -> Table:
     step = document["step_s"]
     waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
-    rows: list[tuple[str, object]] = [
+    rows: list[tuple[str, Any]] = [
         ("step", seconds(step) + (", as long as the host takes to issue it" if waits else "")),
-        ("  forward", seconds(document["forward_s"])),
-        ("  backward", seconds(document["backward_s"])),
-        ("  update", seconds(document["update_s"])),
-        ("speed", f"{document['batch'] / step:.4g} examples/s" if step else None),
-        ("achieved", si(document["flop"] / step, "FLOP/s") if step else None),
-        ("peak memory", size(document["peak_memory_bytes"])),
+        *((f"  {part}", seconds(document[f"{part}_s"])) for part in PARTS),
+        ("speed", shown("examples_per_s", document["batch"] / step) if step else None),
+        ("achieved", shown("flop_per_s", document["flop"] / step) if step else None),
+        ("peak memory", options.memory_shown(document)),
         ("energy", _energy(document)),
         *_run_rows(document["run"]),
-        ("device data", source),
     ]
+    if source is not None:
+        rows.append(("device data", " ".join(source.split())))
     title = (
         f"{document['model']}, batch {document['batch']}, {document['phase']}, "
         f"{document['dtype']} on {document['device']} ({document['method']})"
     )
-    if document["status"] != "ok":
-        title += " - DOES NOT FIT"
-    output.table(title, ("", "one step"), rows)
-    if document["note"]:
-        output.note(f"note: {document['note']}")
+    fits = "" if document["status"] == "ok" else " - DOES NOT FIT"
+    return facts(title + fits, "one step", rows)
 
 
 def _energy(document: dict[str, Any]) -> str:
-    """Give the energy of a step as people read it, with what is not known of it."""
+    """Return the energy of a step as people read it, with what is not known of it."""
     energy, most, note = (document[k] for k in ("energy_j", "energy_at_most_j", "energy_note"))
-    shown = "unknown"
+    said = "unknown"
     if energy is not None:
-        shown = si(energy, "J")
+        said = shown("energy_j", energy)
     elif most is not None:
-        shown = f"at most {si(most, 'J')}"
-    return f"{shown} ({note})" if note else shown
+        said = f"at most {shown('energy_j', most)}"
+    return f"{said} ({note})" if note else said
 
 
-def _run_rows(run: dict[str, Any] | None) -> list[tuple[str, object]]:
-    """Give the rows of a run: its time, and its energy or the most that it can be."""
+def _run_rows(run: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    """Return the rows of a run: its time, and its energy or the most that it can be."""
     if run is None:
         return []
-    rows: list[tuple[str, object]] = [(f"{run['steps']:,} steps", f"{run['run_s'] / 3600:.4g} h")]
+    rows: list[tuple[str, Any]] = [(f"{run['steps']:,} steps", shown("h", run["run_s"] / 3600))]
     found = run["energy"] or run["at_most"]
     if found is None:
         return [*rows, ("  energy", "unknown")]
     most = "" if run["energy"] else "at most "
-    rows.append(("  energy", f"{most}{found['kwh']:.4g} kWh"))
-    if found["cost"] is not None:
-        rows.append(("  cost of it", f"{most}{found['cost']:,.2f}"))
-    if found["co2_g"] is not None:
-        rows.append(("  CO2", f"{most}{si(found['co2_g'], 'g')}"))
+    for name, key in (("energy", "kwh"), ("cost of it", "cost"), ("CO2", "co2_g")):
+        if found[key] is not None:
+            rows.append((f"  {name}", most + shown(key, found[key])))
     return rows
-
-
-def _show_ops(ops: list[dict[str, Any]]) -> None:
-    output.table(
-        "",
-        ("op", "kind", *PARTS, "parameters", "forward FLOP"),
-        [
-            (
-                op["name"],
-                op["kind"],
-                *(seconds(op[f"{part}_s"]) for part in PARTS),
-                f"{op['parameters']:,}",
-                si(op["flop"], "FLOP"),
-            )
-            for op in ops
-        ],
-    )

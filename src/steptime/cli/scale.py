@@ -7,12 +7,13 @@ from dataclasses import asdict
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
-
-from steptime.cli import options, output, scale_table
+from steptime.cli import options
+from steptime.cli.command import command
+from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import LARGEST
-from steptime.core.units import size
+from steptime.core.ranges import LARGEST, numbers, whole_number
+from steptime.core.table import Answer, Column, Table, columns
+from steptime.core.units import counted, seconds, size
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
@@ -24,135 +25,99 @@ if TYPE_CHECKING:
 
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000
-DEFAULT_WORKERS = "1,2,4,8,16,32,64,128"
+DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
 
 
+@command(tabular=True)
 def scale(
     model: options.Model,
     device: options.Device,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            "--network",
-            metavar="LINK",
-            help="What joins the workers (steptime list links) or FILE.toml; needed by more than "
-            "one.",
+    link: Annotated[
+        Text,
+        option(
+            "--link LINK",
+            "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
         ),
     ] = None,
     batch: Annotated[
-        str | None,
-        typer.Option(
-            "--batch",
-            metavar="N",
-            help="Examples a step: of each worker in weak scaling, of all in strong scaling. "
+        Text,
+        option(
+            "--batch N",
+            "Examples a step: of each replica in weak scaling, of all in strong scaling. "
             "Default: 64, transformers 1, a file's own.",
         ),
     ] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            "--workers",
-            metavar="N,...",
-            help="Numbers of workers: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128; "
+    replicas: Annotated[
+        Text,
+        option(
+            "--replicas N,...",
+            "Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128; "
             "with --parallel model or hybrid the splits of the file.",
         ),
     ] = None,
     scaling: Annotated[
-        str,
-        typer.Option(
-            "--scaling", help="weak: a worker keeps its batch. strong: workers share the batch."
-        ),
+        str, option("--scaling", "weak: a replica keeps its batch. strong: they share the batch.")
     ] = "weak",
     parallel: Annotated[
         str,
-        typer.Option(
+        option(
             "--parallel",
-            help="data; for files with split layers also model, or hybrid (split layers model "
+            "data; for files with split layers also model, or hybrid (split layers model "
             "parallel, the others data parallel).",
         ),
     ] = "data",
     collective: Annotated[
-        str | None,
-        typer.Option(
-            "--collective",
-            metavar="NAME",
-            help="How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring, "
+        Text,
+        option(
+            "--collective NAME",
+            "How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring, "
             "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
         ),
     ] = None,
     overlap: Annotated[
         bool,
-        typer.Option(
-            "--overlap", help="Exchange gradients in buckets during the backward pass (not paleo)."
-        ),
+        option("--overlap", "Exchange gradients in buckets during the backward pass (not paleo)."),
     ] = False,
     compression: Annotated[
-        str,
-        typer.Option("--compression", metavar="F", help="Gradients are exchanged F times smaller."),
+        str, option("--compression F", "Gradients are exchanged F times smaller.")
     ] = "1",
     per_node: Annotated[
-        str | None,
-        typer.Option(
-            "--per-node", metavar="N", help="Devices a node, for hierarchical. Default 8."
-        ),
+        Text, option("--per-node N", "Devices a node, for hierarchical. Default 8.")
     ] = None,
     inside: Annotated[
-        str | None,
-        typer.Option(
-            "--inside",
-            metavar="LINK",
-            help="What joins the devices of a node, for hierarchical. Default: the network.",
+        Text,
+        option(
+            "--inside LINK",
+            "What joins the devices of a node, for hierarchical. Default: the link.",
         ),
     ] = None,
     links_per_node: Annotated[
-        str | None,
-        typer.Option(
-            "--links-per-node",
-            metavar="N",
-            help="Links of a node to the network, for hierarchical. Default 1.",
+        Text,
+        option(
+            "--links-per-node N",
+            "Links of a node that its devices share, for hierarchical. Default 1.",
         ),
     ] = None,
-    servers: Annotated[
-        str | None,
-        typer.Option("--servers", metavar="K", help="Parameter servers. Default 1."),
-    ] = None,
+    servers: Annotated[Text, option("--servers K", "Parameter servers. Default 1.")] = None,
     latency: Annotated[
-        str | None,
-        typer.Option(
-            "--latency-us", metavar="T", help="Latency of a message over the network (not paleo)."
-        ),
+        Text, option("--latency-us T", "Latency of a message over the link (not paleo).")
     ] = None,
     samples: Annotated[
-        str | None,
-        typer.Option("--samples", metavar="N", help="Examples of an epoch: shows time and cost."),
+        Text, option("--samples N", "Examples of an epoch: shows time and cost.")
     ] = None,
-    epochs: Annotated[
-        str | None, typer.Option("--epochs", metavar="E", help="Epochs of a training. Default 1.")
-    ] = None,
-    price: Annotated[
-        str | None,
-        typer.Option(
-            "--price",
-            metavar="P",
-            help="Price of a device for an hour.",
-        ),
-    ] = None,
+    epochs: Annotated[Text, option("--epochs E", "Epochs of a training. Default 1.")] = None,
+    price: Annotated[Text, option("--price P", "Price of a device for an hour.")] = None,
     billing: Annotated[
-        str | None,
-        typer.Option(
-            "--billing",
-            help="What is paid: every second (default), or every started hour.",
-            metavar="second|hour",
-        ),
+        Text,
+        option("--billing second|hour", "What is paid: every second (default), or started hour."),
     ] = None,
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
     method: options.Method = DEFAULT,
-    option: options.Settings = None,
+    option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    json: options.Json = False,
-) -> None:
-    """Predict training on many workers: time, speed-up and cost.
+) -> Answer:
+    """Predict training on many replicas: time, speed-up and cost.
 
     A step takes forward + backward + update + the exchange of gradients - what overlaps.
     """
@@ -165,16 +130,25 @@ def scale(
         raise unknown("--scaling", scaling, SCALINGS)
     training = _training(samples, epochs, price, billing)
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
+    shape = {
+        "--inside": inside,
+        "--per-node": per_node,
+        "--links-per-node": links_per_node,
+        "--servers": servers,
+    }
     if parallel == "model":
-        _refuse_exchange(inside, per_node, links_per_node, servers)
-    link = _fabric(network, inside, per_node, links_per_node, servers, latency)
-    found = StepModel(workload, device, link, method, options.pairs(option, "option"))
+        for name, value in shape.items():
+            if value is not None:
+                raise InputError(f"--parallel model exchanges no gradients: leave out {name}")
+    fabric = _fabric(link, {**shape, "--latency-us": latency})
+    given = options.pairs(option_, "option")
+    found = StepModel(workload, options.one_device(device), fabric, method, given)
     if found.as_paleo and latency is not None:
         raise InputError("--latency-us: method paleo knows no latency")
     how = Exchange(collective, _number(compression, "--compression", least=1.0), overlap)
-    counts = _workers(workers, parallel)
+    counts = _counts(replicas, parallel)
     rows = _rows(found, parallel, counts, scaling, how)
-    bills = [_bill(training, row) for row in rows]
+    more = {} if parallel == "data" else {"ops": _ops(found, cast("Mode", parallel), rows[0])}
     document: dict[str, Any] = {
         "model": workload.label,
         "device": found.device.name,
@@ -192,16 +166,13 @@ def scale(
         "parameters": found.parameters,
         "gradient_bytes": found.gradient_bytes,
         "training": None if training is None else asdict(training),
-        "rows": [_row(row, bill) for row, bill in zip(rows, bills, strict=True)],
+        "rows": [_row(row, _bill(training, row)) for row in rows],
         "stops_paying": stops_paying(rows),
         "notes": _notes(found, parallel, rows),
         "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
+        **more,
     }
-    if json:
-        ops = {} if parallel == "data" else {"ops": _ops(found, cast("Mode", parallel), rows[0])}
-        output.emit_json({**document, **ops})
-        return
-    scale_table.show(document)
+    return Answer(document, [_table(document)])
 
 
 def _rows(
@@ -215,7 +186,7 @@ def _rows(
     if parallel == "data":
         return data_parallel(model, counts or (), batch, scaling, how)
     if counts is not None and len(counts) > 1:
-        raise InputError(f"--workers: --parallel {parallel} has one number, the file's splits")
+        raise InputError(f"--replicas: --parallel {parallel} has one number, the file's splits")
     one = None if counts is None else counts[0]
     if parallel == "hybrid":
         return [hybrid(model, batch, one, scaling, how)]
@@ -227,18 +198,18 @@ def _rows(
     return [model_parallel(model, batch, one)]
 
 
-def _workers(text: str | None, parallel: str) -> list[int] | None:
-    """Give the numbers of workers, sorted; None for those of the file."""
+def _counts(text: str | None, parallel: str) -> list[int] | None:
+    """Return the numbers of replicas, sorted; None for those of the file."""
     if text is None and parallel != "data":
         return None
-    found = sorted(options.numbers(DEFAULT_WORKERS if text is None else text, "--workers"))
+    found = sorted(numbers(DEFAULT_REPLICAS if text is None else text, "--replicas"))
     if len(found) > MOST_ROWS:
-        raise InputError(f"--workers: {len(found)} numbers of workers, at most {MOST_ROWS}")
+        raise InputError(f"--replicas: {len(found)} numbers of replicas, at most {MOST_ROWS}")
     return found
 
 
 def _number(text: str, where: str, least: float = 0.0) -> float:
-    """Give a finite number above 0 and not below `least`."""
+    """Return a finite number above 0 and not below `least`."""
     try:
         value = float(text)
     except ValueError:
@@ -249,55 +220,37 @@ def _number(text: str, where: str, least: float = 0.0) -> float:
     return value
 
 
-def _fabric(
-    network: str | None,
-    inside: str | None,
-    per_node: str | None,
-    links_per_node: str | None,
-    servers: str | None,
-    latency: str | None,
-) -> Fabric | None:
-    """Give what joins the workers, None where nothing does."""
+def _fabric(link: str | None, shape: Mapping[str, str | None]) -> Fabric | None:
+    """Return what joins the replicas, None where nothing does."""
     from dataclasses import replace
 
     from steptime import catalog
-    from steptime.models.family import whole_number
     from steptime.predict.parallel.collectives import GROUP, Fabric
 
-    given = {
-        "--inside": inside,
-        "--per-node": per_node,
-        "--links-per-node": links_per_node,
-        "--servers": servers,
-        "--latency-us": latency,
-    }
-    if network is None:
-        for name, value in given.items():
+    if link is None:
+        for name, value in shape.items():
             if value is not None:
-                raise InputError(f"{name} needs --network LINK")
+                raise InputError(f"{name} needs --link LINK")
         return None
-    between = catalog.link(network)
+
+    def count(name: str, default: int) -> int:
+        text = shape[name]
+        return default if text is None else whole_number(text, name)
+
+    between, inside, latency = catalog.link(link), shape["--inside"], shape["--latency-us"]
     if latency is not None:
         between = replace(between, latency_s=_number(latency, "--latency-us") * 1e-6)
     return Fabric(
         between,
         None if inside is None else catalog.link(inside),
-        GROUP if per_node is None else whole_number(per_node, "--per-node"),
-        1 if links_per_node is None else whole_number(links_per_node, "--links-per-node"),
-        1 if servers is None else whole_number(servers, "--servers"),
+        count("--per-node", GROUP),
+        count("--links-per-node", 1),
+        count("--servers", 1),
     )
 
 
-def _refuse_exchange(*given: str | None) -> None:
-    """Raise `InputError` for what shapes an exchange of gradients, where there is none."""
-    names = ("--inside", "--per-node", "--links-per-node", "--servers")
-    for name, value in zip(names, given, strict=True):
-        if value is not None:
-            raise InputError(f"--parallel model exchanges no gradients: leave out {name}")
-
-
 def _of_fabric(model: StepModel) -> dict[str, Any]:
-    """Give what joins the workers, as in the document."""
+    """Return what joins the replicas, as in the document."""
     fabric = model.fabric
     if fabric is None:
         return {"network": None}
@@ -314,7 +267,6 @@ def _of_fabric(model: StepModel) -> dict[str, Any]:
 def _training(
     samples: str | None, epochs: str | None, price: str | None, billing: str | None
 ) -> Training | None:
-    from steptime.models.family import whole_number
     from steptime.predict.training_cost import BILLINGS, Training
 
     if samples is None:
@@ -350,7 +302,7 @@ def _row(row: ScalingRow, bill: Mapping[str, float | None]) -> dict[str, Any]:
 
 
 def _ops(model: StepModel, parallel: Mode, row: ScalingRow) -> list[Any]:
-    """Give the layers of a file, each on its device, as far as the row counts them."""
+    """Return the layers of a file, each on its device, as far as the row counts them."""
     from steptime.predict.parallel.placement import Node, device_of, nodes
 
     def one(node: Node) -> dict[str, Any]:
@@ -377,7 +329,7 @@ def _ops(model: StepModel, parallel: Mode, row: ScalingRow) -> list[Any]:
 
 
 def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[str]:
-    """Give what a reader must know: what does not fit, what is not counted."""
+    """Return what a reader must know: what does not fit, what is not counted."""
     from steptime.count import peak_memory_bytes
     from steptime.predict.prediction import fits_into
 
@@ -387,7 +339,8 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[
     memory = peak_memory_bytes(graph) if parallel == "data" else 0  # no device holds all splits
     if not fits_into(memory, model.device):
         has = size(model.device.memory_bytes or 0)
-        notes.insert(0, f"batch {largest} needs {size(memory)}, {model.device.name} has {has}")
+        needs = f"{size(memory)} (optimizer {model.workload.optimizer})"
+        notes.insert(0, f"batch {largest} needs {needs}, {model.device.name} has {has}")
     if model.fabric is not None and not model.as_paleo:
         notes += [
             f"{name}: no latency is known, so none is counted (--latency-us)"
@@ -396,3 +349,76 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[
             for name in model.fabric.without_latency
         ]
     return notes
+
+
+def _table(document: Mapping[str, Any]) -> Table:
+    """Return the rows of the document for people, and what to know of them below."""
+    parallel, scaling = document["parallel"], document["scaling"]
+    over = f" over {document['network']}" if document["network"] else ""
+    batch = f"batch {document['batch']}"
+    if parallel != "model":
+        batch += " a replica" if scaling == "weak" else " in all"
+    kind = {"data": f"{scaling} scaling", "model": "model parallel", "hybrid": "hybrid"}[parallel]
+    exchange = "" if parallel == "model" else f", {document['collective']}"
+    rows = [_shown(row) for row in document["rows"]]
+    return Table(
+        [one for one in _COLUMNS[parallel] if any(row.get(one.key) is not None for row in rows)],
+        rows,
+        f"{document['model']} on {document['device']}{over}, {batch}, {kind} "
+        f"({document['method']}{exchange})",
+        _remarks(document),
+    )
+
+
+_BEFORE = ("workers=replicas", "?global_batch=global batch")
+_EACH = "?batch_per_worker=per replica"
+_AFTER = ("step_s=step", "speedup=speed-up", "?efficiency", "samples_per_s=samples/s",
+          "?epoch_s=an epoch", "training_h=training", "cost")  # fmt: skip
+_COLUMNS: dict[str, tuple[Column, ...]] = {
+    "data": columns(*_BEFORE, _EACH, "?compute_s=compute", "exposed_comm_s=communication",
+                    "hidden_s=hidden", *_AFTER),
+    "model": columns(*_BEFORE, "forward", "backward", "update_s=update", *_AFTER),
+    "hybrid": columns(*_BEFORE, _EACH, "data_s=data parallel", "model_s=model parallel",
+                      "sync_s=communication", *_AFTER),
+}  # fmt: skip
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of the document with what a table shows beside it."""
+    more: dict[str, Any] = {"hidden_s": row.get("overlap_s") or None}
+    if row.get("train_s") is not None:
+        more["training_h"] = row["train_s"] / 3600
+    for part in ("data", "model"):
+        if part in row:
+            more[f"{part}_s"] = sum(row[part][f"{n}_s"] for n in ("forward", "backward", "update"))
+    for part in ("forward", "backward"):
+        if f"{part}_lower_s" in row:
+            bounds = [seconds(row[f"{part}_{bound}_s"]) for bound in ("lower", "upper")]
+            more[part] = " - ".join(dict.fromkeys(bounds))
+    if "data" in row:
+        more["sync_s"] = row["data"]["sync_s"]
+    return {**dict.fromkeys(("cost", "epoch_s", "training_h")), **row, **more}
+
+
+def _remarks(document: Mapping[str, Any]) -> list[str]:
+    """Return the lines under the table."""
+    lines = list(document["notes"])
+    lines += [
+        f"{counted(row['workers'], 'replica')}: {row['note']}"
+        for row in document["rows"]
+        if row["note"]
+    ]
+    if document["stops_paying"] is not None:
+        lines.insert(
+            0,
+            f"stops paying at {document['stops_paying']} replicas: from the row before, throughput "
+            "grows less than half as much as the number of replicas",
+        )
+    training = document["training"]
+    if training is not None:
+        number, price = training["epochs"], training["price"]
+        epochs = f"{number:g} epoch" + ("" if number == 1 else "s")
+        each = f"{price:g} an hour, paid by the {training['billing']}" if price is not None else ""
+        costs = f"; a device costs {each}" if each else ""
+        lines.append(f"training: {epochs} of {training['samples']:,} examples{costs}")
+    return lines

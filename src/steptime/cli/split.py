@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
-
-from steptime.cli import options, output
-from steptime.core.units import seconds, si, size
+from steptime.cli import options
+from steptime.cli.command import command, unmodelled
+from steptime.cli.options import option
+from steptime.core.table import Answer, Table, columns
 from steptime.predict import DEFAULT
 
 SHOWN = 5  # best cuts beside the two ends
 
 
+@command(tabular=True)
 def split(
     model: options.Model,
-    device: Annotated[str, typer.Option("--device", help="Runs the first part, such as a phone.")],
-    server: Annotated[str, typer.Option("--server", help="Runs the rest.")],
-    network: Annotated[str, typer.Option("--network", metavar="LINK", help="Between the two.")],
+    device: Annotated[str, option("--device", "Runs the first part, such as a phone.")],
+    server: Annotated[str, option("--server", "Runs the rest.")],
+    link: Annotated[str, option("--link LINK", "Between the two (steptime list links).")],
     batch: options.Batch = "1",
     dtype: options.Dtype = "float32",
     method: options.Method = DEFAULT,
-    option: options.Settings = None,
+    option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    by_op: Annotated[bool, typer.Option("--by-op", help="Show every cut.")] = False,
-    json: options.Json = False,
-) -> None:
+    by_op: Annotated[bool, option("--by-op", "Show every cut.")] = False,
+) -> Answer:
     """Find the best cut of a network between a device and a server.
 
     One inference: the ops before the cut, the tensors over the link, the ops after it.
@@ -36,54 +36,43 @@ def split(
     from steptime.predict.step_model import StepModel
 
     workload = options.workload_of(model, batch, dtype, "infer", "sgd", allow_unknown)
-    devices = (catalog.device(device), catalog.device(server))
-    link = catalog.link(network)
-    given = options.pairs(option, "option")
-    here = StepModel(workload, devices[0], method=method, options=given)
-    found = cuts(here, here.on(devices[1]), link)
-    best = min(range(len(found)), key=lambda i: found[i].total_s)
+    first, second = (catalog.device(options.one_device(name)) for name in (device, server))
+    between = catalog.link(link)
+    given = options.pairs(option_, "option")
+    here = StepModel(workload, first, method=method, options=given)
+    found = cuts(here, here.on(second), between)
     rows: list[dict[str, Any]] = [{**asdict(cut), "total_s": cut.total_s} for cut in found]
-    note = "" if link.latency_s is not None else f"{link.name}: its latency is unknown, left out"
-    if json:
-        output.emit_json(
-            {
-                "model": workload.label,
-                "device": devices[0].name,
-                "server": devices[1].name,
-                "network": link.name,
-                "method": method,
-                "batch": workload.batch_per_replica,
-                "dtype": dtype,
-                "best": rows[best],
-                "all_on_server": rows[0],
-                "all_on_device": rows[-1],
-                "cuts": rows,
-                "note": note,
-                "unmodelled": list(here.graph().unmodelled),
-            }
-        )
-        return
     ranked = sorted(range(len(rows)), key=lambda i: rows[i]["total_s"])
+    unknown = between.latency_s is None
+    note = f"{between.name}: its latency is unknown, left out" if unknown else ""
     shown = range(len(rows)) if by_op else sorted({0, len(rows) - 1, *ranked[:SHOWN]})
-    output.table(
-        f"{workload.label}, batch {workload.batch_per_replica}, {dtype}: "
-        f"{devices[0].name}, then {devices[1].name} over {link.name} ({method})",
-        ("cut after", "FLOP so far", "sent", "device", "link", "server", "in all", ""),
+    table = Table(
+        columns("cut=cut after", "?flop=FLOP so far", "crossing_bytes=sent", "first_s=device",
+                "transfer_s=link", "second_s=server", "total_s=in all", "best="),
         [
-            (
-                _named(i, rows),
-                si(rows[i]["flop"], "FLOP"),
-                size(rows[i]["crossing_bytes"]),
-                *(seconds(rows[i][f"{part}_s"]) for part in ("first", "transfer", "second")),
-                seconds(rows[i]["total_s"]),
-                "best" if i == best else "",
-            )
+            {**rows[i], "cut": _named(i, rows), "best": "best" if i == ranked[0] else ""}
             for i in shown
         ],
-    )
-    if note:
-        output.note(f"note: {note}")
-    output.unmodelled(here.graph().unmodelled)
+        f"{workload.label}, batch {workload.batch_per_replica}, {dtype}: "
+        f"{first.name}, then {second.name} over {between.name} ({method})",
+    )  # fmt: skip
+    document = {
+        "model": workload.label,
+        "device": first.name,
+        "server": second.name,
+        "network": between.name,
+        "method": method,
+        "batch": workload.batch_per_replica,
+        "dtype": dtype,
+        "best": rows[ranked[0]],
+        "all_on_server": rows[0],
+        "all_on_device": rows[-1],
+        "cuts": rows,
+        "note": note,
+        "unmodelled": list(here.graph().unmodelled),
+    }
+    notes = [f"note: {note}"] if note else []
+    return Answer(document, [table], [*notes, *unmodelled(here.graph().unmodelled)])
 
 
 def _named(i: int, rows: list[dict[str, Any]]) -> str:

@@ -1,61 +1,51 @@
-"""The commands that measure many networks: an experiment file's, and those of the quickstart."""
+"""The command `sweep`: what a folder lacks of an experiment file, here or by a scheduler."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from steptime.cli import cluster, options, output
-from steptime.cli.measure import (
-    UNSUCCESSFUL,
-    Backend,
-    Out,
-    check_backend,
-    options_of,
-    take_probe,
-)
+from steptime.cli import options
+from steptime.cli.command import UNSUCCESSFUL, command, note
+from steptime.cli.options import Text, argument, option
+from steptime.cli.status import MOST_SHOWN
+from steptime.cluster.scheduler import ROOM, SCHEDULERS
+from steptime.core import registry
 from steptime.core.errors import InputError, shorten
-from steptime.core.ranges import MOST_VISITS
-from steptime.core.units import duration
+from steptime.core.ranges import MOST_VISITS, whole_number
+from steptime.core.table import Answer, Column, Table, columns
+from steptime.core.units import duration, size
 
 if TYPE_CHECKING:
     from steptime.sweep.experiment import Experiment
     from steptime.sweep.run import Request
 
+HERE = "local"
 
+
+@command()
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment file.")],
-    out: Out,
+    file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
+    out: options.Out,
     rounds: Annotated[
         int | None,
-        typer.Option(
-            "--rounds", min=1, max=MOST_VISITS, help="Visit all cells so often, interleaved."
-        ),
+        option("--rounds", "Visit all cells so often, interleaved.", min=1, max=MOST_VISITS),
     ] = None,
     runs: Annotated[
-        int | None,
-        typer.Option("--runs", min=1, max=MOST_VISITS, help="Fresh processes for each cell."),
+        int | None, option("--runs", "Fresh processes for each cell.", min=1, max=MOST_VISITS)
     ] = None,
-    retry: Annotated[
-        str, typer.Option("--retry", metavar="STATUS,...", help="Try these again, too.")
-    ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Measure all cells again.")] = False,
+    retry: Annotated[str, option("--retry STATUS,...", "Try these again, too.")] = "",
+    force: Annotated[bool, option("--force", "Measure all cells again.")] = False,
     try_all: Annotated[
-        bool, typer.Option("--try-all", help="Try what is predicted not to fit in memory.")
+        bool, option("--try-all", "Try what is predicted not to fit in memory.")
     ] = False,
-    launcher: Annotated[str, typer.Option("--launcher", help="local or slurm.")] = "local",
+    launcher: Annotated[str, option("--launcher", "local or slurm.")] = HERE,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what Slurm would get, and what it would take.")
+        bool, option("--dry-run", "Show what Slurm would get, and what it would take.")
     ] = False,
-    shard: Annotated[
-        str | None,
-        typer.Option("--shard", metavar="I/N", help="Only the I-th of N parts, for N hosts."),
-    ] = None,
-    json: options.Json = False,
-) -> int:
+    shard: Annotated[Text, option("--shard I/N", "Only the I-th of N parts, for N hosts.")] = None,
+) -> Answer:
     """Measure and predict what a folder lacks of an experiment file, here or by Slurm."""
     from steptime.core.errors import unknown
     from steptime.core.record import STATUSES
@@ -65,26 +55,19 @@ def sweep(
     for word in statuses:
         if word not in STATUSES:
             raise unknown("status", word, STATUSES, "--retry")
-    if launcher not in LAUNCHERS:
-        raise unknown("launcher", launcher, LAUNCHERS)
-    if dry_run and launcher == "local":
+    if launcher not in {HERE, *SCHEDULERS}:
+        known = [HERE, *registry.names(SCHEDULERS, ROOM)]
+        if launcher not in known:
+            raise unknown("launcher", launcher, known)
+    if dry_run and launcher == HERE:
         raise InputError("--dry-run goes with --launcher slurm")
     experiment = read_experiment(file)
     request = request_of(
         experiment, str(file), out, rounds, runs, tuple(statuses), force, try_all, shard, launcher
     )
-    if dry_run:
-        from steptime.cluster.estimate import preview
-
-        document = preview(request, output.note)
-        show: Callable[[dict[str, Any]], None] = cluster.show_preview
-    else:
-        document, show = LAUNCHERS[launcher](request), SHOWS[launcher]
-    if json:
-        output.emit_json(document)
-    else:
-        show(document)
-    return UNSUCCESSFUL if document.get("unsuccessful") or document.get("unsent") else 0
+    if launcher == HERE:
+        return run_here(request)
+    return _preview(request, launcher) if dry_run else send(request, launcher)
 
 
 def request_of(
@@ -97,14 +80,14 @@ def request_of(
     force: bool = False,
     try_all: bool = False,
     shard: str | None = None,
-    launcher: str = "local",
+    launcher: str = HERE,
 ) -> Request:
-    """Give what an experiment and the command line ask for together."""
+    """Return what an experiment and the command line ask for together."""
     from steptime.sweep.cells import cells_of
     from steptime.sweep.run import How, Request
 
-    cells, must_fit = cells_of(experiment, where, on_cluster=launcher != "local")
-    if launcher == "local":
+    cells, must_fit = cells_of(experiment, where, on_cluster=launcher != HERE)
+    if launcher == HERE:
         _check_input(experiment)
     how = How(
         experiment.budget_s,
@@ -140,8 +123,6 @@ def _check_input(experiment: Experiment) -> None:
 
 
 def _shard(text: str, cells: int) -> tuple[int, int]:
-    from steptime.models.family import whole_number
-
     part, slash, parts = text.partition("/")
     if not slash:
         raise InputError(f"--shard is I/N, such as 1/4, not {shorten(text)}")
@@ -153,78 +134,103 @@ def _shard(text: str, cells: int) -> tuple[int, int]:
     return number, of
 
 
-def run_here(request: Request) -> dict[str, Any]:
+def run_here(request: Request) -> Answer:
     """Measure what a folder lacks on this machine, with progress on stderr."""
     from steptime.cli.progress import reporter
     from steptime.sweep.run import summary
     from steptime.sweep.run import sweep as run_sweep
 
     with reporter() as report:
-        outcome = run_sweep(request, warn=output.note, report=report)
-    return {"name": request.name, "out": str(request.out), **summary(outcome)}
-
-
-def send(request: Request) -> dict[str, Any]:
-    """Send what a folder lacks to Slurm."""
-    from steptime.cluster.submit import send as send_to_slurm
-
-    return send_to_slurm(request, output.note)
-
-
-def _show_sweep(document: dict[str, Any]) -> None:
+        outcome = run_sweep(request, warn=note, report=report)
+    document = {"name": request.name, "out": str(request.out), **summary(outcome)}
+    failed = document["unsuccessful"]
     counts = ", ".join(f"{n} {status}" for status, n in document["status"].items()) or "none"
-    output.note(
-        f"{document['name']}: {document['cells']} cells, {document['done_before']} done before, "
-        f"now {counts}; records in {document['out']}"
-    )
-    for cell in document["unsuccessful"]:
-        output.note(
+    notes = [
+        f"{_began(document)}, now {counts}; records in {document['out']}",
+        *(
             f"  {cell['status']} ({cell['cause']}): {cell['model']}, batch {cell['batch']}: "
             f"{cell['note']}"
-        )
+            for cell in failed
+        ),
+    ]
+    return Answer(document, notes=notes, code=UNSUCCESSFUL if failed else 0)
 
 
-LAUNCHERS: dict[str, Callable[[Request], dict[str, Any]]] = {"local": run_here, "slurm": send}
-SHOWS = {"local": _show_sweep, "slurm": cluster.show_sent}
+def _began(document: Mapping[str, Any]) -> str:
+    return f"{document['name']}: {document['cells']} cells, {document['done_before']} done before"
 
 
-def quickstart(
-    out: Out = Path("results"),
-    backend: Backend = "torch",
-    budget: Annotated[
-        float | None,
-        typer.Option("--budget", min=0.001, max=86_400, metavar="S", help="Seconds a network."),
-    ] = None,
-    json: options.Json = False,
-) -> int:
-    """Probe, measure and predict 24 small networks, write a report."""
-    from importlib.resources import files
-    from time import monotonic
+def send(request: Request, scheduler: str) -> Answer:
+    """Send what a folder lacks to a scheduler."""
+    from steptime.cluster import submit
 
-    from steptime import store
-    from steptime.report import write_report
-    from steptime.sweep.experiment import read_experiment
+    document = submit.send(request, note, scheduler)
+    sent = f"{document['submitted']} submitted now in {document['tasks']} tasks"
+    notes = [
+        f"{_began(document)}, {document['in_flight']} waiting or running, {sent}",
+        *(f"! {remark}" for remark in document["remarks"]),
+    ]
+    if document["unsent"]:
+        wait = "cells wait here: run the same command again later"
+        notes.append(f"! {document['unsent']} {wait}")
+    if document["jobs"]:
+        notes.append(f"jobs:  {', '.join(document['jobs'])}")
+        notes.append(f"next:  steptime status {document['out']}")
+    return Answer(document, notes=notes, code=UNSUCCESSFUL if document["unsent"] else 0)
 
-    check_backend(backend)
-    store.load(out, output.note, required=False)  # a folder that is none is refused before probing
-    began = monotonic()
-    experiment = read_experiment(Path(str(files("steptime") / "data/experiments/quickstart.toml")))
-    changes: dict[str, Any] = {"backend": [backend]}
-    if budget is not None:
-        changes["budget_s"] = budget
-    output.note("probing this machine (about 20 s) ...")
-    table, _ = take_probe(backend, options_of("cpu", None, False, False), 20.0)
-    output.note(f"measuring into {out} ...")
-    changed = experiment.model_copy(update=changes)
-    document = run_here(request_of(changed, "quickstart", out))
-    page = out / "report.html"
-    write_report(out, page)
-    document |= {"device": table["name"], "report": str(page), "seconds": monotonic() - began}
-    if json:
-        output.emit_json(document)
-    else:
-        _show_sweep(document)
-        output.note(f"report: {page} (after {duration(document['seconds'])})")
-        output.note(f"next:   steptime compare {out}")
-        output.note(f"        steptime report {out}")
-    return UNSUCCESSFUL if document["unsuccessful"] else 0
+
+ALWAYS = {"id": "cell", "model": "network", "batch": "batch", "replicas": "replicas", "gpu": "gpu",
+          "staging": "staging"}  # fmt: skip
+"""Columns of a preview with their headings; others only where they differ."""
+
+
+def _differs(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return len({str(row[name]) for row in rows}) > 1
+
+
+def _preview(request: Request, scheduler: str) -> Answer:
+    """Return what would be sent: the first cells, the jobs, the scripts."""
+    from steptime.cluster.estimate import preview
+
+    document = preview(request, note, scheduler)
+    visits = [
+        {key: None if value == "" else value for key, value in visit.items()}
+        for visit in document["visits"]
+    ]
+    shown = [key for key in visits[0] if key in ALWAYS or _differs(visits, key)] if visits else []
+    cells = Table(
+        [Column(key, ALWAYS.get(key, key)) for key in shown or ALWAYS],
+        visits,
+        "would be submitted",
+        most=MOST_SHOWN,
+    )
+    jobs = Table(
+        columns("gpu", "replicas", "nodes", "cells", "tasks", "longest=longest task",
+                "hours=node-hours", "needs_bytes=memory", "?has_bytes=of",
+                "node_needs_bytes=of a node", "?predicted_on=by"),
+        [
+            {
+                **job,
+                "gpu": job["gpu"] or None,
+                "longest": duration(job["longest_task_s"]),
+                "hours": f"{job['node_hours']:.3g}",
+                "predicted_on": job["predicted_on"] or "the budget alone",
+            }
+            for job in document["jobs"]
+        ],
+        f"predicted: {document['node_hours']:.3g} node-hours",
+    )  # fmt: skip
+    too_large = [
+        f"! will not fit: {cell['model']}, batch {cell['batch']}: needs "
+        f"{size(cell['needs_bytes'])}, {cell['of']} has {size(cell['has_bytes'])}"
+        for cell in document["not_fitting"]
+    ]
+    waiting = f"{document['in_flight']} waiting or running; nothing is submitted"
+    remarks = [f"! {remark}" for remark in document["remarks"]]
+    return Answer(
+        document,
+        [cells, jobs],
+        too_large,
+        [f"{_began(document)}, {waiting}", *remarks],
+        "".join(job["script"] for job in document["jobs"]),
+    )

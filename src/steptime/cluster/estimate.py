@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from steptime.cluster.submit import counts, missing
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.record import Quantity
+from steptime.core.units import size
 from steptime.sweep.predictions import predictions
 from steptime.sweep.run import How, Request
 
@@ -52,8 +53,8 @@ class ResourceEstimate:
             "partition": need.request.partition,
             "replicas": need.replicas,
             "nodes": need.nodes,
-            "cells": self.job.cells.stop - self.job.cells.start,
-            "tasks": len(self.job.slices),
+            "cells": len(self.job.trials),
+            "tasks": len(self.job.tasks),
             "longest_task_s": self.longest_task_s,
             "node_hours": self.node_hours,
             "needs_bytes": self.memory.needs_bytes,
@@ -64,24 +65,22 @@ class ResourceEstimate:
         }
 
 
-def estimate(job: Job, trials: Sequence[Trial], how: How) -> ResourceEstimate:
-    """Return what a job of a submission with these trials would take.
+def estimate(job: Job, how: How) -> ResourceEstimate:
+    """Return what a job would take.
 
     A cell takes its budget, or as many steps as it must run where they take longer, in each run.
     `device` is None where no data file has the type of GPU.
     """
     device = device_of(job.need.request.gpu[0])
-    own = [(trial, memories(trial.cell)) for trial in trials[job.cells]]
+    own = [(trial, memories(trial.cell)) for trial in job.trials]
     too_large = tuple(
         (trial, memory) for trial, both in own for memory in both if not memory.suffices
     )
-    large = {trial.id for trial, _ in too_large}
-    seconds = [
-        0.0 if trial.id in large and not how.try_all else _seconds(trial, how, device)
-        for trial, _ in own
+    untried = set() if how.try_all else {trial.id for trial, _ in too_large}
+    tasks = [
+        START_S + sum(_seconds(trial, how, device) for trial in task if trial.id not in untried)
+        for task in job.tasks
     ]
-    begin = job.cells.start
-    tasks = [START_S + sum(seconds[start - begin : stop - begin]) for start, stop in job.slices]
     memory, on_node = (
         max((both[which] for _, both in own), key=lambda one: one.needs_bytes) for which in (0, -1)
     )
@@ -111,8 +110,10 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
     row = scheduler_of(scheduler)
     lacks = missing(request, snapshot(request.out, warn))
     submission = compose(request.out, request.how, lacks.trials, LARGEST, scheduler)
-    estimates = [estimate(job, submission.trials, request.how) for job in submission.jobs]
-    return counts(request, lacks) | {
+    estimates = [estimate(job, request.how) for job in submission.jobs]
+    document = counts(request, lacks)
+    return document | {
+        "remarks": [*document["remarks"], *_remarks(estimates)],
         "jobs": [
             one.row | {"script": submission.script(one.job, row, sys.executable)}
             for one in estimates
@@ -126,6 +127,14 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
             for trial, memory in one.too_large
         ],
     }
+
+
+def _remarks(estimates: list[ResourceEstimate]) -> Iterator[str]:
+    """Return a line for each job that leaves its memory to the site."""
+    for one in estimates:
+        if one.on_node.has_bytes is None:
+            needs = f"a node needs at least {size(one.on_node.needs_bytes)}"
+            yield f"{one.job.need.text}: {needs}; without memory_GB the site says what a job gets"
 
 
 def _row(trial: Trial) -> dict[str, Any]:

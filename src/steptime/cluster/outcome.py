@@ -12,9 +12,9 @@ from pathlib import Path
 from steptime.cluster.resources import UNKNOWN, platform_of
 from steptime.cluster.scheduler import FOR_MEMORY, JobExit, scheduler_of
 from steptime.cluster.script import BEGUN, NO_MODULE, READY, RUN_FIRST_FAILED
-from steptime.cluster.submission import Submission, Trial, begun, progress_of
+from steptime.cluster.submission import Submission, Trial
 from steptime.core.record import Record
-from steptime.launch.local import Death
+from steptime.launch.local import Failure
 from steptime.measure.contract import method
 from steptime.sweep.run import How, unmeasured
 
@@ -72,7 +72,7 @@ class TaskOutcome:
     exit: JobExit | None
     began: tuple[str, ...]
 
-    def failure(self, trial: Trial) -> Death:
+    def failure(self, trial: Trial) -> Failure:
         """Return why a trial has no record; only the one in flight can have been too large."""
         in_flight = self.began[-1:] == (trial.id,)
         when = "while it was measured" if in_flight else "before it was begun"
@@ -82,7 +82,7 @@ class TaskOutcome:
         for_memory = self.cause == FOR_MEMORY
         cause = "killed" if for_memory else self.cause
         status = "oom" if for_memory and in_flight else "failed"
-        return Death(status, cause, f"{job} ended {when}{said}")
+        return Failure(status, cause, f"{job} ended {when}{said}")
 
 
 def outcome_of(submission: Submission, task: int, ended: JobExit | None) -> TaskOutcome:
@@ -92,16 +92,16 @@ def outcome_of(submission: Submission, task: int, ended: JobExit | None) -> Task
     a scheduler may forget such a task at once.
     """
     printed = outputs(submission, task)
-    lines = progress_of(submission, task)
+    began = submission.begun(task)
     said = cause_of_output(printed[-1], submission.scheduler) if printed else ""
     by_state = ended.cause if ended else ""
     if by_state == "crashed" and printed and READY not in printed[-1]:
         by_state = BAD_SCRIPT  # what comes before the first cell ended the script
-    never = "" if printed or lines else NEVER_BEGAN
-    return TaskOutcome(said or by_state or never or VANISHED, ended, tuple(begun(lines)))
+    never = "" if printed or task in submission.restarts else NEVER_BEGAN
+    return TaskOutcome(said or by_state or never or VANISHED, ended, tuple(began))
 
 
-def failure_record(trial: Trial, how: How, failure: Death) -> Record:
+def failure_record(trial: Trial, how: How, failure: Failure) -> Record:
     """Return the record of a trial that no worker answered for."""
     cell = trial.cell
     unknown = method(cell.backend, UNKNOWN, cell.options, how.runs)

@@ -1,6 +1,6 @@
 """The contract of schedulers: what a sweep asks of one, in words that none of them owns.
 
-A scheduler is a file with `SCHEDULER`, and a row of `SCHEDULERS`. A task is known by its array's
+A scheduler is a file with a `Scheduler`, and a row of `SCHEDULERS`. A task is known by its array's
 name and its place in it, so that arrays are found again though the answer to a submission was lost.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steptime.core.errors import unknown
+from steptime.core import registry
+from steptime.core.errors import OutsideError
 
 if TYPE_CHECKING:  # the command line imports this file, and must not wait for pydantic
     from steptime.sweep.resource_request import ResourceRequest
@@ -22,7 +22,7 @@ TaskJob = tuple[str, int]  # id of the array's job, place in it
 FOR_MEMORY = "killed for memory"  # a cause that is oom for the cell in flight alone
 
 
-class SchedulerError(Exception):
+class SchedulerError(OutsideError):
     """The scheduler does not answer: nothing is known, nothing was changed. Exits with 1."""
 
 
@@ -146,12 +146,11 @@ class Scheduler:
     printed: tuple[tuple[str, str], ...] = ()
 
 
-SCHEDULERS = {"slurm": "steptime.cluster.slurm"}
+SCHEDULERS = {"slurm": "steptime.cluster.slurm:SCHEDULER"}
+ROOM = "schedulers"  # of entry points, by which other packages add rows
 
 
 def scheduler_of(name: str) -> Scheduler:
     """Return the scheduler of a row of `SCHEDULERS`; raises `InputError` for another name."""
-    if name not in SCHEDULERS:
-        raise unknown("scheduler", name, SCHEDULERS)
-    row: Scheduler = import_module(SCHEDULERS[name]).SCHEDULER
+    row: Scheduler = registry.resolve(SCHEDULERS, ROOM, "scheduler", name)
     return row

@@ -16,7 +16,7 @@ from steptime import store
 from steptime.cluster import submission as files
 from steptime.cluster.outcome import TaskOutcome, failure_record, outcome_of
 from steptime.cluster.scheduler import JobExit, Queued, TaskJob, TaskName, scheduler_of
-from steptime.cluster.submission import Submission, Task, Trial, begun, progress_of
+from steptime.cluster.submission import Submission, Task, Trial
 from steptime.core.causes import again
 from steptime.core.record import DONE, Record
 
@@ -67,8 +67,7 @@ def snapshot(out: Path, warn: Warn) -> Snapshot:
     for submission in every:
         for task in submission.tasks:
             queued = live.get((task.array, task.index))
-            lines = progress_of(submission, task.number) if queued and queued.running else ()
-            in_flight = (begun(lines) or [""])[-1]
+            began = submission.begun(task.number) if queued and queued.running else []
             for trial in task.trials:
                 record = own.get((submission.folder.name, trial.id))
                 if record and record.env.get("again"):
@@ -76,7 +75,7 @@ def snapshot(out: Path, warn: Warn) -> Snapshot:
                 if record:
                     word = "done" if record.status in DONE else "failed"
                 elif queued:
-                    word = "running" if trial.id == in_flight else "queued"
+                    word = "running" if began[-1:] == [trial.id] else "queued"
                 else:
                     word = "failed" if task.number in submission.sent else "unsent"
                 states[trial.id] = CellState(trial, submission, task, word, record, queued)
@@ -120,9 +119,9 @@ def _outcomes(lost: Iterable[CellState]) -> Outcomes:
     for name in {one.scheduler for one in tasks.values()}:
         own = {key: one for key, one in tasks.items() if one.scheduler == name}
         jobs = [one.sent[number] for (_, number), one in own.items()]
-        began = min(one.began_at for one in own.values() if one.began_at)
-        since = began.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
-        exits |= {(name, job): one for job, one in scheduler_of(name).ended(jobs, since).items()}
+        since = min(one.sent_at for one in own.values()).astimezone()
+        told = scheduler_of(name).ended(jobs, since.strftime("%Y-%m-%dT%H:%M:%S"))
+        exits |= {(name, job): one for job, one in told.items()}
     return {
         key: outcome_of(one, key[1], exits.get((one.scheduler, one.sent[key[1]])))
         for key, one in tasks.items()

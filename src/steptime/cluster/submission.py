@@ -18,7 +18,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -36,9 +36,7 @@ from steptime.sweep.resource_request import ResourceRequest
 from steptime.sweep.run import How
 
 FOLDER = "slurm"  # whatever the scheduler: older folders are found
-PLAN = "plan.json"
-SUBMITTED = "submitted.jsonl"
-WANTED = "wanted"
+PLAN, CELLS, SUBMITTED, WANTED = "plan.json", "cells.jsonl", "submitted.jsonl", "wanted"
 VERSION = 2  # of plan.json; the first, of steptime 0.4, has no number
 _NAME = re.compile(r"\d{3,}-[0-9a-f]{8}")
 
@@ -53,6 +51,20 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Job:
+    """Tasks with one need, the first of them by its number, and the trials of each."""
+
+    need: Need
+    first_task: int
+    tasks: tuple[tuple[Trial, ...], ...]
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The trials of all its tasks."""
+        return [trial for task in self.tasks for trial in task]
+
+
+@dataclass(frozen=True)
 class Task:
     """One task of an array: its number in the submission, its place in the array, its trials."""
 
@@ -61,20 +73,6 @@ class Task:
     index: int
     need: Need
     trials: tuple[Trial, ...]
-
-
-@dataclass(frozen=True)
-class Job:
-    """Tasks with one need: the first of them, and where the cells of each begin and end."""
-
-    need: Need
-    first_task: int
-    slices: tuple[tuple[int, int], ...]
-
-    @property
-    def cells(self) -> slice:
-        """Where its trials are among those of the submission."""
-        return slice(self.slices[0][0], self.slices[-1][1])
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,6 @@ class Submission:
     token: str
     how: How
     jobs: tuple[Job, ...]
-    trials: tuple[Trial, ...]
     largest: int
     scheduler: str = "slurm"
 
@@ -97,6 +94,16 @@ class Submission:
         """The folder of the records, which it lies in."""
         return self.folder.parent.parent
 
+    @property
+    def name(self) -> str:
+        """The name that its arrays begin with."""
+        return f"steptime-{self.token}"
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, in the order of tasks."""
+        return [trial for job in self.jobs for trial in job.trials]
+
     @cached_property
     def arrays(self) -> tuple[tuple[int, Array], ...]:
         """The arrays to submit, each with the number of its job; its name is how it is found."""
@@ -104,27 +111,25 @@ class Submission:
             (
                 number,
                 Array(
-                    self.folder / script_name(number),
-                    f"{self.name}-{job.first_task + start}",
-                    job.first_task + start,
-                    min(self.largest, len(job.slices) - start),
+                    self.folder / f"job-{number}.sh",
+                    f"{self.name}-{first}",
+                    first,
+                    min(self.largest, job.first_task + len(job.tasks) - first),
                     job.need.request.tasks_at_once,
                 ),
             )
             for number, job in enumerate(self.jobs)
-            for start in range(0, len(job.slices), self.largest)
+            for first in range(job.first_task, job.first_task + len(job.tasks), self.largest)
         )
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
         """Every task, by its number."""
-        slices = [(job.need, *limits) for job in self.jobs for limits in job.slices]
         return tuple(
-            Task(number, array.name, number - array.first, need, self.trials[start:stop])
-            for _, array in self.arrays
-            for number, (need, start, stop) in enumerate(
-                slices[array.first : array.first + array.tasks], array.first
-            )
+            Task(task, array.name, task - array.first, job.need, job.tasks[task - job.first_task])
+            for number, array in self.arrays
+            for job in (self.jobs[number],)
+            for task in range(array.first, array.first + array.tasks)
         )
 
     @cached_property
@@ -137,68 +142,72 @@ class Submission:
         }
 
     @cached_property
-    def began_at(self) -> datetime | None:
+    def sent_at(self) -> datetime:
         """When the first array was sent."""
-        times = [line["at"] for line in read_lines(self.folder / SUBMITTED)]
-        return datetime.fromisoformat(min(times)) if times else None
-
-    @cached_property
-    def starts(self) -> Mapping[int, list[Path]]:
-        """The files that tasks wrote of themselves: of each, one for each time it was started."""
-        files: dict[int, list[Path]] = {}
-        for path in sorted(
-            (self.folder / "progress").glob("*.*.jsonl"),
-            key=lambda path: int(path.name.split(".")[1]),
-        ):
-            files.setdefault(int(path.name.split(".")[0]), []).append(path)
-        return files
-
-    @property
-    def name(self) -> str:
-        """The name that its arrays begin with."""
-        return f"steptime-{self.token}"
+        times = (line["at"] for line in read_lines(self.folder / SUBMITTED))
+        return datetime.fromisoformat(min(times))
 
     def script(self, job: Job, scheduler: Scheduler, python: str) -> str:
         """Return the batch script of one of the jobs."""
         interpreter = job.need.request.python or python
         return scheduler.script(job.need, self.name, str(self.folder), interpreter)
 
-    def progress(self, task: int, restart: int) -> Path:
+    def progress(self, task: int, restart: int) -> list[dict[str, Any]]:
+        """Return what one start of a task wrote of itself."""
+        return read_lines(self.progress_file(task, restart))
+
+    def progress_file(self, task: int, restart: int) -> Path:
         """Return the file that one start of a task writes."""
         return self.folder / "progress" / f"{task}.{restart}.jsonl"
 
+    @cached_property
+    def restarts(self) -> Mapping[int, list[int]]:
+        """Which starts of each task wrote of themselves, in their order."""
+        names = [path.name.split(".") for path in (self.folder / "progress").glob("*.*.jsonl")]
+        starts: dict[int, list[int]] = {}
+        for task, restart in sorted((int(task), int(restart)) for task, restart, _ in names):
+            starts.setdefault(task, []).append(restart)
+        return starts
 
-def packed(trials: Iterable[Trial]) -> tuple[tuple[Trial, ...], tuple[Job, ...]]:
-    """Return the trials in the order of tasks, and the jobs: those with one need in one array.
+    def begun(self, task: int) -> list[str]:
+        """Return the ids of the cells that a task began, over all its starts."""
+        starts = self.restarts.get(task, ())
+        return begun(line for restart in starts for line in self.progress(task, restart))
+
+
+def begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the ids of the cells that a task began, as its progress tells them."""
+    return [line["cell"] for line in lines if "cell" in line]
+
+
+def packed(trials: Iterable[Trial]) -> tuple[Job, ...]:
+    """Return the jobs for trials, those with one need together, as many in a task as it says.
 
     Within a need cells of one worker stand together, so that it is started once a task.
     """
     by_need: dict[Need, list[Trial]] = {}
     for trial in trials:
         by_need.setdefault(need_of(trial.cell), []).append(trial)
-    ordered: list[Trial] = []
     jobs: list[Job] = []
-    first_task = 0
+    first = 0
     for need, group in by_need.items():
-        places = {
-            place: i for i, place in enumerate(dict.fromkeys(t.cell.worker_key for t in group))
+        order = {
+            process: i for i, process in enumerate(dict.fromkeys(t.cell.process for t in group))
         }
-        group.sort(key=lambda trial: (trial.round, places[trial.cell.worker_key]))
-        starts = range(len(ordered), len(ordered) + len(group), need.request.cells_per_task)
-        ordered += group
-        slices = tuple((start, min(start + starts.step, len(ordered))) for start in starts)
-        jobs.append(Job(need, first_task, slices))
-        first_task += len(slices)
-    return tuple(ordered), tuple(jobs)
+        group.sort(key=lambda trial: (trial.round, order[trial.cell.process]))
+        each = need.request.cells_per_task
+        tasks = tuple(tuple(group[i : i + each]) for i in range(0, len(group), each))
+        jobs.append(Job(need, first, tasks))
+        first += len(tasks)
+    return tuple(jobs)
 
 
 def compose(
     out: Path, how: How, trials: Iterable[Trial], largest: int, scheduler: str = "slurm"
 ) -> Submission:
     """Return the next submission beside the records in `out`; nothing is written yet."""
-    ordered, jobs = packed(trials)
-    plain = Submission(Path(), "", how, jobs, ordered, largest, scheduler)
-    content = _plan(plain) + "".join(trial.id for trial in ordered)  # an id is a hash of its cell
+    plain = Submission(Path(), "", how, packed(trials), largest, scheduler)
+    content = _plan(plain) + "".join(trial.id for trial in plain.trials)  # an id hashes its cell
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     number = 1 + max((int(path.name.partition("-")[0]) for path in folders(out)), default=0)
     folder = (out / FOLDER / f"{number:03}-{digest}").absolute()
@@ -210,39 +219,84 @@ def write(submission: Submission, scheduler: Scheduler, python: str) -> None:
     folder = submission.folder
     for part in ("logs", "progress"):
         (folder / part).mkdir(parents=True)
-    cells = "".join(json.dumps(_trial_to_json(trial)) + "\n" for trial in submission.trials)
-    (folder / "cells.jsonl").write_text(cells, encoding="utf-8")
+    lines = "".join(
+        json.dumps({
+            "id": trial.id,
+            "workload": workload_to_json(trial.cell.workload),
+            "backend": trial.cell.backend,
+            "options": asdict(trial.cell.options),
+            "round": trial.round,
+        }) + "\n"
+        for trial in submission.trials
+    )  # fmt: skip
+    (folder / CELLS).write_text(lines, encoding="utf-8")
     for number, job in enumerate(submission.jobs):
         text = submission.script(job, scheduler, python)
-        (folder / script_name(number)).write_text(text, encoding="utf-8")
+        (folder / f"job-{number}.sh").write_text(text, encoding="utf-8")
     (folder / PLAN).write_text(_plan(submission), encoding="utf-8")  # last: now it is whole
 
 
 def _plan(submission: Submission) -> str:
     """Return the text of all but the cells."""
+    jobs, start = [], 0
+    for job in submission.jobs:
+        slices = []
+        for task in job.tasks:
+            slices.append((start, start + len(task)))
+            start += len(task)
+        need = {"replicas": job.need.replicas, "cores": job.need.cores}
+        table = {"allocation": job.need.request.model_dump(), **need, "first_task": job.first_task}
+        jobs.append({**table, "slices": slices})
     plan = {
         "version": VERSION,
         "scheduler": submission.scheduler,
         "token": submission.token,
         "how": asdict(submission.how),
         "largest": submission.largest,
-        "jobs": [
-            {
-                "allocation": job.need.request.model_dump(),
-                "replicas": job.need.replicas,
-                "cores": job.need.cores,
-                "first_task": job.first_task,
-                "slices": job.slices,
-            }
-            for job in submission.jobs
-        ],
+        "jobs": jobs,
     }
     return json.dumps(plan, indent=1)
 
 
-def script_name(job: int) -> str:
-    """Return the name of the batch script of job number `job`."""
-    return f"job-{job}.sh"
+def read(folder: Path) -> Submission:
+    """Return the submission of a folder; raises `InputError` for one that is damaged or newer."""
+    try:
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        version = plan.get("version", 1)
+        if version not in range(1, VERSION + 1):
+            knows = f"this steptime knows up to {VERSION}; upgrade steptime"
+            raise InputError(f"{folder / PLAN}: has version {shorten(version)}, {knows}")
+        lines = (folder / CELLS).read_text(encoding="utf-8").splitlines()
+        jobs = _jobs(plan["jobs"], lines)
+        scheduler = plan.get("scheduler", "slurm")
+        scheduler_of(scheduler)
+        return Submission(
+            folder, plan["token"], How(**plan["how"]), jobs, plan["largest"], scheduler
+        )
+    except OSError as error:
+        raise InputError(f"{error.filename or folder}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder}: is no submission: {error}") from None
+
+
+def _jobs(tables: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Job, ...]:
+    jobs = []
+    for table in tables:
+        request = ResourceRequest(**table["allocation"])
+        tasks = tuple(
+            tuple(_trial(json.loads(line), request) for line in lines[start:stop])
+            for start, stop in table["slices"]
+        )
+        need = Need(request, table["replicas"], table["cores"])
+        jobs.append(Job(need, table["first_task"], tasks))
+    if max((stop for table in tables for _, stop in table["slices"]), default=0) != len(lines):
+        raise ValueError(f"{CELLS} has {len(lines)} lines")
+    return tuple(jobs)
+
+
+def _trial(table: Mapping[str, Any], request: ResourceRequest) -> Trial:
+    workload, options = workload_from_json(table["workload"]), Options(**table["options"])
+    return Trial(table["id"], Cell(workload, table["backend"], options, request), table["round"])
 
 
 def note_sent(submission: Submission, array: Array, job: str) -> None:
@@ -280,30 +334,6 @@ def submissions(out: Path) -> list[Submission]:
     return [read(path) for path in folders(out) if (path / PLAN).exists()]
 
 
-def read(folder: Path) -> Submission:
-    """Return the submission of a folder; raises `InputError` for one that is damaged or newer."""
-    try:
-        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-        version = plan.get("version", 1)
-        if version not in range(1, VERSION + 1):
-            raise InputError(
-                f"{folder / PLAN}: has version {shorten(version)}, this steptime knows up to "
-                f"{VERSION}; upgrade steptime"
-            )
-        lines = (folder / "cells.jsonl").read_text(encoding="utf-8").splitlines()
-        jobs = tuple(_job_from_json(table) for table in plan["jobs"])
-        requests = [job.need.request for job in jobs for a, b in job.slices for _ in range(a, b)]
-        trials = tuple(_trial_from_json(*pair) for pair in zip(lines, requests, strict=True))
-        scheduler = plan.get("scheduler", "slurm")
-        scheduler_of(scheduler)
-        how = How(**plan["how"])
-        return Submission(folder, plan["token"], how, jobs, trials, plan["largest"], scheduler)
-    except OSError as error:
-        raise InputError(f"{error.filename or folder}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder}: is no submission: {error}") from None
-
-
 def append_line(path: Path, table: Mapping[str, Any]) -> None:
     """Add one line to a file that only this process writes."""
     with path.open("a", encoding="utf-8") as file:
@@ -324,35 +354,3 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         with suppress(ValueError):
             tables.append(json.loads(line))
     return [table for table in tables if isinstance(table, dict)]
-
-
-def progress_of(submission: Submission, task: int) -> list[dict[str, Any]]:
-    """Return what a task wrote of itself, over all its starts."""
-    return [line for path in submission.starts.get(task, ()) for line in read_lines(path)]
-
-
-def begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the ids of the cells that a task began, as its progress tells them."""
-    return [line["cell"] for line in lines if "cell" in line]
-
-
-def _trial_to_json(trial: Trial) -> dict[str, Any]:
-    return {
-        "id": trial.id,
-        "workload": workload_to_json(trial.cell.workload),
-        "backend": trial.cell.backend,
-        "options": asdict(trial.cell.options),
-        "round": trial.round,
-    }
-
-
-def _trial_from_json(line: str, request: ResourceRequest) -> Trial:
-    table = json.loads(line)
-    workload = workload_from_json(table["workload"])
-    cell = Cell(workload, table["backend"], Options(**table["options"]), request)
-    return Trial(table["id"], cell, table["round"])
-
-
-def _job_from_json(table: dict[str, Any]) -> Job:
-    need = Need(ResourceRequest(**table["allocation"]), table["replicas"], table["cores"])
-    return Job(need, table["first_task"], tuple((start, stop) for start, stop in table["slices"]))

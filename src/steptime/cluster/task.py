@@ -28,7 +28,7 @@ from steptime.cluster.scheduler import Placement, scheduler_of
 from steptime.cluster.submission import Submission, Task, Trial
 from steptime.core.errors import InputError
 from steptime.core.record import Record
-from steptime.launch.local import Death, StartError
+from steptime.launch.local import Failure, StartError
 from steptime.sweep.run import attempt
 from steptime.sweep.workers import Workers
 
@@ -54,7 +54,7 @@ class Start:
     @property
     def progress(self) -> Path:
         """The file that tells what it began."""
-        return self.submission.progress(self.task.number, self.placement.restarts)
+        return self.submission.progress_file(self.task.number, self.placement.restarts)
 
     def told(self, record: Record, trial: Trial, facts: Mapping[str, str]) -> Record:
         """Return the record with what it is found by later: its cell, submission and job."""
@@ -123,15 +123,13 @@ def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
     """Return the record of a trial, whatever happened; `begin` is called once it has a worker."""
     workers, how = start.workers, start.submission.how
     try:
-        workers.place(trial.cell)
-        begin()
-        record = attempt(workers, trial.cell, how, trial.round)
+        record = attempt(workers, trial.cell, how, trial.round, begin)
     except StartError as error:
-        record = failure_record(trial, how, error.death)
+        record = failure_record(trial, how, error.failure)
     except InputError as error:
         file = trial.cell.workload.file
         cause = MISSING_FILE if file and not Path(file).exists() else BAD_CONFIG
-        record = failure_record(trial, how, Death("failed", cause, str(error)))
+        record = failure_record(trial, how, Failure("failed", cause, str(error)))
     if workers.joined:
         workers.close()  # ranks that saw a cell end differently meet again in new processes
     return record
@@ -149,7 +147,7 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
     in_flight: list[str] = []
     before: list[dict[str, Any]] = []
     for earlier in range(start.placement.restarts):
-        before = files.read_lines(submission.progress(start.task.number, earlier))
+        before = submission.progress(start.task.number, earlier)
         in_flight = files.begun(before)[-1:]
         deaths += in_flight
     rest = []
@@ -158,7 +156,7 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
             continue
         times = deaths.count(trial.id)
         if in_flight == [trial.id]:
-            failure = Death("failed", *_why(start, times, requeues))
+            failure = Failure("failed", *_why(start, times, requeues))
             record = failure_record(trial, submission.how, failure)
             record = replace(record, env={**record.env, "again": times <= requeues})
             facts: dict[str, str] = next((one["began"] for one in before if "began" in one), {})

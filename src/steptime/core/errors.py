@@ -12,8 +12,12 @@ class InputError(Exception):
     """Wrong input; its message is the one line that the user reads. The command exits with 2."""
 
 
+class OutsideError(Exception):
+    """What is no fault of the input: a full disk, a silent scheduler. The command exits with 1."""
+
+
 def shorten(value: object) -> str:
-    """Give `value` as a user typed it, in quotes, on one line, at most 60 characters of it."""
+    """Return `value` as a user typed it, in quotes, on one line, at most 60 characters of it."""
     try:
         text = value if isinstance(value, str) else repr(value)
     except (ValueError, RecursionError):  # Python does not write out 4300 digits, or deep nesting
@@ -25,7 +29,7 @@ def shorten(value: object) -> str:
 
 
 def nearest(value: str, known: Iterable[str]) -> str | None:
-    """Give the known name most like `value`, whatever its case, or None.
+    """Return the known name most like `value`, whatever its case, or None.
 
     A name that holds `value` as whole parts comes first: `k40` is near to `tesla-k40`, not `a40`.
     """
@@ -37,7 +41,7 @@ def nearest(value: str, known: Iterable[str]) -> str | None:
 
 
 def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> InputError:
-    """Give the error for a name that is not in a table: what, where, and the nearest valid name."""
+    """Return the error for an unknown name: what, where, and the nearest valid name."""
     names = list(known)
     close = nearest(str(value), names)
     if close:

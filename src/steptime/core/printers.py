@@ -37,7 +37,7 @@ def text(table: Table, width: int | None = None) -> str:
     if width and _width(cells) > width:
         cells = _folded(cells, width)
     lines = [table.title] if table.title else []
-    lines += _lines(cells, numeric)
+    lines += list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
     hidden = len(table.rows) - len(cells[1:] if table.most is None else table.rows[: table.most])
     if hidden > 0:
         lines.append(f"... and {hidden:,} more; --json has all")
@@ -92,7 +92,8 @@ def _folded(cells: Cells, width: int) -> Cells:
         max(len(word) for cell in column for word in cell.split() or [""]) + 2
         for column in zip(*cells, strict=True)
     ]
-    texts = [any(" " in row[i] for row in cells[1:]) for i in range(len(widths))]
+    columns = [[row[i] for row in cells[1:]] for i in range(len(widths))]
+    texts = [any(" " in cell for cell in one) and not _is_numeric(one) for one in columns]
     while sum(widths) > width:
         can = [i for i, text in enumerate(texts) if text and widths[i] > max(words[i], 12)]
         if not can:
@@ -134,8 +135,9 @@ def comma_separated(table: Table) -> str:
     """Return the table as CSV: keys above, numbers in their units, nothing where unknown."""
     made = io.StringIO()
     writer = csv.writer(made, lineterminator="\n")
-    writer.writerow([column.key for column in table.columns])
-    writer.writerows([row[column.key] for column in table.columns] for row in table.rows)
+    keys = [column.key for column in table.full or table.columns]
+    writer.writerow(keys)
+    writer.writerows([row[key] for key in keys] for row in table.rows)
     return made.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Ranges as users write them: `a..b`, `a..b +k` (steps), `a..b xk` (factors)."""
+"""Whole numbers, ranges and lists of them as users write them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,38 @@ MOST_PROCESSES = 100_000  # of one cell
 _RANGE = re.compile(r"\s*(\d{1,17})\s*\.\.\s*(\d{1,17})\s*(?:([+x*])\s*(\d{1,17}))?\s*")
 
 
+def value_text(value: object, where: str) -> str:
+    """Return a value of the command line or of a file as text."""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise InputError(f"{where}: {shorten(value)} is larger than 2^53")
+    if not isinstance(value, str | int | float):
+        raise InputError(f"{where}: {shorten(value)} is not a value")
+    return str(value).strip()
+
+
+def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST) -> int:
+    """Return `value` as an int from `least` to `most`; raises `InputError` otherwise."""
+    text = value_text(value, where)
+    digits = text.removeprefix("-")
+    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):
+        raise InputError(f"{where}: must be a whole number, not {shorten(value)}")
+    if len(digits) > 20 or int(digits) > LARGEST:
+        raise InputError(f"{where}: {shorten(text)} is larger than 2^53")
+    number = int(text)
+    if number < least:
+        raise InputError(f"{where}: must be at least {least}, not {number}")
+    if number > most:
+        raise InputError(f"{where}: {number} is more than {most}")
+    return number
+
+
 def is_range(value: object) -> bool:
     """Whether `value` is written as a range."""
     return isinstance(value, str) and ".." in value
 
 
 def expand_range(text: str, where: str = "") -> list[int]:
-    """Give the numbers of a range: `4..16 x2` is 4, 8, 16; `2..8 +3` is 2, 5, 8; `1..3` is 1, 2, 3.
+    """Return the numbers of a range: `4..16 x2` is 4, 8, 16; `2..8 +3` is 2, 5, 8; `1..3` all.
 
     Raises `InputError`, naming `where`, for what is no range, runs backwards or stands still.
     """
@@ -45,3 +70,47 @@ def expand_range(text: str, where: str = "") -> list[int]:
         values.append(first)
         first *= step
     return values
+
+
+def numbers(text: str, where: str) -> list[int]:
+    """Return whole numbers from 1 on, as lists and ranges say them: `1,2,4`, `1..8`, `1..128 x2`.
+
+    `1,2,4,...,128` goes on as it began, by adding or by multiplying. Raises `InputError`, naming
+    `where`, for what is none and for a number that is given twice.
+    """
+    found: list[int] = []
+    pieces = [piece.strip() for piece in text.split(",")]
+    for i, piece in enumerate(pieces):
+        if piece == "...":
+            last = whole_number(pieces[i + 1] if i + 1 < len(pieces) else "", where)
+            found.extend(_going_on(found, last, where))
+        elif is_range(piece):
+            found.extend(expand_range(piece, where))
+        else:
+            found.append(whole_number(piece, where))
+        if len(found) > MOST_VALUES:
+            raise InputError(f"{where}: more than {MOST_VALUES} values")
+    if min(found) < 1:
+        raise InputError(f"{where}: must be at least 1, not {min(found)}")
+    if len(set(found)) < len(found):
+        twice = next(n for i, n in enumerate(found) if n in found[:i])
+        raise InputError(f"{where}: {twice} is given twice")
+    return found
+
+
+def _going_on(begun: list[int], last: int, where: str) -> list[int]:
+    """Return the numbers between `begun` and `last`: `1, 2, 4` goes on as 8, 16, ..."""
+    if len(begun) < 2 or begun[-1] <= begun[-2]:
+        raise InputError(f"{where}: '...' needs two growing numbers before it and one after")
+    before, latest = begun[-2:]
+    factor = latest // before if len(begun) > 2 or latest != 2 * before else 2
+    multiplies = latest == before * factor and (len(begun) == 2 or begun[-3] * factor == before)
+    step = latest - before
+    found = []
+    while (latest := latest * factor if multiplies else latest + step) < last:
+        found.append(latest)
+        if len(found) > MOST_VALUES:
+            raise InputError(f"{where}: more than {MOST_VALUES} values")
+    if latest != last:
+        raise InputError(f"{where}: '...' does not lead to {last}")
+    return found

@@ -31,6 +31,7 @@ class Table:
 
     A cell is a quantity in the unit of its key, a text as it shall stand, or None where unknown.
     With `units` off, numbers are shown as they are. People see at most `most` rows; programs all.
+    CSV has the columns of `full` where it names any.
     """
 
     columns: Sequence[Column]
@@ -39,6 +40,7 @@ class Table:
     below: Sequence[str] = ()
     units: bool = True
     most: int | None = None
+    full: Sequence[Column] = ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Answer:
     by item.
     """
 
-    document: object
+    document: Any
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     before: Sequence[str] = ()

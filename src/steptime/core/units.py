@@ -98,6 +98,7 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
     "mm2": lambda value: f"{value:g}",
     "cost": lambda value: f"{value:,.2f}",
     "share": percent,
+    "fraction": percent,
     "efficiency": percent,
     "speedup": lambda value: f"{value:.4g}x",
     "ratio": lambda value: f"{value:.3g}",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import stat
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph_json import KEY
 from steptime.models.family import Family
 
+GRAPH_FILE = "steptime.importers.graph_file:read"  # told by the key of `core.graph_json`
 READERS = {  # end of the file's name: a reader
     ".json": "steptime.importers.paleo.read:read",
     ".prototxt": "steptime.importers.caffe.read:read",
@@ -75,7 +76,8 @@ def network(path: str, sha256: str, allow_unknown: bool) -> Family:
     content = read_content(path)
     if content_hash(content) != sha256:
         raise InputError(f"model {shorten(path)}: the file has changed since it was read")
-    return _reader(path)(_text(content, path), Path(path).name, allow_unknown)
+    text = _text(content, path)
+    return _reader(path, text)(text, Path(path).name, allow_unknown)
 
 
 def _text(content: bytes, path: str) -> str:
@@ -85,11 +87,15 @@ def _text(content: bytes, path: str) -> str:
         raise InputError(f"model {shorten(path)}: not a text file in UTF-8") from None
 
 
-def _reader(path: str) -> Reader:
+def is_graph(table: object) -> bool:
+    """Whether the values of a JSON file are a native graph."""
+    return isinstance(table, dict) and KEY in table
+
+
+def _reader(path: str, text: str) -> Reader:
     for ending, target in READERS.items():
         if path.lower().endswith(ending):
-            module, _, attribute = target.partition(":")
-            found: Any = getattr(importlib.import_module(module), attribute)
-            reader: Reader = found
+            native = ending == ".json" and f'"{KEY}"' in text and is_graph(json_of(text))
+            reader: Reader = registry.load(GRAPH_FILE if native else target)
             return reader
     raise unknown("end of a network's file name", Path(path).suffix, READERS)

@@ -35,7 +35,7 @@ _KILL_COUNTERS = (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events"))
 
 
 @dataclass(frozen=True)
-class Death:
+class Failure:
     """How a worker ended: a record's status and cause, and a line for people."""
 
     status: str
@@ -44,19 +44,19 @@ class Death:
 
 
 class WorkerDiedError(Exception):
-    """The worker ended before it answered; `death` says how."""
+    """The worker ended before it answered; `failure` says how."""
 
-    def __init__(self, death: Death) -> None:
-        super().__init__(death.note)
-        self.death = death
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.note)
+        self.failure = failure
 
 
 class StartError(InputError):
-    """No worker came up, or it refused what was asked for; `death` is what a record says of it."""
+    """No worker came up, or it refused what was asked for; `failure` is what a record says."""
 
-    def __init__(self, death: Death) -> None:
-        super().__init__(death.note)
-        self.death = death
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.note)
+        self.failure = failure
 
 
 class _Process:
@@ -89,7 +89,7 @@ class _Process:
             self._input.write(json.dumps(request).encode() + b"\n")
             self._input.flush()
         except BrokenPipeError:
-            raise WorkerDiedError(self.death()) from None
+            raise WorkerDiedError(self.failure()) from None
 
     def read(self) -> list[dict[str, Any]]:
         """Return the lines that have come: events, and in the end the answer.
@@ -98,7 +98,7 @@ class _Process:
         """
         piece = os.read(self.output.fileno(), 1 << 16)
         if not piece:
-            raise WorkerDiedError(self.death())
+            raise WorkerDiedError(self.failure())
         *lines, self._unread = (self._unread + piece).split(b"\n")
         return [json.loads(line) for line in lines]
 
@@ -107,21 +107,21 @@ class _Process:
         """Whether it is gone."""
         return self._process.poll() is not None
 
-    def death(self) -> Death:
+    def failure(self) -> Failure:
         """Give how it ended, or end it where it only seems to have."""
         try:
             code = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            return Death("failed", "crashed", f"{self._who} closed its output but did not end")
+            return Failure("failed", "crashed", f"{self._who} closed its output but did not end")
         said = self._last_words()
         if code < 0:
             name = signal.Signals(-code).name
             if -code == signal.SIGKILL and _kills_so_far() > self._kills:
-                return Death("oom", "killed", f"killed by the system for memory; {said}")
+                return Failure("oom", "killed", f"killed by the system for memory; {said}")
             cause = _CAUSES.get(-code, "crashed")
-            return Death("failed", cause, f"{self._who} ended by {name}; {said}")
-        return Death("failed", "crashed", f"{self._who} ended with exit code {code}; {said}")
+            return Failure("failed", cause, f"{self._who} ended by {name}; {said}")
+        return Failure("failed", "crashed", f"{self._who} ended with exit code {code}; {said}")
 
     def _last_words(self) -> str:
         size = self._errors.seek(0, os.SEEK_END)
@@ -176,13 +176,13 @@ class Worker:
         except WorkerDiedError as died:
             self.close()
             note = f"the {backend} worker did not start: {died}"
-            raise StartError(replace(died.death, note=note)) from died
+            raise StartError(replace(died.failure, note=note)) from died
         except BaseException:
             self.close()
             raise
         if "refused" in self.greeting:
             self.close()
-            raise StartError(Death("failed", self.greeting["cause"], self.greeting["refused"]))
+            raise StartError(Failure("failed", self.greeting["cause"], self.greeting["refused"]))
 
     @property
     def pid(self) -> int:
@@ -232,7 +232,7 @@ class Worker:
                 ready = selector.select(left) if left > 0 else []
                 if not ready:
                     text = f"no answer within the time limit of {limit_s:g} s"
-                    raise WorkerDiedError(Death("timeout", "time-limit", text))
+                    raise WorkerDiedError(Failure("timeout", "time-limit", text))
                 for key, _ in ready:
                     for line in self._processes[key.data].read():
                         if "event" in line:
@@ -251,7 +251,7 @@ class Worker:
             return answer
         for process in self._processes:
             if process.has_ended:
-                raise WorkerDiedError(process.death())
+                raise WorkerDiedError(process.failure())
         self._kill()
         key = "refused" if "refused" in answer else "note"
         return answer | {key: f"rank {rank}: {answer[key]}"}

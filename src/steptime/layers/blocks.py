@@ -73,10 +73,10 @@ def norm(b: Builder, x: str, kind: str, name: str) -> str:
     """Return layer norm (`layer`) or root-mean-square norm (`rms`) over the last axis."""
     width = (b.shape(x)[-1],)
     with b.scope(name):
-        w = b.weight("w", width, cast=False)
+        w = b.weight("w", width)
         if kind == "rms":
             return b.op("rms_norm", x, w, name="rms_norm")
-        return b.op("layer_norm", x, w, b.weight("b", width, cast=False), name="layer_norm")
+        return b.op("layer_norm", x, w, b.weight("b", width), name="layer_norm")
 
 
 def attention(b: Builder, x: str, shape: AttentionShape, name: str, angles: str = "") -> str:

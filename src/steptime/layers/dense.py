@@ -16,11 +16,8 @@ def linear(b: Builder, x: str, width: int, name: str, bias: bool = True) -> str:
 
 
 def embedding(b: Builder, ids: str, table: str, name: str) -> str:
-    """Return the rows of `table [vocabulary, width]` at `ids [...]`, `-> [..., width]`.
-
-    Under mixed precision the table is read as it is, and what was read is cast.
-    """
-    return b.cast(b.op("embedding", ids, table, name=name))
+    """Return the rows of `table [vocabulary, width]` at `ids [...]`, `-> [..., width]`."""
+    return b.op("embedding", ids, table, name=name)
 
 
 def dropout(b: Builder, x: str, p: float, name: str) -> str:
@@ -33,8 +30,6 @@ def classify(b: Builder, logits: str) -> str:
     if not b.training:
         return logits
     labels = b.input("labels", b.shape(logits)[:-1], "int64")
-    if b.precision.mixed:
-        logits = b.op("cast", logits, name="loss/cast", dtype=b.precision.weights)
     return b.op("cross_entropy", logits, labels, name="loss")
 
 

@@ -88,8 +88,8 @@ def batch_norm(b: Builder, x: str, name: str) -> str:
     width = (b.shape(x)[1],)
     with b.scope(name):
         inputs = (
-            b.weight("w", width, cast=False),
-            b.weight("b", width, cast=False),
+            b.weight("w", width),
+            b.weight("b", width),
             b.buffer("running_mean", width),
             b.buffer("running_variance", width),
         )

@@ -9,7 +9,8 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 * `version() -> str`, of the framework, as its package has it, without the tag of a build,
 * `device_product(device) -> str`, the name of `cpu`, `cuda[:n]` or `mps` as its driver or system
   reports it, `machine.cpu_model()` for `cpu`; raises `InputError` for a device that is not there,
-* `device_memory_bytes(device) -> int | None`, an accelerator's memory; None for the host's.
+* `device_facts(device) -> DeviceFacts`, what is known of it; `machine.host_facts()` for `cpu`,
+* `collectives(options, sizes, budget_s)`, where `STRATEGIES` has rows: the times of all-reduces.
 """
 
 from __future__ import annotations
@@ -22,6 +23,21 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.record import Method
 from steptime.measure.datamark import data_mark
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """Memory and caches of a device in bytes; None is unknown.
+
+    `room_bytes` can still be taken of `memory_bytes`, `cache_bytes` are those of its last caches
+    together. `has_tf32` says whether products of float32 can be rounded to TF32.
+    """
+
+    memory_bytes: int | None
+    room_bytes: int | None
+    cache_bytes: int | None
+    is_accelerator: bool = False
+    has_tf32: bool = False
 
 
 class UnsupportedError(Exception):

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from steptime import __version__, catalog
-from steptime.measure.cpus import CPUS, cores, default_threads
+from steptime.measure.contract import DeviceFacts
+from steptime.measure.cpus import CPUS, cores, default_threads, last_cache_bytes
 from steptime.measure.procfs import (
     NO_TREE,
     ROOT,
@@ -31,6 +32,7 @@ from steptime.measure.procfs import (
     read_text,
 )
 
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 BUSY = 0.5  # a load above this share of the CPUs disturbs measurements
 
 
@@ -112,6 +114,16 @@ def _physical_memory_bytes() -> int | None:
         return None
 
 
+def host_facts() -> DeviceFacts:
+    """Return what is known of this machine's memory and of the caches that this process reaches."""
+    found = memory()
+    return DeviceFacts(
+        memory_bytes=found.limit_bytes or found.total_bytes,
+        room_bytes=found.usable_bytes,
+        cache_bytes=last_cache_bytes(cores().allowed),
+    )
+
+
 def slug(name: str) -> str:
     """Give a product's name as part of a platform's name.
 
@@ -162,11 +174,6 @@ def environment() -> Mapping[str, Any]:
         key: _REASONS.get(key, NO_TREE) for key, value in facts.items() if value is None
     }
     return facts
-
-
-def _allocates(variable: str) -> bool:
-    """Say whether an environment variable changes how the C library gives out memory."""
-    return variable.startswith("MALLOC_") or variable in ("LD_PRELOAD", "GLIBC_TUNABLES")
 
 
 _REASONS = {
@@ -232,6 +239,14 @@ def resident_memory_meter(root: Path = ROOT) -> Callable[[], MemoryPeak]:
         return MemoryPeak(max(0, peak - before), meter)
 
     return read
+
+
+def keep_freed_memory() -> None:
+    """Have the C library (glibc) keep what is freed, so that arrays do not lie in new pages."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _release_free_pages() -> None:

@@ -115,8 +115,8 @@ def take_samples(
     seconds of the first step when it is over, and those that the rest may take.
     `few_samples` says that there are fewer than `wanted`. What `step` raises passes through.
     """
-    seconds_of = timer or _timer(sync, clock)
-    first_step_s = _timer(sync, clock)(step, 1)
+    seconds_of = timer or timer_of(sync, clock)
+    first_step_s = timer_of(sync, clock)(step, 1)
     if started:
         started(first_step_s, max(budget_s, least * first_step_s))
     start_s = clock()
@@ -170,10 +170,10 @@ def take_training(
     Blocks grow until one fills a sample; the last may hold up to twice as many steps. Samples are
     those after warm-up, at most two thirds of them, at least `least`.
     """
-    first_step_s = _timer(sync, clock)(step, 1)
+    first_step_s = timer_of(sync, clock)(step, 1)
     if started:
         started(first_step_s, first_step_s * (total - 1))
-    taker = _Taker(step, timer or _timer(sync, clock), watch, waited)
+    taker = _Taker(step, timer or timer_of(sync, clock), watch, waited)
     times_s: list[float] = []
     rows: list[dict[str, Any]] = []
     left, steps = total - 1, 1
@@ -245,7 +245,9 @@ def median_half_width(ordered: Sequence[float]) -> float:
     return (ordered[high] - ordered[low]) / 2 / median(ordered)
 
 
-def _timer(sync: Callable[[], object], clock: Clock) -> Timer:
+def timer_of(sync: Callable[[], object], clock: Clock = time.perf_counter) -> Timer:
+    """Return a timer of steps by `clock`, the work of the device that `sync` awaits included."""
+
     def seconds_of(step: Step, steps: int) -> float:
         sync()
         start_s = clock()

@@ -31,6 +31,7 @@ from steptime.measure import cpus, machine, ranks, registry, scratch
 from steptime.measure.cell import Tell, measure_cell
 from steptime.measure.contract import (
     BadDataError,
+    DeviceFacts,
     KilledError,
     MissingFileError,
     NoSpaceError,
@@ -40,6 +41,7 @@ from steptime.measure.contract import (
     UnsupportedError,
     method,
 )
+from steptime.measure.probe.ceilings import probe
 from steptime.measure.ranks import Rank
 from steptime.measure.team import check_apart
 
@@ -96,11 +98,11 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     if prepared.team is not None:
         env["ranks"] = prepared.team.gather(_about(rank, options, env))
         check_apart(env["ranks"])
+    facts: DeviceFacts = backend.device_facts(options.device)
     greeting = {
         "version": backend.version(),
         "platform": machine.platform_name(options.device, product, threads),
-        "memory_bytes": backend.device_memory_bytes(options.device)
-        or machine.memory().usable_bytes,
+        "memory_bytes": facts.memory_bytes if facts.is_accelerator else facts.room_bytes,
         "threads": threads,
         "product": product,
     }
@@ -207,10 +209,10 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
         return
     answer(greeting)
     for request in requests:
-        if request["do"] in {"probe", "collectives"}:
-            module = importlib.import_module(f"steptime.measure.backends.{session.name}_probe")
-            own = {"device": session.options.device, "threads": session.options.threads}
-            answer(getattr(module, request["do"])(**request["arguments"], **own))
+        if request["do"] == "probe":
+            answer(probe(session.name, session.backend, session.options, **request["arguments"]))
+        elif request["do"] == "collectives":
+            answer(session.backend.collectives(session.options, **request["arguments"]))
         else:
             answer(record_to_json(measure(session, request, tell)))
 

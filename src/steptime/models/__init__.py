@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-
-from steptime.core.errors import unknown
+from steptime.core import registry
 from steptime.models.family import Family
 
 FAMILIES = {
@@ -44,9 +42,5 @@ SHORT = {  # a name as it is said: the network that it stands for
 
 def family(name: str, where: str = "") -> Family:
     """Return the family or named network; raises `InputError` for an unknown name."""
-    target = FAMILIES.get(name) or ZOO.get(name)
-    if target is None:
-        raise unknown("model", name, (*FAMILIES, *ZOO), where)
-    module, _, attribute = target.partition(":")
-    found: Family = getattr(importlib.import_module(module), attribute)
+    found: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import LARGEST
+from steptime.core.ranges import value_text, whole_number
 from steptime.core.workload import Value
 from steptime.ops.builder import Builder
 
@@ -90,7 +90,7 @@ def stored(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:
 
 def _read(value: object, name: str, parameter: Parameter, default: Value, place: str) -> Value:
     where = f"{place}: {name}"
-    text = _text(value, where)
+    text = value_text(value, where)
     if parameter.read is not None:
         try:
             return parameter.read(text)
@@ -107,17 +107,8 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
     return whole_number(value, where, parameter.least)
 
 
-def _text(value: object, where: str) -> str:
-    """Return a value of the command line or of a file as text."""
-    if isinstance(value, int) and abs(value) > LARGEST:
-        raise InputError(f"{where}: {shorten(value)} is larger than 2^53")
-    if not isinstance(value, str | int | float):
-        raise InputError(f"{where}: {shorten(value)} is not a value")
-    return str(value).strip()
-
-
 def _flag(value: object, where: str) -> bool:
-    text = _text(value, where).lower()
+    text = value_text(value, where).lower()
     if text not in (*_YES, *_NO):
         raise InputError(f"{where}: must be yes or no, not {shorten(value)}")
     return text in _YES
@@ -125,25 +116,9 @@ def _flag(value: object, where: str) -> bool:
 
 def _share(value: object, where: str) -> float:
     try:
-        number = float(_text(value, where))
+        number = float(value_text(value, where))
     except ValueError:
         raise InputError(f"{where}: must be a number, not {shorten(value)}") from None
     if not 0 <= number < 1:
         raise InputError(f"{where}: must be at least 0 and below 1, not {shorten(value)}")
-    return number
-
-
-def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST) -> int:
-    """Return `value` as an int from `least` to `most`; raises `InputError` otherwise."""
-    text = _text(value, where)
-    digits = text.removeprefix("-")
-    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):
-        raise InputError(f"{where}: must be a whole number, not {shorten(value)}")
-    if len(digits) > 20 or int(digits) > LARGEST:
-        raise InputError(f"{where}: {shorten(text)} is larger than 2^53")
-    number = int(text)
-    if number < least:
-        raise InputError(f"{where}: must be at least {least}, not {number}")
-    if number > most:
-        raise InputError(f"{where}: {number} is more than {most}")
     return number

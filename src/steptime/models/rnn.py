@@ -15,7 +15,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return embedding, stacked cells of its size, a projection to the vocabulary at every step."""
     cell, width = p["cell"], p["embedding"]
     ids = b.input("tokens", (batch, p["length"]), "int64")
-    table = b.weight("embedding/w", (p["vocabulary"], width), cast=False)
+    table = b.weight("embedding/w", (p["vocabulary"], width))
     x = embedding(b, ids, table, "embedding")
     rows = GATES[cell] * width
     for i in b.repeat(p["layers"]):

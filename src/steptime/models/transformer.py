@@ -18,7 +18,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """
     encoder = p["kind"] == "encoder"
     ids = b.input("tokens", (batch, p["length"]), "int64")
-    table = b.weight("embedding/w", (p["vocabulary"], p["width"]), cast=False)
+    table = b.weight("embedding/w", (p["vocabulary"], p["width"]))
     x = _positions(b, embedding(b, ids, table, "embedding"), p, batch)
     if encoder:
         x = norm(b, x, p["norm"], "embedding_norm")
@@ -35,14 +35,14 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         return mean_loss(b, _pooled(b, x, p, batch))
     x = norm(b, x, p["norm"], "final_norm")
     if p["tied"]:
-        return classify(b, b.op("linear", x, b.cast(table), name="output/linear"))
+        return classify(b, b.op("linear", x, table, name="output/linear"))
     return classify(b, linear(b, x, p["vocabulary"], "output", bias=False))
 
 
 def _positions(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
     if p["segments"]:
         ids = b.input("segments", (batch, p["length"]), "int64")
-        table = b.weight("segment/w", (p["segments"], p["width"]), cast=False)
+        table = b.weight("segment/w", (p["segments"], p["width"]))
         x = b.op("add", x, embedding(b, ids, table, "segment"), name="add_segment")
     if p["positions"] == "learned":
         table = b.weight("position/w", (p["max_length"], p["width"]))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Attr, Graph, Layer, Op, TensorSpec, frozen
-from steptime.ops import outputs_of
+from steptime.ops import kind_row, outputs_of
 from steptime.ops.table import ShapeError
 
 MOST_OPS = 1_000_000
@@ -27,6 +27,7 @@ class Builder:
         self.buffers: list[str] = []
         self.layers: list[Layer] = []
         self.unmodelled: list[str] = []
+        self._trained: set[str] = set()
         self._path: list[str] = []
 
     @contextmanager
@@ -55,29 +56,46 @@ class Builder:
         return path
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
-        """Add an input; without `dtype` it has the precision's type of arithmetic.
+        """Add an input; without `dtype` it has the type of the weights, mixed precision or not."""
+        return self._keep(name, shape, dtype or self.precision.weights, self.inputs)
 
-        Under mixed precision data arrives in the type of the weights and is cast.
-        """
-        made = self._keep(name, shape, dtype or self.precision.weights, self.inputs)
-        return made if dtype else self.cast(made)
-
-    def weight(self, name: str, shape: tuple[int, ...], cast: bool = True) -> str:
-        """Add a trained weight; under mixed precision give its cast copy unless told not to."""
+    def weight(self, name: str, shape: tuple[int, ...]) -> str:
+        """Add a trained weight."""
         made = self._keep(name, shape, self.precision.weights, self.weights)
-        return self.cast(made) if cast else made
+        self._trained.add(made)
+        return made
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
         """Add a tensor that is kept but not trained."""
         return self._keep(name, shape, dtype or self.precision.weights, self.buffers)
 
-    def cast(self, tensor: str) -> str:
-        """Return `tensor` in the type of the arithmetic, by an op under mixed precision."""
-        if not self.precision.mixed:
-            return tensor
-        return self.op(
-            "cast", tensor, name=f"{tensor}/cast", dtype=self.precision.compute, top=True
+    def _autocast(self, path: str, kind: str, inputs: tuple[str, ...]) -> tuple[str, ...]:
+        """Return an op's inputs in the type that mixed precision runs its kind in, by casts.
+
+        A weight is cast once a step and its copy kept, any other tensor for every op that reads it,
+        as torch's autocast does.
+        """
+        rule = kind_row(kind).autocast
+        if not rule or not self.precision.mixed:
+            return inputs
+        types = {"low": self.precision.compute, "wide": self.precision.weights}
+        dtype = types.get(rule) or self.tensors[inputs[0]].dtype
+        floats = (self.precision.compute, self.precision.weights)
+        return tuple(
+            self._cast(name, dtype, f"{path}/cast{i or ''}")
+            if self.tensors[name].dtype in floats
+            else name
+            for i, name in enumerate(inputs)
         )
+
+    def _cast(self, name: str, dtype: str, path: str) -> str:
+        if self.tensors[name].dtype == dtype:
+            return name
+        if name in self._trained:
+            path = f"{name}/cast"
+            if path in self.tensors:
+                return path
+        return self._append(path, "cast", (name,), {"dtype": dtype})[0]
 
     def op(self, kind: str, *inputs: str, name: str, top: bool = False, **attrs: Attr) -> str:
         """Append an op and give the name of its first output; `top` takes `name` as a full path."""
@@ -90,10 +108,16 @@ class Builder:
         inputs: tuple[str, ...],
         **attrs: Attr,
     ) -> tuple[str, ...]:
-        """Append an op of full name `path` and give the names of all its outputs.
+        """Append an op of full name `path`, and return the names of all its outputs.
 
+        Under mixed precision its inputs are cast first, where its kind runs in another type.
         Raises `ShapeError`, naming the op, where shapes or attributes do not fit.
         """
+        return self._append(path, kind, self._autocast(path, kind, inputs), attrs)
+
+    def _append(
+        self, path: str, kind: str, inputs: tuple[str, ...], attrs: Mapping[str, Attr]
+    ) -> tuple[str, ...]:
         if len(self.ops) >= MOST_OPS:
             raise ShapeError(f"more than {MOST_OPS} ops")
         specs = tuple(self.tensors[name] for name in inputs)

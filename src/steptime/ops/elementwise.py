@@ -20,6 +20,7 @@ from steptime.ops.table import (
     same_as_first,
     show,
     vector,
+    widest,
 )
 
 
@@ -47,7 +48,7 @@ def broadcast_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
     """Return `a [...], b -> [...]`: `b` has the shape of `a`, or of its last dimensions."""
     fits = b.shape == a.shape[len(a.shape) - len(b.shape) :]
     require(fits, f"shapes {show(a, b)} do not fit elementwise")
-    return (a,)
+    return (TensorSpec(a.shape, widest(a, b)),)
 
 
 def _summed(b: Backward, grad: str, suffix: str) -> str:
@@ -80,7 +81,7 @@ def mul_gradient(b: Backward) -> tuple[str | None, ...]:
 def maximum_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
     """Return the larger elements of two tensors of one shape."""
     require(a.shape == b.shape, f"shapes {show(a, b)} differ")
-    return (a,)
+    return (TensorSpec(a.shape, widest(a, b)),)
 
 
 def maximum_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -148,6 +149,7 @@ KINDS = {
         Example((_X,)),
         "over the last axis: maximum, difference, exp, sum, quotient",
         gradient=_through("softmax_grad", "output"),
+        autocast="wide",
     ),
     "softmax_grad": OpKind(
         same_as_first,
@@ -193,6 +195,7 @@ KINDS = {
         "He et al. 2015 (PReLU), eq. 1: max(x, 0) + a min(x, 0), a comparison and a product",
         gradient=prelu_gradient,
         pointwise=True,
+        autocast="low",
     ),
     "prelu_grad": OpKind(
         lambda x, slope, grad: (x, slope),

@@ -161,6 +161,7 @@ KINDS = {
         Example((vector(2, 3, 4, 4), vector(3)), {"axis": 1}),
         "definition: one addition an element; in place, as libraries add it in the product",
         gradient=bias_gradient,
+        autocast="first",
         storage="in_place",
         pointwise=True,
     ),
@@ -169,6 +170,7 @@ KINDS = {
         per_element(1),
         Example((vector(2, 3, 4),), {"axes": (0, 2), "shape": (3,)}),
         "definition: one addition an element read",
+        autocast="wide",
     ),
     "mean": OpKind(
         lambda x: (TensorSpec((), x.dtype),),

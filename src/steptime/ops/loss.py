@@ -37,6 +37,7 @@ KINDS = {
         "log-softmax (maximum, difference, exp, sum, difference), then the mean of the labels'",
         gradient=cross_entropy_gradient,
         saved=_first,
+        autocast="wide",
     ),
     "pick_grad": OpKind(
         _first,

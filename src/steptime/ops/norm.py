@@ -113,6 +113,8 @@ KINDS = {
         Example((_ROWS, _W, _W)),
         "Ba, Kiros, Hinton 2016, eq. 3; mean 1, variance 3, normalise 2, scale and shift 2",
         gradient=norm_gradient("layer_norm_grad", 2),
+        always_saves=True,
+        autocast="wide",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]), _statistics(x, *x.shape[:-1])),
     ),
     "layer_norm_grad": OpKind(
@@ -127,6 +129,8 @@ KINDS = {
         Example((_ROWS, _W)),
         "Zhang, Sennrich 2019, eq. 4; square and sum 2, normalise 1, scale 1",
         gradient=norm_gradient("rms_norm_grad", 1),
+        always_saves=True,
+        autocast="wide",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),),
     ),
     "rms_norm_grad": OpKind(
@@ -141,6 +145,7 @@ KINDS = {
         Example((_X,), _LRN),
         "Krizhevsky, Sutskever, Hinton 2012, section 3.3, alpha divided by the size as in Caffe",
         gradient=local_response_norm_gradient,
+        autocast="wide",
         saved=same_as_first,
     ),
     "local_response_norm_grad": OpKind(

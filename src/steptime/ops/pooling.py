@@ -99,6 +99,7 @@ KINDS = {
         "definition: one comparison an element of a window",
         gradient=max_pool_gradient,
         saved=max_pool_saved,
+        always_saves=True,
     ),
     "max_pool2d_grad": OpKind(
         lambda x, grad, places, **_: (x,),
@@ -134,6 +135,7 @@ KINDS = {
         Example((vector(2, 3, 4, 5),), {"scale": (2, 3)}),
         "definition: copies (nearest neighbour)",
         gradient=upsample_gradient,
+        autocast="wide",
     ),
     "upsample2d_grad": OpKind(
         upsample_grad_outputs,

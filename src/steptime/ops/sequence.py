@@ -166,14 +166,14 @@ def _row(batch: int, length: int, width: int) -> TensorSpec:
 
 
 def recurrent_kinds(
-    kind: str, formula: str, kept: int, ends: int, dropped: int
+    kind: str, formula: str, kept: int, dropped: int, always_saves: bool = False
 ) -> dict[str, OpKind]:
     """Return the two rows of a cell.
 
-    In hidden sizes, `kept` are saved a step for the backward pass, `ends` a sequence (the states
-    before the first step and after the last), `dropped` are what a step makes besides: as in
-    torch's layers on a CPU, with inputs laid out batch first. Not counted is what a fused kernel
-    keeps in a workspace of its own: oneDNN's LSTM 16 hidden sizes a step.
+    In hidden sizes a step, `kept` are saved for the backward pass, `dropped` are made besides: as
+    in torch's own layers, with inputs laid out batch first. An LSTM keeps the four gates, the cell
+    state, its tanh and the output; and makes as much in inference. A library may keep more: oneDNN
+    16 hidden sizes a step of an LSTM, in a workspace.
     """
     gates = GATES[kind]
     x, y = _row(2, 3, 4), _row(2, 3, 5)
@@ -181,7 +181,7 @@ def recurrent_kinds(
 
     def keep(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> Specs:
         batch, length = x.shape[:2]
-        return (TensorSpec((batch, (length * kept + ends) * w_hh.shape[1]), x.dtype),)
+        return (TensorSpec((batch, length * kept * w_hh.shape[1]), x.dtype),)
 
     return {
         kind: matrix_kind(
@@ -191,6 +191,7 @@ def recurrent_kinds(
             f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
             gradient=recurrent_gradient(kind),
             saved=keep,
+            always_saves=always_saves,
             work="recurrent",
             serial=_length,
             scratch=lambda x, w_ih, w_hh, *_: dropped * x.size_bytes // x.shape[2] * w_hh.shape[1],
@@ -232,6 +233,7 @@ KINDS = {
         "Vaswani et al. 2017, eq. 1; two products for each head, softmax inside not counted",
         gradient=attention_gradient,
         saved=attention_saved,
+        always_saves=True,
         work="attention",
     ),
     "attention_grad": matrix_kind(
@@ -248,7 +250,7 @@ KINDS = {
         "Su et al. 2021, eq. 34: two products and a sum an element",
         gradient=rotary_gradient,
     ),
-    **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", 1, 0, 2),
-    **recurrent_kinds("lstm", "Hochreiter, Schmidhuber 1997, with forget gate", 0, 4, 1),
-    **recurrent_kinds("gru", "Cho et al. 2014, reset after the product", 7, 0, 5),
+    **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", 1, 2),
+    **recurrent_kinds("lstm", "Hochreiter, Schmidhuber 1997, with forget gate", 7, 0, True),
+    **recurrent_kinds("gru", "Cho et al. 2014, reset after the product", 7, 5),
 }

@@ -8,7 +8,17 @@ from __future__ import annotations
 import math
 
 from steptime.core.graph import TensorSpec
-from steptime.ops.table import Backward, Example, OpKind, Specs, no_flop, require, show, vector
+from steptime.ops.table import (
+    Backward,
+    Example,
+    OpKind,
+    Specs,
+    no_flop,
+    require,
+    show,
+    vector,
+    widest,
+)
 
 
 def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
@@ -24,7 +34,7 @@ def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
     )
     require(fits, f"concat of {show(*specs[:8])} along axis {axis}")
     joined = sum(spec.shape[axis] for spec in specs)
-    return (TensorSpec((*first[:axis], joined, *first[axis + 1 :]), specs[0].dtype),)
+    return (TensorSpec((*first[:axis], joined, *first[axis + 1 :]), widest(*specs)),)
 
 
 def concat_gradient(b: Backward) -> tuple[str | None, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Attr, Op, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
@@ -68,13 +69,16 @@ class OpKind:
     `(batch, m, n, k)`: `batch` times `[m, k] [k, n] -> [m, n]`; their FLOP follow (`matrix_kind`).
     `serial(*specs, **attrs)` gives the number of steps that wait for each other, 1 if left out.
     `saved(*specs, **attrs)` gives what the forward pass keeps for the backward pass besides inputs
-    and outputs; it is written only when the op is differentiated. `work` groups the kinds whose
+    and outputs; it is written only when the op is differentiated, and `always_saves` says that
+    kernels make it, and drop it, in inference too. `work` groups the kinds whose
     FLOP other counters count too. `storage` says whether the first output is a new tensor, a
     view of the first input, or overwrites it (every output overwrites the input of its place).
     `read(*specs, **attrs)` gives the bytes read where an op does not read every input whole.
     `scratch(*specs, **attrs)` gives the bytes of whole tensors that are made and dropped inside the
     op (not the workspace of kernels). A `pointwise` kind makes each element from the same element
-    of its inputs, so that it can run in the kernel that makes one of them.
+    of its inputs, so that it can run in the kernel that makes one of them. `autocast` says which
+    type a forward op runs in under mixed precision, as torch's lists for CUDA devices do: the `low`
+    one, the `wide` one of the weights, that of its `first` input, or any ("", the widest of all).
     `exchanged(*specs, **attrs)` returns the bytes that a kind exchanges with other ranks.
     """
 
@@ -84,12 +88,14 @@ class OpKind:
     source: str
     gradient: Gradient | None = None
     saved: Callable[..., Specs] | None = None
+    always_saves: bool = False
     work: Literal["", "matmul", "convolution", "attention", "recurrent"] = ""
     storage: Literal["new", "view", "in_place"] = "new"
     read: Callable[..., int] | None = None
     scratch: Callable[..., int] | None = None
     pointwise: bool = False
     products: Callable[..., Products] | None = None
+    autocast: Literal["", "low", "wide", "first"] = ""
     serial: Callable[..., int] | None = None
     exchanged: Callable[..., int] | None = None
 
@@ -106,6 +112,7 @@ def matrix_kind(
     def flop(*specs: TensorSpec, **attrs: Any) -> int:
         return 2 * sum(b * m * n * k for b, m, n, k in products(*specs, **attrs))
 
+    columns = {"autocast": "low", **columns}
     return OpKind(outputs, flop, example, source, products=products, **columns)
 
 
@@ -123,6 +130,11 @@ def show(*specs: TensorSpec) -> str:
 def same_as_first(*specs: TensorSpec, **_: Any) -> Specs:
     """Return the spec of the first input: the output of an elementwise op."""
     return (specs[0],)
+
+
+def widest(*specs: TensorSpec) -> str:
+    """Return the type that an op on several types has: the widest of them."""
+    return max((spec.dtype for spec in specs), key=SIZE_BYTES.__getitem__)
 
 
 def per_element(count: int) -> Callable[..., int]:

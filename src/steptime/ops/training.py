@@ -123,9 +123,12 @@ def _differentiate(
     specs = tuple(tape.tensors[name] for name in op.inputs)
     out = tape.tensors[op.outputs[0]]
     grads = rule(Backward(op, specs, out, grad, needs, saved, emit))
-    for name, part, needed in zip(op.inputs, grads, needs, strict=True):
+    for i, (name, part, needed) in enumerate(zip(op.inputs, grads, needs, strict=True)):
         if needed and part is not None:
-            tape.add_grad(name, part, op.name)
+            grad, dtype = part, specs[i].dtype
+            if tape.tensors[part].dtype != dtype:  # of a sum of two types, the wider one's
+                (grad,) = emit("cast", (part,), f"grad_cast{i or ''}", dtype=dtype)
+            tape.add_grad(name, grad, op.name)
 
 
 def parameters_of(graph: Graph) -> dict[str, int]:

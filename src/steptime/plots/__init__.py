@@ -1,29 +1,20 @@
-"""Records as charts: one file a chart, all in one table."""
+"""Records as charts: one file a chart, all in the table `PLOTS` of `analysis.analyses`."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from steptime.core.errors import InputError, unknown
+from steptime.analysis.analyses import PLOTS
+from steptime.core import registry
+from steptime.core.errors import InputError
 from steptime.core.record import Record
 
 Spec = dict[str, Any]
 
 BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
-
-PLOTS = {
-    "roofline": "steptime.plots.roofline:chart",
-    "ops": "steptime.plots.ops:chart",
-    "predicted": "steptime.plots.predicted:chart",
-    "throughput": "steptime.plots.throughput:chart",
-    "memory": "steptime.plots.memory:chart",
-    "samples": "steptime.plots.samples:chart",
-    "devices": "steptime.plots.devices:chart",
-}
 
 
 class EmptyPlotError(InputError):
@@ -51,8 +42,10 @@ class Data:
 
 def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
     """Return the Vega-Lite of a kind of plot; raises `InputError` for an unknown kind."""
-    if kind not in PLOTS:
-        raise unknown("plot", kind, PLOTS)
-    module, _, name = PLOTS[kind].partition(":")
-    chart: Callable[[Data], Spec] = getattr(importlib.import_module(module), name)
-    return chart(data if isinstance(data, Data) else Data(data))
+    return chart_of(kind)(data if isinstance(data, Data) else Data(data))
+
+
+def chart_of(kind: str) -> Callable[[Data], Spec]:
+    """Return the function that draws a kind of plot; raises `InputError` for an unknown kind."""
+    chart: Callable[[Data], Spec] = registry.resolve(PLOTS, "plots", "plot", kind)
+    return chart

@@ -5,11 +5,9 @@ The first record is of the whole step; one for each forward op follows, in the o
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
-from typing import Any
 
-from steptime.core.errors import unknown
+from steptime.core import registry
 from steptime.predict.method import Method
 
 METHODS = {
@@ -23,14 +21,7 @@ DEFAULT = "analytic"
 
 def cost_model(name: str) -> Method:
     """Return the method of a name; raises `InputError` for an unknown one."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    method: Method = _loaded(METHODS[name])
+    method: Method = registry.resolve(METHODS, "methods", "method", name)
     if name not in CORRECTIONS:
         return method
-    return replace(method, options={**_loaded(CORRECTIONS[name]), **method.options})
-
-
-def _loaded(target: str) -> Any:
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return replace(method, options={**registry.load(CORRECTIONS[name]), **method.options})

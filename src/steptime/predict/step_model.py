@@ -15,11 +15,11 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError, unknown
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
+from steptime.core.ranges import whole_number
 from steptime.core.stack import Stack
 from steptime.core.units import size
 from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
-from steptime.models.family import whole_number
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.kernel import Interval, Kernel, Larger
 from steptime.predict.lower import Lowered, stack_of
@@ -241,7 +241,7 @@ class StepModel:
 
 def no_link(workers: int) -> InputError:
     """Return the error of workers that nothing joins."""
-    return InputError(f"{workers} workers need a network: --network LINK (steptime list links)")
+    return InputError(f"{workers} replicas need a link: --link LINK (steptime list links)")
 
 
 def _text(value: object) -> str:

@@ -1,9 +1,7 @@
 """Other people's results as records of origin "published".
 
 A reader is a module with `SOURCE`, where such results are from, `recognises(source) -> bool`, which
-looks at the name and the first characters, and `read(sources) -> Found`, which gets the sources
-that belong together. These are one, but where the module has `together(name) -> str`: then they are
-those of equal text.
+looks at the name and the first characters, and `read(source) -> Found`.
 """
 
 from __future__ import annotations
@@ -11,15 +9,13 @@ from __future__ import annotations
 import importlib
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.record import Quantity, Record
-from steptime.readers.found import Found
-from steptime.readers.sources import Source, Unread, sources_at
+from steptime.readers.sources import Found, Source, Unread, sources_at
 
 if TYPE_CHECKING:
     from steptime.readers.csv_mapping import Mapped
@@ -28,7 +24,6 @@ READERS = {
     "psc-log": "steptime.readers.psc_log",
     "psc-collector": "steptime.readers.psc_collector",
     "paradnn-json": "steptime.readers.paradnn_json",
-    "paradnn-log": "steptime.readers.paradnn_log",
     "pytorch-paradnn": "steptime.readers.pytorch_paradnn",
 }
 
@@ -51,7 +46,7 @@ class Import:
 
 
 def read_path(path: Path, mapping: Mapped | None = None) -> Import:
-    """Give the records of all files at `path`, and what was not read.
+    """Return the records of all files at `path`, and what was not read.
 
     With a `mapping` CSV files are read by it, whatever they are. Raises `InputError` where the path
     does not exist.
@@ -59,7 +54,6 @@ def read_path(path: Path, mapping: Mapped | None = None) -> Import:
     readers: dict[str, Any] = {"csv": mapping} if mapping else {}
     readers |= {name: importlib.import_module(module) for name, module in READERS.items()}
     done = Import()
-    held: dict[tuple[str, str], list[Source]] = {}
     for source in sources_at(path):
         done.files += 1
         if isinstance(source, Unread):
@@ -69,19 +63,13 @@ def read_path(path: Path, mapping: Mapped | None = None) -> Import:
         if name is None:
             done.unread.append(Unread(source.name, None, f"{NO_FORMAT}: {_seen(source)}"))
             continue
-        together: Callable[[str], str] | None = getattr(readers[name], "together", None)
-        if together:
-            held.setdefault((name, together(source.name)), []).append(source)
-        else:
-            _take(done, name, readers[name], [source])
-    for (name, _), group in held.items():
-        _take(done, name, readers[name], group)
+        _take(done, name, readers[name], source)
     _mark_duplicates(done)
     return done
 
 
 def source_key(record: Record) -> tuple[Any, ...]:
-    """Give what is equal for records of one content and entry, wherever the file lies."""
+    """Return what is equal for records of one content and entry, wherever the file lies."""
     return tuple(record.env.get(name) for name in ("source_sha256", "source_entry", "mapping"))
 
 
@@ -98,25 +86,25 @@ def _mark_duplicates(done: Import) -> None:
     ]
 
 
-def _take(done: Import, name: str, reader: Any, group: Sequence[Source]) -> None:
+def _take(done: Import, name: str, reader: Any, source: Source) -> None:
     try:
-        found: Found = reader.read(group)
+        found: Found = reader.read(source)
     except InputError as error:
-        found = Found(unread=(Unread(group[0].name, None, str(error)),))
+        found = Found(unread=(Unread(source.name, None, str(error)),))
     about = {
         "source": reader.SOURCE,
-        "source_file": group[0].name,
-        "source_archive": group[0].archive,
-        "source_sha256": "+".join(one.sha256 for one in group),
+        "source_file": source.name,
+        "source_archive": source.archive,
+        "source_sha256": source.sha256,
     }
     for one in found.records:
         if all(map(_finite, one.quantities.values())):
             done.records.append(replace(one, env={**about, **one.env}))
         else:
             entry = one.env.get("source_entry")
-            done.unread.append(Unread(group[0].name, entry, "a number is too large"))
+            done.unread.append(Unread(source.name, entry, "a number is too large"))
     done.unread += found.unread
-    done.formats[name] += len(group)
+    done.formats[name] += 1
 
 
 def _finite(quantity: Quantity) -> bool:

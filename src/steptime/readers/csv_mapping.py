@@ -14,14 +14,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from steptime.build import is_path, make_workload, read_model, read_table
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.ranges import whole_number
 from steptime.core.record import STATUSES, Method, Quantity, Record
 from steptime.core.units import QUANTITIES
 from steptime.measure.contract import STAGINGS, STRATEGIES
-from steptime.models.family import whole_number
-from steptime.readers.csv_rows import Row, csv_table, each_row, number, positive
-from steptime.readers.found import Found
+from steptime.readers.csv_rows import Row, number, positive, read_rows
 from steptime.readers.platforms import platform_of
-from steptime.readers.sources import Source
+from steptime.readers.sources import Found, Source
 
 ENDINGS = (".csv", ".tsv", ".txt")
 WORDS = {"staging": (*STAGINGS,), "strategy": ("", *STRATEGIES)}  # "": one replica, or not said
@@ -101,14 +100,10 @@ class Mapped:
         """Whether this is a table, by its name."""
         return source.name.lower().endswith(ENDINGS)
 
-    def read(self, group: Sequence[Source]) -> Found:
-        """Give a record a row; raises `InputError` for a column that the file has not."""
-        (source,) = group
-        table = csv_table(source, self.keys.delimiter)
-        for column in self.columns:
-            if column not in table.columns:
-                raise unknown("column", column, table.columns)
-        return each_row(source, table, self._record)
+    def read(self, source: Source) -> Found:
+        """Return a record for each row; raises `InputError` for a column that the file has not."""
+        keys = self.keys
+        return read_rows(source, self._record, delimiter=keys.delimiter, needed=self.columns)
 
     @cached_property
     def columns(self) -> Sequence[str]:
@@ -172,7 +167,7 @@ def _platform(text: str) -> str:
 
 
 def _option(name: str, text: str) -> str | int:
-    """Give an option's value; those that tables and plots read must be what these know."""
+    """Return an option's value; those that tables and plots read must be what these know."""
     if name == "devices":
         return whole_number(text, "options.devices")
     if name in WORDS and text not in WORDS[name]:
@@ -192,12 +187,12 @@ def _quantities(row: Row, amounts: Mapping[str, Amount]) -> Mapping[str, Quantit
 
 
 def read_mapping(path: Path) -> Mapped:
-    """Give the reader that a TOML file says; raises `InputError` naming every fault."""
+    """Return the reader that a TOML file says; raises `InputError` naming every fault."""
     return check_mapping(read_table(str(path), "mapping"), str(path))
 
 
 def check_mapping(table: object, where: str) -> Mapped:
-    """Give the reader that a table says; raises `InputError` with all faults on one line."""
+    """Return the reader that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: a mapping is a table, not {shorten(table)}")
     for key in table:

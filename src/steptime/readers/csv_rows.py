@@ -1,4 +1,4 @@
-"""Rows of CSV files of others, each with its line; one that is none is said so."""
+"""CSV files of others, row by row: the one path of all readers of tables."""
 
 from __future__ import annotations
 
@@ -6,33 +6,62 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.record import Record
-from steptime.readers.found import Found
-from steptime.readers.sources import Source, Unread
+from steptime.readers.sources import Found, Source, Unread
 
 Row = Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Table:
-    """The columns of a file, and its rows with their line."""
-
-    columns: Sequence[str]
-    rows: Iterator[tuple[int, Row] | Unread]
+def first_line(source: Source) -> set[str]:
+    """Return the columns that a file's first line names, by which a table is recognised."""
+    return {name.strip() for name in source.head.partition("\n")[0].split(",")}
 
 
-def csv_table(source: Source, delimiter: str = ",") -> Table:
-    """Give the rows of a file whose first line names the columns; blanks around cells are none.
+def read_rows(
+    source: Source,
+    make: Callable[[Row, int], Record],
+    *,
+    delimiter: str = ",",
+    needed: Sequence[str] = (),
+    known: Collection[str] | None = None,
+) -> Found:
+    """Return the record that `make` makes of each row and its line, or why there is none.
 
-    Raises `InputError` for a first line that names none, or one twice.
+    The first line names the columns; blanks around cells are none, an empty line says nothing. A
+    column that is not `known` is named. Raises `InputError` for a first line that names no columns,
+    or one twice, or not a column that is `needed`.
     """
-    reader = csv.reader(
-        io.StringIO(source.text, newline=""), delimiter=delimiter, skipinitialspace=True
-    )
+    text = io.StringIO(source.text, newline="")
+    reader: Any = csv.reader(text, delimiter=delimiter, skipinitialspace=True)
+    columns = _columns(reader)
+    for column in needed:
+        if column not in columns:
+            raise unknown("column", column, columns)
+    strange = [name for name in columns if known is not None and name not in known]
+    unread = [Unread(source.name, None, f"column {shorten(name)} is not known") for name in strange]
+    records: list[Record] = []
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+            if len(cells) == len(columns):
+                records.append(make(dict(zip(columns, map(str.strip, cells), strict=True)), line))
+            elif cells:
+                reason = f"{len(cells)} cells under {len(columns)} columns"
+                unread.append(Unread(source.name, line, reason))
+        except StopIteration:
+            return Found(tuple(records), tuple(unread))
+        except csv.Error as error:
+            unread.append(Unread(source.name, line, f"no line of CSV: {error}"))
+        except InputError as error:
+            unread.append(Unread(source.name, line, str(error)))
+
+
+def _columns(reader: Any) -> list[str]:
     try:
         columns = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
@@ -42,48 +71,11 @@ def csv_table(source: Source, delimiter: str = ",") -> Table:
     twice = [name for name, count in Counter(columns).items() if count > 1]
     if twice:
         raise InputError(f"line 1 names a column twice: {shorten(twice[0])}")
-    return Table(columns, _rows(reader, source.name, columns))
-
-
-def _rows(
-    reader: Iterator[list[str]], file: str, columns: Sequence[str]
-) -> Iterator[tuple[int, Row] | Unread]:
-    line = 1
-    while True:
-        line = getattr(reader, "line_num", line) + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield Unread(file, line, f"no line of CSV: {error}")
-            continue
-        if not cells:
-            continue  # an empty line says nothing
-        if len(cells) != len(columns):
-            yield Unread(file, line, f"{len(cells)} cells under {len(columns)} columns")
-            continue
-        yield line, dict(zip(columns, map(str.strip, cells), strict=True))
-
-
-def each_row(source: Source, table: Table, make: Callable[[Row, int], Record]) -> Found:
-    """Give the record that `make` makes of each row and its line, or why there is none."""
-    records: list[Record] = []
-    unread: list[Unread] = []
-    for found in table.rows:
-        if isinstance(found, Unread):
-            unread.append(found)
-            continue
-        line, row = found
-        try:
-            records.append(make(row, line))
-        except InputError as error:
-            unread.append(Unread(source.name, line, str(error)))
-    return Found(tuple(records), tuple(unread))
+    return columns
 
 
 def number(row: Row, column: str) -> float:
-    """Give the finite number of a cell; raises `InputError` for what is none."""
+    """Return the finite number of a cell; raises `InputError` for what is none."""
     try:
         value = float(row[column])
     except ValueError:
@@ -94,8 +86,16 @@ def number(row: Row, column: str) -> float:
 
 
 def positive(row: Row, column: str) -> float:
-    """Give the positive number of a cell; raises `InputError` for what is none."""
+    """Return the positive number of a cell; raises `InputError` for what is none."""
     value = number(row, column)
     if value <= 0:
         raise InputError(f"{column}: must be a positive number, not {shorten(row[column])}")
     return value
+
+
+def whole(row: Row, column: str) -> int:
+    """Return the whole number of a cell; raises `InputError` for what is none."""
+    value = number(row, column)
+    if value != int(value):
+        raise InputError(f"{column}: a whole number, not {shorten(row[column])}")
+    return int(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -16,9 +16,8 @@ from typing import Any
 from steptime.build import make_workload
 from steptime.core.errors import InputError, shorten
 from steptime.core.record import Method, Quantity, Record
-from steptime.readers.found import Found
 from steptime.readers.paradnn_label import network, split_label
-from steptime.readers.sources import Source, Unread
+from steptime.readers.sources import Found, Source, Unread
 
 Lists = Mapping[str, list[Any]]
 
@@ -59,9 +58,8 @@ def recognises(source: Source) -> bool:
     )
 
 
-def read(group: Sequence[Source]) -> Found:
-    """Give a record a label, failed ones too; an operation of a profile is a record's scope."""
-    (source,) = group
+def read(source: Source) -> Found:
+    """Return a record a label, failed ones too; an operation of a profile is a record's scope."""
     try:
         lists = json.loads(source.text)
     except (ValueError, RecursionError) as error:
@@ -94,6 +92,7 @@ class _Machine:
     platform: str
     dtype: str
     cores: int
+    file: str  # whose name may say the kind of block or cell
 
 
 Points = Iterator[tuple[str | None, Record | str]]  # a label, and its record or why there is none
@@ -119,8 +118,8 @@ def _speeds(lists: Lists, file: str) -> Points:
         yield _point(label, machine, method, {}, status=status, cause=str(state))
 
 
-def _profiles(lists: Lists, _: str) -> Points:
-    machine = _Machine(TPU, "bfloat16-mixed", CORES)
+def _profiles(lists: Lists, file: str) -> Points:
+    machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
     method = Method("paradnn-profile", "unknown", {})
     yield from _unknown_lists(lists, {"labels", *FAILURES, *PROFILE, *TRACES, *OF_TRACES})
     for index, label in enumerate(lists["labels"]):
@@ -174,7 +173,7 @@ def _point(
     text = str(label)
     try:
         run, scope = split_label(text)
-        choice, batch = network(run)
+        choice, batch = network(run, machine.file)
         workload = make_workload(choice, batch=batch, dtype=machine.dtype, optimizer="rmsprop")
     except InputError as error:
         return text[:200], str(error)
@@ -198,12 +197,12 @@ def _point(
 
 
 def _machine(lists: Lists, file: str) -> _Machine:
-    """Give where the speeds are from; raises `InputError` where name and numbers do not say.
+    """Return where the speeds are from; raises `InputError` where name and numbers do not say.
 
     Forward and backward are 6 FLOP a multiply-add; a core of eight sees an eighth of the batch.
     """
     points = range(len(lists["labels"]))
-    shares = [share for index in points if (share := _share(lists, index))]
+    shares = [share for index in points if (share := _share(lists, index, file))]
     sizes = [size for index in points if (size := _parameter_bytes(lists, index))]
     wide = round(median(sizes)) == 4 if sizes else None
     name = file.rpartition("/")[2].lower()
@@ -215,22 +214,22 @@ def _machine(lists: Lists, file: str) -> _Machine:
             f"its FLOP a step say {seen or 'nothing'}"
         )
     if "gpu" in (*named, seen):
-        return _Machine(GPU, "float16-mixed" if wide is False else "float32", 1)
-    return _Machine(TPU, "float32" if wide else "bfloat16-mixed", CORES)
+        return _Machine(GPU, "float16-mixed" if wide is False else "float32", 1, file)
+    return _Machine(TPU, "float32" if wide else "bfloat16-mixed", CORES, file)
 
 
-def _share(lists: Lists, index: int) -> float | None:
-    """Give FLOP of a step as counted over batch x parameters: 6, or an eighth of it on a core."""
+def _share(lists: Lists, index: int, file: str) -> float | None:
+    """Return FLOP of a step as counted over batch x parameters: 6, or an eighth of it on a core."""
     flop, params = _scaled(lists, "fl", index, 1e9), _scaled(lists, "params", index, 1.0)
     try:
-        _, batch = network(str(lists["labels"][index]))
+        _, batch = network(str(lists["labels"][index]), file)
     except InputError:
         return None
     return flop / (batch * params) if flop and params else None
 
 
 def _parameter_bytes(lists: Lists, index: int) -> float | None:
-    """Give the bytes of a parameter: `intensity` is FLOP over these."""
+    """Return the bytes of a parameter: `intensity` is FLOP over these."""
     flop, params = _scaled(lists, "fl", index, 1e9), _scaled(lists, "params", index, 1.0)
     intensity = _scaled(lists, "intensity", index, 1.0)
     return flop / (params * intensity) if flop and params and intensity else None

@@ -7,9 +7,12 @@ import re
 from steptime.build import Choice, read_model
 from steptime.core.errors import InputError, shorten
 
-FC = "layer_{layer}-node_{node}-input_{input}-output_{output}-bs_{batch}"
-LABELS = {  # a label: model text, and the words that the folder says of it
-    FC: ("fc:layers={layer},nodes={node},inputs={input},outputs={output}", "", ()),
+LABELS = {  # a label: model text, and the words that the file's name says of it
+    "layer_{layer}-node_{node}-input_{input}-output_{output}-bs_{batch}": (
+        "fc:layers={layer},nodes={node},inputs={input},outputs={output}",
+        "",
+        (),
+    ),
     "block_{block}-filtersz_{filters}-input_{image}-output_{output}-batchsize_{batch}": (
         "cnn:blocks={block},filters={filters},image={image},classes={output}",
         "block",
@@ -25,13 +28,8 @@ _FIELD = re.compile(r"\{(\w+)\}")
 PATTERNS = {form: re.compile(_FIELD.sub(r"(?P<\1>\\d{1,15})", form)) for form in LABELS}
 
 
-def is_label(text: str) -> bool:
-    """Whether a text begins with a label."""
-    return any(pattern.match(text) for pattern in PATTERNS.values())
-
-
 def split_label(text: str) -> tuple[str, str]:
-    """Give the label, and the name of an operation behind it: `...-bs_512-all-reduce`.
+    """Return the label, and the name of an operation behind it: `...-bs_512-all-reduce`.
 
     Names hold hyphens and blanks, so the label ends where its last number does.
     """
@@ -42,8 +40,8 @@ def split_label(text: str) -> tuple[str, str]:
     raise InputError(f"is no label of ParaDnn's: {shorten(text)}")
 
 
-def network(label: str, folder: str = "") -> tuple[Choice, int]:
-    """Give the network of a label and its batch; `folder` has the kind of block or cell.
+def network(label: str, file: str = "") -> tuple[Choice, int]:
+    """Return the network of a label and its batch; the `file` names the kind of block or cell.
 
     Raises `InputError` for what is no label.
     """
@@ -54,9 +52,9 @@ def network(label: str, folder: str = "") -> tuple[Choice, int]:
         fields = found.groupdict()
         text = model.format(**fields)
         if detail:
-            named = [word for word in words if word in re.split(r"[_/-]", folder.lower())]
+            named = [word for word in words if word in re.split(r"[_/.-]", file.lower())]
             if not named:
-                raise InputError(f"{label}: the folder's name does not say the {detail}")
+                raise InputError(f"{label}: the file's name does not say the {detail}")
             text += f",{detail}={named[0]}"
         return read_model(text), int(fields["batch"])
     raise InputError(f"is no label of ParaDnn's: {shorten(label)}")

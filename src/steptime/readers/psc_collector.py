@@ -6,15 +6,12 @@ other; whether several GPUs shared a step cannot be seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from steptime.build import make_workload, read_model
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, unknown
 from steptime.core.record import Method, Quantity, Record
-from steptime.readers.csv_rows import Row, csv_table, each_row, number, positive
-from steptime.readers.found import Found
+from steptime.readers.csv_rows import Row, first_line, number, positive, read_rows, whole
 from steptime.readers.platforms import platform_of
-from steptime.readers.sources import Source
+from steptime.readers.sources import Found, Source
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 QUANTITIES = {
@@ -31,14 +28,12 @@ NOTE = "the batch is speed x time; whether the GPUs shared a step is not said"
 
 def recognises(source: Source) -> bool:
     """Whether the first line names the columns of the collector, and no others."""
-    first = {name.strip() for name in source.head.partition("\n")[0].split(",")}
-    return set(COLUMNS) <= first <= {*COLUMNS, *INDEX}
+    return set(COLUMNS) <= first_line(source) <= {*COLUMNS, *INDEX}
 
 
-def read(group: Sequence[Source]) -> Found:
-    """Give a record a row."""
-    (source,) = group
-    return each_row(source, csv_table(source), _record)
+def read(source: Source) -> Found:
+    """Return a record for each row."""
+    return read_rows(source, _record)
 
 
 def _record(row: Row, line: int) -> Record:
@@ -47,12 +42,10 @@ def _record(row: Row, line: int) -> Record:
     batch = positive(row, "mean_speed") * positive(row, "Mean_Time_Per_Step")
     if batch < 0.5 or abs(batch - round(batch)) > 1e-3:
         raise InputError(f"mean_speed x Mean_Time_Per_Step is no batch: {batch:.6g}")
-    devices = positive(row, "num_gpu")
-    if devices != int(devices):
-        raise InputError(f"num_gpu: a whole number, not {shorten(row['num_gpu'])}")
+    positive(row, "num_gpu")
     options = {
         "gpu": row["gpu_type"],
-        "devices": int(devices),
+        "devices": whole(row, "num_gpu"),
         "staging": STAGED[row["staged_from"]],
     }
     return Record(

@@ -8,15 +8,14 @@ dumps of the environment of their authors.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from steptime.build import make_workload, read_model
 from steptime.core.record import Method, Quantity, Record
-from steptime.readers.found import Found
 from steptime.readers.platforms import platform_of
 from steptime.readers.psc_log_fields import FileName, Log, file_name, log_fields
-from steptime.readers.sources import Source, Unread
+from steptime.readers.sources import Found, Source, Unread
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 METHOD = "psc-mnist"
@@ -50,9 +49,8 @@ def recognises(source: Source) -> bool:
     )
 
 
-def read(group: Sequence[Source]) -> Found:
-    """Give the record of a log, or the reason why it is not one of this benchmark."""
-    (source,) = group
+def read(source: Source) -> Found:
+    """Return the record of a log, or the reason why it is not one of this benchmark."""
     log = log_fields(source.text)
     if not log.is_benchmark:
         reason = "not_a_benchmark: no job that runs CNN_MNIST, and no result"
@@ -113,7 +111,7 @@ def _record(log: Log, name: FileName) -> Record:
 
 
 def _notes(log: Log, batch: int | None, batch_source: str, *, ok: bool, alone: bool) -> list[str]:
-    """Give what a reader of the numbers should know; `alone` says that one device worked."""
+    """Return what a reader of the numbers should know; `alone` says that one device worked."""
     notes = []
     if ok and log.causes:
         notes.append(f"finished, but the log says {'+'.join(log.causes)}")
@@ -129,7 +127,7 @@ def _notes(log: Log, batch: int | None, batch_source: str, *, ok: bool, alone: b
 
 
 def _quantities(log: Log, *, timed: bool) -> Mapping[str, Quantity]:
-    """Give what was logged; of a log without a time only what does not follow from times."""
+    """Return what was logged; of a log without a time only what does not follow from times."""
     found = {"accuracy": log.accuracy}
     times = {
         "step_s": log.step_s,
@@ -142,7 +140,7 @@ def _quantities(log: Log, *, timed: bool) -> Mapping[str, Quantity]:
 
 
 def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
-    """Give the batch and who says so: the program, else the name, else speed x time."""
+    """Return the batch and who says so: the program, else the name, else speed x time."""
     if log.batch is not None:
         return log.batch, "logged"
     if name.batch is not None:
@@ -189,7 +187,7 @@ def _cpu(log: Log, name: FileName) -> tuple[str, str]:
 
 
 def _platform(log: Log, worked: Worked) -> str:
-    """Give the name of the device in data/; one that the log does not print by Slurm's word."""
+    """Return the name of the device in data/; one that the log does not print by Slurm's word."""
     if worked.kind == "gpu":
         return platform_of(log.gpu_full_name or worked.type)
     model = re.sub(r"[^a-z0-9]+", "-", (worked.type or "unknown").lower())

@@ -71,7 +71,7 @@ class Log:
 
 
 def file_name(path: str) -> FileName:
-    """Give what a name such as `2018-07-05-CPU-RM:E5-2695-V2:8:32:scratch` claims."""
+    """Return what a name such as `2018-07-05-CPU-RM:E5-2695-V2:8:32:scratch` claims."""
     first, *rest = path.rpartition("/")[2].split(":")
     start = re.fullmatch(r"\d{4}-?\d\d-?\d\d-(?:(CPU)-\w+|(?:GPU-)?(\w+))", first)
     if not start:
@@ -89,7 +89,7 @@ def file_name(path: str) -> FileName:
 
 
 def log_fields(text: str) -> Log:
-    """Give the fields of a log; standard output and error may be interleaved anywhere in it."""
+    """Return the fields of a log; standard output and error may be interleaved anywhere in it."""
     gres = re.search(r"\bGres=gpu:(\w+):(\d{1,6})\b", text)
     program = _first(text, r"^\+ python\d? (\S+\.py)")
     full_name = _first(text, r"\bname: ((?:Tesla|GeForce|Quadro|NVIDIA) [\w -]*?\w)(?=,| major|$)")
@@ -144,7 +144,7 @@ def _whole(text: str, pattern: str) -> int | None:
 
 
 def _printed_day(text: str) -> str:
-    """Give the day that `date` prints, `Fri Jun  1 12:50:37 EDT 2018`, as 2018-06-01."""
+    """Return the day that `date` prints, `Fri Jun  1 12:50:37 EDT 2018`, as 2018-06-01."""
     found = re.search(r"^\w{3} (\w{3}) +(\d{1,2}) [\d:]{8} \w+ (\d{4})$", text, re.MULTILINE)
     if not found or found[1] not in MONTHS:
         return ""
@@ -152,20 +152,20 @@ def _printed_day(text: str) -> str:
 
 
 def _number(text: str, label: str) -> float | None:
-    """Give the first number behind a label; a line of code with the label has none there."""
+    """Return the first number behind a label; a line of code with the label has none there."""
     found = _first(text, rf"(?i:{label}){_NUMBER}{_END}")
     value = float(found) if found else math.nan
     return value if math.isfinite(value) and value >= 0 else None
 
 
 def _cpu(text: str) -> str:
-    """Give the CPU that lscpu prints: `Intel(R) Xeon(R) CPU E5-2695 v3 @ 2.30GHz` is E5-2695 v3."""
+    """Return the CPU that lscpu prints, without maker and clock: E5-2695 v3."""
     product = _first(text, r"^Model name: *(.+)$").partition("@")[0]
     return " ".join(re.sub(r"\(R\)|\(TM\)|\b(Intel|Xeon|CPU|Processor)\b", " ", product).split())
 
 
 def _gpus_used(text: str) -> int | None:
-    """Give on how many GPUs operations were placed, None where placement was not logged.
+    """Return on how many GPUs operations were placed, None where placement was not logged.
 
     Each operation comes up to three times, as `name: (Kind)/job:.../device:GPU:0` from the placer
     and as `name: (Kind): /job:...` on standard output; GPUs are counted, so that does not matter.
@@ -188,7 +188,7 @@ def _mode(program: str) -> str:
 
 
 def _staging(text: str) -> str:
-    """Give whether files were copied to the node's own disk; "" before the job got so far."""
+    """Return whether files were copied to the node's own disk; "" before the job got so far."""
     if re.search(r"^\+ cd /local/", text, re.MULTILINE):
         return "local"
     return "scratch" if re.search(r"^\+ python", text, re.MULTILINE) else ""

@@ -7,16 +7,12 @@ measured twice stays two records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.record import Method, Quantity, Record
-from steptime.readers.csv_rows import Row, csv_table, each_row, number
-from steptime.readers.found import Found
+from steptime.readers.csv_rows import Row, first_line, number, read_rows, whole
 from steptime.readers.platforms import platform_of
-from steptime.readers.sources import Source, Unread
+from steptime.readers.sources import Found, Source
 
 SOURCE = "cissieAB/pytorch-paradnn; Jefferson Lab, CHEP 2023"
 STEPS = 100  # that a duration is of, after 30 of warm-up
@@ -27,22 +23,12 @@ DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float6
 
 def recognises(source: Source) -> bool:
     """Whether the first line names the columns of the data set."""
-    first = source.head.partition("\n")[0].replace(" ", "").split(",")
-    return {*COLUMNS, "duration"} <= {name.strip() for name in first}
+    return {*COLUMNS, "duration"} <= first_line(source)
 
 
-def read(group: Sequence[Source]) -> Found:
-    """Give a record a row; a duration of 0 is a network that did not fit."""
-    (source,) = group
-    table = csv_table(source)
-    known = {*COLUMNS, *DERIVED, "duration"}
-    strange = tuple(
-        Unread(source.name, None, f"column {shorten(name)} is not known")
-        for name in table.columns
-        if name not in known
-    )
-    found = each_row(source, table, _record)
-    return replace(found, unread=(*strange, *found.unread))
+def read(source: Source) -> Found:
+    """Return a record for each row; a duration of 0 is a network that did not fit."""
+    return read_rows(source, _record, known={*COLUMNS, *DERIVED, "duration"})
 
 
 def _record(row: Row, line: int) -> Record:
@@ -51,9 +37,6 @@ def _record(row: Row, line: int) -> Record:
     duration = number(row, "duration")
     if duration < 0:
         raise InputError(f"duration: seconds, not {shorten(row['duration'])}")
-    layers = number(row, "layers")
-    if layers != int(layers):
-        raise InputError(f"layers: a whole number, not {shorten(row['layers'])}")
     widths = ",".join(
         f"{ours}={row[theirs]}"
         for ours, theirs in (
@@ -63,7 +46,7 @@ def _record(row: Row, line: int) -> Record:
         )
     )
     workload = make_workload(
-        read_model(f"fc:layers={int(layers) + 1},{widths}"),
+        read_model(f"fc:layers={whole(row, 'layers') + 1},{widths}"),
         batch=row["batch_size"],
         dtype=DTYPES[row["input_type"]],
         optimizer="adam",

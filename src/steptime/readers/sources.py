@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from steptime.core.errors import InputError
+from steptime.core.record import Record
 
 LARGEST_BYTES = 64_000_000  # of one file, unpacked
 MOST_BYTES = 2_000_000_000  # of all members of an archive
@@ -70,8 +71,16 @@ class Unread:
     reason: str
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a reader makes of a source: records, and what it did not read."""
+
+    records: tuple[Record, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+
 def sources_at(path: Path) -> Iterator[Source | Unread]:
-    """Give every file at `path`, by name; raises `InputError` where there is nothing."""
+    """Return every file at `path`, by name; raises `InputError` where there is nothing."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_dir():
@@ -155,7 +164,7 @@ def _content(file: Stream, name: str, archive: str = "") -> Source | Unread:
 
 
 def _printable(name: str) -> str:
-    """Give a name without what a terminal or a file of UTF-8 cannot hold."""
+    """Return a name without what a terminal or a file of UTF-8 cannot hold."""
     return "".join(c if c.isprintable() else "?" for c in name)
 
 

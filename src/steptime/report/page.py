@@ -6,9 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
+from steptime.analysis.analyses import PLOTS, analysis, names
+from steptime.analysis.headline import numbers, sentences
+from steptime.core.printers import html
 from steptime.core.record import Method, Record
-from steptime.plots import PLOTS, Data, EmptyPlotError, draw
-from steptime.report.headline import numbers, sentences
+from steptime.plots import Data, EmptyPlotError, draw
 from steptime.report.table import columns_of, failures, table_rows
 from steptime.report.templating import rendered
 
@@ -36,11 +40,23 @@ def page(records: Sequence[Record], name: str, progress: Progress = ignore) -> t
         columns=columns,
         rows=table_rows(rows, columns),
         failures=failures(rows),
+        sections=_sections(records),
         figures=figures,
         missing=missing,
         sources=_sources(records),
     )
     return text, found
+
+
+def _sections(records: Sequence[Record]) -> list[Row]:
+    """Return what each analysis that has a heading says of the records, with its table."""
+    found = []
+    for one in map(analysis, names()):
+        table = one.table(records) if one.section else None
+        if table and table.rows:
+            shown = Markup(html(table))  # noqa: S704  # the printer escapes every cell
+            found.append({"title": one.section, "says": one.says(table), "table": shown})
+    return found
 
 
 def _figures(data: Data, progress: Progress) -> tuple[list[Row], list[str]]:

@@ -57,7 +57,7 @@ class Cell:
     request: ResourceRequest | None = None
 
     @property
-    def worker_key(self) -> tuple[str, Options]:
+    def process(self) -> tuple[str, Options]:
         """What a worker is started for; it may measure many cells."""
         return self.backend, self.options.of_process
 

@@ -18,6 +18,7 @@ from steptime.core.ranges import (
     MOST_VISITS,
     expand_range,
     is_range,
+    whole_number,
 )
 from steptime.core.workload import OPTIMIZERS, PHASES
 from steptime.measure import registry
@@ -27,7 +28,6 @@ from steptime.measure.contract import (
     STAGINGS,
     STRATEGIES,
 )
-from steptime.models.family import whole_number
 from steptime.sweep.resource_request import ResourceRequest
 
 

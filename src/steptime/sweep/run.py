@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from steptime.core.errors import InputError
 from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
-from steptime.launch.local import Death, Worker, WorkerDiedError
+from steptime.launch.local import Failure, Worker, WorkerDiedError
 from steptime.measure import cpus, ranks
+from steptime.measure.contract import method
+from steptime.measure.worker_key import WorkerKey
 from steptime.sweep.cells import Cell, needed_bytes
 from steptime.sweep.predictions import predict_cells
-from steptime.sweep.workers import Place, Where, Workers, place_of, where
+from steptime.sweep.workers import Workers, key_of, processes_of
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,21 @@ class Outcome:
             self.unsuccessful.append(record)
 
 
-def attempt(workers: Workers, cell: Cell, how: How, round_: int) -> Record:
-    """Give the record of one cell, which is not tried where it cannot run."""
-    place = workers.place(cell)
-    why = _why_not(cell, place, how)
-    if why is None:
-        return measure_cell(workers, cell, how, round_)
-    return _unmeasured(cell, place, how, round_, why)
+def attempt(
+    workers: Workers, cell: Cell, how: How, round_: int, begin: Callable[[], object] | None = None
+) -> Record:
+    """Return the record of one cell, which is not tried where it cannot run.
+
+    `begin` is called when its worker is there.
+    """
+    key = workers.key(cell)
+    why = _why_not(cell, key, how)
+    if why:
+        return _unmeasured(cell, key, how, round_, why)
+    if begin:
+        workers.get(*processes_of(cell))
+        begin()
+    return measure_cell(workers, cell, how, round_)
 
 
 def measure_cell(
@@ -71,8 +82,7 @@ def measure_cell(
     """
     records = []
     for run in range(how.runs):
-        replicas = cell.workload.plan.data
-        worker = workers.get(cell.backend, cell.options, replicas, fresh=how.runs > 1)
+        worker = workers.get(*processes_of(cell), fresh=how.runs > 1)
         record = _measure_once(workers, worker, cell, how, round_, on_event)
         if record.status != "ok":
             return record
@@ -88,12 +98,12 @@ def _measure_once(
     round_: int,
     on_event: Callable[[Mapping[str, Any]], object] | None,
 ) -> Record:
-    place = place_of(worker)
+    key = key_of(worker)
     request = {
         "do": "measure",
         "workload": workload_to_json(cell.workload),
         "options": asdict(cell.options),
-        "platform": place.platform,
+        "platform": key.platform,
         "timing": {"budget_s": how.budget_s},
         "parts": how.parts,
         "energy": how.energy,
@@ -104,37 +114,43 @@ def _measure_once(
         record = record_from_json(worker.ask(request, how.time_limit_s, on_event))
     except WorkerDiedError as died:
         workers.close()
-        return _unmeasured(cell, place, how, round_, died.death)
+        return _unmeasured(cell, key, how, round_, died.failure)
     if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
         workers.close()  # the others may still wait for the one that failed
     return record
 
 
-def _unmeasured(cell: Cell, place: Place, how: How, round_: int, death: Death) -> Record:
-    env = {"round": round_, "threads": place.threads, "budget_s": how.budget_s}
-    return unmeasured(cell, place.method(cell, how.runs), place.platform, death, env)
+def _method(cell: Cell, key: WorkerKey, runs: int) -> Method:
+    """Return the method that records of a cell carry where workers have this key."""
+    options = replace(cell.options, threads=key.threads)
+    return method(cell.backend, key.version, options, runs)
+
+
+def _unmeasured(cell: Cell, key: WorkerKey, how: How, round_: int, failure: Failure) -> Record:
+    env = {"round": round_, "threads": key.threads, "budget_s": how.budget_s}
+    return unmeasured(cell, _method(cell, key, how.runs), key.platform, failure, env)
 
 
 def unmeasured(
-    cell: Cell, how_measured: Method, platform: str, death: Death, env: Mapping[str, Any]
+    cell: Cell, how_measured: Method, platform: str, failure: Failure, env: Mapping[str, Any]
 ) -> Record:
-    """Give the record of a cell that has no number, and why."""
+    """Return the record of a cell that has no number, and why."""
     return Record(
         origin="measured",
         method=how_measured,
         workload=cell.workload,
         platform=platform,
         quantities={},
-        status=death.status,
-        cause=death.cause,
-        note=death.note,
+        status=failure.status,
+        cause=failure.cause,
+        note=failure.note,
         env=env,
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
 def _in_run(record: Record, run: int) -> Record:
-    """Give the record with its samples marked as of `run`."""
+    """Return the record with its samples marked as of `run`."""
     quantities = {
         name: replace(q, columns={**q.columns, "run": (run,) * len(q.samples)}) if q.samples else q
         for name, q in record.quantities.items()
@@ -143,7 +159,7 @@ def _in_run(record: Record, run: int) -> Record:
 
 
 def _joined(records: list[Record]) -> Record:
-    """Give one record with the samples of all runs; single values are the largest of the runs."""
+    """Return one record with the samples of all runs; single values are the largest of the runs."""
     first, *others = records
     if not others:
         return first
@@ -204,7 +220,7 @@ def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outc
     """
     if ranks.here().size > 1:
         raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
-    cells, out, how, rounds = request.cells, request.out, request.how, request.rounds
+    cells, out, how = request.cells, request.out, request.how
     outcome = Outcome()
     with ExitStack() as stack:
         stack.enter_context(store.exclusive(out))
@@ -213,17 +229,22 @@ def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outc
         writer = stack.enter_context(store.open_writer(out))
         workers = Workers()
         stack.callback(workers.close)
-        places = _places(workers, cells)
+        keys = {processes_of(cell): workers.key(cell) for cell in cells}
         if request.must_fit:
-            cells = [cell for cell in cells if _fits(cell, places[where(cell)])]
+            cells = [cell for cell in cells if _fits(cell, keys[processes_of(cell)])]
         predict(cells, request, writer, known, warn)
 
         def missing() -> Iterator[tuple[int, Cell]]:
-            for round_, place, cell in _visits(cells, places, rounds):
-                if _key(cell, place, how, round_) not in done:
-                    yield round_, cell
+            """Return what lacks a record, cells of one worker together: each change costs one."""
+            for round_, processes in product(range(request.rounds), keys):
+                for cell in cells:
+                    if processes_of(cell) == processes:
+                        key = keys[processes]
+                        identity = store.identity(_method(cell, key, how.runs))
+                        if (cell.workload.key, key.platform, identity, round_) not in done:
+                            yield round_, cell
 
-        outcome.cells = len(cells) * rounds
+        outcome.cells = len(cells) * request.rounds
         total = sum(1 for _ in missing())
         outcome.done_before = outcome.cells - total
         for number, (round_, cell) in enumerate(missing(), start=1):
@@ -253,53 +274,32 @@ def predict(
         )
 
 
-def _visits(
-    cells: Collection[Cell], places: Mapping[Where, Place], rounds: int
-) -> Iterator[tuple[int, Place, Cell]]:
-    """Give all cells in every round, those of one place together: each change costs a worker."""
-    for round_ in range(rounds):
-        for here, place in places.items():
-            for cell in cells:
-                if where(cell) == here:
-                    yield round_, place, cell
-
-
-def _key(cell: Cell, place: Place, how: How, round_: int) -> store.DoneKey:
-    identity = store.identity(place.method(cell, how.runs))
-    return cell.workload.key, place.platform, identity, round_
-
-
-def _places(workers: Workers, cells: Iterable[Cell]) -> dict[Where, Place]:
-    """Give the places of cells, in the order in which they come."""
-    return {where(cell): workers.place(cell) for cell in cells}
-
-
 def _needed_bytes(cell: Cell) -> float:
-    """Give the memory that a cell needs of this machine or one of its devices."""
+    """Return the memory that a cell needs of this machine or one of its devices."""
     rank = ranks.here()
     return needed_bytes(cell, cell.workload.plan.data if rank.size == 1 else rank.local_size)
 
 
-def _fits(cell: Cell, place: Place) -> bool:
-    return place.memory_bytes is None or _needed_bytes(cell) <= place.memory_bytes
+def _fits(cell: Cell, key: WorkerKey) -> bool:
+    return key.memory_bytes is None or _needed_bytes(cell) <= key.memory_bytes
 
 
-def _why_not(cell: Cell, place: Place, how: How) -> Death | None:
-    """Say why a cell is not tried, None if it is; what a launcher started looks to its CPUs."""
+def _why_not(cell: Cell, key: WorkerKey, how: How) -> Failure | None:
+    """Return why a cell is not tried, None if it is; what a launcher started looks to its CPUs."""
     if ranks.here().size == 1:
         try:
-            cpus.check_cpus(place.threads, cell.workload.plan.data)
+            cpus.check_cpus(key.threads, cell.workload.plan.data)
         except InputError as error:
-            return Death("unsupported", "too-few-cpus", str(error))
-    if how.try_all or _fits(cell, place):
+            return Failure("unsupported", "too-few-cpus", str(error))
+    if how.try_all or _fits(cell, key):
         return None
     needed = size(_needed_bytes(cell))
-    note = f"needs {needed}, {place.platform} has {size(place.memory_bytes or 0)}; not tried"
-    return Death("oom", "predicted-not-to-fit", note)
+    note = f"needs {needed}, {key.platform} has {size(key.memory_bytes or 0)}; not tried"
+    return Failure("oom", "predicted-not-to-fit", note)
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
-    """Give the outcome as JSON values."""
+    """Return the outcome as JSON values."""
     return {
         "cells": outcome.cells,
         "done_before": outcome.done_before,

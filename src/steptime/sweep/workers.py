@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from steptime.core.errors import InputError
-from steptime.core.record import Method
 from steptime.launch.local import Worker
 from steptime.measure import cpus, ranks
-from steptime.measure.contract import Options, method
+from steptime.measure.contract import Options
+from steptime.measure.worker_key import WorkerKey, worker_key
 from steptime.sweep.cells import Cell
 
-Where = tuple[str, Options, int]  # backend, what its processes are told, how many there are
+Processes = tuple[str, Options, int]  # backend, what its processes are told, how many there are
 
 
-def where(cell: Cell) -> Where:
-    """Give what the processes of a cell are started for."""
-    backend, options = cell.worker_key
-    replicas = cell.workload.plan.data
+def processes_of(cell: Cell) -> Processes:
+    """Return what the processes of a cell are started for."""
+    return _shared(*cell.process, cell.workload.plan.data)
+
+
+def _shared(backend: str, options: Options, replicas: int) -> Processes:
+    """Return the processes with their share of the cores, where they are several."""
+    options = options.of_process
     if replicas > 1 and options.threads is None:
         options = replace(options, threads=cpus.default_threads(processes=replicas))
     return backend, options, replicas
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where cells of one backend and its options run: the greeting of its worker."""
-
-    platform: str
-    version: str
-    memory_bytes: int | None
-    threads: int
-
-    def method(self, cell: Cell, runs: int) -> Method:
-        """Give the method that records of `cell` carry here."""
-        options = replace(cell.options, threads=self.threads)
-        return method(cell.backend, self.version, options, runs)
-
-
-def place_of(worker: Worker) -> Place:
-    """Give the place that a worker's greeting says."""
-    greeting = worker.greeting
-    return Place(
-        greeting["platform"], greeting["version"], greeting["memory_bytes"], greeting["threads"]
-    )
+def key_of(worker: Worker) -> WorkerKey:
+    """Return the key that a worker's greeting says."""
+    return WorkerKey(**{name: worker.greeting[name] for name in WorkerKey.__dataclass_fields__})
 
 
 class Workers:
@@ -56,8 +42,8 @@ class Workers:
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
-        self._place: tuple[str, Options, int] | None = None
-        self._places: dict[Where, Place] = {}
+        self._processes: Processes | None = None
+        self._keys: dict[Processes, WorkerKey] = {}
         self._rank = ranks.here()
         self._started = 0
 
@@ -77,33 +63,33 @@ class Workers:
         return f"rank {self._rank.rank}"
 
     def get(self, backend: str, options: Options, replicas: int = 1, fresh: bool = False) -> Worker:
-        """Give a worker for this place, a new process if `fresh` or if the place changed.
+        """Return the worker of these processes, a new one if `fresh` or if they are others.
 
         Raises `InputError` where a launcher started another number of processes.
         """
-        place = backend, options.of_process, replicas
-        if fresh or self._place != place or self._worker is None:
+        processes = _shared(backend, options, replicas)
+        if fresh or self._processes != processes or self._worker is None:
             self.close()
-            self._worker, self._place = self._start(*place), place
+            self._worker, self._processes = self._start(*processes), processes
         return self._worker
 
-    def place(self, cell: Cell) -> Place:
-        """Give where a cell would run, as one process there tells of itself."""
-        backend, options, replicas = where(cell)
-        key = backend, options, replicas if self._rank.size > 1 else 1
-        if key not in self._places:
-            self._places[key] = place_of(self.get(*key))
-        return self._places[key]
+    def key(self, cell: Cell) -> WorkerKey:
+        """Return what tells a cell's records from others; a worker is asked where it must be."""
+        backend, options, replicas = processes_of(cell)
+        alone = backend, options, replicas if self.joined else 1
+        if alone not in self._keys:
+            known = worker_key(backend, options)
+            self._keys[alone] = known or key_of(self.get(*alone))
+        return self._keys[alone]
 
     def _start(self, backend: str, options: Options, replicas: int) -> Worker:
-        size = self._rank.size
-        if size == 1:
+        if not self.joined:
             if replicas > 1:
-                threads = options.threads or cpus.default_threads(processes=replicas)
-                cpus.check_cpus(threads, replicas)
+                cpus.check_cpus(options.threads or 1, replicas)
             return Worker(backend, options, replicas)
-        if replicas != size:
-            raise InputError(f"{replicas} replicas, but the launcher started {size} processes")
+        if replicas != self._rank.size:
+            started = f"the launcher started {self._rank.size} processes"
+            raise InputError(f"{replicas} replicas, but {started}")
         self._started += 1
         return Worker(backend, options, variables={ranks.ATTEMPT: str(self._started)})
 
@@ -111,4 +97,4 @@ class Workers:
         """End the worker, if there is one."""
         if self._worker is not None:
             self._worker.close()
-        self._worker = self._place = None
+        self._worker = self._processes = None

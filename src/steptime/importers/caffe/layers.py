@@ -177,9 +177,9 @@ def batch_norm(n: Lowering, layer: Layer, x: Tops) -> Tops:
         w = n.b.buffer(f"{layer.name}/w", width)
         b = n.b.buffer(f"{layer.name}/b", width)
     else:
-        w = n.statistic(scale, 0, "w", width)
+        w = n.weight(scale, 0, "w", width)
         has_bias = scale.message.scale_param.bias_term
-        b = n.statistic(scale, 1, "b", width) if has_bias else n.b.buffer(f"{scale.name}/b", width)
+        b = n.weight(scale, 1, "b", width) if has_bias else n.b.buffer(f"{scale.name}/b", width)
     mean = n.b.buffer(f"{layer.name}/running_mean", width)
     variance = n.b.buffer(f"{layer.name}/running_variance", width)
     training = n.b.training and layer.training
@@ -257,7 +257,7 @@ def relu(n: Lowering, layer: Layer, x: Tops) -> Tops:
     """Return ReLU; with a slope for inputs below 0 it is PReLU whose slope is not trained."""
     if layer.message.relu_param.negative_slope == 0:
         return (n.b.op("relu", x[0], name=layer.name),)
-    slope = n.b.cast(n.b.buffer(f"{layer.name}/slope", (1,)))
+    slope = n.b.buffer(f"{layer.name}/slope", (1,))
     return (n.b.op("prelu", x[0], slope, name=layer.name),)
 
 

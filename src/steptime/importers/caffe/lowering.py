@@ -71,32 +71,17 @@ class Lowering:
         return self.shared[made]
 
     def weight(self, layer: Layer, i: int, suffix: str, shape: tuple[int, ...]) -> str:
-        """Return the layer's weight number `i`, `<layer>/<suffix>`, in the type of the arithmetic.
+        """Return the layer's weight number `i`, `<layer>/<suffix>`.
 
         It is that of another layer if both give it one name, and is not trained if its learning
         rate is 0. Raises `ShapeError` where layers that share it need different shapes.
         """
-        return self.kept(layer, i, suffix, shape, self.b.cast)
-
-    def statistic(self, layer: Layer, i: int, suffix: str, shape: tuple[int, ...]) -> str:
-        """Return a weight as `weight` does, in its own type, as norms take it."""
-        return self.kept(layer, i, suffix, shape, str)
-
-    def kept(
-        self,
-        layer: Layer,
-        i: int,
-        suffix: str,
-        shape: tuple[int, ...],
-        cast: Callable[[str], str],
-    ) -> str:
-        """Return a weight of `shape` after `cast`."""
         name, trained = _parameter(layer.message, i)
         key = f"={name}" if name else f"/{layer.name}/{suffix}"
         if key not in self.shared:
             path = f"{layer.name}/{suffix}"
-            made = self.b.weight(path, shape, cast=False) if trained else self.b.buffer(path, shape)
-            self.shared[key] = cast(made)
+            add = self.b.weight if trained else self.b.buffer
+            self.shared[key] = add(path, shape)
         found = self.shared[key]
         require(
             self.b.shape(found) == shape,
@@ -106,7 +91,7 @@ class Lowering:
 
     def scalar(self, name: str) -> str:
         """Return a fixed number that is not trained."""
-        return self.b.cast(self.b.buffer(name, ()))
+        return self.b.buffer(name, ())
 
     def last(self, x: str, axes: range, name: str) -> tuple[str, Callable[[str], str]]:
         """Return `x` seen with `axes` as its last, and how to see a result as `x` is seen."""

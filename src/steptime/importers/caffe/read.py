@@ -166,7 +166,7 @@ def _cross_entropy(n: Lowering, layer: Layer, x: str) -> str:
     seen, _ = n.last(x, range(axis, axis + 1), layer.name)
     require(len(n.b.shape(seen)) >= 2, f"a loss of {list(n.b.shape(x))}")
     labels = n.labels(layer, n.b.shape(seen)[:-1])
-    return n.b.op("cross_entropy", _wide(n.b, seen, layer.name), labels, name=layer.name)
+    return n.b.op("cross_entropy", seen, labels, name=layer.name)
 
 
 def _euclidean(n: Lowering, layer: Layer, x: str) -> str:
@@ -177,7 +177,7 @@ def _euclidean(n: Lowering, layer: Layer, x: str) -> str:
         n.tensors[target] = n.fed(target, n.b.shape(x))
     y = n.b.op("add", x, n.tensor(target), name=f"{layer.name}/difference")
     y = n.b.op("mul", y, y, name=f"{layer.name}/square")
-    return n.b.op("mean", _wide(n.b, y, layer.name), name=layer.name)
+    return n.b.op("mean", y, name=layer.name)
 
 
 def _without_loss(n: Lowering, layer: Layer, x: str) -> str:
@@ -197,15 +197,8 @@ def _losses(n: Lowering, layer: Layer, tops: tuple[str, ...]) -> list[str]:
             made.append(top)
         else:
             name = f"{layer.name}/loss" if i == 0 else f"{layer.name}/loss{i}"
-            made.append(n.b.op("mean", _wide(n.b, top, name), name=name))
+            made.append(n.b.op("mean", top, name=name))
     return made
-
-
-def _wide(b: Builder, x: str, name: str) -> str:
-    """Return `x` in the type of the weights, as losses are computed under mixed precision."""
-    if not b.precision.mixed:
-        return x
-    return b.op("cast", x, name=f"{name}/cast", dtype=b.precision.weights)
 
 
 def _sum(b: Builder, losses: list[str]) -> str:

@@ -76,8 +76,8 @@ def has_bias(e: Entry, width: int) -> bool:
 def _batch_norm(b: Builder, x: str, weights: str, name: str) -> str:
     width = (b.shape(x)[1],)
     inputs = (
-        b.weight(f"{weights}/w", width, cast=False),
-        b.weight(f"{weights}/b", width, cast=False),
+        b.weight(f"{weights}/w", width),
+        b.weight(f"{weights}/b", width),
         b.buffer(f"{weights}/running_mean", width),
         b.buffer(f"{weights}/running_variance", width),
     )

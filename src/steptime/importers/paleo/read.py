@@ -152,14 +152,8 @@ def _result(b: Builder, name: str, tensor: str, classified: bool) -> str:
 
 
 def _sum(b: Builder, losses: list[str]) -> str:
-    """Return the sum of scalars, under mixed precision in the type of the weights."""
+    """Return the sum of scalars."""
     total = losses[0]
     for loss in losses[1:]:
-        pair = [
-            name
-            if b.tensors[name].dtype == b.precision.weights
-            else b.op("cast", name, name=f"{name}/cast", dtype=b.precision.weights)
-            for name in (total, loss)
-        ]
-        total = b.op("add", *pair, name=f"{loss}_sum")
+        total = b.op("add", total, loss, name=f"{loss}_sum")
     return total

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
 import torch
 
@@ -17,6 +20,7 @@ from steptime.measure.backends.torch_kinds import RUNS
 from steptime.measure.backends.torch_parallel import STRATEGIES, Joined, Stopwatch
 from steptime.measure.backends.torch_step import Assembled, assemble, outputs_of
 from steptime.measure.contract import (
+    DeviceFacts,
     Feed,
     Options,
     OutOfMemoryError,
@@ -26,7 +30,15 @@ from steptime.measure.contract import (
 )
 from steptime.measure.infeed import HOST_CLOCK
 
-__all__ = ["RUNS", "STRATEGIES", "device_memory_bytes", "device_product", "prepare", "version"]
+__all__ = [
+    "RUNS",
+    "STRATEGIES",
+    "collectives",
+    "device_facts",
+    "device_product",
+    "prepare",
+    "version",
+]
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of oneDNN, of PyTorch
@@ -42,9 +54,26 @@ def device_product(device: str) -> str:
     return torch_device.product(torch_device.find(device))
 
 
-def device_memory_bytes(device: str) -> int | None:
-    """Give an accelerator's memory; None for the host's."""
-    return torch_device.memory_bytes(torch_device.find(device))
+def device_facts(device: str) -> DeviceFacts:
+    """Return what is known of a device."""
+    return torch_device.facts(torch_device.find(device))
+
+
+def collectives(options: Options, sizes: Sequence[int], budget_s: float) -> dict[str, Any]:
+    """Return the seconds of all-reduces among the processes of this worker, by bytes."""
+    device = torch_device.find(options.device)
+    _settings(options)
+    joined = torch_parallel.join(ranks.here(), device)
+    sync = torch_device.sync(device)
+    return {
+        "processes": joined.rank.size,
+        "hosts": joined.gather(platform.node()),
+        "comm_backend": joined.backend,
+        "version": version(),
+        "threads": torch.get_num_threads(),
+        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "all_reduce_s": torch_parallel.all_reduce_s(device, sizes, sync, budget_s),
+    }
 
 
 def prepare(

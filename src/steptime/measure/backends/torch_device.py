@@ -10,6 +10,7 @@ import torch
 
 from steptime.core.errors import InputError, shorten
 from steptime.measure import machine
+from steptime.measure.contract import DeviceFacts
 
 
 def find(name: str) -> torch.device:
@@ -30,13 +31,20 @@ def product(device: torch.device) -> str:
     return machine.cpu_model()  # an Apple GPU is part of the chip
 
 
-def memory_bytes(device: torch.device) -> int | None:
-    """Give the accelerator's memory; None for the host's."""
+def facts(device: torch.device) -> DeviceFacts:
+    """Return what is known of the device."""
     if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
+        properties = torch.cuda.get_device_properties(device)
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        cache_bytes = getattr(properties, "L2_cache_size", None) or None
+        has_tf32 = torch.version.hip is None and properties.major >= 8  # Ampere was the first
+        return DeviceFacts(total_bytes, free_bytes, cache_bytes, True, has_tf32)
     if device.type == "mps":
-        return int(torch.mps.recommended_max_memory())
-    return None
+        total_bytes = int(torch.mps.recommended_max_memory())
+        return DeviceFacts(
+            total_bytes, total_bytes - torch.mps.driver_allocated_memory(), None, True
+        )
+    return machine.host_facts()
 
 
 def sync(device: torch.device) -> Callable[[], None]:

@@ -42,8 +42,8 @@ def module_of(
         if op.name in joined:
             continue
         product = makers.get(op.inputs[0])
-        # autocast itself casts to the compute dtype; two names for one tensor stand for the cast
-        if op.kind == "cast" and precision.mixed and op.attrs["dtype"] == precision.compute:
+        # autocast casts by itself; two names for one tensor stand for the cast
+        if op.kind == "cast" and precision.mixed:
             nodes[op.outputs[0]] = nodes[op.inputs[0]]
             continue
         done, tensors = op, op.inputs

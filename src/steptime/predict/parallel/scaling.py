@@ -113,7 +113,7 @@ def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tup
     share = -(-batch // workers)
     if batch < workers:
         if not model.as_paleo:
-            raise InputError(f"{workers} workers cannot share a batch of {batch} examples")
+            raise InputError(f"{workers} replicas cannot share a batch of {batch} examples")
         return share, f"{workers} workers compute one example each, {workers} and not {batch}"
     if batch % workers:
         return share, f"{batch} examples are no multiple of {workers}: the largest share is {share}"

@@ -1,37 +1,25 @@
-"""What is timed to find a device's roofs, in which order, and how the samples become curves.
+"""Timing many cases in turns within one budget, and the curves that come of it.
 
-Free of any framework: a backend gives cases (how to prepare and time one thing), and `sample`
-visits them in turns, so that a neighbour's burst on a shared machine hits every curve a little
-and none wholly. The least time of a case is the roof, the median says how noisy it was.
+`sample` visits the cases in turns, so that a neighbour's burst on a shared machine hits every
+curve a little and none wholly. The least time of a case is the ceiling, the median says how noisy
+it was.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import repeat
 from typing import Any
 
 Timer = Callable[[int], float]  # gives the seconds that so many calls took, device work included
-
 SAMPLE_S = 0.005  # a sample lasts about this long: far above the clock's resolution
 MIN_SAMPLES = 3
 MAX_SAMPLES = 60
 SMALLEST = 2  # cases of a group that are taken unasked: the pace of the others needs two
 PATIENCE = 10  # samples of a case at whose pace the next would not fit
 SHARES = {"gemm": 0.5, "memory": 0.35, "dispatch": 0.1}  # of the budget, preparing included
-SQUARES = tuple((n, n, n) for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384))
-SKEWED = ((64, 2048, 2048), (64, 8192, 8192), (8192, 512, 512), (65536, 1024, 1024))
-GEMM_SHAPES = tuple(sorted((*SQUARES, *SKEWED), key=math.prod))
-ARRAYS = {"copy": 2, "add": 3}  # arrays that a kernel moves: read one or two, write one
-SMALLEST_ARRAY_BYTES = 1 << 16
-UNKNOWN_CACHE_BYTES = 1 << 27
-RANDOM_VALUES = 65_537  # a matrix repeats so many: a prime, so that its rows differ
-OUT_OF_CACHE = 4  # the arrays together are at least this many last-level caches
 
 
 @dataclass(frozen=True)
@@ -75,33 +63,6 @@ class RefusedError(Exception):
     """A device that cannot do a case; the message says why."""
 
 
-def gemm_flop(m: int, k: int, n: int) -> int:
-    """Give the FLOP of `[m, k] x [k, n]`; a multiply-add is 2."""
-    return 2 * m * k * n
-
-
-def gemm_size(m: int, k: int, n: int) -> int:
-    """Give the elements of both matrices and of their product."""
-    return m * k + k * n + m * n
-
-
-def array_sizes_bytes(cache_bytes: int | None, room_bytes: int | None) -> tuple[int, ...]:
-    """Give array sizes from in the nearest cache to out of the last one, each four times the last.
-
-    Two arrays of the largest make `OUT_OF_CACHE` last-level caches. The five arrays of both kernels
-    of all sizes (at most 7/3 of the largest) together stay within half of the room.
-    """
-    largest = (cache_bytes or UNKNOWN_CACHE_BYTES) * OUT_OF_CACHE // 2
-    if room_bytes is not None:
-        largest = min(largest, room_bytes // (2 * 12))
-    sizes = []
-    size = SMALLEST_ARRAY_BYTES
-    while size < largest:
-        sizes.append(size)
-        size *= 4
-    return (*sizes, max(SMALLEST_ARRAY_BYTES, largest // 64 * 64))
-
-
 def sample(
     cases: Iterable[Case], budget_s: float, clock: Callable[[], float] = time.perf_counter
 ) -> Samples:
@@ -133,33 +94,6 @@ def sample(
             break
         _visit(min(ready, key=lambda v: len(v.samples)), left_s, clock)
     return Samples({name: _curve(name, visited) for name in groups}, skipped)
-
-
-def host_timer(call: Callable[[], object]) -> Timer:
-    """Give the timer of a call that has done its work when it returns."""
-
-    def timer(calls: int) -> float:
-        started = time.perf_counter()
-        for _ in repeat(None, calls):
-            call()
-        return time.perf_counter() - started
-
-    return timer
-
-
-def answer(samples: Samples, **facts: Any) -> dict[str, Any]:
-    """Give what a probe answers as JSON values: `facts`, `taken_at`, `curves` and `skipped`.
-
-    Facts are backend, version, device, kind, product, threads, memory_bytes, cache_bytes, load (of
-    the minute before, as a share of the CPUs), budget_s, wall_s; None is unknown. Each curve has
-    columns, among them `work`, `min_s`, `median_s`, `samples` (their number).
-    """
-    return {
-        **facts,
-        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "curves": {group: dict(curve) for group, curve in samples.curves.items()},
-        "skipped": dict(samples.skipped),
-    }
 
 
 def _visit(visited: _Visited, left_s: dict[str, float], clock: Callable[[], float]) -> None:
@@ -204,7 +138,7 @@ def _admit(
 
 
 def _expected_s(case: Case, admitted: Sequence[_Visited], prepare_s: float) -> float:
-    """Give the seconds of a case's visits, and those that the cases before it still need.
+    """Return the seconds of a case's visits, and those that the cases before it still need.
 
     A call is expected to grow as it did between the last two cases, so that the cost of a call as
     such is not taken for work, but at least at a quarter of the last one's mean pace.
@@ -236,7 +170,7 @@ def _warm_calls(timer: Timer, most: int) -> int:
 
 
 def _enough(calls: int, spent_s: float, most: int) -> int:
-    """Give the same calls where they filled half a sample, else more, up to ten times as many."""
+    """Return the same calls where they filled half a sample, else more, up to ten times as many."""
     if spent_s >= SAMPLE_S / 2:
         return calls
     return min(most, max(calls + 1, int(calls * min(10.0, SAMPLE_S / max(spent_s, 1e-9)))))

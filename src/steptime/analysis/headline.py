@@ -1,4 +1,7 @@
-"""The sentences at the top of a report: the answer before the numbers."""
+"""What was measured beside what was predicted: the table of results, and the answer in sentences.
+
+The sentences stand at the top of a report, too.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,37 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from steptime.analysis.pairs import errors
+from steptime.analysis.analyses import Analysis
+from steptime.analysis.errors import errors
+from steptime.analysis.results import results
+from steptime.analysis.row import Row
+from steptime.core.record import Record
+from steptime.core.table import Table, columns
 from steptime.core.units import counted, seconds, si
 
-Row = dict[str, Any]
+SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", "predicted_by")
+
+
+def results_table(records: Sequence[Record]) -> Table:
+    """Return the table of `results`; of settings people see those in which rows differ."""
+    rows = results(records)
+    differ = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
+    shown = columns(
+        "name=network",
+        *(f"?{name}={name.replace('_', ' ')}" for name in differ),
+        "status",
+        "measured_s=measured step",
+        "predicted_s=predicted step",
+        "ratio=measured / predicted",
+        "?flop_per_s=speed",
+        "?peak_fraction=of peak",
+        "?measured_memory_bytes=peak memory",
+    )
+    return Table(shown, rows, full=columns(*(rows[0] if rows else ("name",))))
 
 
 def numbers(rows: Sequence[Row], published: int = 0) -> Row:
-    """Give what the sentences say as numbers, in SI; None is unknown.
+    """Return what the sentences say as numbers, in SI; None is unknown.
 
     `rows` are of `results`; `published` counts the records of others beside them.
     """
@@ -49,7 +75,7 @@ def _middle(values: Any) -> float | None:
 
 
 def sentences(found: Row) -> list[str]:
-    """Give the numbers as sentences, most important first."""
+    """Return the numbers as sentences, most important first."""
     return [
         *_limit(found),
         *_prediction(found["prediction"]),
@@ -115,3 +141,19 @@ def _published(number: int) -> list[str]:
     if not number:
         return []
     return [f"{counted(number, 'published record')}: `steptime table` and the plots show them."]
+
+
+def _says(table: Table) -> list[str]:
+    return sentences(numbers([dict(row) for row in table.rows]))
+
+
+ANALYSIS = Analysis(
+    """Print what was measured beside what was predicted.
+
+    A row is a network on a platform by one way of measuring and one method of
+    prediction. Times are medians; the speed is the predicted FLOP over the
+    measured time.
+    """,
+    results_table,
+    _says,
+)

@@ -1,4 +1,4 @@
-"""The command that reads other people's results."""
+"""The command `import`: other people's results as records."""
 
 from __future__ import annotations
 
@@ -6,34 +6,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from steptime.cli import options, output
+from steptime.cli.command import command, note
+from steptime.cli.options import argument, option
 from steptime.core.errors import InputError
+from steptime.core.table import Answer
 from steptime.core.units import counted
 
 if TYPE_CHECKING:
-    from steptime.core.record import Record
     from steptime.readers import Import
 
 SHOWN_UNREAD = 8
 LONGEST_REASON = 300  # characters
 
 
+@command()
 def import_(
-    path: Annotated[
-        Path,
-        typer.Argument(metavar="PATH", help="A file, a folder, or an archive (.tar, .tar.gz)."),
-    ],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of records.")],
+    path: Annotated[Path, argument("PATH", "A file, a folder, or an archive (.tar, .tar.gz).")],
+    out: Annotated[Path, option("-o --out DIR", "Folder of records.")],
     mapping: Annotated[
         Path | None,
-        typer.Option(
-            "--mapping", metavar="FILE", help="A .toml file: what the columns of CSV files mean."
-        ),
+        option("--mapping FILE", "A .toml file: what the columns of CSV files mean."),
     ] = None,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Read other people's results into a folder of records.
 
     The format is found by what is in a file. What is not read is listed with the reason.
@@ -45,8 +39,8 @@ def import_(
     found = read_path(path, read_mapping(mapping) if mapping else None)
     if not found.records:
         raise InputError(f"{path}: {_nothing(found)}")
-    known = {source_key(one) for one in store.load(out, output.note, required=False)}
-    new: list[Record] = [one for one in found.records if source_key(one) not in known]
+    known = {source_key(one) for one in store.load(out, note, required=False)}
+    new = [one for one in found.records if source_key(one) not in known]
     if new:
         with store.open_writer(out) as writer:
             writer.append_all(new)
@@ -61,10 +55,7 @@ def import_(
             {"file": file, "duplicate_of": original} for file, original in found.duplicates.items()
         ],
     }
-    if json:
-        output.emit_json(document)
-    else:
-        _show(found, len(new), out)
+    return Answer(document, notes=_notes(found, len(new), out))
 
 
 def _nothing(found: Import) -> str:
@@ -78,21 +69,22 @@ def _nothing(found: Import) -> str:
     return f"nothing here became a record ({seen}{more})"
 
 
-def _show(found: Import, new: int, out: Path) -> None:
+def _notes(found: Import, new: int, out: Path) -> list[str]:
     formats = ", ".join(f"{count} {name}" for name, count in found.formats.items())
     files = counted(found.files, "file")
-    output.note(f"{counted(new, 'record')} of {files} ({formats}) written to {out}")
+    notes = [f"{counted(new, 'record')} of {files} ({formats}) written to {out}"]
     already = len(found.records) - new
     if already:
         verbs = ("was", "is") if already == 1 else ("were", "are")
         there = f"{counted(already, 'record')} {verbs[0]} there already"
-        output.note(f"{there}, and {verbs[1]} not written again")
+        notes.append(f"{there}, and {verbs[1]} not written again")
     if found.duplicates:
         verb = "has" if len(found.duplicates) == 1 else "have"
         files = counted(len(found.duplicates), "file")
-        output.note(f"{files} {verb} the content of another (duplicate_of)")
+        notes.append(f"{files} {verb} the content of another (duplicate_of)")
     for one in found.unread[:SHOWN_UNREAD]:
         place = one.file if one.line is None else f"{one.file}, {one.line}"
-        output.note(f"not read: {place}: {one.reason[:LONGEST_REASON]}")
+        notes.append(f"not read: {place}: {one.reason[:LONGEST_REASON]}")
     if len(found.unread) > SHOWN_UNREAD:
-        output.note(f"not read: {len(found.unread) - SHOWN_UNREAD} more, all in --json")
+        notes.append(f"not read: {len(found.unread) - SHOWN_UNREAD} more, all in --json")
+    return notes

@@ -1,4 +1,4 @@
-"""From what a probe measured to a device file: the roofs, and the curves they were read from."""
+"""From what a probe measured to a device file: the ceilings, and the curves they were read from."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.hardware import GB, TFLOP
-from steptime.measure import machine, roofs
+from steptime.measure import machine
+from steptime.measure.probe import ceilings
 
 LAUNCH_OP = "add"  # the op whose issue time is the device's launch_us
 FAR_OUT_OF_CACHE = 2.0  # arrays of at least so many last-level caches give the bandwidth
-SMALL = roofs.gemm_flop(512, 512, 512)  # a peak of smaller matrices only is called doubtful
+SMALL = ceilings.gemm_flop(512, 512, 512)  # a peak of smaller matrices only is called doubtful
 COUNTED = (
     "GEMM peaks and bandwidth are the best of all shapes and kernels by their least time; bytes "
     "are inputs read once and outputs written once: what a write fetches first is not counted"

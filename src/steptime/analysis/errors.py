@@ -1,0 +1,93 @@
+"""How far predictions are from measurements, by method, platform and family of networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
+
+from steptime.analysis.analyses import Analysis
+from steptime.analysis.results import results
+from steptime.analysis.row import Row
+from steptime.core.record import Record
+from steptime.core.table import Table, columns
+from steptime.core.units import counted
+
+WORST = ("name", "model", "batch", "ratio")
+BY = ("predicted_by", "platform", "family")
+
+
+def errors(pairs: Iterable[Row], worst: int = 3) -> Row:
+    """Return how far A is off from B: what a prediction is judged by.
+
+    `median_error` is the median of |A / B - 1|, `geometric_mean_ratio` that of B / A,
+    `within_factor_2` a share; `worst` holds the pairs whose ratio is farthest from 1. All are None
+    or empty without a pair that has a ratio.
+    """
+    known = [row for row in pairs if row["ratio"]]
+    ratios = [row["ratio"] for row in known]
+    farthest = sorted(known, key=lambda row: -abs(math.log(row["ratio"])))[:worst]
+    return {
+        "pairs": len(known),
+        "median_error": median(abs(1 / ratio - 1) for ratio in ratios) if ratios else None,
+        "geometric_mean_ratio": math.exp(fmean(map(math.log, ratios))) if ratios else None,
+        "within_factor_2": fmean(0.5 <= ratio <= 2 for ratio in ratios) if ratios else None,
+        "worst": [{name: row[name] for name in WORST} for row in farthest],
+    }
+
+
+def error_table(records: Sequence[Record]) -> Table:
+    """Return the errors of the predictions by method, platform and family; most pairs first."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in results(records):
+        if row["ratio"]:
+            groups.setdefault(tuple(row[name] for name in BY), []).append(row)
+    rows: list[Row] = [
+        dict(zip(BY, key, strict=True))
+        | {
+            "pairs": found["pairs"],
+            "median_error_share": found["median_error"],
+            "geometric_mean_ratio": found["geometric_mean_ratio"],
+            "within_factor_2_share": found["within_factor_2"],
+            "farthest": found["worst"][0]["name"],
+            "farthest_ratio": found["worst"][0]["ratio"],
+        }
+        for key, held in groups.items()
+        for found in [errors(held, worst=1)]
+    ]
+    rows.sort(key=lambda row: (row["predicted_by"], row["platform"], -row["pairs"]))
+    return Table(
+        columns(
+            "predicted_by=predicted by",
+            "?platform",
+            "family",
+            "pairs",
+            "median_error_share=median error",
+            "geometric_mean_ratio=measured / predicted",
+            "within_factor_2_share=within a factor of 2",
+            "?farthest",
+            "?farthest_ratio=its ratio",
+        ),
+        rows,
+    )
+
+
+def _says(table: Table) -> list[str]:
+    if not table.rows:
+        return ["nothing here is both measured and predicted"]
+    worst = max(table.rows, key=lambda row: float(row["median_error_share"]))
+    what = f"{worst['predicted_by']} for {worst['family']} on {worst['platform']}"
+    error = f"The largest median error is {worst['median_error_share']:.0%}"
+    return [f"{error}, of {what} ({counted(worst['pairs'], 'pair')})."]
+
+
+ANALYSIS = Analysis(
+    """Print how far predictions are from measurements, by family.
+
+    The error of a pair is |predicted / measured - 1|. The ratio is the
+    geometric mean of measured / predicted.
+    """,
+    error_table,
+    _says,
+    section="How far predictions are from measurements",
+)

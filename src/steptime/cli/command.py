@@ -1,0 +1,131 @@
+"""A command is a function that returns an `Answer`; `command` gives it `--json` and prints."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from steptime.cli.options import option
+from steptime.core.errors import unknown
+from steptime.core.printers import PRINTERS, finite, json_text, text
+from steptime.core.table import Answer
+
+UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
+
+Json = Annotated[bool, option("--json", "Print one JSON document on stdout.")]
+Format = Annotated[
+    str, option("--format FORM", "text, csv, json, markdown or html; csv has plain numbers.")
+]
+
+
+def command(
+    tabular: bool = False, long: str = ""
+) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
+    """Return a decorator: the function's answer is printed as asked for, its exit code returned.
+
+    The command gets the option `--json`, and where a table is the answer `--format`. What may take
+    `long` is said on a terminal.
+    """
+
+    def decorate(function: Callable[..., Answer]) -> Callable[..., int]:
+        @functools.wraps(function)
+        def run(**given: Any) -> int:
+            as_json, form = given.pop("json"), given.pop("form", "text")
+            if form not in PRINTERS:
+                raise unknown("--format", form, PRINTERS)
+            with _sign_of_life(long):
+                answer = function(**given)
+            show(answer, "json" if as_json else form)
+            return answer.code
+
+        signature = inspect.signature(function, eval_str=True)
+        more = {"form": (Format, "text")} if tabular else {}
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
+            for name, (kind, value) in {**more, "json": (Json, False)}.items()
+        ]
+        given = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
+        run.__signature__ = signature.replace(  # type: ignore[attr-defined]  # read by inspect
+            parameters=[*given, *added], return_annotation=int
+        )
+        run.__annotations__ = {p.name: p.annotation for p in (*given, *added)}
+        return run
+
+    return decorate
+
+
+@contextmanager
+def _sign_of_life(long: str) -> Iterator[None]:
+    """Say on a terminal what takes longer than a second."""
+    if not long or not sys.stderr.isatty():
+        yield
+        return
+    from threading import Timer
+
+    timer = Timer(1.0, note, (f"{long} ...",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def show(answer: Answer, form: str) -> None:
+    """Print an answer: tables or one JSON document on stdout, notes for people on stderr."""
+    if form == "json":
+        if answer.document is not None:
+            _emit(answer.document)
+        return
+    if form != "text":
+        _print("\n".join(PRINTERS[form](table) for table in answer.tables))
+        return
+    for line in answer.before:
+        note(line)
+    # a file or a pipe must not lose columns
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    _print("".join(text(table, width) for table in answer.tables) + answer.text)
+    for line in answer.notes:
+        note(line)
+
+
+def _print(printed: str) -> None:
+    sys.stdout.write(printed)
+    sys.stdout.flush()
+
+
+def _emit(document: object) -> None:
+    """Print one JSON document; what an iterator holds goes out item by item."""
+    lists = document if isinstance(document, dict) else {}
+    if not any(isinstance(value, Iterator) for value in lists.values()):
+        _print(json_text(document))
+        return
+    between = "{"
+    for key, value in lists.items():
+        sys.stdout.write(f"{between}{json.dumps(key)}: ")
+        between = ", "
+        if isinstance(value, Iterator):
+            sys.stdout.write("[")
+            for i, item in enumerate(value):
+                sys.stdout.write((",\n" if i else "\n") + json.dumps(item, allow_nan=False))
+            sys.stdout.write("\n]")
+        else:
+            sys.stdout.write(json.dumps(finite(value), allow_nan=False))
+    _print("}\n")
+
+
+def note(line: str) -> None:
+    """Print one line for people on stderr."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def unmodelled(names: Any) -> list[str]:
+    """Return the line that says which layers of unknown type are not counted, where there are."""
+    return [f"note: layers of unknown type count nothing: {', '.join(names)}"] if names else []

@@ -1,0 +1,138 @@
+"""The command `compare`: one side against the other, pair by pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from steptime.cli.command import command, note
+from steptime.cli.options import Text, argument, option
+from steptime.core.errors import InputError, shorten
+from steptime.core.table import Answer, Table, columns
+from steptime.core.units import QUANTITIES, seconds, si
+
+SHOWN_UNPAIRED = 8
+
+
+@command(tabular=True, long="reading the records")
+def compare(
+    folders: Annotated[
+        list[Path],
+        argument(
+            "DIR [DIR]", "One folder: predicted beside measured. Two: the second against the first."
+        ),
+    ],
+    platforms: Annotated[
+        Text, option("--platforms A,B", "Platform B against A, in one folder.")
+    ] = None,
+    any_dtype: Annotated[
+        bool, option("--any-dtype", "With --platforms: pair types with other types.")
+    ] = False,
+    quantity: Annotated[
+        str, option("--quantity NAME", "step_s, peak_memory_bytes, ...")
+    ] = "step_s",
+) -> Answer:
+    """Compare measured with predicted, two folders or two platforms.
+
+    Ratios of medians with intervals, verdicts, and what has no partner. The
+    exit code is 0 whatever the verdict.
+    """
+    from steptime import store
+    from steptime.analysis import pairs
+    from steptime.analysis.errors import errors
+
+    if len(folders) > 2 or (platforms and len(folders) > 1):
+        raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
+    if any_dtype and not platforms:
+        raise InputError("--any-dtype goes with --platforms A,B")
+    records = store.load(folders[0], note)
+    if len(folders) == 2:
+        found = pairs.two_folders(records, store.load(folders[1], note), quantity)
+        sides = [str(folder) for folder in folders]
+    elif platforms:
+        sides = [name.strip() for name in platforms.split(",")]
+        if len(sides) != 2:
+            raise InputError(f"--platforms is two names, A,B, not {shorten(platforms)}")
+        found = pairs.two_platforms(records, sides[0], sides[1], quantity, any_dtype=any_dtype)
+    else:
+        found = pairs.predicted_and_measured(records, quantity)
+        sides = ["predicted", "measured"]
+    document = {
+        "a": sides[0],
+        "b": sides[1],
+        "quantity": quantity,
+        "pairs": found.pairs,
+        "unpaired": found.unpaired,
+        "errors": errors(found.pairs),
+    }
+    judged = any(row["verdict"] for row in found.pairs)
+    tables = [_table(document, judged)] if found.pairs else []
+    return Answer(document, tables, [*_notes(document, judged), *_unpaired(found.unpaired)])
+
+
+def _notes(document: dict[str, Any], judged: bool) -> list[str]:
+    rows, summary = document["pairs"], document["errors"]
+    if not rows:
+        quantity = document["quantity"]
+        return [f"nothing to compare: no network has its {quantity} on both sides"]
+    notes = []
+    mean, count = summary["geometric_mean_ratio"], summary["pairs"]
+    if not judged and document["a"] != "predicted":
+        notes.append(f"b / a is {mean:.3g} in the geometric mean ({count} pairs)")
+    elif not judged:
+        notes.append(
+            f"median error of a against b {summary['median_error']:.0%} ({count} pairs); b / a is "
+            f"{mean:.3g} in the geometric mean; {summary['within_factor_2']:.0%} lie within a "
+            "factor of 2"
+        )
+    if any(row["steady"] is False for row in rows):
+        notes.append("no steady state on a side of some pairs: their intervals are wide")
+    if judged and any(row["interval"] == "within-run" for row in rows):
+        notes.append("one run on a side: its interval leaves out how processes differ; use --runs")
+    return notes
+
+
+def _unpaired(rows: list[dict[str, Any]]) -> list[str]:
+    said = [
+        f"unpaired: {row['name']} ({row['platform']}): {row['reason']}"
+        for row in rows[:SHOWN_UNPAIRED]
+    ]
+    more = len(rows) - SHOWN_UNPAIRED
+    return [*said, f"unpaired: and {more:,} more; --json has all"] if more > 0 else said
+
+
+def _table(document: dict[str, Any], judged: bool) -> Table:
+    quantity = document["quantity"]
+    return Table(
+        columns("name=network", "replicas", "?platform", "?dtype=type", "?method", "a", "b",
+                "ratio=b / a", "interval=95 %", *(["verdict=verdict on b"] if judged else [])),
+        [_row(row, quantity) for row in document["pairs"]],
+        f"{quantity}: b = {document['b']} against a = {document['a']}",
+    )  # fmt: skip
+
+
+def _row(row: dict[str, Any], quantity: str) -> dict[str, Any]:
+    interval = None
+    if row["ratio_low"] is not None:
+        interval = f"{row['ratio_low']:.3g} .. {row['ratio_high']:.3g}"
+    return {
+        "name": row["name"] + (f" {row['scope']}" if row["scope"] else ""),
+        "replicas": row["replicas"],
+        "platform": row["platform"],
+        "dtype": _either(row, "dtype"),
+        "method": _either(row, "method"),
+        "a": _said(row["a"]["value"], quantity),
+        "b": _said(row["b"]["value"], quantity),
+        "ratio": row["ratio"],
+        "interval": interval,
+        "verdict": row["verdict"],
+    }
+
+
+def _either(row: dict[str, Any], name: str) -> str:
+    return " | ".join(dict.fromkeys((row["a"][name], row["b"][name])))
+
+
+def _said(value: float, quantity: str) -> str:
+    unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
+    return seconds(value) if unit == "s" else si(value, unit)

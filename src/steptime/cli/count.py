@@ -1,0 +1,125 @@
+"""The command `count`: what one step of a network costs, of no device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from steptime.cli import options
+from steptime.cli.command import command, unmodelled
+from steptime.cli.options import option
+from steptime.core.errors import InputError, shorten
+from steptime.core.table import Answer, Table, columns, facts
+from steptime.core.units import shown
+
+if TYPE_CHECKING:
+    from steptime.core.workload import Workload
+
+
+@command()
+def count(
+    model: options.Model,
+    batch: options.Batch = None,
+    phase: options.Phase = "train",
+    dtype: options.Dtype = "float32",
+    optimizer: options.Optimizer = "sgd",
+    allow_unknown: options.AllowUnknown = False,
+    by_op: options.ByOp = False,
+    stack: Annotated[
+        str, option("--stack NAME", "What runs it: torch-eager, torch-compile, or a file.")
+    ] = "torch-eager",
+    graph_file: Annotated[
+        Path | None,
+        option("--graph FILE", "Write the network's graph to a .json file, which is a MODEL too."),
+    ] = None,
+) -> Answer:
+    """Count FLOP, bytes, parameters and peak memory of one step.
+
+    A multiply-add is 2 FLOP.
+    """
+    from steptime import catalog
+    from steptime.build import build_step
+    from steptime.count import count as count_graph
+    from steptime.ops import OPS
+
+    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+    graph = build_step(workload)
+    found = count_graph(graph, catalog.stack(stack))
+    ops: list[dict[str, Any]] = [
+        {
+            "name": op.name,
+            "kind": op.kind,
+            "part": op.part,
+            "work": OPS[op.kind].work,
+            "flop": op.flop,
+            "traffic_bytes": op.traffic_bytes,
+            "output_shape": list(op.output_shape),
+        }
+        for op in found.ops
+    ]
+    document: dict[str, Any] = {
+        "model": workload.label,
+        "batch": workload.batch_per_replica,
+        "phase": workload.phase,
+        "dtype": workload.dtype,
+        "optimizer": workload.optimizer,
+        "parameters": found.parameters,
+        "flop": found.flop,
+        "traffic_bytes": found.traffic_bytes,
+        "stack": stack,
+        "executed_flop": round(found.executed_flop),
+        "executed_traffic_bytes": round(found.executed_traffic_bytes),
+        "kernels": found.kernels,
+        "activation_bytes": found.activation_bytes,
+        "peak_memory_bytes": found.peak_memory_bytes,
+        "unmodelled": list(graph.unmodelled),
+        "ops": ops,
+    }
+    tables = [_totals(document)]
+    if by_op:
+        rows = [{**op, "output": "x".join(map(str, op["output_shape"])) or "scalar"} for op in ops]
+        heads = columns("name=op", "kind", "part", "flop=FLOP", "traffic_bytes=bytes", "?output")
+        tables.append(Table(heads, rows))
+    notes = unmodelled(graph.unmodelled)
+    if graph_file is not None:
+        _write(graph_file, workload)
+        document["graph"] = str(graph_file)
+        notes = [*notes, f"graph written to {graph_file}"]
+    return Answer(document, tables, notes)
+
+
+def _write(path: Path, workload: Workload) -> None:
+    """Write the forward graph of a workload; raises `InputError` where that is not possible."""
+    from steptime.build import build
+    from steptime.core.graph_json import graph_to_json
+
+    if path.suffix.lower() != ".json":
+        raise InputError(f"--graph {shorten(path)}: the name of a graph's file ends in .json")
+    batch = workload.batch_per_replica
+    table = graph_to_json(build(workload), phase=workload.phase, dtype=workload.dtype, batch=batch)
+    try:
+        path.write_text(json.dumps(table) + "\n", encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(f"--graph {shorten(path)}: cannot be written: {reason}") from None
+
+
+def _totals(document: dict[str, Any]) -> Table:
+    flop, traffic = document["flop"], document["traffic_bytes"]
+    launched = f"{document['kernels']:,} kernels ({document['stack']})"
+    said = {key: shown(key, value) for key, value in document.items() if key != "ops"}
+    title = f"{said['model']}, batch {said['batch']}, {said['phase']}, {said['dtype']}"
+    return facts(
+        title,
+        "one step",
+        [
+            ("parameters", said["parameters"]),
+            ("work", f"{said['flop']} (a multiply-add is 2)"),
+            ("traffic", f"{said['traffic_bytes']} (every op's inputs and outputs)"),
+            ("executed", f"{said['executed_traffic_bytes']} in {launched}"),
+            ("intensity", shown("flop_per_byte", flop / traffic if traffic else None)),
+            ("activations", said["activation_bytes"]),
+            ("peak memory", options.memory_shown(document)),
+        ],
+    )

@@ -1,0 +1,16 @@
+"""The command `doctor`: what this machine is, and what is missing."""
+
+from __future__ import annotations
+
+from steptime.cli.command import command
+from steptime.core.table import Answer, facts
+
+
+@command()
+def doctor() -> Answer:
+    """Show what this machine is, what is missing, and how to get it."""
+    from steptime.measure.doctor import doctor_table, examine
+
+    report = examine()
+    notes = [f"! {problem}" for problem in report["problems"]]
+    return Answer(report, [facts("this machine", "", doctor_table(report))], notes)

@@ -1,0 +1,33 @@
+"""The command `export`: the records as one table in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from steptime.cli import options
+from steptime.cli.command import command, note
+from steptime.cli.options import option
+from steptime.core.errors import InputError
+from steptime.core.table import Answer
+from steptime.core.units import counted
+
+
+@command(long="reading the records")
+def export(
+    in_dir: options.In,
+    out: Annotated[Path, option("-o --out FILE", "A .csv, .parquet or .jsonl file.")],
+    sql: Annotated[
+        str, option("--sql SQL", "What to export. Default: all records.", show_default=False)
+    ] = "FROM records",
+) -> Answer:
+    """Write records as a table: CSV, Parquet or JSON lines."""
+    from steptime import store
+    from steptime.analysis import query as sql_query
+    from steptime.analysis.row import rows
+
+    if out.suffix.lower() == ".jsonl" and out.parent.resolve() == in_dir.resolve():
+        raise InputError(f"{out}: rows of a table cannot lie among the records of {in_dir}")
+    count = sql_query.export(rows(store.load(in_dir, note)), out, sql)
+    said = f"{counted(count, 'row')} written to {out}"
+    return Answer({"path": str(out), "rows": count}, notes=[said])

@@ -1,0 +1,222 @@
+"""The command `list`: what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from steptime.cli.command import command, note
+from steptime.cli.options import Text, argument, option
+from steptime.core import registry
+from steptime.core.errors import unknown
+from steptime.core.table import Answer, Table, columns
+from steptime.core.units import QUANTITIES, seconds, shown, si
+
+Rows = list[dict[str, Any]]
+TOPICS = ("models", "devices", "links", "methods", "ops", "quantities", "accelerators")
+
+
+@command(tabular=True)
+def list_(
+    topic: Annotated[str, argument("[TOPIC]", f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}.")] = (
+        "models"
+    ),
+    only: Annotated[
+        Text, argument("[TEXT]", "Only what has this in its name, or in a short name.")
+    ] = None,
+    sources: Annotated[
+        bool, option("--sources", "Show where the numbers come from, too (see also show).")
+    ] = False,
+) -> Answer:
+    """List models, devices, links, methods, accelerators and more."""
+    if topic not in TOPICS:
+        raise unknown("topic", topic, TOPICS)
+    read, shape, said = _TOPICS[topic]
+    every = read()
+    rows = every if only is None else [row for row in every if only.lower() in _names(row)]
+    if not rows:
+        raise unknown(
+            topic.removesuffix("s"), only, [str(next(iter(row.values()))) for row in every]
+        )
+    more = sources and "source" in rows[0] and "source" not in said
+    kept = [*said, *(["source"] if more else [])]
+    tables = [
+        Table(columns(*kept), [shape(row) for row in rows if _apart(row) == title], title or topic)
+        for title in ("", APART)
+    ]
+    return Answer(rows, [table for table in tables if table.rows])
+
+
+APART = "figures of one paper, taken for no other device"
+_OF_DEVICE = ("multiprocessors", "cores", "l2_bytes", "process_nm", "clock_hz", "idle_w", "peak_w")
+
+
+def _apart(row: dict[str, Any]) -> str:
+    return APART if row.get("only_by_name") else ""
+
+
+def _names(row: dict[str, Any]) -> str:
+    return " ".join([str(next(iter(row.values()))), *row.get("aliases", ())]).lower()
+
+
+def _models() -> Rows:
+    from steptime.build import model_names
+    from steptime.models import family
+
+    rows = []
+    for name in model_names():
+        found = family(name)
+        parameters = {
+            key: "..." if callable(p.default) else p.default for key, p in found.parameters.items()
+        }
+        rows.append({"name": name, "parameters": parameters, "source": found.source})
+    return rows
+
+
+def _model_row(row: dict[str, Any]) -> dict[str, Any]:
+    said = {key: shown("", value) for key, value in row["parameters"].items()}
+    return {**row, "parameters": said}
+
+
+def _devices() -> Rows:
+    from steptime import catalog
+
+    short: dict[str, list[str]] = {}
+    for alias, name in catalog.aliases().items():
+        short.setdefault(name, []).append(alias)
+    return [
+        {
+            "name": d.name,
+            "kind": d.kind,
+            "peak_flop_per_s": dict(d.peak_flop_per_s),
+            "memory_bytes": d.memory_bytes,
+            "memory_bytes_per_s": d.memory_bytes_per_s,
+            **{name: getattr(d, name) for name in _OF_DEVICE},
+            "only_by_name": d.only_by_name,
+            "details": dict(d.details),
+            "aliases": short.get(d.name, []),
+            "source": d.source,
+        }
+        for d in catalog.devices(note)
+    ]
+
+
+def _device_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a device for a table: two peaks in place of all."""
+    peaks = row["peak_flop_per_s"]
+    half = peaks.get("bfloat16", peaks.get("float16"))
+    return {**row, "float32_flop_per_s": peaks.get("float32"), "half_flop_per_s": half}
+
+
+def _links() -> Rows:
+    from steptime import catalog
+
+    return [
+        {
+            "name": link.name,
+            "bytes_per_s": link.bytes_per_s,
+            "latency_s": link.latency_s,
+            "source": link.source,
+        }
+        for link in (catalog.link(name) for name in catalog.link_names())
+    ]
+
+
+def _methods() -> Rows:
+    from importlib import import_module
+    from inspect import getdoc
+
+    from steptime.predict import METHODS, cost_model
+
+    return [
+        {
+            "name": name,
+            "what": (getdoc(import_module(target.partition(":")[0])) or "").partition("\n")[0],
+            "options": {key: option.meaning for key, option in cost_model(name).options.items()},
+        }
+        for name, target in {**METHODS, **registry.added("methods")}.items()
+    ]
+
+
+def _ops() -> Rows:
+    from steptime.ops import OPS
+
+    return [
+        {"kind": kind, "gradient": row.gradient is not None, "source": row.source}
+        for kind, row in OPS.items()
+    ]
+
+
+def _quantities() -> Rows:
+    return [
+        {"name": name, "unit": unit, "meaning": meaning}
+        for name, (unit, meaning) in QUANTITIES.items()
+    ]
+
+
+def _accelerators() -> Rows:
+    from dataclasses import asdict
+
+    from steptime.energy.accelerators import designs
+
+    return [
+        {
+            "name": one.name,
+            "process_nm": one.process_nm,
+            "clock_hz": one.clock_hz,
+            "area_mm2": one.area_mm2,
+            "power_w": one.power_w,
+            "tables": list(one.networks),
+            "published": [asdict(figure) for figure in one.figures],
+            "source": one.source,
+        }
+        for one in designs()
+    ]
+
+
+_FIGURES: dict[str, Callable[[float], str]] = {  # quantity: how a person reads it
+    "op_per_s": lambda value: si(value, "op/s"),
+    "op_per_j": lambda value: si(value, "op/J"),
+    "op_per_s_per_mm2": lambda value: si(value, "op/s/mm2"),
+    "j_per_op": lambda value: f"{value * 1e12:.4g} pJ/op",
+    "examples_per_s": lambda value: f"{value:,.6g} examples/s",
+    "examples_per_j": lambda value: f"{value:,.6g} examples/J",
+    "latency_s": seconds,
+}
+
+
+def _accelerator_row(row: dict[str, Any]) -> dict[str, Any]:
+    said = [
+        f"{one['workload']} {_FIGURES[one['quantity']](one['value'])}" for one in row["published"]
+    ]
+    return {**row, "published": ", ".join(said)}
+
+
+Shape = Callable[[dict[str, Any]], dict[str, Any]]
+_TOPICS: dict[str, tuple[Callable[[], Rows], Shape, tuple[str, ...]]] = {
+    "models": (_models, _model_row, ("name", "parameters")),
+    "devices": (
+        _devices,
+        _device_row,
+        (
+            "name",
+            "?kind",
+            "memory_bytes=memory",
+            "memory_bytes_per_s=bandwidth",
+            "float32_flop_per_s=float32",
+            "half_flop_per_s=16 bit",
+            "?aliases",
+        ),
+    ),
+    "links": (_links, dict, ("name", "bytes_per_s=rate", "latency_s=latency")),
+    "methods": (_methods, lambda row: {**row, "options": list(row["options"])},
+                ("name", "what", "options")),
+    "ops": (_ops, dict, ("kind", "gradient", "source")),
+    "quantities": (_quantities, dict, ("name", "unit", "meaning")),
+    "accelerators": (
+        _accelerators,
+        _accelerator_row,
+        ("name", "process_nm=nm", "clock_hz=clock", "area_mm2=mm2", "power_w=power", "tables",
+         "?published"),
+    ),
+}  # fmt: skip

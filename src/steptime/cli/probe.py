@@ -1,0 +1,128 @@
+"""The command `probe`: what this machine can do at most, or the link between processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from steptime.cli import options
+from steptime.cli.command import command
+from steptime.cli.options import Text, option
+from steptime.core.errors import InputError
+from steptime.core.hardware import GB, TFLOP
+from steptime.core.ranges import whole_number
+from steptime.core.table import Answer, Table, columns, facts
+from steptime.core.units import seconds, shown
+
+if TYPE_CHECKING:
+    from steptime.measure.contract import Options
+
+PROCESSES = 2
+
+
+@command()
+def probe(
+    backend: options.Backend = "torch",
+    device: options.Place = "cpu",
+    threads: options.Threads = None,
+    budget: Annotated[float, option("--budget S", "Seconds in all.", min=1.0, max=86_400)] = 20.0,
+    collectives: Annotated[
+        bool, option("--collectives", "Measure all-reduces among processes: link 'local'.")
+    ] = False,
+    processes: Annotated[
+        Text, option("--processes N", "How many, for --collectives. Default: 2.")
+    ] = None,
+) -> Answer:
+    """Measure the roofs of this machine, as device 'local', or the link between processes."""
+    options.check_backend(backend)
+    if processes is not None and not collectives:
+        raise InputError("--processes needs --collectives")
+    chosen = options.options_of(device, threads)
+    if collectives:
+        return _link(backend, chosen, processes, budget)
+    table, path = take_probe(backend, chosen, budget)
+    rows: list[tuple[str, Any]] = [
+        (f"peak {dtype}", shown("flop_per_s", peak * TFLOP))
+        for dtype, peak in table["peak_TFLOP_per_s"].items()
+    ]
+    rows.append(("memory bandwidth", shown("bytes_per_s", table["memory_GB_per_s"] * GB)))
+    if "launch_us" in table:
+        rows.append(("time to issue an op", seconds(table["launch_us"] * 1e-6)))
+    return Answer(
+        {"device": table["name"], "path": str(path), **table},
+        [facts(f"{table['name']} ({table['source']})", "measured", rows)],
+        [f"written to {path}; use it as --device local"],
+    )
+
+
+def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, Any], Path]:
+    """Probe this machine in a worker, write the device file, and return both."""
+    from steptime import catalog
+    from steptime.launch.local import Worker, WorkerDiedError
+    from steptime.measure import ranks
+    from steptime.measure.probe.device_file import device_table
+
+    if ranks.here().size > 1:
+        raise InputError("probe measures one process: leave out torchrun or srun")
+    with Worker(backend, chosen) as worker:
+        arguments = {"budget_s": budget}
+        try:
+            answer = worker.ask({"do": "probe", "arguments": arguments}, 60 + 4 * budget)
+        except WorkerDiedError as died:
+            raise InputError(f"probe: {died}") from None
+    table = device_table(answer)
+    return table, catalog.write_user_device(table, table["name"])
+
+
+def _link(backend: str, chosen: Options, processes: str | None, budget: float) -> Answer:
+    """Measure all-reduces among processes and write the link `local`.
+
+    The answer is empty for all but rank 0 of what a launcher started. Raises `InputError`.
+    """
+    from steptime import catalog
+    from steptime.launch.local import WorkerDiedError
+    from steptime.measure import ranks
+    from steptime.measure.probe.link_file import SIZES_BYTES, link_table
+    from steptime.sweep.workers import Workers
+
+    if backend != "torch":
+        raise InputError(f"--collectives: {backend} runs on one device; torch has several")
+    size = ranks.here().size
+    usual = size if size > 1 else PROCESSES
+    count = usual if processes is None else whole_number(processes, "--processes", 2)
+    workers = Workers()
+    try:
+        arguments = {"sizes": SIZES_BYTES, "budget_s": budget}
+        worker = workers.get(backend, chosen, count)
+        answer = worker.ask({"do": "collectives", "arguments": arguments}, 60 + 4 * budget)
+    except WorkerDiedError as died:
+        raise InputError(f"probe: {died}") from None
+    finally:
+        workers.close()
+    if not workers.leads:
+        return Answer(None)
+    table = link_table(answer)
+    path = catalog.write_user_link(table)
+    measured = table["measured"]
+    keys = ("bytes", "all_reduce_s", "fit_error")
+    rows = [
+        {"bytes": many, "all_reduce_s": took, "off": f"{off:+.0%}"}
+        for many, took, off in zip(*(measured[key] for key in keys), strict=True)
+    ]
+    latency = table.get("latency_us")
+    said = "none shows" if latency is None else seconds(latency * 1e-6)
+    rate = shown("bytes_per_s", table["GB_per_s"] * GB)
+    return Answer(
+        {"link": table["name"], "path": str(path), **table},
+        [
+            Table(
+                columns("bytes", "all_reduce_s=median", "off=ring formula is off"),
+                rows,
+                f"all-reduce, {table['source']}",
+            )
+        ],
+        [
+            f"latency {said}, bandwidth {rate}: {table['note']}",
+            f"written to {path}; use it as --link local",
+        ],
+    )

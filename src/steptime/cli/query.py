@@ -1,0 +1,28 @@
+"""The command `query`: an answer of SQL over the records."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from steptime.cli import options
+from steptime.cli.command import command, note
+from steptime.cli.options import argument
+from steptime.core.table import Answer, Table, columns
+from steptime.core.units import counted
+
+Sql = Annotated[str, argument("SQL", "A statement over the table 'records', as DuckDB reads it.")]
+
+
+@command(tabular=True, long="reading the records")
+def query(sql: Sql, in_dir: options.In) -> Answer:
+    """Answer an SQL statement over the table 'records'.
+
+    One row is one record; times are in seconds.
+    """
+    from steptime import store
+    from steptime.analysis import query as sql_query
+    from steptime.analysis.row import rows
+
+    found = sql_query.query(rows(store.load(in_dir, note)), sql)
+    table = Table(columns(*(found[0] if found else ())), found, units=False)
+    return Answer(found, [table], [counted(len(found), "row")])

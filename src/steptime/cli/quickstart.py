@@ -1,0 +1,56 @@
+"""The command `quickstart`: probe, measure, predict and report 24 small networks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from steptime.cli import options
+from steptime.cli.command import command, note
+from steptime.cli.options import option
+from steptime.core.table import Answer
+from steptime.core.units import duration
+
+
+@command()
+def quickstart(
+    out: options.Out = Path("results"),
+    backend: options.Backend = "torch",
+    budget: Annotated[
+        float | None, option("--budget S", "Seconds a network.", min=0.001, max=86_400)
+    ] = None,
+) -> Answer:
+    """Probe, measure and predict 24 small networks, write a report."""
+    from importlib.resources import files
+    from time import monotonic
+
+    from steptime import store
+    from steptime.cli.probe import take_probe
+    from steptime.cli.sweep import request_of, run_here
+    from steptime.report import write_report
+    from steptime.sweep.experiment import read_experiment
+
+    options.check_backend(backend)
+    store.load(out, note, required=False)  # a folder that is none is refused before probing
+    began = monotonic()
+    experiment = read_experiment(Path(str(files("steptime") / "data/experiments/quickstart.toml")))
+    changes: dict[str, Any] = {"backend": [backend]}
+    if budget is not None:
+        changes["budget_s"] = budget
+    note("probing this machine (about 20 s) ...")
+    table, _ = take_probe(backend, options.options_of(), 20.0)
+    note(f"measuring into {out} ...")
+    found = run_here(request_of(experiment.model_copy(update=changes), "quickstart", out))
+    page = out / "report.html"
+    note(f"drawing {page} ...")
+    write_report(out, page)
+    seconds = monotonic() - began
+    more = {"device": table["name"], "report": str(page), "seconds": seconds}
+    notes = [
+        *found.notes,
+        f"report: {page} (after {duration(seconds)})",
+        f"next:   steptime compare {out}",
+        f"        steptime report {out}",
+    ]
+    return replace(found, document=found.document | more, notes=notes)

@@ -1,0 +1,71 @@
+"""The command `show`: one device, link or network, each number with its source."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from steptime.cli.command import command
+from steptime.cli.options import argument
+from steptime.core.errors import InputError, unknown
+from steptime.core.hardware import Device, Link
+from steptime.core.table import Answer, Table, columns, facts
+from steptime.core.units import shown
+
+
+@command()
+def show(
+    name: Annotated[str, argument("NAME", "A device, link, model, or a device's FILE.toml.")],
+) -> Answer:
+    """Show a device, a link or a network: every number and its source."""
+    from steptime import catalog
+    from steptime.build import model_names
+    from steptime.models import family
+
+    for find, names in (
+        (catalog.device, [*catalog.device_names(), *catalog.aliases(), "local"]),
+        (catalog.link, catalog.link_names()),
+    ):
+        if name.lower().endswith(".toml") or name.lower() in map(str.lower, names):
+            return _hardware(find(name))
+    if name not in model_names():
+        known = (*catalog.device_names(), *catalog.aliases(), *catalog.link_names(), *model_names())
+        raise unknown("name", name, known)
+    return _network(family(name))
+
+
+def _hardware(found: Device | Link) -> Answer:
+    document = {key: _plain(value) for key, value in asdict(found).items()}
+    rows: list[tuple[str, Any]] = []
+    for key, value in document.items():
+        if isinstance(value, dict):
+            rows += [(f"{key}.{name}", shown(key, item)) for name, item in value.items()]
+        elif value is not False and value not in ("", [], None) and key not in ("name", "note"):
+            rows.append((key, shown(key, value)))
+    notes = [found.note] if found.note else []
+    if found.unverified:
+        notes.append(f"not verified: {', '.join(found.unverified)}")
+    return Answer(document, [facts(found.name, "", rows)], [" ".join(n.split()) for n in notes])
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _network(found: Any) -> Answer:
+    if not found.parameters:
+        raise InputError(f"{found.name} has no hyperparameters; see steptime count {found.name}")
+    rows = [
+        {
+            "name": name,
+            "default": "..." if callable(one.default) else one.default,
+            "meaning": one.meaning,
+            "choices": list(one.choices),
+        }
+        for name, one in found.parameters.items()
+    ]
+    return Answer(
+        {"name": found.name, "source": found.source, "batch": found.batch, "parameters": rows},
+        [Table(columns("name", "default", "meaning", "choices"), rows, found.name)],
+        [f"source: {found.source}", f"default batch: {found.batch}"],
+    )

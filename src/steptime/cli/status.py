@@ -1,0 +1,60 @@
+"""The command `status`: where the cells of a submitted sweep stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from steptime.cli.command import command, note
+from steptime.cli.options import argument
+from steptime.core.errors import InputError
+from steptime.core.table import Answer, Table, columns
+
+MOST_SHOWN = 20  # rows of a table
+MOST_NOTED = 100  # characters of a note in it
+Where = Annotated[Path, argument("DIR", "The folder of a submitted sweep.")]
+
+
+def check_submitted(folder: Path) -> None:
+    """Raise `InputError` for a folder from which nothing was submitted."""
+    from steptime.cluster import submission
+
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    if not submission.folders(folder):
+        raise InputError(f"{folder}: nothing was submitted from here (sweep --launcher slurm)")
+
+
+@command(tabular=True)
+def status(folder: Where) -> Answer:
+    """Show what is queued, running, done and failed of a submitted sweep, and why."""
+    from steptime.cluster import status as cluster
+
+    check_submitted(folder)
+    document = cluster.status(folder, note)
+    counts = ", ".join(f"{document[word]} {word}" for word in cluster.WORDS if document[word])
+    older = []
+    if document["older"]:
+        said = f"{document['older']} more are of the experiment as it was before"
+        older.append(f"! {said}; they are not counted")
+    failed = [{**row, "note": _short(row["note"])} for row in document["unsuccessful"]]
+    jobs = Table(
+        columns("job", "state", "text=why or where", "cells_left=cells left"),
+        document["jobs"],
+        most=MOST_SHOWN,
+    )
+    cells = Table(
+        columns("status", "cause", "gpu", "?staging", "model", "batch", "note",
+                "again=tried again by"),
+        failed,
+        most=MOST_SHOWN,
+    )  # fmt: skip
+    return Answer(
+        document,
+        [table for table in (jobs, cells) if table.rows],
+        before=[f"{folder}: {document['cells']} cells: {counts or 'none'}", *older],
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_NOTED else f"{text[:MOST_NOTED]}..."

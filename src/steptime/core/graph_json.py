@@ -1,0 +1,71 @@
+"""A network as JSON: the native file, which converters write and every command reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.core.graph import Attr, Graph, Op, TensorSpec
+
+KEY = "steptime_graph"  # its value is the version
+VERSION = 1
+
+
+def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> dict[str, Any]:
+    """Return the forward ops of a graph as JSON values.
+
+    In phase `train` its output is the loss; gradients and updates follow from it. `dtype` is the
+    precision's name and `batch` the number of examples that its shapes are made for. What the file
+    that a network was read from says of its layers is left out.
+    """
+    forward = [op for op in graph.ops if op.part == "forward"]
+    names = [*graph.inputs, *graph.weights]
+    names += [name for name in graph.buffers if name not in names]
+    names += [name for op in forward for name in op.outputs]
+    kept = set(names)
+    table: dict[str, Any] = {
+        KEY: VERSION,
+        "name": graph.name,
+        "phase": phase,
+        "dtype": dtype,
+        "batch": batch,
+        "inputs": list(graph.inputs),
+        "weights": list(graph.weights),
+        "buffers": list(graph.buffers),
+        "outputs": [name for name in graph.outputs if name in kept],
+        "tensors": {n: [graph.tensors[n].dtype, list(graph.tensors[n].shape)] for n in names},
+        "ops": [_op_to_json(op) for op in forward],
+    }
+    return table | ({"unmodelled": list(graph.unmodelled)} if graph.unmodelled else {})
+
+
+def _op_to_json(op: Op) -> dict[str, Any]:
+    table: dict[str, Any] = {"name": op.name, "kind": op.kind}
+    table |= {"inputs": list(op.inputs), "outputs": list(op.outputs)}
+    return table | ({"attrs": dict(op.attrs)} if op.attrs else {})
+
+
+def graph_from_json(table: Mapping[str, Any]) -> Graph:
+    """Return the graph of `graph_to_json`; what a user wrote is checked by its importer."""
+    return Graph(
+        table["name"],
+        {
+            name: TensorSpec(tuple(shape), dtype)
+            for name, (dtype, shape) in table["tensors"].items()
+        },
+        tuple(_op_from_json(op) for op in table["ops"]),
+        tuple(table["inputs"]),
+        tuple(table["weights"]),
+        tuple(table["outputs"]),
+        tuple(table["buffers"]),
+        unmodelled=tuple(table.get("unmodelled", ())),
+    )
+
+
+def _op_from_json(table: Mapping[str, Any]) -> Op:
+    attrs: dict[str, Attr] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in table.get("attrs", {}).items()
+    }
+    inputs, outputs = tuple(table["inputs"]), tuple(table["outputs"])
+    return Op(table["name"], table["kind"], inputs, outputs, attrs)

@@ -1,0 +1,44 @@
+"""Rows of tables by name: `"name": "module:attribute"`, imported when asked for.
+
+Another package adds rows by entry points: the group `steptime.commands` adds commands, and so for
+every room that resolves its table here. They are looked at only where a name is not found, and
+where names are listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from steptime.core.errors import unknown
+
+
+def load(target: str) -> Any:
+    """Return what `module:attribute` names, or the module where no attribute is named."""
+    module, _, attribute = target.partition(":")
+    found = import_module(module)
+    return getattr(found, attribute) if attribute else found
+
+
+def added(room: str) -> dict[str, str]:
+    """Return the rows that installed packages add to a room, as `module:attribute`."""
+    from importlib.metadata import entry_points
+
+    return {one.name: one.value for one in entry_points(group=f"steptime.{room}")}
+
+
+def names(table: Mapping[str, str], room: str) -> list[str]:
+    """Return all names of a table, those of other packages last."""
+    return list({**table, **added(room)})
+
+
+def resolve(table: Mapping[str, str], room: str, what: str, name: str, where: str = "") -> Any:
+    """Return what a name stands for; raises `InputError` with the nearest name for an unknown one.
+
+    A row of another package never replaces one of ours.
+    """
+    target = table.get(name) or added(room).get(name)
+    if target is None:
+        raise unknown(what, name, names(table, room), where)
+    return load(target)

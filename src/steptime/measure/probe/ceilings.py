@@ -1,0 +1,244 @@
+"""The ceilings of a device: networks of one op, run by the normal backend and timed in turns.
+
+A product of matrices gives the peak of its type, a copy and an addition of long arrays give the
+bandwidth, and chains of tiny ops give what it costs to issue one. FLOP and bytes are those that
+the op table counts.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from steptime.build import Choice, make_workload
+from steptime.core.dtypes import precision
+from steptime.core.errors import unknown
+from steptime.core.graph import Graph
+from steptime.layers.dense import mean_loss
+from steptime.measure import machine
+from steptime.measure.contract import DeviceFacts, Options, Prepared
+from steptime.measure.probe.sampling import Case, RefusedError, Timer, sample
+from steptime.measure.timing import timer_of
+from steptime.ops.builder import Builder
+
+SQUARES = tuple((n, n, n) for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384))
+SKEWED = ((64, 2048, 2048), (64, 8192, 8192), (8192, 512, 512), (65536, 1024, 1024))
+GEMM_SHAPES = tuple(sorted((*SQUARES, *SKEWED), key=math.prod))
+ARRAYS = {"copy": 2, "add": 3}  # arrays that a kernel moves: read one or two, write one
+SMALLEST_ARRAY_BYTES = 1 << 16
+UNKNOWN_CACHE_BYTES = 1 << 27
+DTYPES = ("float32", "tf32", "bfloat16", "float64", "float16")  # in the order they are tried
+STEP_WORK = 1e8  # FLOP or bytes of a step: far more than it costs to start one
+MOST_OPS = 200  # of a step, so that no accelerator's queue is ever full
+OUT_OF_CACHE = 4  # the arrays together are at least this many last-level caches
+
+
+def gemm_flop(m: int, k: int, n: int) -> int:
+    """Return the FLOP of `[m, k] x [k, n]`; a multiply-add is 2."""
+    return 2 * m * k * n
+
+
+def gemm_size(m: int, k: int, n: int) -> int:
+    """Return the elements of both matrices and of their product."""
+    return m * k + k * n + m * n
+
+
+def array_sizes_bytes(cache_bytes: int | None, room_bytes: int | None) -> tuple[int, ...]:
+    """Return array sizes from within the nearest cache to beyond the last, growing fourfold.
+
+    Two arrays of the largest make `OUT_OF_CACHE` last-level caches. The five arrays of both kernels
+    of all sizes (at most 7/3 of the largest) together stay within half of the room.
+    """
+    largest = (cache_bytes or UNKNOWN_CACHE_BYTES) * OUT_OF_CACHE // 2
+    if room_bytes is not None:
+        largest = min(largest, room_bytes // (2 * 12))
+    sizes = []
+    size = SMALLEST_ARRAY_BYTES
+    while size < largest:
+        sizes.append(size)
+        size *= 4
+    return (*sizes, max(SMALLEST_ARRAY_BYTES, largest // 64 * 64))
+
+
+def probe(
+    name: str,
+    backend: Any,
+    options: Options,
+    dtypes: Sequence[str] | None = None,
+    budget_s: float = 20.0,
+) -> dict[str, Any]:
+    """Return the measured ceilings of a backend's device (seconds, FLOP, bytes) as JSON values.
+
+    `curves` by group have columns, a list each, among them `work`, `min_s`, `median_s`, `samples`
+    (their number); `skipped` says why cases are absent: a slow type (float16 on most CPUs) ends at
+    the size where its share of the budget does. None is unknown. `load` is that of the minute
+    before, as a share of the CPUs. Raises `InputError` for an unknown type.
+    """
+    for dtype in dtypes or ():
+        if dtype not in DTYPES:
+            raise unknown("dtype", dtype, DTYPES, "probe")
+    started = time.perf_counter()
+    load = machine.load()
+    machine.keep_freed_memory()  # new pages would cost more than what is written into them
+    facts: DeviceFacts = backend.device_facts(options.device)
+    chosen = [one for one in dtypes or DTYPES if one != "tf32" or facts.has_tf32]
+    samples = sample(_cases(partial(_prepared, backend, options), facts, chosen), budget_s)
+    on_cpu = options.device == "cpu"
+    return {
+        "backend": name,
+        "version": backend.version(),
+        "device": options.device,
+        "kind": "cpu" if on_cpu else "gpu",
+        "product": backend.device_product(options.device),
+        "threads": options.threads,
+        "memory_bytes": facts.memory_bytes,
+        "cache_bytes": facts.cache_bytes,
+        "load": load,
+        "budget_s": budget_s,
+        "wall_s": time.perf_counter() - started,
+        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "curves": {group: dict(curve) for group, curve in samples.curves.items()},
+        "skipped": dict(samples.skipped),
+    }
+
+
+Prepare = Callable[[Graph, str, str], Prepared]  # a graph, its type, its phase
+
+
+def _prepared(backend: Any, options: Options, graph: Graph, dtype: str, phase: str) -> Prepared:
+    """Prepare a graph as that of any network; raises `RefusedError` where that cannot be."""
+    plain = "float32" if dtype == "tf32" else dtype
+    workload = make_workload(Choice("fc", {}), 1, dtype=plain, phase=phase)
+    try:
+        prepared: Prepared = backend.prepare(
+            graph, workload, replace(options, tf32=dtype == "tf32")
+        )
+        prepared.step()
+        prepared.sync()
+    except Exception as error:  # whatever a backend raises, this type or size cannot be had
+        raise RefusedError(str(error).partition("\n")[0][:200]) from error
+    return prepared
+
+
+def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[Case]:
+    """Return all cases, each group's in ascending order of work."""
+    cases = [
+        Case(
+            f"gemm.{dtype}",
+            {"m": m, "k": k, "n": n},
+            gemm_flop(m, k, n),
+            gemm_size(m, k, n) * _bytes_of(dtype),
+            partial(_gemm, prepare, dtype, m, k, n),
+        )
+        for dtype in dtypes
+        for m, k, n in GEMM_SHAPES
+    ]
+    cases += [
+        Case(
+            f"memory.{kernel}",
+            {"array_bytes": size},
+            size * arrays,
+            size * arrays,
+            partial(_stream, prepare, kernel, size),
+        )
+        for kernel, arrays in ARRAYS.items()
+        for size in array_sizes_bytes(facts.cache_bytes, facts.room_bytes)
+    ]
+    timers: dict[str, Callable[[], Timer]] = {
+        "add": partial(_issue, prepare, "add", _issue_timer),
+        "matmul": partial(_issue, prepare, "matmul", _issue_timer),
+        "mul_and_gradient": partial(_gradients, prepare),
+    }
+    if facts.is_accelerator:  # its work goes on after it was issued
+        timers["add_until_done"] = partial(_issue, prepare, "add", _awaited_timer)
+    return cases + [Case("dispatch", {"op": op}, 1, 1, timer) for op, timer in timers.items()]
+
+
+def _bytes_of(dtype: str) -> int:
+    return {"float64": 8, "float32": 4, "tf32": 4}.get(dtype, 2)
+
+
+def _several(
+    prepare: Prepare, dtype: str, work: float, grow: Callable[[Builder], Callable[[int], str]]
+) -> Timer:
+    """Return the timer of one op, of which a step runs as many as are worth a step."""
+    plain = "float32" if dtype == "tf32" else dtype
+    count = max(1, min(MOST_OPS, int(STEP_WORK / work)))
+    builder = Builder("ceiling", precision(plain), training=False)
+    op = grow(builder)
+    graph = builder.graph([op(i) for i in range(count)][-1])
+    return _per_op(_awaited_timer(prepare(graph, dtype, "infer")), count)
+
+
+def _per_op(timer: Timer, count: int) -> Timer:
+    """Return a timer of single ops from that of steps of `count`, which it rounds up to."""
+
+    def per_op(calls: int) -> float:
+        steps = -(-calls // count)
+        return timer(steps) * calls / (steps * count)
+
+    return per_op
+
+
+def _gemm(prepare: Prepare, dtype: str, m: int, k: int, n: int) -> Timer:
+    def grow(b: Builder) -> Callable[[int], str]:
+        x, y = b.input("x", (m, k)), b.input("y", (k, n))
+        return lambda i: b.op("matmul", x, y, name=f"product{i}")
+
+    return _several(prepare, dtype, gemm_flop(m, k, n), grow)
+
+
+def _stream(prepare: Prepare, kernel: str, size_bytes: int) -> Timer:
+    def grow(b: Builder) -> Callable[[int], str]:
+        arrays = [b.input(f"x{i}", (size_bytes // 4,)) for i in range(ARRAYS[kernel] - 1)]
+        if kernel == "copy":
+            return lambda i: b.op("concat", *arrays, name=f"copy{i}", axis=0)
+        return lambda i: b.op("add", *arrays, name=f"sum{i}")
+
+    return _several(prepare, "float32", size_bytes * ARRAYS[kernel], grow)
+
+
+def _issue(prepare: Prepare, kind: str, timer: Callable[[Prepared], Timer]) -> Timer:
+    """Return the timer of a tiny op in a chain of them."""
+    b = Builder("chain", precision("float32"), training=False)
+    x, y = b.input("x", (8, 8)), b.input("y", (8, 8))
+    for i in range(MOST_OPS):
+        x = b.op(kind, x, y, name=f"{kind}{i}")
+    return _per_op(timer(prepare(b.graph(x), "float32", "infer")), MOST_OPS)
+
+
+def _gradients(prepare: Prepare) -> Timer:
+    """Return the timer of a tiny op and its gradient op together, in a chain of them."""
+    b = Builder("chain", precision("float32"), training=True)
+    x, y = b.weight("w", (8, 8)), b.input("y", (8, 8))
+    for i in range(MOST_OPS):
+        x = b.op("mul", x, y, name=f"mul{i}")
+    graph = b.graph(mean_loss(b, x))
+    return _per_op(_awaited_timer(prepare(graph, "float32", "train")), MOST_OPS)
+
+
+def _awaited_timer(prepared: Prepared) -> Timer:
+    """Return the timer of whole steps, the device's work included."""
+    seconds_of = prepared.timer or timer_of(prepared.sync)
+    return lambda steps: seconds_of(prepared.step, steps)
+
+
+def _issue_timer(prepared: Prepared) -> Timer:
+    """Return the timer of the host's part of steps; the device is awaited after each, untimed."""
+
+    def timer(steps: int) -> float:
+        spent_s = 0.0
+        for _ in range(steps):
+            prepared.sync()
+            began = time.perf_counter()
+            prepared.step()
+            spent_s += time.perf_counter() - began
+        prepared.sync()
+        return spent_s
+
+    return timer
