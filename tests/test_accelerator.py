@@ -184,6 +184,7 @@ def test_one_chip_runs_its_own_part() -> None:
     only = chips_at(accelerators("eie"), Process(45), "none")
     found = estimate(Request("mine", "", (Asked("a", "conv2d", 1), Asked("b", "linear", 1))), only)
     assert [one.name for one in found.not_covered] == ["a"]
+    assert found.supposed_pruned == ("b",)
     assert found.parts == ("fc",)
 
 

@@ -54,6 +54,11 @@ def test_a_network_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(found["total"]) == SUMS
     assert sum(op["macs"] for op in found["ops"] if op["part"] == "conv") == 15_346_630_656
     assert {one["kind"] for one in found["not_covered"]} >= {"bias", "relu", "max_pool2d"}
+    dense = [op["name"] for op in found["ops"] if op["accelerator"] == "eie"]
+    assert found["supposed_pruned"] == dense
+    assert run(["energy", "vgg16"]) == 0
+    note = f"supposed to be pruned as the measured layers were: {', '.join(dense)}"
+    assert note in capsys.readouterr().err
     assert sum(op["energy_j"] for op in found["ops"]) == pytest.approx(found["total"]["energy_j"])
 
 

@@ -94,11 +94,15 @@ TOTAL = "total"
 
 @dataclass(frozen=True)
 class Estimate:
-    """The layers that the chips run, and those that no chip runs."""
+    """The layers that the chips run, and those that no chip runs.
+
+    The times of `supposed_pruned` layers are scaled from layers with pruned weights.
+    """
 
     parts: tuple[str, ...]
     layers: tuple[LayerEstimate, ...]
     not_covered: tuple[Asked, ...]
+    supposed_pruned: tuple[str, ...] = ()
 
     def sums(self) -> dict[str, dict[str, float | None]]:
         """Give the sums of each part and of all; a bound is None if a layer has none."""
@@ -162,7 +166,7 @@ def estimate(request: Request, chips: Sequence[Chip]) -> Estimate:
     Raises `InputError` for a network or a layer that no table has, and for a layer without
     multiply-adds.
     """
-    layers, not_covered = [], []
+    layers, not_covered, pruned = [], [], []
     rows = _table(request.net, chips) if request.net else {}
     for asked in request.layers:
         if request.net:
@@ -176,8 +180,9 @@ def estimate(request: Request, chips: Sequence[Chip]) -> Estimate:
             not_covered.append(asked)
         else:
             layers.append(_scaled(asked, chip))
+            pruned += [asked.name] if chip.accelerator.pruned else []
     parts = tuple(chip.accelerator.kind for chip in chips)
-    return Estimate(parts, tuple(layers), tuple(not_covered))
+    return Estimate(parts, tuple(layers), tuple(not_covered), tuple(pruned))
 
 
 def _table(net: str, chips: Sequence[Chip]) -> dict[str, tuple[Chip, MeasuredLayer]]:

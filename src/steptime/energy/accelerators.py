@@ -98,6 +98,7 @@ class Accelerator:
 
     `kind` is the part of a network that it runs (`conv`, `fc`), `op_kinds` are the rows of the op
     table and `layer_types` Caffe's words for it. `voltage_v` is the supply's, None if unknown.
+    `pruned` says that the weights of its measured layers are, so that its times suppose it.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Accelerator:
     rivals: tuple[Rival, ...]
     source: str
     note: str
+    pruned: bool = False
 
     @property
     def scalable(self) -> tuple[MeasuredLayer, ...]:
@@ -204,6 +206,7 @@ def _read(name: str) -> Accelerator:
         ),
         source=table["source"],
         note=table["note"],
+        pruned=table.get("pruned_weights", False),
     )
 
 

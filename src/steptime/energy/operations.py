@@ -20,7 +20,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import sqrt
+from math import prod, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
 from steptime.core.errors import InputError, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
 from steptime.energy.process import Process, factors
-from steptime.ops import OPS, cost_of
+from steptime.ops import cost_of, products_of
 
 _DATA = Path(__file__).parents[1] / "data"
 _FLOATS = {one.compute for one in PRECISIONS.values()}
@@ -193,14 +193,16 @@ def sum_energy(rows: Iterable[OpEnergy], name: str = "total") -> OpEnergy:
 
 
 def _of(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: float) -> OpEnergy:
-    costs, row = hierarchy.figures, OPS[op.kind]
+    costs = hierarchy.figures
     inputs = tuple(_in_dtype(graph.tensors[name], dtype) for name in op.inputs)
     outputs = tuple(_in_dtype(graph.tensors[name], dtype) for name in op.outputs)
     flop, once_bytes = cost_of(op.kind, inputs, op.settings, outputs)
-    element_bytes, pairs = SIZE_BYTES[dtype], flop / 2
+    products = products_of(op.kind, inputs, op.settings)
+    pairs = sum(map(prod, products)) if products else flop / 2
+    element_bytes = SIZE_BYTES[dtype]
     register_bytes = pairs * _ELEMENTS_A_MULTIPLY_ADD * element_bytes
     buffer_bytes = dram_bytes = float(once_bytes)
-    if row.work:
+    if products:
         capacity_bytes = hierarchy.buffer_kb * 1024
         buffer_bytes = max(buffer_bytes, register_bytes / hierarchy.reuse)
         if once_bytes > capacity_bytes:

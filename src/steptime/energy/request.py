@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.graph import Graph
+from steptime.core.graph import Graph, Op
 from steptime.core.ranges import LARGEST
-from steptime.count import op_cost
+from steptime.count import op_work
 from steptime.importers import json_of, read_content
+from steptime.ops import products_of
 
 KEYS = ("net", "netfile", "layers")
 
@@ -100,12 +102,16 @@ def request_of_configuration(table: object, where: str, folders: Iterable[Path])
 
 
 def request_of_graph(name: str, graph: Graph) -> Request:
-    """Give the request for the forward ops of a graph of one example.
+    """Return the request for the forward ops of a graph of one example."""
+    ops = [op for op in graph.ops if op.part == "forward"]
+    return Request(name, "", tuple(Asked(op.name, op.kind, multiply_adds(graph, op)) for op in ops))
 
-    A multiply-add is 2 FLOP, so the multiply-adds of an op are half of its FLOP.
-    """
-    costs = [op_cost(graph, op) for op in graph.ops if op.part == "forward"]
-    return Request(name, "", tuple(Asked(one.name, one.kind, one.flop // 2) for one in costs))
+
+def multiply_adds(graph: Graph, op: Op) -> int:
+    """Return the multiply-adds of an op: those of its matrix products, else half of its FLOP."""
+    specs = tuple(graph.tensors[name] for name in op.inputs)
+    products = products_of(op.kind, specs, op.settings)
+    return sum(map(prod, products)) if products else op_work(graph, op)[0] // 2
 
 
 def _is_name(value: object) -> TypeGuard[str]:
