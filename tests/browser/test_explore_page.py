@@ -184,7 +184,7 @@ def test_ten_choices_have_the_numbers_of_the_command_line(
         optimizer, dtype = word["--optimizer"], word["--dtype"]
         workload = make_workload(read_model(words[2]), None, dtype, "train", optimizer)
         at = replace(workload, batch_per_replica=row["batch_per_worker"])
-        stack = StepModel(workload, document["device"], method=document["method"]).stack
+        stack = StepModel(workload, word["--device"], method=document["method"]).stack
         assert row["peak_memory_bytes"] == peak_memory_bytes(build_step(at), stack)
 
 

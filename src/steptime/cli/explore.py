@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,7 +38,8 @@ def explore(
 ) -> Answer:
     """Write one offline page to explore training time and cost.
 
-    The model runs in the page: any batch, number of replicas, software and price can be asked.
+    Times of a step are predicted at listed batches; in the page any batch between, number of
+    replicas, link, software and price can be asked.
     """
     from steptime import catalog
     from steptime.models import FAMILIES, ZOO
@@ -56,6 +58,7 @@ def explore(
             else _devices(devices),
             [catalog.link(name) for name in catalog.link_names()],
             catalog.aliases(),
+            _show_progress,
         ),
         out,
     )
@@ -65,6 +68,11 @@ def explore(
     ]
     counts = [f"{len(document[kind])} {kind}" for kind in ("models", "devices", "links")]
     return Answer(document, notes=[*notes, f"{', '.join(counts)}, {document['path']}"])
+
+
+def _show_progress(network: str, done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        note(f"[{done}/{total}] {network}")
 
 
 def _devices(text: str) -> dict[str, Device]:

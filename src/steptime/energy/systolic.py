@@ -177,7 +177,12 @@ def conv2d(
     """
     for size in (*x, *w):
         _check_size("a dimension", size)
-    attrs: dict[str, Attr] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    attrs: dict[str, Attr] = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+    }
     try:
         return _op_run(array, "conv2d", (TensorSpec(x), TensorSpec(w)), frozen(attrs), dataflow)
     except ShapeError as error:

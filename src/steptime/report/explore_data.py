@@ -166,7 +166,8 @@ def network(text: str, devices: Sequence[Device]) -> Table:
             except InputError as error:
                 why[method] = str(error)
                 break
-            notes.setdefault(method, list(model.remarks()))
+            if method not in notes:
+                notes[method] = list(model.remarks())
             memory.setdefault(f"{dtype} {optimizer}", found.peak_memory_bytes)
             made = steps.setdefault(method, {})
             twin = made.get(f"{TWINS.get(dtype)} {optimizer}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -17,21 +17,15 @@ from steptime.report.table import columns_of, failures, table_rows
 from steptime.report.templating import rendered
 
 Row = dict[str, Any]
-Progress = Callable[[str, int, int], None]  # what is done, and how many parts of how many
 
 
-def ignore(what: str, done: int, total: int) -> None:
-    """Show no progress."""
-
-
-def page(records: Sequence[Record], name: str, progress: Progress = ignore) -> tuple[str, Row]:
+def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
     """Return the HTML of a report on `records` of the folder `name`, and its headline numbers."""
-    progress("rows", 0, len(PLOTS) + 1)
     data = Data(records)
     rows = data.results
     found = numbers(rows, sum(r.origin == "published" and not r.scope for r in records))
     columns = columns_of(rows)
-    figures, missing = _figures(data, progress)
+    figures, missing = _figures(data)
     text = rendered(
         "report.html",
         name=name,
@@ -59,11 +53,10 @@ def _sections(records: Sequence[Record]) -> list[Row]:
     return found
 
 
-def _figures(data: Data, progress: Progress) -> tuple[list[Row], list[str]]:
+def _figures(data: Data) -> tuple[list[Row], list[str]]:
     """Return the charts that can be drawn, and why others cannot."""
     drawn, missing = [], []
-    for done, kind in enumerate(PLOTS, start=1):
-        progress(kind, done, len(PLOTS) + 1)
+    for kind in PLOTS:
         try:
             spec = draw(kind, data)
         except EmptyPlotError as error:
