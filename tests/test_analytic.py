@@ -26,9 +26,9 @@ from steptime.paleo.price import added, longer
 from steptime.predict import cost_model
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.lower import Lowered, Row, lower_minimal
-from steptime.predict.method import Settings
 from steptime.predict.price import roofline
 from steptime.predict.schedule import Timeline, behind_host, schedule
+from steptime.predict.settings import Settings
 
 ANALYTIC = cost_model("analytic")
 MINIMAL = replace(ANALYTIC, lower=lower_minimal)

@@ -40,14 +40,15 @@ from steptime.catalog import device
 from steptime.cli.main import COMMANDS as NAMES
 from steptime.cli.main import run, tree
 from steptime.core.graph import frozen
-from steptime.core.hardware import Cluster, device_from_table, link_from_table
+from steptime.core.hardware import device_from_table, link_from_table
 from steptime.core.record import Method, Quantity, Record
 from steptime.core.units import QUANTITIES
 from steptime.count import count
 from steptime.measure.contract import Options, method
 from steptime.models import FAMILIES, family
 from steptime.ops import OPS, cost_of, outputs_of
-from steptime.predict import cost_model
+from steptime.predict.records import records
+from steptime.predict.step_model import StepModel
 from steptime.readers.csv_mapping import check_mapping
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import Experiment, Sample, check_experiment, read_experiment
@@ -118,8 +119,7 @@ def _fill(folder: Path, platform: str = "v100-sxm2-16gb") -> None:
             for batch in (64, 256):
                 text = f"fc:layers=4,nodes={nodes},inputs=2000,outputs=200"
                 workload = make_workload(read_model(text), batch)
-                cluster = Cluster(device(platform))
-                found = cost_model("roofline")(build_step(workload), workload, cluster, {})
+                found = records(StepModel(workload, device(platform), method="roofline"))
                 for record in reversed(found):
                     writer.append(record)
                 predicted = found[0].quantities["step_s"].value or 0.0

@@ -15,6 +15,7 @@ import pytest
 
 from steptime import catalog
 from steptime.cli.main import run
+from steptime.core.progress import listening
 from steptime.models import FAMILIES, ZOO
 from steptime.predict.parallel.collectives import COLLECTIVES, GROUP, Fabric, fabric_of
 from steptime.predict.step_model import StepModel
@@ -248,7 +249,8 @@ def test_what_only_one_method_can_predict_is_left_out_of_the_other(
 
 def test_what_is_being_computed_is_told() -> None:
     told: list[tuple[str, int, int]] = []
-    exported(["nin", "fc"], {"K80": catalog.device("K80")}, [], {}, lambda *one: told.append(one))
+    with listening(lambda *one: told.append(one)):
+        exported(["nin", "fc"], {"K80": catalog.device("K80")}, [], {})
     assert told == [("nin", 1, 2), ("fc", 2, 2)]
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from steptime import catalog
-from steptime.build import Choice, build, build_step, make_workload, read_model
-from steptime.core.hardware import Cluster
+from steptime.build import Choice, build, make_workload, read_model
 from steptime.count import count
-from steptime.predict import cost_model
+from steptime.predict.records import records
+from steptime.predict.step_model import StepModel
 
 EVERY = 12  # of so many rows one, for time; with 1 it is the table of docs/validation.md
 
@@ -55,7 +55,7 @@ def slowdowns(path: Path, device: str) -> list[tuple[float, float]]:
 
     The measured networks have `layers` square layers besides the input layer, and Adam.
     """
-    cluster = Cluster(catalog.device(device))
+    found_device = catalog.device(device)
     found = []
     with gzip.open(path, "rt") as stream:
         for row in islice(csv.DictReader(stream, skipinitialspace=True), 0, None, EVERY):
@@ -69,7 +69,7 @@ def slowdowns(path: Path, device: str) -> list[tuple[float, float]]:
                 "outputs": row["output_size"],
             }
             workload = make_workload(Choice("fc", sizes), row["batch_size"], optimizer="adam")
-            record = cost_model("roofline")(build_step(workload), workload, cluster, {})[0]
+            record = records(StepModel(workload, found_device, method="roofline"))[0]
             found.append((measured, measured / float(record.quantities["step_s"].value or 0)))
     return found
 

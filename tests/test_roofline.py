@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from steptime.build import build_step, make_workload, read_model
 from steptime.catalog import device, device_hash
 from steptime.core.errors import InputError
-from steptime.core.hardware import Cluster, Device
+from steptime.core.hardware import Device
 from steptime.core.record import Record, record_from_json, record_to_json
 from steptime.count import count
 from steptime.predict import DEFAULT, METHODS, cost_model
 from steptime.predict.price import peak_flop_per_s
+from steptime.predict.records import records
+from steptime.predict.step_model import StepModel
 
 TOY = """
 name = "toy"
@@ -53,7 +55,7 @@ def predicted(
     **options: str,
 ) -> Sequence[Record]:
     workload = make_workload(read_model(text), batch, dtype, phase)
-    return cost_model("roofline")(build_step(workload), workload, Cluster(found), options)
+    return records(StepModel(workload, found, method="roofline", options=options))
 
 
 def value(record: Record, name: str) -> float:

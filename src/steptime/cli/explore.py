@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +57,6 @@ def explore(
             else _devices(devices),
             [catalog.link(name) for name in catalog.link_names()],
             catalog.aliases(),
-            _show_progress,
         ),
         out,
     )
@@ -68,11 +66,6 @@ def explore(
     ]
     counts = [f"{len(document[kind])} {kind}" for kind in ("models", "devices", "links")]
     return Answer(document, notes=[*notes, f"{', '.join(counts)}, {document['path']}"])
-
-
-def _show_progress(network: str, done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        note(f"[{done}/{total}] {network}")
 
 
 def _devices(text: str) -> dict[str, Device]:

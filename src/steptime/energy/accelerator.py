@@ -35,7 +35,7 @@ class Chip:
     whole_batch: bool = False
 
     def cost(self, layer: MeasuredLayer) -> Cost:
-        """Give the cost of a measured layer for one example."""
+        """Return the cost of a measured layer for one example."""
         examples = self.examples(layer)
         return Cost(
             layer.latency_s * self.scale.time / examples,
@@ -43,11 +43,11 @@ class Chip:
         )
 
     def examples(self, layer: MeasuredLayer) -> int:
-        """Give how many examples a measured layer's row is taken for."""
+        """Return how many examples a measured layer's row is taken for."""
         return 1 if self.whole_batch else layer.batch
 
     def cost_per_mac(self, layers: Iterable[MeasuredLayer]) -> Cost:
-        """Give total cost over total multiply-adds of measured layers that state theirs."""
+        """Return total cost over total multiply-adds of measured layers that state theirs."""
         rows = list(layers)
         macs = sum(row.macs or 0 for row in rows)
         costs = [self.cost(row) for row in rows]
@@ -105,7 +105,7 @@ class Estimate:
     supposed_pruned: tuple[str, ...] = ()
 
     def sums(self) -> dict[str, dict[str, float | None]]:
-        """Give the sums of each part and of all; a bound is None if a layer has none."""
+        """Return the sums of each part and of all; a bound is None if a layer has none."""
         return {
             part: {
                 name: _sum(getattr(one, name) for one in self.layers if part in (TOTAL, one.part))
@@ -115,7 +115,7 @@ class Estimate:
         }
 
     def dram(self) -> dict[str, float]:
-        """Give the energy of DRAM, which is in no other sum, for the layers whose bytes are known.
+        """Return the energy of DRAM, in no other sum, for the layers whose bytes are known.
 
         Low and high are the fewest bytes at the least energy a byte, and the most at the most; in
         between stand the tables' bytes at the mean of both energies.
@@ -146,7 +146,7 @@ def chips_at(
     scaling: str,
     whole_batch: bool = False,
 ) -> tuple[Chip, ...]:
-    """Give the accelerators as if they were made in another process.
+    """Return the accelerators as if they were made in another process.
 
     Raises `InputError` for a scaling that is unknown or does not know a process.
     """
@@ -161,7 +161,7 @@ def chips_at(
 
 
 def estimate(request: Request, chips: Sequence[Chip]) -> Estimate:
-    """Give the cost of each layer of a request.
+    """Return the cost of each layer of a request.
 
     Raises `InputError` for a network or a layer that no table has, and for a layer without
     multiply-adds.
@@ -186,7 +186,7 @@ def estimate(request: Request, chips: Sequence[Chip]) -> Estimate:
 
 
 def _table(net: str, chips: Sequence[Chip]) -> dict[str, tuple[Chip, MeasuredLayer]]:
-    """Give the rows that the chips' tables have for a network."""
+    """Return the rows that the chips' tables have for a network."""
     found = {
         plain_layer(row.name): (chip, row)
         for chip in chips
@@ -254,7 +254,7 @@ def _scaled(asked: Asked, chip: Chip) -> LayerEstimate:
 
 
 def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:
-    """Give total over total, the least and the most of the measured layers, or None."""
+    """Return total over total, the least and the most of the measured layers, or None."""
     rows = [
         (row.dram_bytes / chip.examples(row), row.macs)
         for row in chip.accelerator.scalable
@@ -267,7 +267,7 @@ def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:
 
 
 def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
-    """Give `layers`, the cost a multiply-add of each measured layer, `averages`, `cross`, `rivals`.
+    """Return `layers`, the cost per multiply-add of each of them, `averages`, `cross`, `rivals`.
 
     `averages` are the costs that layers take which were not measured. `cross` predicts each network
     of a table from the other networks of that table; `ratio` is predicted over measured. `rivals`
@@ -299,7 +299,7 @@ def _per_mac(chip: Chip, rows: Sequence[MeasuredLayer]) -> dict[str, float]:
 
 
 def _rivals(accelerator: Accelerator) -> Iterator[dict[str, object]]:
-    """Give how many times slower, and of how much more energy, each rival is.
+    """Return how many times slower, and of how much more energy, each rival is.
 
     Geometric means over the layers: 1 s and 4 s in place of 1 s are 2 times slower.
     """

@@ -120,17 +120,17 @@ class Accelerator:
 
 
 def accelerator_names() -> list[str]:
-    """Give the names of the accelerators that have tables by layer, sorted."""
+    """Return the names of the accelerators that have tables by layer, sorted."""
     return [one.name for one in designs() if one.networks]
 
 
 def designs() -> tuple[Design, ...]:
-    """Give all published chips, with and without tables by layer, sorted by name."""
+    """Return all published chips, with and without tables by layer, sorted by name."""
     return tuple(_design(_table(name)) for name in sorted(p.stem for p in _DATA.glob("*.toml")))
 
 
 def accelerators(text: str) -> tuple[Accelerator, ...]:
-    """Give the accelerators of a text such as `eyeriss+eie`, each for a part of the network.
+    """Return the accelerators of a text such as `eyeriss+eie`, each for a part of the network.
 
     Raises `InputError` for an unknown name, and for two that run the same part.
     """
@@ -221,7 +221,7 @@ def _network(table: Mapping[str, Any], power_mw: float | None) -> MeasuredNetwor
 
 
 def _layer(row: Mapping[str, Any], batch: int, power_mw: float | None) -> MeasuredLayer:
-    """Give a row in SI units."""
+    """Return a row in SI units."""
     return MeasuredLayer(
         name=row["name"],
         batch=batch,
@@ -238,5 +238,5 @@ def _layer(row: Mapping[str, Any], batch: int, power_mw: float | None) -> Measur
 
 
 def _si(row: Mapping[str, Any], **units: float) -> float | None:
-    """Give the one of these columns that the row has, times its unit, or None."""
+    """Return the one of these columns that the row has, times its unit, or None."""
     return next((row[key] * unit for key, unit in units.items() if key in row), None)

@@ -118,12 +118,12 @@ class OpEnergy(NamedTuple):
 
 
 def hierarchy_names() -> list[str]:
-    """Give the names of the shipped hierarchies, sorted."""
+    """Return the names of the shipped hierarchies, sorted."""
     return sorted(path.stem for path in (_DATA / "hierarchies").glob("*.toml"))
 
 
 def hierarchy(name: str) -> Hierarchy:
-    """Give a shipped hierarchy; raises `InputError` for an unknown name."""
+    """Return a shipped hierarchy; raises `InputError` for an unknown name."""
     if name.lower() not in hierarchy_names():
         raise unknown("memory hierarchy", name, hierarchy_names())
     table = _table("hierarchies", name.lower())
@@ -139,7 +139,7 @@ def hierarchy(name: str) -> Hierarchy:
 
 @lru_cache
 def figures(name: str) -> Figures:
-    """Give figures of `data/energy`; raises `InputError` for an unknown name."""
+    """Return figures of `data/energy`; raises `InputError` for an unknown name."""
     known = sorted(path.stem for path in (_DATA / "energy").glob("*.toml"))
     if name not in known:
         raise unknown("energy figures", name, known)
@@ -186,7 +186,7 @@ def op_energy(
 
 
 def sum_energy(rows: Iterable[OpEnergy], name: str = "total") -> OpEnergy:
-    """Give the sum of estimates, all at their low and all at their high for the range."""
+    """Return the sum of estimates, all at their low and all at their high for the range."""
     columns = list(zip(*(row[4:] for row in rows), strict=True)) or [()] * 6
     arithmetic, register, buffer, dram, low, high = (float(sum(column)) for column in columns)
     return OpEnergy(name, "", None, "", arithmetic, register, buffer, dram, low, high)

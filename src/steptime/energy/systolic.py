@@ -147,7 +147,7 @@ class _Plan(NamedTuple):
 def matmul(
     array: Array, m: int, k: int, n: int, dataflow: Dataflow = "weight", times: int = 1
 ) -> Run:
-    """Give the cost of `a [m, k], b [k, n] -> [m, n]`, done `times` times on other data.
+    """Return the cost of `a [m, k], b [k, n] -> [m, n]`, done `times` times on other data.
 
     One product of 2 x 2 matrices on 2 x 2 PEs takes 2*2 + 2 + 2 - 2 = 6 cycles. Raises `InputError`
     for a size below 1, an unknown dataflow, or a buffer that cannot hold one row of sums.
@@ -168,7 +168,7 @@ def conv2d(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Run:
-    """Give the cost of `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`.
+    """Return the cost of `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`.
 
     An implicit product for each group: m = batch * oh * ow, k = kh * kw * c_in/groups,
     n = c_out/groups. The buffer keeps the image, from which the rows of A are made as they enter,
@@ -190,7 +190,7 @@ def conv2d(
 
 
 def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> NetworkRun:
-    """Give the cost of every conv2d, linear and matmul of an inference graph on an array.
+    """Return the cost of every conv2d, linear and matmul of an inference graph on an array.
 
     Elements have the array's size, whatever the graph's dtype. A batch of a matmul is as many
     products. All other ops are named in `not_covered`, also those that only move data. Raises
@@ -220,7 +220,7 @@ def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataf
 
 
 def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run:
-    """Give the cost of `times` products, each with the fastest plan of its dataflow."""
+    """Return the cost of `times` products, each with the fastest plan of its dataflow."""
     if dataflow not in DATAFLOWS:
         raise unknown("dataflow", dataflow, DATAFLOWS)
     m, k, n, a_bytes, b_bytes = product
@@ -269,7 +269,7 @@ def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run
 
 
 def _stationary_plans(array: Array, product: _Product) -> Iterator[_Plan]:
-    """Give the plans of a dataflow in which tiles of B stay in the PEs and A streams.
+    """Return the plans of a dataflow in which tiles of B stay in the PEs and A streams.
 
     Pieces of m are the outermost loop, then n, then k. The sums of a piece [rows of it, columns of
     a tile] stay in the buffer while k has more than one tile: they set the size of a piece. B is
@@ -291,7 +291,7 @@ def _stationary_plans(array: Array, product: _Product) -> Iterator[_Plan]:
 
 
 def _output_plans(array: Array, product: _Product) -> Iterator[_Plan]:
-    """Give the plans of the dataflow in which tiles of C stay in the PEs.
+    """Return the plans of the dataflow in which tiles of C stay in the PEs.
 
     With nothing kept, A is read once a tile of n and B once a tile of m. With as many panels of A
     (the rows of a tile, all of k) kept as fit beside one panel of B, A is read once, and B once

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from typing import Any
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device, Link
+from steptime.core.progress import tell
 from steptime.core.workload import OPTIMIZERS
 from steptime.predict import cost_model
 from steptime.predict.grid import Steps
@@ -64,14 +65,12 @@ def exported(
     devices: Mapping[str, Device],
     links: Sequence[Link],
     aliases: Mapping[str, str],
-    progress: Callable[[str, int, int], None] | None = None,
 ) -> Table:
     """Return everything that the page shows of these networks on these devices, as JSON values.
 
     `models` are model texts, `devices` stand under what the command line calls them. What a method
-    cannot predict is in `left_out`, with the reason. `progress` is told each network, how many are
-    done and how many there are. Raises `InputError` for a text that is no network, and for a
-    network that no method can predict.
+    cannot predict is in `left_out`, with the reason. Raises `InputError` for a text that is no
+    network, and for a network that no method can predict.
     """
     shown = sorted(devices.items(), key=lambda one: one[1].name.lower(), reverse=True)
     shown.sort(key=lambda one: (GROUPS.index(group_of(one[1])), _age(one[1])))
@@ -79,8 +78,7 @@ def exported(
     found: list[Table] = []
     for text, table in zip(models, _networks(models, [d for _, d in shown]), strict=True):
         found.append(pool.kept(table))
-        if progress:
-            progress(text, len(found), len(models))
+        tell(text, len(found), len(models))
     left_out = [
         {"model": one["name"], "method": method, "reason": reason}
         for one in found

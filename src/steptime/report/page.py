@@ -11,6 +11,7 @@ from markupsafe import Markup
 from steptime.analysis.analyses import PLOTS, analysis, names
 from steptime.analysis.headline import numbers, sentences
 from steptime.core.printers import html
+from steptime.core.progress import tell
 from steptime.core.record import Method, Record
 from steptime.plots import Data, EmptyPlotError, draw
 from steptime.report.table import columns_of, failures, table_rows
@@ -56,7 +57,8 @@ def _sections(records: Sequence[Record]) -> list[Row]:
 def _figures(data: Data) -> tuple[list[Row], list[str]]:
     """Return the charts that can be drawn, and why others cannot."""
     drawn, missing = [], []
-    for kind in PLOTS:
+    for done, kind in enumerate(PLOTS):
+        tell("charts", done, len(PLOTS))
         try:
             spec = draw(kind, data)
         except EmptyPlotError as error:
