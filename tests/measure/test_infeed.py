@@ -84,6 +84,7 @@ def _losses(prepared: Prepared, steps: int) -> list[float]:
     return found
 
 
+@pytest.mark.framework  # its loaders are PyTorch's
 def test_the_same_seed_gives_the_same_first_losses(backend: ModuleType, folder: Path) -> None:
     first, second, other = (
         _losses(_prepared(backend, folder, _work(), **how)[0], 30)
@@ -435,6 +436,7 @@ def test_the_whole_way_on_the_command_line(
 
 
 @pytest.mark.slow
+@pytest.mark.framework  # its loaders are PyTorch's
 def test_a_sweep_over_where_input_comes_from(folder: Path, tmp_path: Path) -> None:
     from steptime import store
 

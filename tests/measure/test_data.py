@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import idx_folder
+from places import TESTS
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -38,6 +38,7 @@ from steptime.measure.data.fit import fit
 from steptime.measure.data.order import Order
 from steptime.measure.data.sources import Sources
 from steptime.measure.datamark import data_mark
+from steptime.measure.infeed import loader_death
 
 FC = "fc:layers=1,nodes=8,inputs=16,outputs=4"
 
@@ -205,7 +206,16 @@ def _feed(folder: Path, loaders: int, prefetch: int = 2, batch: int = 6) -> tupl
     return given.feed, given.order, given
 
 
-@pytest.mark.parametrize(("loaders", "prefetch"), [(0, 2), (1, 1), (1, 3), (2, 2), (3, 1)])
+@pytest.mark.parametrize(
+    ("loaders", "prefetch"),
+    [
+        (0, 2),
+        *(
+            pytest.param(*case, marks=pytest.mark.framework)
+            for case in ((1, 1), (1, 3), (2, 2), (3, 1))
+        ),
+    ],
+)
 def test_batches_come_in_order_whoever_reads_them(
     loaders: int, prefetch: int, tmp_path: Path
 ) -> None:
@@ -226,39 +236,27 @@ def test_batches_come_in_order_whoever_reads_them(
     feed.close()
 
 
+@pytest.mark.framework
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_a_loader_has_as_many_batches_ready_as_it_may(
-    prefetch: int, tmp_path: Path, processes: list[Any]
+    prefetch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feed, _, _ = _feed(idx_folder.write(tmp_path), 1, prefetch)
-    for _ in range(3):
+    made = tmp_path / "made"
+    indices = Order.indices
+
+    def told(order: Order, step: int) -> Any:
+        with made.open("a") as file:  # of the loader's process
+            file.write(".")
+        return indices(order, step)
+
+    monkeypatch.setattr(Order, "indices", told)
+    feed, _, _ = _feed(idx_folder.write(tmp_path / "data"), 1, prefetch)
+    for taken in (1, 2, 3):
         feed.next()
-        deadline = time.monotonic() + 10
-        while _waiting(processes[0].stdout) < prefetch:
-            assert time.monotonic() < deadline
+        while len(made.read_text()) < taken + prefetch:
             time.sleep(0.005)
-        time.sleep(0.05)  # no more than that comes
-        assert _waiting(processes[0].stdout) == prefetch
     feed.close()
-
-
-def _waiting(stream: Any) -> int:
-    """How many bytes wait in a pipe: one a batch that is ready."""
-    return struct.unpack("i", fcntl.ioctl(stream, termios.FIONREAD, bytes(4)))[0]
-
-
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Give the list of the processes that are started as loaders."""
-    started: list[Any] = []
-    real = subprocess.Popen
-
-    def popen(*arguments: Any, **how: Any) -> Any:
-        started.append(real(*arguments, **how))
-        return started[-1]
-
-    monkeypatch.setattr(loader.subprocess, "Popen", popen)
-    return started
+    assert len(made.read_text()) == 3 + prefetch
 
 
 def test_a_mark_tells_data_sets_of_one_name_apart(tmp_path: Path) -> None:
@@ -279,14 +277,23 @@ def test_what_is_no_plain_file_is_told(tmp_path: Path) -> None:
             _ = find(str(folder)).parts
 
 
-def test_a_loader_that_dies_is_told(tmp_path: Path, processes: list[Any]) -> None:
+@pytest.mark.framework
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_loader_that_dies_is_told(tmp_path: Path) -> None:
+    before = set(_children(os.getpid()))
     feed, _, _ = _feed(idx_folder.write(tmp_path), 2)
     feed.next()
-    for process in processes:
-        process.kill()
-        process.wait()
+
+    def kill_and_go_on() -> None:
+        try:
+            for pid in set(_children(os.getpid())) - before:
+                os.kill(pid, signal.SIGKILL)
+            _ = [feed.next() for _ in range(10)]
+        except RuntimeError as error:  # PyTorch tells it by a signal, at any moment
+            raise loader_death(error) or error from None
+
     with pytest.raises(KilledError, match="a loader ended with exit code -9"):
-        _ = [feed.next() for _ in range(10)]
+        kill_and_go_on()
     feed.close()
 
 
@@ -308,18 +315,17 @@ def _children(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.framework
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_loaders_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    code = ORPHAN.format(tests=str(Path(__file__).parent), folder=str(idx_folder.write(tmp_path)))
+    code = ORPHAN.format(tests=str(TESTS), folder=str(idx_folder.write(tmp_path)))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         loaders = _children(process.pid)
         assert len(loaders) == 2
         process.kill()
-    deadline = time.monotonic() + 10
-    while any(_alive(pid) for pid in loaders):
-        assert time.monotonic() < deadline, "a loader outlived the process that started it"
+    while any(_alive(pid) for pid in loaders):  # or the test does not end
         time.sleep(0.02)
 
 
