@@ -101,6 +101,14 @@ class Experiment(BaseModel):
 
 
 OLD_KEYS = {"network": "link"}  # still read
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "phase": PHASES,
+    "dtype": (*PRECISIONS, *ALIASES),
+    "optimizer": OPTIMIZERS,
+    "input": tuple(INPUTS),
+    "staging": tuple(STAGINGS),
+    "strategy": tuple(STRATEGIES),
+}
 _TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceRequest}
 
 
@@ -162,19 +170,14 @@ def _reason(fault: Any) -> str:
 
 
 def _check_words(experiment: Experiment, where: str) -> None:
-    words = {
-        "phase": PHASES,
-        "dtype": (*PRECISIONS, *ALIASES),
-        "optimizer": OPTIMIZERS,
-        "input": tuple(INPUTS),
-        "staging": tuple(STAGINGS),
-        "strategy": tuple(STRATEGIES),
-    }
-    for axis, known in words.items():
+    for axis in (*_WORDS, "backend", "device", "predict"):
         for value in getattr(experiment, axis):
-            if value not in known:
-                raise unknown(axis, value, known, where)
-    _check_names(experiment, where)
+            if axis in _WORDS and value not in _WORDS[axis]:
+                raise unknown(axis, value, _WORDS[axis], where)
+            if not isinstance(value, str) or not value:
+                raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
+    for backend in experiment.backend:
+        registry.backend(backend, where)
     if not experiment.name.strip() or not experiment.name.isprintable():
         raise InputError(f"{where}: name must be a text on one line")
     if experiment.link and not experiment.predict:
@@ -191,15 +194,6 @@ def _check_words(experiment: Experiment, where: str) -> None:
     sample = experiment.sample
     if (sample.method == "grid") != (sample.count is None):
         raise InputError(f"{where}: sample: a count goes with method random or sobol, and only so")
-
-
-def _check_names(experiment: Experiment, where: str) -> None:
-    for axis in ("backend", "device", "predict"):
-        for value in getattr(experiment, axis):
-            if not isinstance(value, str) or not value:
-                raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
-    for backend in experiment.backend:
-        registry.backend(backend, where)
 
 
 def _check_training(experiment: Experiment, where: str) -> None:
