@@ -94,13 +94,14 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     if passes:
         ruled = _Ruled(layers, settings, SIZE_BYTES[compute], compute, _trains(graph))
         by_rule = {one.op: one for one in layers if one.op and rules.exact(one)}
-        by_op = [
-            kernel
-            for kernel in found
-            if not (kernel.op in by_rule and kernel.pass_ in passes and OPS[kernel.kind].work)
-        ]
         of_rules = (k for op, layer in by_rule.items() for k in ruled.kernels(layer, op))
-        found = [kernel for kernel in of_rules if kernel.pass_ in passes] + by_op
+        by_op = found
+        found = [kernel for kernel in of_rules if kernel.pass_ in passes]
+        for kernel in by_op:
+            if kernel.op in by_rule and kernel.pass_ in passes and OPS[kernel.kind].work:
+                found += ruled.beside(kernel, by_rule[kernel.op])
+            else:
+                found.append(kernel)
     exchanged = gradient_bytes(graph)
     if "update" in faults:
         parameters = sum(layer.parameters for layer in layers)
@@ -138,6 +139,17 @@ class _Ruled:
                 if self.factor != 1:
                     scaled = tuple(size * self.factor for size in tensors)
                 yield _kernel(row, layer.kind, pass_, self.dtype, rules.Cost(flop, scaled))
+
+    def beside(self, kernel: Kernel, layer: Layer) -> Iterator[Kernel]:
+        """Yield what the kernel of a layer's product does beside that: it adds a bias."""
+        cost = rules.exact(layer)
+        if cost is None or kernel.pass_ != "forward":
+            return
+        flop, moved = kernel.flop - cost.flop, kernel.bytes - sum(cost.tensors) * self.factor
+        if flop > 0 or moved > 0:
+            yield kernel._replace(
+                unit="vector", flop=max(0, flop), bytes=max(0, moved), products=(), launches=0
+            )
 
     def _forward(self, layer: Layer) -> Costs:
         if "first" in self.faults and rules.skipped_on_data(layer) == "forward":

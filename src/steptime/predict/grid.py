@@ -25,6 +25,7 @@ from steptime.predict.schedule import PASSES, behind_host, overlapped
 from steptime.predict.step_model import StepModel
 
 FEW = 3  # batches that are built as they are
+KEPT = 64  # batches whose kernels are kept from device to device
 CHUNK = 1 << 20  # numbers of an array at once
 
 
@@ -133,7 +134,12 @@ class Steps:
 
     def _memory(self, model: StepModel) -> list[int]:
         if self._lines is None:
-            return [peak_memory_bytes(model.graph(batch), model.stack) for batch in self.batches]
+            found = []
+            for batch in self.batches:
+                found.append(peak_memory_bytes(model.graph(batch), model.stack))
+                if len(self.batches) <= KEPT:  # while its graph is at hand
+                    model.lowered(batch)
+            return found
         return self._lines.highest(self._lines.memory, self.batches)
 
     def times(self, on: StepModel) -> Times:
