@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from steptime.build import Choice, choice_of, family_of, read_table
-from steptime.core.dtypes import PRECISIONS
+from steptime.core.dtypes import ALIASES, PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import (
     MOST_PROCESSES,
@@ -164,7 +164,7 @@ def _reason(fault: Any) -> str:
 def _check_words(experiment: Experiment, where: str) -> None:
     words = {
         "phase": PHASES,
-        "dtype": tuple(PRECISIONS),
+        "dtype": (*PRECISIONS, *ALIASES),
         "optimizer": OPTIMIZERS,
         "input": tuple(INPUTS),
         "staging": tuple(STAGINGS),
