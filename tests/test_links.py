@@ -155,13 +155,16 @@ def test_communication_by_hand(
     count, size = messages
     comm = count * (20e-6 + size / 1e9) + 3 * added / 1e11
     assert head.quantities["comm_s"].value == pytest.approx(comm)
-    step = (alone.quantities["step_s"].value or 0) + comm
-    assert head.quantities["step_s"].value == pytest.approx(step)
+    update, step = (alone.quantities[name].value or 0 for name in ("update_s", "step_s"))
+    if strategy == "sharded":  # each updates a third of the rows, 4 of 10 in the last layer
+        assert head.quantities["update_s"].value == pytest.approx(update / 3, rel=0.05)
+        step += (head.quantities["update_s"].value or 0) - update
+    assert head.quantities["step_s"].value == pytest.approx(step + comm)
     assert head.method.options["strategy"] == strategy
     assert head.workload.plan.data == 3
 
 
-def test_overlap_waits_less_and_shards_send_more() -> None:
+def test_overlap_waits_less_and_shards_send_as_much() -> None:
     def comm(strategy: str, overlap: bool) -> float:
         cluster = Cluster(DEVICE, ((2, LINK),))
         head, *_ = predict_replicas(fc(), cluster, strategy, overlap)
@@ -170,8 +173,25 @@ def test_overlap_waits_less_and_shards_send_more() -> None:
     adding = 3 * WEIGHTS / 2 / 1e11
     one_bucket = ring_s(WEIGHTS, 2, 20e-6, 1e9)  # which is full only at the end
     assert comm("allreduce", True) == pytest.approx(one_bucket + adding)
-    wide = ring_s(1.5 * WEIGHTS, 2, 20e-6, 1e9)
-    assert comm("sharded", True) == pytest.approx(wide + 1.5 * adding)
+    assert comm("sharded", True) == pytest.approx(one_bucket + adding)  # gathered, scattered
+
+
+def test_shards_share_memory_and_update() -> None:
+    """Two replicas keep half of the weights each, and update those."""
+    work = make_workload(read_model("fc:layers=2,nodes=2000,inputs=500"), 8, replicas=2)
+    cluster = Cluster(DEVICE, ((2, LINK),))
+    (whole, *_), (half, *_) = (
+        predict_replicas(work, cluster, strategy, True) for strategy in ("allreduce", "sharded")
+    )
+    values = [
+        {name: head.quantities[name].value or 0.0 for name in ("update_s", "peak_memory_bytes")}
+        for head in (whole, half)
+    ]
+    assert values[1]["update_s"] == pytest.approx(values[0]["update_s"] / 2, rel=1e-2)
+    assert values[1]["peak_memory_bytes"] < values[0]["peak_memory_bytes"]
+    assert not half.note
+    with pytest.raises(InputError, match="paleo: no shards where steps are counted by layers"):
+        predict_replicas(work, cluster, "sharded", True, "paleo")
 
 
 def test_replicas_are_predicted_by_the_method_and_options_that_are_asked_for() -> None:
@@ -270,7 +290,7 @@ def test_a_sweep_predicts_replicas_over_its_network(
     file.write_text(EXPERIMENT)
     run(["sweep", str(file), "--out", str(out)])
     said = capsys.readouterr().err
-    assert "1 predictions of several replicas are left out: network = " in said
+    assert "1 predictions of several replicas are left out: link = " in said
     file.write_text('network = "aws"\n' + EXPERIMENT)
     run(["sweep", str(file), "--out", str(out)])
     assert "left out" not in capsys.readouterr().err
@@ -281,7 +301,7 @@ def test_a_sweep_predicts_replicas_over_its_network(
     )
     file.write_text(EXPERIMENT.replace('predict = "T4"', 'network = "aws"'))
     assert run(["sweep", str(file), "--out", str(out)]) == 2
-    assert "network is for predictions: it goes with predict" in capsys.readouterr().err
+    assert "link is for predictions: it goes with predict" in capsys.readouterr().err
     file.write_text('network = "asw"\n' + EXPERIMENT)
     assert run(["sweep", str(file), "--out", str(out)]) == 2
     assert "unknown link 'asw'; did you mean 'aws'?" in capsys.readouterr().err

@@ -12,7 +12,9 @@ import pytest
 import synthetic
 from steptime.analysis.query import export, query
 from steptime.analysis.row import COLUMNS, rows, short_names
+from steptime.cli import command
 from steptime.core.errors import InputError
+from steptime.core.progress import listening
 from steptime.core.record import Quantity
 from steptime.core.workload import Plan, Workload
 
@@ -94,6 +96,26 @@ def test_names_tell_the_networks_apart_and_no_more() -> None:
     }
     every = short_names(synthetic.workloads())
     assert len(set(every.values())) == 24
+
+
+def test_who_listens_hears_how_far_rows_are() -> None:
+    heard: list[tuple[str, int, int]] = []
+    with listening(lambda *said: heard.append(said)):
+        rows([RECORDS[0]] * 401)
+    assert heard == [("rows", 200, 401), ("rows", 400, 401)]
+    rows([RECORDS[0]] * 201)
+    assert len(heard) == 2  # nobody listens
+
+
+def test_a_command_says_how_far_it_is_once_it_takes_its_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(command, "monotonic", lambda: now[0])
+    say = command.patience()
+    for now[0], done in ((1.9, 200), (2.1, 400), (3.0, 600), (4.2, 1800)):
+        say("rows", done, 2000)
+    assert capsys.readouterr().err == "rows: 400 of 2,000\nrows: 1,800 of 2,000\n"
 
 
 def test_sql_sees_proper_types() -> None:

@@ -22,6 +22,7 @@ from time import monotonic
 from typing import Any, Self
 
 from steptime.core.errors import InputError, OutsideError, shorten
+from steptime.core.progress import watched
 from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
 
 LOCK = "sweep.lock"
@@ -170,7 +171,8 @@ def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) ->
 
 def _load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
     *lines, tail = path.read_bytes().split(b"\n")
-    for number, line in enumerate((*lines, tail) if tail else lines, start=1):
+    every = [*lines, tail] if tail else lines
+    for number, line in enumerate(watched(every, path.name), start=1):
         try:
             yield _parse(line)
         except InputError as error:

@@ -18,7 +18,6 @@ from steptime.cluster import script as batch
 from steptime.cluster.scheduler import (
     Array,
     JobExit,
-    Limits,
     Need,
     Placement,
     Queued,
@@ -132,9 +131,9 @@ def script(need: Need, name: str, folder: str, python: str) -> str:
     return batch.script(need, name, folder, python, flags, "FAKE_JOB", "FAKE_INDEX", "fakerun")
 
 
-def limits() -> Limits:
+def limits() -> int:
     _ask("limits")
-    return Limits(1001)
+    return 1001
 
 
 def placement() -> Placement:

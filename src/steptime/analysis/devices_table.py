@@ -11,6 +11,7 @@ from typing import Any
 
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.row import Row, row_of
+from steptime.core.progress import watched
 from steptime.core.record import Record
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
@@ -82,7 +83,8 @@ def device_rows(records: Iterable[Record]) -> list[Row]:
     that the job had, `replicas` those that worked. Rows stand by model, device and number of
     devices, strategy, batch and staging; of equal ones the first recorded comes first.
     """
-    return sorted((_row(row_of(one)) for one in records if _is_shown(one)), key=_order)
+    found = list(filter(_is_shown, records))
+    return sorted((_row(row_of(one)) for one in watched(found, "rows")), key=_order)
 
 
 def device_table(records: Sequence[Record]) -> Table:
@@ -137,7 +139,7 @@ def device_bars(records: Iterable[Record]) -> list[Row]:
     """
     return [
         {**row, **bar, "settings": _settings(told, row)}
-        for told in map(row_of, filter(_is_shown, records))
+        for told in map(row_of, watched(list(filter(_is_shown, records)), "bars"))
         if told["status"] == "ok" and not told["duplicate_of"]
         for row in (_row(told),)
         if (bar := _bar(told, row))

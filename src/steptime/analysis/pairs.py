@@ -14,6 +14,7 @@ from steptime.analysis.row import BESIDES, Row, facts, headline, labels
 from steptime.analysis.statistics import estimate
 from steptime.analysis.verdict import Comparison, compare_runs, verdicts
 from steptime.core.errors import InputError, unknown
+from steptime.core.progress import watched
 from steptime.core.record import Method, Record
 from steptime.store import identity
 
@@ -162,7 +163,7 @@ def _pairing(
         row | {"side": side, "reason": why}
         for row, (side, _, why) in zip(about[len(matched) :], alone, strict=True)
     ]
-    for row, (a, b) in zip(about, matched, strict=False):
+    for row, (a, b) in zip(about, watched(matched, "pairs"), strict=False):
         values = {"a": _value(a, quantity), "b": _value(b, quantity)}
         reasons = [
             f"{sides[side]}: {_missing(group, quantity)}"

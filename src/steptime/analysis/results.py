@@ -8,6 +8,7 @@ from typing import Any
 
 from steptime.analysis.row import BESIDES, Row, facts, headline, labels, runs_of
 from steptime.analysis.statistics import Summary, summarize_steps
+from steptime.core.progress import watched
 from steptime.core.record import Record
 from steptime.store import identity
 
@@ -53,7 +54,7 @@ def results(records: Sequence[Record]) -> list[Row]:
             cells.setdefault(cell_of(record), []).append(record)
     found = [
         _row(tried, predicted)
-        for held in cells.values()
+        for held in watched(list(cells.values()), "networks")
         for tried in _by_method(held, "measured") or [[]]
         for predicted in _latest(held) or [None]
         if tried or predicted

@@ -13,9 +13,10 @@ from statistics import median
 from typing import Any
 
 from steptime.analysis.statistics import Summary, summarize_steps
+from steptime.core.progress import watched
 from steptime.core.record import Quantity, Record
 from steptime.core.units import QUANTITIES
-from steptime.core.workload import Workload
+from steptime.core.workload import Workload, plan_to_json
 
 Row = dict[str, Any]
 
@@ -73,6 +74,7 @@ COLUMNS: Mapping[str, type] = {
 }
 """The columns that every table has, in order; further quantities and hyperparameters follow."""
 
+WAYS = ("tensor", "pipeline", "expert", "context")  # of a plan, to be parallel
 PARAM_PREFIX = "param_"
 UNKNOWN = "unknown"
 HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
@@ -193,7 +195,7 @@ def rows(records: Iterable[Record]) -> list[Row]:
     columns = list(dict.fromkeys([*COLUMNS, *quantities]))
     params = _param_columns(found, columns)
     table = []
-    for record in found:
+    for record in watched(found, "rows"):
         known = row_of(record)
         known["method_options"] = json.dumps(dict(record.method.options), sort_keys=True)
         known["env"] = json.dumps(dict(record.env), sort_keys=True)
@@ -314,9 +316,9 @@ def telling_of(settings: Sequence[Mapping[str, object]]) -> list[str]:
 
 def settings_of(workload: Workload) -> Row:
     """Return what a workload is of, but its model and batch, in the order in which it is told."""
-    plan = dict(vars(workload.plan))
+    plan = plan_to_json(workload.plan)
     spread = {"replicas": plan.pop("data")}
-    spread |= {f"{name}-parallel": ways for name, ways in plan.items()}
+    spread |= {f"{n}-parallel" if n in WAYS else n: value for n, value in plan.items()}
     return {
         **workload.params,
         "dtype": workload.dtype,

@@ -9,13 +9,16 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Annotated, Any
 
 from steptime.cli.options import option
 from steptime.core.errors import unknown
 from steptime.core.printers import PRINTERS, finite, json_text, text
+from steptime.core.progress import Progress, listening
 from steptime.core.table import Answer
 
+PATIENCE_S = 2.0  # that people wait for a sign of life
 UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 Json = Annotated[bool, option("--json", "Print one JSON document on stdout.")]
@@ -39,7 +42,7 @@ def command(
             as_json, form = given.pop("json"), given.pop("form", "text")
             if form not in PRINTERS:
                 raise unknown("--format", form, PRINTERS)
-            with _sign_of_life(long):
+            with listening(patience()), _sign_of_life(long):
                 answer = function(**given)
             show(answer, "json" if as_json else form)
             return answer.code
@@ -124,6 +127,19 @@ def note(line: str) -> None:
     """Print one line for people on stderr."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
+
+
+def patience() -> Progress:
+    """Return what says how far a command is, a line now and then once it takes its time."""
+    spoke = monotonic()
+
+    def say(what: str, done: int, total: int) -> None:
+        nonlocal spoke
+        if monotonic() > spoke + PATIENCE_S:
+            spoke = monotonic()
+            note(f"{what}: {done:,} of {total:,}")
+
+    return say
 
 
 def unmodelled(names: Any) -> list[str]:

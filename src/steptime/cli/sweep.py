@@ -103,7 +103,7 @@ def request_of(
         how,
         rounds or experiment.rounds,
         tuple(experiment.predict),
-        experiment.network,
+        experiment.link,
         experiment.by_op,
         must_fit,
         retry,

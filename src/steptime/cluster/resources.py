@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -59,9 +60,9 @@ def memories(cell: Cell) -> tuple[Memory, ...]:
     """
     need = need_of(cell)
     gpu, processes = need.request.gpu[0], need.processes_per_node
-    step = needed_bytes(cell, processes)
+    step, data = needed_bytes(cell, processes), cell.options.data
     worker = WORKER_BYTES.get(cell.backend, max(WORKER_BYTES.values()))
-    own = TASK_BYTES + processes * (worker + _data_bytes(cell.options.data))
+    own = TASK_BYTES + processes * (worker + (data_here(data)[0] if data else 0))
     has = need.request.memory_GB
     of_node = Memory(
         "a node",
@@ -75,14 +76,14 @@ def memories(cell: Cell) -> tuple[Memory, ...]:
 
 
 @lru_cache
-def _data_bytes(folder: str) -> int:
-    """Return the size of a data set that a process reads whole; of one that is not here, 0."""
+def data_here(folder: str) -> tuple[int, str]:
+    """Return the bytes of a data set that this machine sees, 0 of none, and what is wrong."""
     from steptime.measure.data.dataset import find
 
     try:
-        return sum(path.stat().st_size for path in find(folder).files.values()) if folder else 0
-    except (InputError, OSError):
-        return 0
+        return sum(path.stat().st_size for path in find(folder).files.values()), ""
+    except (InputError, OSError) as error:
+        return 0, str(error)
 
 
 def fits(cell: Cell) -> bool:
@@ -90,19 +91,19 @@ def fits(cell: Cell) -> bool:
     return all(memory.suffices for memory in memories(cell))
 
 
-def unseen_data(cells: Iterable[Cell]) -> Iterator[tuple[str, int]]:
-    """Return what is wrong with each data set that this machine does not see, and its cells.
+def unseen_data(cells: Iterable[Cell]) -> list[str]:
+    """Return a line for each data set that this machine does not see, so that nodes may not either.
 
     Cells whose table says `data_on_nodes` are passed over.
     """
-    from steptime.measure.data.dataset import find
-
-    counts: dict[str, int] = {}
-    for cell in cells:
-        if cell.options.data and not need_of(cell).request.data_on_nodes:
-            counts[cell.options.data] = counts.get(cell.options.data, 0) + 1
-    for folder, number in counts.items():
-        try:
-            find(folder)
-        except InputError as error:
-            yield str(error), number
+    folders = Counter(
+        cell.options.data
+        for cell in cells
+        if cell.options.data and not need_of(cell).request.data_on_nodes
+    )
+    return [
+        f"{data_here(folder)[1]} on this machine, for {cells} cells; where the nodes have it, say "
+        "so: data_on_nodes = true in [slurm]"
+        for folder, cells in folders.items()
+        if data_here(folder)[1]
+    ]

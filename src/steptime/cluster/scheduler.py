@@ -108,13 +108,6 @@ class JobExit:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a site allows: how many tasks one array may have."""
-
-    tasks_per_array: int
-
-
-@dataclass(frozen=True)
 class Placement:
     """Where a scheduler put this process, and how often it started the job again before."""
 
@@ -126,12 +119,13 @@ class Placement:
 class Scheduler:
     """One scheduler.
 
-    `submit` raises `InputError` for an array that is refused; it, `queued`, `cancel` and `limits`
-    raise `SchedulerError` where nobody answers. `queued` tells of the tasks of some arrays that
-    wait or run; `ended` how tasks ended, as far as the scheduler remembers, asked with the local
-    time of the first submission; `script` gives the text of a job: need, name, folder, interpreter.
-    `placement` and `confine` (to the CPUs of the job) are called by tasks. `printed` are patterns
-    of what it prints into the output of a job that it ends, each with its cause.
+    `submit` sends an array and returns its job's id; it raises `InputError` where the array is
+    refused. `queued` tells which tasks of some arrays wait or run; `ended` how tasks ended, as far
+    as is remembered, asked with the local time of the first submission; `cancel` ends jobs.
+    `limits` is how many tasks one array may have. All but `ended` raise `SchedulerError` where
+    nobody answers. `script` is the text of a job: need, name, folder, interpreter. Tasks call
+    `placement` and `confine` (to the CPUs of the job). `printed` are patterns of what is printed
+    into the output of a job that the scheduler ends, each with its cause.
     """
 
     name: str
@@ -140,7 +134,7 @@ class Scheduler:
     ended: Callable[[Collection[TaskJob], str], dict[TaskJob, JobExit]]
     cancel: Callable[[Sequence[str]], None]
     script: Callable[[Need, str, str, str], str]
-    limits: Callable[[], Limits]
+    limits: Callable[[], int]
     placement: Callable[[], Placement]
     confine: Callable[[], None]
     printed: tuple[tuple[str, str], ...] = ()

@@ -20,7 +20,6 @@ from steptime.cluster.scheduler import (
     FOR_MEMORY,
     Array,
     JobExit,
-    Limits,
     Need,
     Placement,
     Queued,
@@ -84,10 +83,10 @@ def submit(array: Array) -> str:
     return number[0]
 
 
-def limits() -> Limits:
-    """Return what this site allows."""
+def limits() -> int:
+    """Return how many tasks one array may have here."""
     size = re.search(r"MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]))
-    return Limits(max(1, int(size[1]) if size else DEFAULT_LARGEST))
+    return max(1, int(size[1]) if size else DEFAULT_LARGEST)
 
 
 def queued(names: Collection[str]) -> dict[TaskName, Queued]:

@@ -7,7 +7,7 @@ and another may ask, resume or cancel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,15 +82,12 @@ def snapshot(out: Path, warn: Warn) -> Snapshot:
     return Snapshot(tuple(states.values()), tuple(records))
 
 
-def _queued(every: Iterable[Submission]) -> dict[TaskName, Queued]:
-    """Return the tasks of these submissions that wait or run, each scheduler asked once."""
-    names: dict[str, list[str]] = {}
-    for one in every:
-        names.setdefault(one.scheduler, []).extend(array.name for _, array in one.arrays)
-    live = {}
-    for scheduler, own in names.items():
-        live.update(scheduler_of(scheduler).queued(own))
-    return live
+def _queued(every: Sequence[Submission]) -> dict[TaskName, Queued]:
+    """Return the tasks of these submissions that wait or run, asking once."""
+    if not every:
+        return {}
+    names = [array.name for one in every for _, array in one.arrays]
+    return scheduler_of(every[0].scheduler).queued(names)
 
 
 def collect(out: Path, warn: Warn) -> list[Record]:
@@ -113,33 +110,27 @@ def collect_lost(out: Path, seen: Snapshot) -> list[Record]:
 
 
 def _outcomes(lost: Iterable[CellState]) -> Outcomes:
-    """Return how the tasks of lost trials ended, each scheduler asked once."""
+    """Return how the tasks of lost trials ended, asking the scheduler once."""
     tasks = {(one.submission.folder, one.task.number): one.submission for one in lost}
-    exits: dict[tuple[str, TaskJob], JobExit] = {}
-    for name in {one.scheduler for one in tasks.values()}:
-        own = {key: one for key, one in tasks.items() if one.scheduler == name}
-        jobs = [one.sent[number] for (_, number), one in own.items()]
-        since = min(one.sent_at for one in own.values()).astimezone()
-        told = scheduler_of(name).ended(jobs, since.strftime("%Y-%m-%dT%H:%M:%S"))
-        exits |= {(name, job): one for job, one in told.items()}
+    exits: Mapping[TaskJob, JobExit] = {}
+    if tasks:
+        every = list(tasks.values())
+        jobs = [one.sent[number] for (_, number), one in tasks.items()]
+        since = min(one.sent_at for one in every).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+        exits = scheduler_of(every[0].scheduler).ended(jobs, since)
     return {
-        key: outcome_of(one, key[1], exits.get((one.scheduler, one.sent[key[1]])))
-        for key, one in tasks.items()
+        (folder, number): outcome_of(one, number, exits.get(one.sent[number]))
+        for (folder, number), one in tasks.items()
     }
 
 
 def cancel(out: Path) -> list[str]:
     """Cancel every array of this folder that waits or runs, and return the job ids."""
-    by_scheduler: dict[str, list[Submission]] = {}
-    for one in files.submissions(out):
-        by_scheduler.setdefault(one.scheduler, []).append(one)
-    cancelled = []
-    for name, own in by_scheduler.items():
-        jobs = list(dict.fromkeys(one.array for one in _queued(own).values()))
-        if jobs:
-            scheduler_of(name).cancel(jobs)
-            cancelled += jobs
-    return cancelled
+    every = files.submissions(out)
+    jobs = list(dict.fromkeys(one.array for one in _queued(every).values()))
+    if jobs:
+        scheduler_of(every[0].scheduler).cancel(jobs)
+    return jobs
 
 
 def status(out: Path, warn: Warn) -> dict[str, Any]:

@@ -330,7 +330,10 @@ def folders(out: Path) -> list[Path]:
 
 
 def submissions(out: Path) -> list[Submission]:
-    """Return what was submitted beside the records in `out`; without a plan it was never sent."""
+    """Return what was submitted beside the records in `out`, all to one scheduler.
+
+    What has no plan was never sent.
+    """
     return [read(path) for path in folders(out) if (path / PLAN).exists()]
 
 

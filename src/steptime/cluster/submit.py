@@ -65,13 +65,15 @@ def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, An
     `SchedulerError` where nobody answers; then nothing is left of it.
     """
     out, row = request.out, scheduler_of(scheduler)
-    unseen = "; ".join(unseen_remarks(request))
+    unseen = "; ".join(unseen_data(request.cells))
     if unseen:
         raise InputError(unseen)
     with store.exclusive(out):
-        largest = row.limits().tasks_per_array  # first: where nobody answers, nothing is written
+        largest = row.limits()  # first: where nobody answers, nothing is written
         seen = snapshot(out, warn)
         lost = collect_lost(out, seen)
+        if other := {one.submission.scheduler for one in seen.states} - {scheduler}:
+            raise InputError(f"{out}: belongs to the scheduler {other.pop()}; use another folder")
         lacks = missing(request, replace(seen, records=(*seen.records, *lost)))
         with store.open_writer(out) as writer:
             predict(request.cells, request, writer, (*seen.records, *lost), warn)
@@ -105,17 +107,8 @@ def counts(request: Request, lacks: Missing) -> dict[str, Any]:
         "cells": len(lacks.wanted),
         "done_before": lacks.done,
         "in_flight": lacks.in_flight,
-        "remarks": [*unseen_remarks(request), *_idle(lacks.trials)],
+        "remarks": [*unseen_data(request.cells), *_idle(lacks.trials)],
     }
-
-
-def unseen_remarks(request: Request) -> list[str]:
-    """Return a line for each data set that the nodes will miss, as far as is known here."""
-    return [
-        f"{what} on this machine, for {cells} cells; where the nodes have it, say so: "
-        "data_on_nodes = true in [slurm]"
-        for what, cells in unseen_data(request.cells)
-    ]
 
 
 def _idle(trials: Iterable[Trial]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -84,10 +84,12 @@ _WORDS_OF_PLAN: Mapping[str, tuple[object, ...]] = {
 }
 
 
+_USUAL = Plan()
+
+
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Return the plan as JSON values: what old plans say, and what departs from the defaults."""
-    usual = asdict(Plan())
-    table = asdict(plan)
+    usual, table = vars(_USUAL), vars(plan)
     return {key: table[key] for key in table if key in _OF_OLD or table[key] != usual[key]}
 
 

@@ -12,6 +12,14 @@ from steptime.ops.table import Products
 Unit = Literal["matrix", "vector"]
 
 
+class Exchange(NamedTuple):
+    """What exchanges over a link: the name of an op, and its group (`ops/communication.py`)."""
+
+    name: str
+    ranks: int
+    stride: int
+
+
 class Kernel(NamedTuple):
     """One kernel of a step: all that a price may ask. It knows no graph, no device and no clock.
 
@@ -19,7 +27,8 @@ class Kernel(NamedTuple):
     too, or a layer of a file. `dtype` is the type computed in, `flop` a multiply-add as 2, `bytes`
     what it reads and writes. `products` are its matrix products `(batch, m, n, k)`. `serial` is the
     number of its steps that wait for each other, each of them one launch or more of `launches`.
-    `tensors` are the bytes of each tensor, for rules that count them one by one.
+    `tensors` are the bytes of each tensor, for rules that count them one by one. The bytes of an
+    `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
     """
 
     op: str
@@ -33,6 +42,8 @@ class Kernel(NamedTuple):
     serial: int = 1
     launches: int = 1
     tensors: tuple[float, ...] = ()
+    exchange: Exchange | None = None
+    after: tuple[str, ...] = ()
 
 
 class Interval(NamedTuple):

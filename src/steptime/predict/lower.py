@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from steptime import catalog
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, Op
 from steptime.core.stack import UNITS, Stack
 from steptime.count import op_work
-from steptime.ops import OPS, products_of, serial_of
+from steptime.ops import OPS, exchanged_of, products_of, serial_of
 from steptime.ops.execution import executed
 from steptime.ops.table import Products
 from steptime.ops.training import parameters_of
-from steptime.predict.kernel import Kernel
+from steptime.predict.kernel import Exchange, Kernel
 
 if TYPE_CHECKING:
     from steptime.predict.method import Settings
@@ -65,8 +65,8 @@ class Lowered:
 
     @cached_property
     def traffic_bytes(self) -> float:
-        """Bytes that the kernels of the step move."""
-        return sum(kernel.bytes for kernel in self.kernels)
+        """Bytes that the kernels of the step move in memory."""
+        return sum(kernel.bytes for kernel in self.kernels if kernel.exchange is None)
 
 
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
@@ -76,9 +76,9 @@ def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
 
 def lower_minimal(graph: Graph, dtype: str, _: Settings) -> Lowered:
     """Return a kernel for each op, views among them, which moves every tensor once: a bound."""
-    compute = precision(dtype).compute
+    compute, awaited = precision(dtype).compute, _awaited(graph)
     return _lowered(
-        graph, [_kernel(graph, (op,), compute, *op_work(graph, op)) for op in graph.ops]
+        graph, [_kernel(graph, (op,), compute, awaited, *op_work(graph, op)) for op in graph.ops]
     )
 
 
@@ -88,9 +88,9 @@ def _lowered(graph: Graph, kernels: Sequence[Kernel]) -> Lowered:
 
 def stack_kernels(graph: Graph, dtype: str, settings: Settings) -> list[Kernel]:
     """Return the kernels of a graph in the order in which the stack runs them; views are none."""
-    compute = precision(dtype).compute
+    compute, awaited = precision(dtype).compute, _awaited(graph)
     return [
-        _kernel(graph, ops, compute, flop, moved, launches)
+        _kernel(graph, ops, compute, awaited, flop, moved, launches)
         for ops, flop, moved, launches in executed(graph, stack_of(settings))
         if launches or moved
     ]
@@ -102,11 +102,44 @@ def stack_of(settings: Settings) -> Stack:
     return replace(found, fuses=UNITS) if settings.fuse else found
 
 
+def _awaited(graph: Graph) -> dict[str, str]:
+    """Return the exchange that makes a tensor, or makes what it is a view of; {} without any."""
+    makers: dict[str, str] = {}
+    for op in graph.ops:
+        row = OPS[op.kind]
+        if row.exchanged:
+            makers.update(dict.fromkeys(op.outputs, op.name))
+        elif makers and row.storage == "view" and op.inputs[0] in makers:
+            makers[op.outputs[0]] = makers[op.inputs[0]]
+    return makers
+
+
 def _kernel(
-    graph: Graph, ops: Sequence[Op], compute: str, flop: float, moved: float, launches: int = 1
+    graph: Graph,
+    ops: Sequence[Op],
+    compute: str,
+    awaited: Mapping[str, str],
+    flop: float,
+    moved: float,
+    launches: int = 1,
 ) -> Kernel:
     """Return the kernel of ops that run as one, in the row of the first."""
     head = ops[0]
+    after: tuple[str, ...] = ()
+    if awaited:
+        after = tuple({awaited[name]: 0 for op in ops for name in op.inputs if name in awaited})
+        specs = tuple([graph.tensors[name] for name in head.inputs])
+        exchanged = exchanged_of(head.kind, specs, head.settings)
+        if exchanged is not None:
+            ranks, stride = head.attrs.get("ranks", 2), head.attrs.get("stride", 1)
+            group = Exchange(head.name, cast("int", ranks), cast("int", stride))
+            row = head.of or head.name
+            return Kernel(
+                *(row, head.kind, head.part, compute, "vector", 0, exchanged),
+                launches=0,
+                exchange=group,
+                after=after,
+            )
     products: Products = ()
     serial = 1
     for op in ops:
@@ -125,6 +158,7 @@ def _kernel(
         products,
         serial,
         launches * serial,
+        after=after,
     )
 
 

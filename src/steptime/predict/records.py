@@ -64,7 +64,7 @@ def _by_row(made: Prediction) -> dict[str, tuple[float, float]]:
     """Return the FLOP and bytes of each row, in all passes."""
     found: dict[str, tuple[float, float]] = {row.row.name: (0, 0) for row in made.times.rows}
     for kernel in made.lowered.kernels:
-        if kernel.op in found:
+        if kernel.op in found and kernel.exchange is None:
             flop, moved = found[kernel.op]
             found[kernel.op] = (flop + kernel.flop, moved + kernel.bytes)
     return found

@@ -32,11 +32,12 @@ class RowTime:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The times of one step. Parts add up to the step.
+    """The times of one step. Parts, and `exposed_s` of its exchanges, add up to the step.
 
     The parts are those of the rows, or longer where the device waits for the host, which takes
     `host_s` to issue the step (None where that is unknown or left out). `low_s` and `high_s` bound
-    the step, None where no price gives a bound; `extrapolates` if any price does.
+    the step, None where no price gives a bound; `extrapolates` if any price does. All exchanges of
+    its ops take `exchange_s`, of which the step waits for `exposed_s`.
     """
 
     rows: tuple[RowTime, ...]
@@ -47,11 +48,13 @@ class Timeline:
     low_s: float | None
     high_s: float | None
     extrapolates: bool
+    exchange_s: float = 0.0
+    exposed_s: float = 0.0
 
     @property
     def step_s(self) -> float:
         """Seconds of one step."""
-        return self.forward_s + self.backward_s + self.update_s
+        return self.forward_s + self.backward_s + self.update_s + self.exposed_s
 
 
 @dataclass
@@ -73,15 +76,24 @@ def schedule(
     price: Callable[[Kernel], Interval],
     issue_s: float | None = None,
     pipelined: bool = False,
+    overlap: bool = True,
 ) -> Timeline:
     """Return the timeline of kernels that run one after another, issued by a host ahead of them.
+
+    Exchanges run one after another over the link, each when all kernels before it are done; kernels
+    go on meanwhile (unless `overlap` is off), and wait for the exchanges whose results they read.
+    The update waits for all, as PyTorch's optimizers do.
 
     `issue_s` are the host's seconds to issue one launch, None where it plays no part. `pipelined`
     overlaps all arithmetic of a row's pass with all its traffic (Paleo's lower bound). The update
     of no row in particular is shared among the rows by their parameters.
     """
     cells: dict[str, _Cell] = {}
+    exchanges = False
     for kernel in lowered.kernels:
+        if kernel.exchange is not None:
+            exchanges = True
+            continue
         cell = cells.get(kernel.op)
         if cell is None:
             cell = cells[kernel.op] = _Cell()
@@ -113,16 +125,56 @@ def schedule(
     def step(seconds: Sequence[float]) -> tuple[float, float, float]:
         return behind_host(seconds, counts, issue_s)
 
+    passes = step([part.value for part in parts])
+    exchange_s = exposed_s = 0.0
+    if exchanges:
+        slower = [
+            taken_s / part.value if part.value else 1.0
+            for taken_s, part in zip(passes, parts, strict=True)
+        ]
+        exchange_s, end = _with_exchanges(lowered.kernels, price, slower, overlap)
+        exposed_s = max(0.0, end - sum(passes))
     lows = [part.low for part in parts if part.low is not None]
     highs = [part.high for part in parts if part.high is not None]
     return Timeline(
         tuple(rows),
-        *step([part.value for part in parts]),
+        *passes,
         None if issue_s is None else issue_s * sum(counts),
         sum(step(lows)) if len(lows) == len(parts) else None,
         sum(step(highs)) if len(highs) == len(parts) else None,
         any(part.extrapolates for part in parts),
+        exchange_s,
+        exposed_s,
     )
+
+
+def _with_exchanges(
+    kernels: Iterable[Kernel],
+    price: Callable[[Kernel], Interval],
+    slower: Sequence[float],
+    overlap: bool,
+) -> tuple[float, float]:
+    """Return the seconds of all exchanges, and when the last kernel or exchange ends.
+
+    `slower` are the factors by which kernels of each pass take longer behind the host.
+    """
+    device = link = exchange_s = 0.0
+    done: dict[str, float] = {}
+    updates = False
+    for kernel in kernels:
+        seconds = price(kernel).value
+        awaited = max([device, *[done[name] for name in kernel.after if name in done]])
+        if kernel.exchange is not None:
+            link = max(link, awaited) + seconds
+            exchange_s += seconds
+            done[kernel.exchange.name] = link
+            device = device if overlap else link
+            continue
+        device = awaited
+        if kernel.pass_ == "update" and not updates:
+            device, updates = max(device, link), True
+        device += seconds * slower[_PLACE[kernel.pass_]]
+    return exchange_s, max(device, link)
 
 
 def behind_host(

@@ -14,17 +14,18 @@ from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError, unknown
 from steptime.core.graph import Graph
-from steptime.core.hardware import Device, Link
+from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.ranges import whole_number
 from steptime.core.stack import Stack
 from steptime.core.units import size
 from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.kernel import Interval, Kernel, Larger
+from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel, Larger
 from steptime.predict.lower import Lowered, stack_of
 from steptime.predict.method import Method
-from steptime.predict.parallel.collectives import Fabric, fabric_of, schemes
+from steptime.predict.parallel.collectives import EXCHANGES, Fabric, fabric_of, schemes
+from steptime.predict.parallel.groups import fabric_of_group
 from steptime.predict.prediction import Prediction, fits_into
 from steptime.predict.price import issue_s
 from steptime.predict.schedule import Timeline, schedule
@@ -34,9 +35,10 @@ class StepModel:
     """The step of a network, part by part.
 
     `network` is model text (`resnet50`), a path or a workload; `device` and `link` are names,
-    paths or what the catalog gives; a `Fabric` in place of a link says more about what joins the
-    workers. `options` are those of the method, as text or as Python values. `graph` is that of the
-    workload's step where it is built already. Steps are computed once a batch and kept. Raises
+    paths or what the catalog gives; a `Fabric` or a `Cluster` in place of a link says more about
+    what joins the workers. `options` are those of the method, as text or as Python values. `graph`
+    is that of the workload's step where it is built already, of one rank too (`ops/ranks.py`),
+    whose exchanges `overlap` with its kernels. Steps are computed once a batch and kept. Raises
     `InputError` for what is not known.
 
     `method` is the method under these options, `seen` the device as its kernels find it; `fabric`
@@ -48,13 +50,14 @@ class StepModel:
         self,
         network: str | Path | Workload,
         device: str | Path | Device,
-        link: str | Path | Link | Fabric | None = None,
+        link: str | Path | Link | Fabric | Cluster | None = None,
         method: str | Method = DEFAULT,
         options: Mapping[str, object] | None = None,
         dtype: str = "float32",
         optimizer: str = "sgd",
         phase: str = "train",
         graph: Graph | None = None,
+        overlap: bool = True,
     ) -> None:
         chosen = method if isinstance(method, Method) else cost_model(method)
         self.options = {name: _text(value) for name, value in (options or {}).items()}
@@ -67,6 +70,7 @@ class StepModel:
         )
         self.device = device if isinstance(device, Device) else catalog.device(device)
         self.as_paleo = chosen.as_published
+        self.overlap = overlap
         self._link = link
         self.fabric = self._fabric(link)
         self.collectives = schemes(self.as_paleo)
@@ -74,7 +78,12 @@ class StepModel:
         self._lowered: dict[int, Lowered] = {}
         self._timelines: dict[int, Timeline] = {}
 
-    def _fabric(self, link: str | Path | Link | Fabric | None) -> Fabric | None:
+    def _fabric(
+        self, link: str | Path | Link | Fabric | Cluster | None, ranks: range | None = None
+    ) -> Fabric | None:
+        """Return what joins ranks of a cluster, all of them if none are said, or other workers."""
+        if isinstance(link, Cluster):
+            link = fabric_of_group(link, range(link.devices) if ranks is None else ranks)
         if link is None:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
@@ -84,7 +93,7 @@ class StepModel:
 
     def on(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device; what it runs is kept."""
-        other = StepModel(self.workload, device, self._link, self.method)
+        other = StepModel(self.workload, device, self._link, self.method, overlap=self.overlap)
         other.options = self.options
         other._latest, other._lowered = self._latest, self._lowered
         return other
@@ -165,13 +174,30 @@ class StepModel:
         if wanted not in self._timelines:
             lowered = self.lowered(wanted)
             seen, in_update, price = self.seen, self._seen_in_update, self.method.price
+
+            def priced(kernel: Kernel) -> Interval:
+                if kernel.exchange is not None:
+                    return self._exchanged(kernel.kind, kernel.exchange, kernel.bytes)
+                return price(kernel, in_update if kernel.pass_ == "update" else seen)
+
             self._timelines[wanted] = schedule(
-                lowered,
-                lambda kernel: price(kernel, in_update if kernel.pass_ == "update" else seen),
-                self.issue_s,
-                self.settings.pipelined,
+                lowered, priced, self.issue_s, self.settings.pipelined, self.overlap
             )
         return self._timelines[wanted]
+
+    def _exchanged(self, kind: str, group: Exchange, size_bytes: float) -> Interval:
+        """Return the seconds of an exchange of ops, by the table of collectives."""
+        if group.ranks == 1:
+            return NOTHING
+        fabric = self.fabric
+        if isinstance(self._link, Cluster):
+            members = range(0, group.ranks * group.stride, group.stride)
+            fabric = self._fabric(self._link, members)
+        if fabric is None:
+            raise no_link(group.ranks)
+        reduces = kind == "all_reduce"
+        one = self.collectives[self.collective()] if reduces else EXCHANGES[kind]
+        return Interval(one(size_bytes, group.ranks, fabric))
 
     def predict(self, batch: int | None = None) -> Prediction:
         """Return the prediction of a step on `batch` examples: times, memory, remarks."""

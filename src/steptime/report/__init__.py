@@ -25,11 +25,12 @@ def write_report(
     disk does not take it.
     """
     from steptime import store
+    from steptime.core.progress import tell
     from steptime.plots.files import check_folder, write_whole
-    from steptime.report.page import ignore, page
+    from steptime.report.page import page
 
     records = store.load(folder, warn)
     check_folder(path)
-    text, document = page(records, folder.resolve().name, progress or ignore)
+    text, document = page(records, folder.resolve().name, progress or tell)
     write_whole(path, text.encode())
     return {"path": str(path), **document}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -11,20 +11,16 @@ from markupsafe import Markup
 from steptime.analysis.analyses import PLOTS, analysis, names
 from steptime.analysis.headline import numbers, sentences
 from steptime.core.printers import html
+from steptime.core.progress import Progress, tell
 from steptime.core.record import Method, Record
 from steptime.plots import Data, EmptyPlotError, draw
 from steptime.report.table import columns_of, failures, table_rows
 from steptime.report.templating import rendered
 
 Row = dict[str, Any]
-Progress = Callable[[str, int, int], None]  # what is done, and how many parts of how many
 
 
-def ignore(what: str, done: int, total: int) -> None:
-    """Show no progress."""
-
-
-def page(records: Sequence[Record], name: str, progress: Progress = ignore) -> tuple[str, Row]:
+def page(records: Sequence[Record], name: str, progress: Progress = tell) -> tuple[str, Row]:
     """Return the HTML of a report on `records` of the folder `name`, and its headline numbers."""
     progress("rows", 0, len(PLOTS) + 1)
     data = Data(records)

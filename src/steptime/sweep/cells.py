@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,13 +34,9 @@ SOBOL_POINTS = 1024  # drawn at once; a power of two keeps the sequence balanced
 SOBOL_PATIENCE = 64  # points a wanted cell: a draw of all cells meets most of them many times
 FITS = "fits in memory"
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-}
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
 _FILTER = re.compile(r"\s*(\w+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*")
 FIXED = ("data", "stage_to", "train_steps")  # the same for all cells of an experiment
 Fixed = Mapping[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from steptime.build import Choice, choice_of, family_of, read_table
 from steptime.core.dtypes import PRECISIONS
@@ -86,7 +86,7 @@ class Experiment(BaseModel):
     where: Annotated[list[str], BeforeValidator(_one_or_more)] = []
     sample: Sample = Sample()
     predict: Axis = []
-    network: str = ""
+    link: str = Field(default="", validation_alias=AliasChoices("link", "network"))
     by_op: bool = False
     parts: bool = False
     rounds: int = Field(default=1, ge=1, le=MOST_VISITS)
@@ -100,6 +100,7 @@ class Experiment(BaseModel):
     slurm: Annotated[list[ResourceRequest], BeforeValidator(_one_or_more)] = []
 
 
+OLD_KEYS = {"network": "link"}  # still read
 _TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceRequest}
 
 
@@ -130,8 +131,11 @@ def check_experiment(table: object, where: str) -> Experiment:
     if not isinstance(table, dict):
         raise InputError(f"{where}: an experiment is a table, not {shorten(table)}")
     for key in table:
-        if key not in Experiment.model_fields:
+        if key not in {*Experiment.model_fields, *OLD_KEYS}:
             raise unknown("key", key, Experiment.model_fields, where)
+    for old, new in OLD_KEYS.items():
+        if {old, new} <= table.keys():
+            raise InputError(f"{where}: '{old}' is the old name of '{new}'; keep one of them")
     for name, model in _TABLES.items():
         for inner in _one_or_more(table.get(name)):
             for key in inner if isinstance(inner, dict) else ():
@@ -145,8 +149,6 @@ def check_experiment(table: object, where: str) -> Experiment:
             for fault in error.errors()[:10]
         )
         raise InputError(f"{where}: {faults}") from None
-    for backend in experiment.backend:
-        registry.backend(backend, where)
     _check_words(experiment, where)
     _check_numbers(experiment, where)
     return experiment
@@ -172,14 +174,16 @@ def _check_words(experiment: Experiment, where: str) -> None:
         for value in getattr(experiment, axis):
             if value not in known:
                 raise unknown(axis, value, known, where)
-    for axis in ("device", "predict"):
+    for axis in ("backend", "device", "predict"):
         for value in getattr(experiment, axis):
             if not isinstance(value, str) or not value:
                 raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
+    for backend in experiment.backend:
+        registry.backend(backend, where)
     if not experiment.name.strip() or not experiment.name.isprintable():
         raise InputError(f"{where}: name must be a text on one line")
-    if experiment.network and not experiment.predict:
-        raise InputError(f"{where}: network is for predictions: it goes with predict")
+    if experiment.link and not experiment.predict:
+        raise InputError(f"{where}: link is for predictions: it goes with predict")
     asked = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
     for gpu, name in asked:
         if asked.count((gpu, name)) > 1:

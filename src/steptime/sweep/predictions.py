@@ -17,7 +17,7 @@ from steptime.sweep.cells import Cell
 def predict_cells(
     cells: Iterable[Cell],
     devices: list[Device],
-    network: Link | None,
+    link: Link | None,
     by_op: bool,
     writer: store.Writer,
     done: set[store.DoneKey],
@@ -33,7 +33,7 @@ def predict_cells(
                 continue
             seen.add(mark)
             try:
-                records = predictions(cell, device, network, by_op)
+                records = predictions(cell, device, link, by_op)
             except InputError as error:
                 raise InputError(f"{workload.label}: {error}") from None
             if not records:
@@ -48,16 +48,16 @@ def predict_cells(
     return unpredicted
 
 
-def predictions(cell: Cell, device: Device, network: Link | None, by_op: bool) -> list[Record]:
+def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> list[Record]:
     """Give the prediction of a cell on a device by the default method.
 
-    `network` joins its replicas; none are given where that is needed and not known.
+    `link` joins its replicas; none are given where that is needed and not known.
     """
     workload, options = cell.workload, cell.options
     if workload.plan.data > 1:
-        if network is None and options.strategy != "independent":
+        if link is None and options.strategy != "independent":
             return []
-        cluster = Cluster(device, ((workload.plan.data, network),) if network else ())
+        cluster = Cluster(device, ((workload.plan.data, link),) if link else ())
         records = predict_replicas(workload, cluster, options.strategy, options.overlap)
     else:
         records = cost_model(DEFAULT)(build_step(workload), workload, Cluster(device), {})

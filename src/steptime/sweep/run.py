@@ -195,7 +195,7 @@ class Request:
 
     With `must_fit`, cells that are predicted not to fit are left out; otherwise they are recorded
     so and not tried (unless `how.try_all`), as are cells that need more CPUs than there are.
-    `predict_on` names devices, `network` the link that predictions of several replicas take, and
+    `predict_on` names devices, `link` what joins the replicas of predictions, and
     `by_op` keeps the predictions of every op.
     """
 
@@ -205,7 +205,7 @@ class Request:
     how: How
     rounds: int = 1
     predict_on: tuple[str, ...] = ()
-    network: str = ""
+    link: str = ""
     by_op: bool = False
     must_fit: bool = False
     retry: Collection[str] = ()
@@ -264,12 +264,12 @@ def predict(
 ) -> None:
     """Write the predictions that a sweep asks for and that are not among the `known` records."""
     devices = [catalog.device(name) for name in request.predict_on]
-    link = catalog.link(request.network) if request.network else None
+    link = catalog.link(request.link) if request.link else None
     done = store.done_keys(known)
     unpredicted = predict_cells(cells, devices, link, request.by_op, writer, done)
     if unpredicted:
         warn(
-            f'{unpredicted} predictions of several replicas are left out: network = "local" or the '
+            f'{unpredicted} predictions of several replicas are left out: link = "local" or the '
             "name of a link says what joins them"
         )
 

@@ -4,39 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from steptime.build import build_step
 from steptime.core.errors import InputError, unknown
+from steptime.core.exchange import BUCKET_BYTES
 from steptime.core.hardware import Cluster, Link
 from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
+from steptime.ops.ranks import rank_graph
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.parallel.groups import fabric_of_group
 from steptime.predict.parallel.scaling import Exchange, data_parallel
+from steptime.predict.records import records
 from steptime.predict.step_model import StepModel, no_link
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """What replicas exchange: by which collective, and how many times the gradients' bytes.
+    """What replicas exchange: gradients by which collective, "" for nothing, or shards of weights.
 
-    `collective` "" exchanges nothing. `overlapped_bytes` counts where the exchange overlaps;
-    where that is None it cannot.
+    One that `overlaps` exchanges beside the backward pass, if that is not switched off.
     """
 
     collective: str = ""
-    bytes: float = 1.0
-    overlapped_bytes: float | None = None
+    overlaps: bool = False
     shards: bool = False
 
 
 STRATEGIES: Mapping[str, Strategy] = {
     "independent": Strategy(),
-    "allreduce": Strategy("ring", overlapped_bytes=1.0),
-    # scattered gradients and gathered weights are the two halves of a ring; in units, whose weights
-    # are let go in between, they are gathered twice: 1.5 times the bytes (Rajbhandari et al. 2020,
-    # "ZeRO", section 7.2.2)
-    "sharded": Strategy("ring", overlapped_bytes=1.5, shards=True),
+    "allreduce": Strategy("ring", overlaps=True),
+    "sharded": Strategy("ring", overlaps=True, shards=True),
     # rank 0 is server and worker: 2 (n - 1) whole messages, one after the other
     "parameter-server": Strategy("one-to-all"),
 }
@@ -54,8 +53,8 @@ def predict_replicas(
 
     The replicas are the first ranks of `cluster`, which needs no levels where nothing is exchanged.
     `comm_s` is what the step waits for. Method and options are those of a replica alone, and how
-    they exchange. Raises `InputError` for an unknown strategy, another plan than data parallel, and
-    no link.
+    they exchange. Raises `InputError` for an unknown strategy, another plan than data parallel, no
+    link, and shards under a method that counts by layers.
     """
     if strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES)
@@ -63,36 +62,35 @@ def predict_replicas(
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
     replicas, given = workload.plan.data, options or {}
     how = STRATEGIES[strategy] if workload.phase == "train" else Strategy()  # it exchanges nothing
+    if how.collective and not cluster.levels:
+        raise no_link(replicas)
+    beside = overlap and how.overlaps
     graph = build_step(workload)
-    head, *rows = cost_model(method)(graph, workload, Cluster(cluster.device), given)
-    said: dict[str, object] = {**head.method.options, "strategy": strategy}
-    comm_s, notes = 0.0, [head.note] if head.note else []
-    if how.collective:
-        if not cluster.levels:
-            raise no_link(replicas)
-        fabric = fabric_of_group(cluster, range(replicas))
-        beside = overlap and how.overlapped_bytes is not None
-        model = StepModel(workload, cluster.device, fabric, method, given)
-        times = how.overlapped_bytes if beside and how.overlapped_bytes else how.bytes
-        exchange = Exchange(how.collective, 1 / times, beside)
+    if how.shards:
+        if cost_model(method).as_published:
+            raise InputError(f"{method}: no shards where steps are counted by layers")
+        graph = rank_graph(graph, Plan(data=replicas, zero=3), BUCKET_BYTES if beside else inf)
+    fabric = fabric_of_group(cluster, range(replicas)) if cluster.levels else None
+    model = StepModel(workload, cluster.device, fabric, method, given, graph=graph, overlap=beside)
+    head, *rows = records(model)
+    comm_s = model.timeline().exposed_s
+    if how.collective and not how.shards:
+        exchange = Exchange(how.collective, overlap=beside)
         (row,) = data_parallel(model, [replicas], workload.batch_per_replica, exchange=exchange)
         comm_s = row.exposed_comm_s
+    said: dict[str, object] = {**head.method.options, "strategy": strategy}
+    notes = [head.note] if head.note else []
+    if how.collective:
         said |= {"collective": how.collective}
-        if fabric is not None:
-            said |= _of_link(fabric.between)
-        if how.overlapped_bytes is not None and not overlap:
-            said["overlap"] = False
+        said |= _of_link(fabric.between) if fabric else {}
+        said |= {"overlap": False} if how.overlaps and not overlap else {}
         lacking = model.fabric.without_latency if model.fabric else ()
         notes += [f"{name}: no latency is known, so none is counted" for name in lacking]
     quantities = dict(head.quantities)
-    quantities["comm_s"] = Quantity(comm_s)
-    quantities["step_s"] = Quantity((quantities["step_s"].value or 0.0) + comm_s)
-    status, cause = head.status, head.cause
-    if how.shards:
-        del quantities["peak_memory_bytes"]
-        notes, status, cause = ["the memory of sharded weights is not counted"], "ok", ""
+    alone = sum(quantities[f"{part}_s"].value or 0.0 for part in ("forward", "backward", "update"))
+    quantities |= {"comm_s": Quantity(comm_s), "step_s": Quantity(alone + comm_s)}
     told = replace(head.method, options=said)
-    head = replace(head, quantities=quantities, status=status, cause=cause, note="; ".join(notes))
+    head = replace(head, quantities=quantities, note="; ".join(notes))
     return [replace(record, method=told) for record in (head, *rows)]
 
 

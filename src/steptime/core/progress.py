@@ -1,0 +1,43 @@
+"""How far long work has come: told to whoever listens, which nobody does but a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Progress = Callable[[str, int, int], None]  # what is done, and how many parts of how many
+
+EVERY = 200  # items are told of together
+
+
+def _ignore(what: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
+_listener: ContextVar[Progress] = ContextVar("listener", default=_ignore)
+
+
+@contextmanager
+def listening(progress: Progress) -> Iterator[None]:
+    """Tell `progress` of the work inside."""
+    before = _listener.set(progress)
+    try:
+        yield
+    finally:
+        _listener.reset(before)
+
+
+def tell(what: str, done: int, total: int) -> None:
+    """Tell the listener that so many parts of so many are done."""
+    _listener.get()(what, done, total)
+
+
+def watched(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """Yield the items, and tell the listener now and then how many are done."""
+    for done, item in enumerate(items):
+        if done and done % EVERY == 0:
+            tell(what, done, len(items))
+        yield item
