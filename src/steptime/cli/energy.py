@@ -87,7 +87,7 @@ def energy(
         for asked, name in ((by_op, "--by-op"), (dram, "--dram")):
             if asked:
                 raise InputError(f"{name}: method fodlam prints only what the original does")
-        for line in _not_covered(found, "counted as nothing"):
+        for line in _notes(found, "counted as nothing"):
             note(line)
         document = {**published_form(found), **rivals}
         return Answer(document, text=json_text(document))
@@ -97,6 +97,7 @@ def energy(
         **how,
         **found.sums(),
         "not_covered": [asdict(one) for one in found.not_covered],
+        "supposed_pruned": list(found.supposed_pruned),
         "ops": [asdict(one) for one in found.layers],
         "estimated": others,
         **rivals,
@@ -104,7 +105,7 @@ def energy(
     }
     shown_first = _tables(document, by_op)
     counted = "counted as nothing" if others is None else "energy estimated, latency left out"
-    return Answer(document, [*shown_first, *tables], _not_covered(found, counted))
+    return Answer(document, [*shown_first, *tables], _notes(found, counted))
 
 
 def _chips(
@@ -233,12 +234,16 @@ def _row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _not_covered(found: Estimate, counted: str) -> list[str]:
+def _notes(found: Estimate, counted: str) -> list[str]:
     from collections import Counter
 
     kinds = Counter(one.kind for one in found.not_covered)
     names = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
-    return [f"note: not covered by the chips, {counted}: {names}"] if kinds else []
+    lines = [f"note: not covered by the chips, {counted}: {names}"] if kinds else []
+    if found.supposed_pruned:
+        layers = ", ".join(found.supposed_pruned)
+        lines.append(f"note: supposed to be pruned as the measured layers were: {layers}")
+    return lines
 
 
 def _diagnosis(found: dict[str, list[dict[str, Any]]]) -> list[Table]:

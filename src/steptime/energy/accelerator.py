@@ -35,7 +35,7 @@ class Chip:
     whole_batch: bool = False
 
     def cost(self, layer: MeasuredLayer) -> Cost:
-        """Give the cost of a measured layer for one example."""
+        """Return the cost of a measured layer for one example."""
         examples = self.examples(layer)
         return Cost(
             layer.latency_s * self.scale.time / examples,
@@ -43,11 +43,11 @@ class Chip:
         )
 
     def examples(self, layer: MeasuredLayer) -> int:
-        """Give how many examples a measured layer's row is taken for."""
+        """Return how many examples a measured layer's row is taken for."""
         return 1 if self.whole_batch else layer.batch
 
     def cost_per_mac(self, layers: Iterable[MeasuredLayer]) -> Cost:
-        """Give total cost over total multiply-adds of measured layers that state theirs."""
+        """Return total cost over total multiply-adds of measured layers that state theirs."""
         rows = list(layers)
         macs = sum(row.macs or 0 for row in rows)
         costs = [self.cost(row) for row in rows]
@@ -94,14 +94,18 @@ TOTAL = "total"
 
 @dataclass(frozen=True)
 class Estimate:
-    """The layers that the chips run, and those that no chip runs."""
+    """The layers that the chips run, and those that no chip runs.
+
+    The times of `supposed_pruned` layers are scaled from layers with pruned weights.
+    """
 
     parts: tuple[str, ...]
     layers: tuple[LayerEstimate, ...]
     not_covered: tuple[Asked, ...]
+    supposed_pruned: tuple[str, ...] = ()
 
     def sums(self) -> dict[str, dict[str, float | None]]:
-        """Give the sums of each part and of all; a bound is None if a layer has none."""
+        """Return the sums of each part and of all; a bound is None if a layer has none."""
         return {
             part: {
                 name: _sum(getattr(one, name) for one in self.layers if part in (TOTAL, one.part))
@@ -111,7 +115,7 @@ class Estimate:
         }
 
     def dram(self) -> dict[str, float]:
-        """Give the energy of DRAM, which is in no other sum, for the layers whose bytes are known.
+        """Return the energy of DRAM, in no other sum, for the layers whose bytes are known.
 
         Low and high are the fewest bytes at the least energy a byte, and the most at the most; in
         between stand the tables' bytes at the mean of both energies.
@@ -142,7 +146,7 @@ def chips_at(
     scaling: str,
     whole_batch: bool = False,
 ) -> tuple[Chip, ...]:
-    """Give the accelerators as if they were made in another process.
+    """Return the accelerators as if they were made in another process.
 
     Raises `InputError` for a scaling that is unknown or does not know a process.
     """
@@ -157,12 +161,12 @@ def chips_at(
 
 
 def estimate(request: Request, chips: Sequence[Chip]) -> Estimate:
-    """Give the cost of each layer of a request.
+    """Return the cost of each layer of a request.
 
     Raises `InputError` for a network or a layer that no table has, and for a layer without
     multiply-adds.
     """
-    layers, not_covered = [], []
+    layers, not_covered, pruned = [], [], []
     rows = _table(request.net, chips) if request.net else {}
     for asked in request.layers:
         if request.net:
@@ -176,12 +180,13 @@ def estimate(request: Request, chips: Sequence[Chip]) -> Estimate:
             not_covered.append(asked)
         else:
             layers.append(_scaled(asked, chip))
+            pruned += [asked.name] if chip.accelerator.pruned else []
     parts = tuple(chip.accelerator.kind for chip in chips)
-    return Estimate(parts, tuple(layers), tuple(not_covered))
+    return Estimate(parts, tuple(layers), tuple(not_covered), tuple(pruned))
 
 
 def _table(net: str, chips: Sequence[Chip]) -> dict[str, tuple[Chip, MeasuredLayer]]:
-    """Give the rows that the chips' tables have for a network."""
+    """Return the rows that the chips' tables have for a network."""
     found = {
         plain_layer(row.name): (chip, row)
         for chip in chips
@@ -198,21 +203,9 @@ def _table(net: str, chips: Sequence[Chip]) -> dict[str, tuple[Chip, MeasuredLay
 def _looked_up(chip: Chip, row: MeasuredLayer) -> LayerEstimate:
     cost = chip.cost(row)
     dram = None if row.dram_bytes is None else row.dram_bytes / chip.examples(row)
-    return LayerEstimate(
-        name=row.name,
-        part=chip.accelerator.kind,
-        accelerator=chip.accelerator.name,
-        macs=row.macs,
-        latency_s=cost.latency_s,
-        latency_low_s=None,
-        latency_high_s=None,
-        energy_j=cost.energy_j,
-        energy_low_j=None,
-        energy_high_j=None,
-        dram_bytes=dram,
-        dram_low_bytes=dram,
-        dram_high_bytes=dram,
-    )
+    one, accelerator = chip.accelerator.kind, chip.accelerator.name
+    latency, energy = (cost.latency_s, None, None), (cost.energy_j, None, None)
+    return LayerEstimate(row.name, one, accelerator, row.macs, *latency, *energy, *((dram,) * 3))
 
 
 def _chip_for(asked: Asked, chips: Sequence[Chip]) -> Chip | None:
@@ -225,31 +218,17 @@ def _chip_for(asked: Asked, chips: Sequence[Chip]) -> Chip | None:
 def _scaled(asked: Asked, chip: Chip) -> LayerEstimate:
     if asked.macs is None:
         raise InputError(f"layer {shorten(asked.name)}: 'macs' is missing")
-    rows = chip.accelerator.scalable
-    mean = chip.cost_per_mac(rows)
-    each = [chip.cost_per_mac([row]) for row in rows]
-    latencies = [one.latency_s for one in each]
-    energies = [one.energy_j for one in each]
+    macs, rows = asked.macs, chip.accelerator.scalable
+    costs = zip(chip.cost_per_mac(rows), *(chip.cost_per_mac([row]) for row in rows), strict=True)
+    latency, energy = ((macs * mean, macs * min(each), macs * max(each)) for mean, *each in costs)
     dram = _dram_bytes_per_mac(chip)
-    return LayerEstimate(
-        name=asked.name,
-        part=chip.accelerator.kind,
-        accelerator=chip.accelerator.name,
-        macs=asked.macs,
-        latency_s=asked.macs * mean.latency_s,
-        latency_low_s=asked.macs * min(latencies),
-        latency_high_s=asked.macs * max(latencies),
-        energy_j=asked.macs * mean.energy_j,
-        energy_low_j=asked.macs * min(energies),
-        energy_high_j=asked.macs * max(energies),
-        dram_bytes=asked.macs * dram[0] if dram else None,
-        dram_low_bytes=asked.macs * dram[1] if dram else None,
-        dram_high_bytes=asked.macs * dram[2] if dram else None,
-    )
+    moved = (None, None, None) if dram is None else tuple(macs * one for one in dram)
+    part, name = chip.accelerator.kind, chip.accelerator.name
+    return LayerEstimate(asked.name, part, name, macs, *latency, *energy, *moved)
 
 
 def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:
-    """Give total over total, the least and the most of the measured layers, or None."""
+    """Return total over total, the least and the most of the measured layers, or None."""
     rows = [
         (row.dram_bytes / chip.examples(row), row.macs)
         for row in chip.accelerator.scalable
@@ -262,7 +241,7 @@ def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:
 
 
 def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
-    """Give `layers`, the cost a multiply-add of each measured layer, `averages`, `cross`, `rivals`.
+    """Return `layers`, the cost per multiply-add of each of them, `averages`, `cross`, `rivals`.
 
     `averages` are the costs that layers take which were not measured. `cross` predicts each network
     of a table from the other networks of that table; `ratio` is predicted over measured. `rivals`
@@ -294,7 +273,7 @@ def _per_mac(chip: Chip, rows: Sequence[MeasuredLayer]) -> dict[str, float]:
 
 
 def _rivals(accelerator: Accelerator) -> Iterator[dict[str, object]]:
-    """Give how many times slower, and of how much more energy, each rival is.
+    """Return how many times slower, and of how much more energy, each rival is.
 
     Geometric means over the layers: 1 s and 4 s in place of 1 s are 2 times slower.
     """

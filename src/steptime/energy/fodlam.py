@@ -17,12 +17,12 @@ SCALING = "dennard"
 
 
 def published_chips(accelerators: Sequence[Accelerator]) -> tuple[Chip, ...]:
-    """Give the chips as FODLAM takes them: at 65 nm, a batch for one image."""
+    """Return the chips as FODLAM takes them: at 65 nm, a batch for one image."""
     return chips_at(accelerators, PROCESS, SCALING, whole_batch=True)
 
 
 def published_form(found: Estimate) -> dict[str, dict[str, float | None]]:
-    """Give `energy` in joules and `latency` in seconds of each part and of all, keys sorted."""
+    """Return `energy` in joules and `latency` in seconds of each part and of all, keys sorted."""
     return {
         part: {"energy": sums["energy_j"], "latency": sums["latency_s"]}
         for part, sums in sorted(found.sums().items())

@@ -20,7 +20,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import sqrt
+from math import prod, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
 from steptime.core.errors import InputError, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
 from steptime.energy.process import Process, factors
-from steptime.ops import OPS, cost_of
+from steptime.ops import cost_of, products_of
 
 _DATA = Path(__file__).parents[1] / "data"
 _FLOATS = {one.compute for one in PRECISIONS.values()}
@@ -118,12 +118,12 @@ class OpEnergy(NamedTuple):
 
 
 def hierarchy_names() -> list[str]:
-    """Give the names of the shipped hierarchies, sorted."""
+    """Return the names of the shipped hierarchies, sorted."""
     return sorted(path.stem for path in (_DATA / "hierarchies").glob("*.toml"))
 
 
 def hierarchy(name: str) -> Hierarchy:
-    """Give a shipped hierarchy; raises `InputError` for an unknown name."""
+    """Return a shipped hierarchy; raises `InputError` for an unknown name."""
     if name.lower() not in hierarchy_names():
         raise unknown("memory hierarchy", name, hierarchy_names())
     table = _table("hierarchies", name.lower())
@@ -139,7 +139,7 @@ def hierarchy(name: str) -> Hierarchy:
 
 @lru_cache
 def figures(name: str) -> Figures:
-    """Give figures of `data/energy`; raises `InputError` for an unknown name."""
+    """Return figures of `data/energy`; raises `InputError` for an unknown name."""
     known = sorted(path.stem for path in (_DATA / "energy").glob("*.toml"))
     if name not in known:
         raise unknown("energy figures", name, known)
@@ -186,21 +186,23 @@ def op_energy(
 
 
 def sum_energy(rows: Iterable[OpEnergy], name: str = "total") -> OpEnergy:
-    """Give the sum of estimates, all at their low and all at their high for the range."""
+    """Return the sum of estimates, all at their low and all at their high for the range."""
     columns = list(zip(*(row[4:] for row in rows), strict=True)) or [()] * 6
     arithmetic, register, buffer, dram, low, high = (float(sum(column)) for column in columns)
     return OpEnergy(name, "", None, "", arithmetic, register, buffer, dram, low, high)
 
 
 def _of(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: float) -> OpEnergy:
-    costs, row = hierarchy.figures, OPS[op.kind]
+    costs = hierarchy.figures
     inputs = tuple(_in_dtype(graph.tensors[name], dtype) for name in op.inputs)
     outputs = tuple(_in_dtype(graph.tensors[name], dtype) for name in op.outputs)
     flop, once_bytes = cost_of(op.kind, inputs, op.settings, outputs)
-    element_bytes, pairs = SIZE_BYTES[dtype], flop / 2
+    products = products_of(op.kind, inputs, op.settings)
+    pairs = sum(map(prod, products)) if products else flop / 2
+    element_bytes = SIZE_BYTES[dtype]
     register_bytes = pairs * _ELEMENTS_A_MULTIPLY_ADD * element_bytes
     buffer_bytes = dram_bytes = float(once_bytes)
-    if row.work:
+    if products:
         capacity_bytes = hierarchy.buffer_kb * 1024
         buffer_bytes = max(buffer_bytes, register_bytes / hierarchy.reuse)
         if once_bytes > capacity_bytes:

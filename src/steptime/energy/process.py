@@ -34,7 +34,7 @@ _PROCESS = re.compile(r"(\d{1,4})(?:nm)?(?:-(hp|lp))?(?:@(\d{1,2}(?:\.\d{1,6})?)
 
 
 def read_process(text: str) -> Process:
-    """Give the process of `65nm`, `45nm-lp` or `65nm@1.1V`; raises `InputError` for other texts."""
+    """Return the process of `65nm`, `45nm-lp` or `65nm@1.1V`; raises `InputError` for others."""
     found = _PROCESS.fullmatch(text.strip().lower())
     if not found or int(found[1]) < 1 or (found[3] and float(found[3]) <= 0):
         raise InputError(f"process {shorten(text)} is not of the form 65nm, 45nm-lp or 65nm@1.1V")
@@ -94,7 +94,7 @@ def _stillmaker_baas(old: Process, new: Process) -> Factors:
 
 
 def _inverter(process: Process) -> tuple[float, float]:
-    """Give delay and energy of an inverter; raises `InputError` where the fit does not reach."""
+    """Return delay and energy of an inverter; raises `InputError` where the fit does not reach."""
     bare = str(process.nm)
     both = f"{process.nm}-{process.flavour or 'hp'}"
     node = bare if bare in INVERTERS and not process.flavour else both
@@ -128,7 +128,7 @@ SCALINGS: dict[str, Callable[[Process, Process], Factors]] = {
 
 
 def factors(scaling: str, old: Process, new: Process) -> Factors:
-    """Give by what time and energy grow from a process to another.
+    """Return by what time and energy grow from a process to another.
 
     Raises `InputError` for an unknown scaling, and for a process that it does not know.
     """

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.graph import Graph
+from steptime.core.graph import Graph, Op
 from steptime.core.ranges import LARGEST
-from steptime.count import op_cost
+from steptime.count import op_work
 from steptime.importers import json_of, read_content
+from steptime.ops import products_of
 
 KEYS = ("net", "netfile", "layers")
 
@@ -39,7 +41,7 @@ class Request:
 
 
 def plain_layer(name: str) -> str:
-    """Give a layer's name without case and signs, but those between digits.
+    """Return a layer's name without case and signs, but those between digits.
 
     `CONV1-1` and `conv1_1` are one and `conv11` another; `FC6` and `fc_6` are one.
     """
@@ -48,7 +50,7 @@ def plain_layer(name: str) -> str:
 
 
 def plain_net(name: str) -> str:
-    """Give a network's name without its case and signs: `VGG-16` and `vgg16` are one."""
+    """Return a network's name without its case and signs: `VGG-16` and `vgg16` are one."""
     return re.sub(r"[^a-z0-9]+", "", name.lower())
 
 
@@ -60,7 +62,7 @@ def is_configuration(table: object) -> bool:
 
 
 def json_document(content: bytes, where: str) -> object:
-    """Give the values of a JSON file; raises `InputError` for what is none."""
+    """Return the values of a JSON file; raises `InputError` for what is none."""
     try:
         return json_of(content.decode())
     except (ValueError, RecursionError) as error:
@@ -69,7 +71,7 @@ def json_document(content: bytes, where: str) -> object:
 
 
 def request_of_configuration(table: object, where: str, folders: Iterable[Path]) -> Request:
-    """Give the request of a configuration: `net` or `netfile`, and `layers`.
+    """Return the request of a configuration: `net` or `netfile`, and `layers`.
 
     A `netfile` is looked for in each of `folders`, and nowhere above or outside of them. Raises
     `InputError` for what is wrong in the configuration or in the file that it names.
@@ -100,12 +102,16 @@ def request_of_configuration(table: object, where: str, folders: Iterable[Path])
 
 
 def request_of_graph(name: str, graph: Graph) -> Request:
-    """Give the request for the forward ops of a graph of one example.
+    """Return the request for the forward ops of a graph of one example."""
+    ops = [op for op in graph.ops if op.part == "forward"]
+    return Request(name, "", tuple(Asked(op.name, op.kind, multiply_adds(graph, op)) for op in ops))
 
-    A multiply-add is 2 FLOP, so the multiply-adds of an op are half of its FLOP.
-    """
-    costs = [op_cost(graph, op) for op in graph.ops if op.part == "forward"]
-    return Request(name, "", tuple(Asked(one.name, one.kind, one.flop // 2) for one in costs))
+
+def multiply_adds(graph: Graph, op: Op) -> int:
+    """Return the multiply-adds of an op: those of its matrix products, else half of its FLOP."""
+    specs = tuple(graph.tensors[name] for name in op.inputs)
+    products = products_of(op.kind, specs, op.settings)
+    return sum(map(prod, products)) if products else op_work(graph, op)[0] // 2
 
 
 def _is_name(value: object) -> TypeGuard[str]:
@@ -128,7 +134,7 @@ def _layer_names(table: Mapping[str, Any], where: str) -> list[str]:
 
 
 def _net_file(name: str, where: str, folders: Iterable[Path]) -> dict[str, Asked]:
-    """Give the layers of a file by their plain names."""
+    """Return the layers of a file by their plain names."""
     path = _inside(name, where, folders)
     shown = f"netfile {shorten(name)}"
     rows = json_document(read_content(str(path), "netfile"), shown)
@@ -143,7 +149,7 @@ def _net_file(name: str, where: str, folders: Iterable[Path]) -> dict[str, Asked
 
 
 def _inside(name: str, where: str, folders: Iterable[Path]) -> Path:
-    """Give the path of a file that lies in one of the folders or below it."""
+    """Return the path of a file that lies in one of the folders or below it."""
     places = list(folders)
     for folder in places:
         try:

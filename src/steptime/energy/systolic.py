@@ -32,17 +32,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.graph import Graph, Op, TensorSpec
-from steptime.count import op_work
-from steptime.ops.convolution import conv2d_outputs
-from steptime.ops.table import ShapeError
+from steptime.core.graph import Attr, Attrs, Graph, TensorSpec, frozen
+from steptime.ops import products_of
+from steptime.ops.table import ShapeError, Specs
 
 Dataflow = Literal["weight", "input", "output"]
 DATAFLOWS: tuple[Dataflow, ...] = ("weight", "input", "output")
+COVERED = ("conv2d", "linear", "matmul")
 Pair = tuple[int, int]
 
 
@@ -148,7 +147,7 @@ class _Plan(NamedTuple):
 def matmul(
     array: Array, m: int, k: int, n: int, dataflow: Dataflow = "weight", times: int = 1
 ) -> Run:
-    """Give the cost of `a [m, k], b [k, n] -> [m, n]`, done `times` times on other data.
+    """Return the cost of `a [m, k], b [k, n] -> [m, n]`, done `times` times on other data.
 
     One product of 2 x 2 matrices on 2 x 2 PEs takes 2*2 + 2 + 2 - 2 = 6 cycles. Raises `InputError`
     for a size below 1, an unknown dataflow, or a buffer that cannot hold one row of sums.
@@ -169,7 +168,7 @@ def conv2d(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Run:
-    """Give the cost of `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`.
+    """Return the cost of `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`.
 
     An implicit product for each group: m = batch * oh * ow, k = kh * kw * c_in/groups,
     n = c_out/groups. The buffer keeps the image, from which the rows of A are made as they enter,
@@ -178,20 +177,20 @@ def conv2d(
     """
     for size in (*x, *w):
         _check_size("a dimension", size)
+    attrs: dict[str, Attr] = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+    }
     try:
-        (out,) = conv2d_outputs(
-            TensorSpec(x), TensorSpec(w), stride, padding, dilation=dilation, groups=groups
-        )
+        return _op_run(array, "conv2d", (TensorSpec(x), TensorSpec(w)), frozen(attrs), dataflow)
     except ShapeError as error:
         raise InputError(str(error)) from error
-    m, k, n = out.size // w[0], prod(w[1:]), w[0] // groups
-    element = array.element_bytes
-    image = min(prod(x) // groups, m * k)  # a stride above the kernel leaves elements unread
-    return _run(array, _Product(m, k, n, image * element, k * n * element), dataflow, groups)
 
 
 def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> NetworkRun:
-    """Give the cost of every conv2d, linear and matmul of an inference graph on an array.
+    """Return the cost of every conv2d, linear and matmul of an inference graph on an array.
 
     Elements have the array's size, whatever the graph's dtype. A batch of a matmul is as many
     products. All other ops are named in `not_covered`, also those that only move data. Raises
@@ -201,29 +200,27 @@ def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> Networ
         raise InputError(f"{graph.name}: a systolic array takes a network in phase 'infer'")
     found, others = [], []
     for op in graph.ops:
-        run = _op_run(array, graph, op, dataflow)
-        if run is None:
+        if op.kind not in COVERED:
             others.append(op.name)
-        else:
-            found.append(OpRun(op.name, op.kind, run))
+            continue
+        specs = tuple(graph.tensors[name] for name in op.inputs)
+        run = _op_run(array, op.kind, specs, op.settings, dataflow)
+        found.append(OpRun(op.name, op.kind, run))
     return NetworkRun(tuple(found), tuple(others))
 
 
-def _op_run(array: Array, graph: Graph, op: Op, dataflow: Dataflow) -> Run | None:
-    out = graph.tensors[op.outputs[0]]
-    shapes = [graph.tensors[name].shape for name in op.inputs]
-    if op.kind == "conv2d":
-        attrs: dict[str, Any] = dict(op.attrs)
-        return conv2d(array, shapes[0], shapes[1], dataflow, **attrs)
-    if op.kind not in ("linear", "matmul"):
-        return None
-    k = op_work(graph, op)[0] // (2 * out.size)
-    rows = out.size // out.shape[-1] if op.kind == "linear" else out.shape[-2]
-    return matmul(array, rows, k, out.shape[-1], dataflow, out.size // (rows * out.shape[-1]))
+def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataflow) -> Run:
+    """Return the cost of an op by its products; an image is read in place of their first matrix."""
+    ((times, m, n, k),) = products_of(kind, specs, attrs)
+    element = array.element_bytes
+    a_size = m * k
+    if kind == "conv2d":  # a stride above the kernel leaves elements unread
+        a_size = min(specs[0].size // times, m * k)
+    return _run(array, _Product(m, k, n, a_size * element, k * n * element), dataflow, times)
 
 
 def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run:
-    """Give the cost of `times` products, each with the fastest plan of its dataflow."""
+    """Return the cost of `times` products, each with the fastest plan of its dataflow."""
     if dataflow not in DATAFLOWS:
         raise unknown("dataflow", dataflow, DATAFLOWS)
     m, k, n, a_bytes, b_bytes = product
@@ -272,7 +269,7 @@ def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run
 
 
 def _stationary_plans(array: Array, product: _Product) -> Iterator[_Plan]:
-    """Give the plans of a dataflow in which tiles of B stay in the PEs and A streams.
+    """Return the plans of a dataflow in which tiles of B stay in the PEs and A streams.
 
     Pieces of m are the outermost loop, then n, then k. The sums of a piece [rows of it, columns of
     a tile] stay in the buffer while k has more than one tile: they set the size of a piece. B is
@@ -294,7 +291,7 @@ def _stationary_plans(array: Array, product: _Product) -> Iterator[_Plan]:
 
 
 def _output_plans(array: Array, product: _Product) -> Iterator[_Plan]:
-    """Give the plans of the dataflow in which tiles of C stay in the PEs.
+    """Return the plans of the dataflow in which tiles of C stay in the PEs.
 
     With nothing kept, A is read once a tile of n and B once a tile of m. With as many panels of A
     (the rows of a tile, all of k) kept as fit beside one panel of B, A is read once, and B once

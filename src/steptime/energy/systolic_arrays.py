@@ -18,7 +18,7 @@ _KEYS = (*_TEXTS, *_SIZES, *_NUMBERS, "unverified")
 
 
 def array(name: str | Path) -> Array:
-    """Give the array of a name, or of a path that ends in .toml.
+    """Return the array of a name, or of a path that ends in .toml.
 
     `buffer_MiB` and `memory_GB_per_s` of a file are the chip's; each of its `arrays` gets an equal
     share. Raises `InputError` for an unknown name and for a file that is not an array.
@@ -32,7 +32,7 @@ def array(name: str | Path) -> Array:
 
 
 def array_names() -> list[str]:
-    """Give the names of the shipped arrays, sorted."""
+    """Return the names of the shipped arrays, sorted."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
@@ -47,7 +47,7 @@ def _read(path: Path) -> Array:
 
 
 def array_from_table(table: dict[str, Any], where: str) -> Array:
-    """Give the `Array` that a TOML table in datasheet units says; `where` is named in errors.
+    """Return the `Array` that a TOML table in datasheet units says; `where` is named in errors.
 
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """

@@ -18,7 +18,7 @@ INPUT = "data"
 
 
 def layers_of(graph: Graph) -> tuple[Layer, ...]:
-    """Give the layers of the file that `graph` was read from, else one for each forward op.
+    """Return the layers of the file that `graph` was read from, else one for each forward op.
 
     Raises `InputError`, naming the op, for a dilated convolution, which Paleo does not know.
     """
@@ -37,7 +37,7 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
 
 
 def unknown_work(graph: Graph) -> tuple[str, ...]:
-    """Give the kinds of ops with matrix work that Paleo has no layer for, sorted."""
+    """Return the kinds of ops with matrix work that Paleo has no layer for, sorted."""
     known = {layer.op for layer in layers_of(graph) if layer.kind != "other"}
     return tuple(
         sorted(
@@ -107,5 +107,5 @@ _KINDS = {  # kind of op: Paleo's kind of layer, and how it is read
 
 
 def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Give a shape of images with the channels last."""
+    """Return a shape of images with the channels last."""
     return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape

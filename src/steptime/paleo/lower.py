@@ -15,7 +15,7 @@ from steptime.paleo.layers import INPUT, layers_of
 from steptime.paleo.rules import FLOAT_BYTES, Costs
 from steptime.predict.kernel import Kernel, Unit
 from steptime.predict.lower import Lowered, Row, gradient_bytes, input_bytes, op_rows, stack_kernels
-from steptime.predict.method import Settings
+from steptime.predict.settings import Settings
 
 _RULED = (  # which rule says what the products of a pass are
     ("padding", "forward"),

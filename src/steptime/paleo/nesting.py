@@ -23,7 +23,7 @@ Nested = tuple[Item, ...]
 
 
 def nested(layers: Sequence[Layer]) -> Nested:
-    """Give the nested list of a network's layers, by name.
+    """Return the nested list of a network's layers, by name.
 
     Where layers fork, each branch is a chain up to a layer with several parents; a branch without
     a layer of its own is none. Of the layers that are ready then, one goes on the list itself,
@@ -58,7 +58,7 @@ class _Walk:
     children: dict[str, dict[str, None]]
 
     def chain(self, heads: list[str], forks: bool, depth: int) -> _Chain:
-        """Give the chain that begins with `heads`, several where it `forks` at once.
+        """Return the chain that begins with `heads`, several where it `forks` at once.
 
         It runs on until layers remain that wait for parents outside it.
         """
@@ -102,7 +102,7 @@ def lower_bound(
     seconds: Callable[[str], float],
     device: Callable[[str], int] | None = None,
 ) -> float:
-    """Give the seconds of a nested list whose groups take as long as their slowest chain.
+    """Return the seconds of a nested list whose groups take as long as their slowest chain.
 
     With `device`, of a layer, the chains of a group that begin on one device follow one another.
     """

@@ -78,19 +78,27 @@ def grid(
         for device in devices:
             on = model.on(device)
             try:
-                times = steps.times(on)
+                times, why = steps.times(on), ""
             except InputError as error:
-                refused += 1
+                refused, times, why = refused + 1, None, str(error)
                 if refused == len(devices):
                     raise
-                yield from _refused(on, steps, workers, str(error))
-                continue
-            yield from _cells(on, steps, times, workers)
+            yield from _cells(on, steps, times, why, workers)
 
 
-def _cells(on: StepModel, steps: Steps, times: Times, workers: Sequence[int]) -> Iterator[Cell]:
-    """Yield the cells of a model on a device."""
+def _cells(
+    on: StepModel, steps: Steps, times: Times | None, why: str, workers: Sequence[int]
+) -> Iterator[Cell]:
+    """Yield the cells of a model on a device, without times where these are not known."""
     label, name, device = on.workload.label, on.device.name, on.device
+    if times is None:
+        for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
+            for count in workers:
+                yield Cell(
+                    label, name, batch, count, None, None, None, None, None, None, needed,
+                    "unsupported", why,
+                )  # fmt: skip
+        return
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
     memory = steps.peak_memory_bytes
     for batch, forward, backward, update, needed in zip(steps.batches, *times, memory, strict=True):
@@ -103,24 +111,6 @@ def _cells(on: StepModel, steps: Steps, times: Times, workers: Sequence[int]) ->
                 label, name, batch, count, step, forward, backward, update, comm, speed, needed,
                 status,
             )  # fmt: skip
-
-
-def _refused(on: StepModel, steps: Steps, workers: Sequence[int], why: str) -> Iterator[Cell]:
-    """Yield the cells of a device that cannot be predicted."""
-    unknown = dict.fromkeys(("step_s", "forward_s", "backward_s", "update_s", "comm_s"))
-    for batch, memory in zip(steps.batches, steps.peak_memory_bytes, strict=True):
-        for count in workers:
-            yield Cell(
-                on.workload.label,
-                on.device.name,
-                batch,
-                count,
-                **unknown,
-                samples_per_s=None,
-                peak_memory_bytes=memory,
-                status="unsupported",
-                note=why,
-            )
 
 
 class Steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from steptime import catalog
 from steptime.core.dtypes import precision
@@ -17,9 +17,7 @@ from steptime.ops.execution import executed
 from steptime.ops.table import Products
 from steptime.ops.training import parameters_of
 from steptime.predict.kernel import Exchange, Kernel
-
-if TYPE_CHECKING:
-    from steptime.predict.method import Settings
+from steptime.predict.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
 from steptime import catalog
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
-from steptime.core.hardware import Cluster, Device
-from steptime.core.record import Record
-from steptime.core.workload import Workload
+from steptime.core.hardware import Device
 from steptime.predict.kernel import Price
 from steptime.predict.lower import Lowered, lower
 from steptime.predict.price import roofline, seen
+from steptime.predict.settings import Settings
 
-
-@dataclass(frozen=True)
-class Settings:
-    """What the verbs are told; the defaults are those of `analytic`.
-
-    `host` says whether the host issues kernels `ahead` of the device, or the time for that is
-    `added` to each, or left out (`no`). `stack` is the software that runs the step, a name or a
-    file; `fuse` lets elementwise ops run in any kernel that makes their input. `pipelined` overlaps
-    all arithmetic of a row with all its traffic. The efficiencies are the shares of the peaks that
-    are reached; that of the update is None where it is that of all computing. `faults` and
-    `algorithm` are Paleo's: the rules of the original that are kept, and how it counts
-    convolutions.
-    """
-
-    host: Literal["ahead", "added", "no"] = "ahead"
-    stack: str = catalog.DEFAULT_STACK
-    fuse: bool = False
-    tf32: bool = False
-    pipelined: bool = False
-    compute_efficiency: float = 1.0
-    update_efficiency: float | None = None
-    link_efficiency: float = 1.0
-    faults: frozenset[str] = frozenset()
-    algorithm: str = "gemm"
+ANALYTIC = Settings()
 
 
 @dataclass(frozen=True)
@@ -76,21 +52,11 @@ class Method:
     lower: Callable[[Graph, str, Settings], Lowered] = lower
     price: Price = roofline
     options: Mapping[str, Option] = field(default_factory=dict)
-    settings: Settings = Settings()
+    settings: Settings = ANALYTIC
     sees: Callable[[Device, str, Settings], Device] = seen
     notes: Callable[[Graph, str, Device, Settings], tuple[str, ...]] = no_notes
     collective: str = "ring"
     as_published: bool = False
-
-    def __call__(
-        self, graph: Graph, workload: Workload, cluster: Cluster, options: Mapping[str, str]
-    ) -> Sequence[Record]:
-        """Return the record of the step, then one for each row; `graph` is of the whole step."""
-        from steptime.predict.records import records  # which needs what is above
-        from steptime.predict.step_model import StepModel
-
-        model = StepModel(workload, cluster.device, None, self, options, graph=graph)
-        return records(model)
 
     def under(self, given: Mapping[str, str]) -> Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.predict.kernel import Interval, Kernel, Larger
-
-if TYPE_CHECKING:
-    from steptime.predict.method import Settings
+from steptime.predict.settings import Settings
 
 
 def roofline(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:

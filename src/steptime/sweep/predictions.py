@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from steptime import store
-from steptime.build import build_step
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.record import Record
-from steptime.predict import DEFAULT, cost_model
 from steptime.predict.parallel.replicas import predict_replicas
+from steptime.predict.records import records
+from steptime.predict.step_model import StepModel
 from steptime.sweep.cells import Cell
 
 
@@ -58,7 +58,7 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
         if link is None and options.strategy != "independent":
             return []
         cluster = Cluster(device, ((workload.plan.data, link),) if link else ())
-        records = predict_replicas(workload, cluster, options.strategy, options.overlap)
+        found = predict_replicas(workload, cluster, options.strategy, options.overlap)
     else:
-        records = cost_model(DEFAULT)(build_step(workload), workload, Cluster(device), {})
-    return list(records) if by_op else [records[0]]
+        found = records(StepModel(workload, device))
+    return list(found) if by_op else [found[0]]

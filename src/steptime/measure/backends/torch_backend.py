@@ -28,7 +28,7 @@ from steptime.measure.contract import (
     Team,
     UnsupportedError,
 )
-from steptime.measure.infeed import HOST_CLOCK
+from steptime.measure.infeed import HOST_CLOCK, loader_death
 
 __all__ = [
     "RUNS",
@@ -204,6 +204,8 @@ def _translator(compiled: bool) -> Callable[[Callable[[], None]], Callable[[], N
                 if any(sign in text for sign in _NO_KERNEL):
                     said = text.partition(". ")[0]
                     raise UnsupportedError(f"torch has no kernel for it here: {said}") from error
+                if killed := loader_death(error):  # a signal, so it comes at any moment
+                    raise killed from error
                 if compiled and type(error).__module__.startswith("torch._"):
                     raise RuntimeError(f"torch.compile: {text}") from error
                 raise
