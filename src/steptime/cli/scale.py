@@ -17,8 +17,8 @@ from steptime.core.units import counted, seconds, size
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
+    from steptime.paleo.placement import Mode
     from steptime.predict.parallel.collectives import Fabric
-    from steptime.predict.parallel.placement import Mode
     from steptime.predict.parallel.scaling import Exchange, ScalingRow
     from steptime.predict.step_model import StepModel
     from steptime.predict.training_cost import Training
@@ -178,7 +178,7 @@ def scale(
 def _rows(
     model: StepModel, parallel: str, counts: Sequence[int] | None, scaling: str, how: Exchange
 ) -> Sequence[ScalingRow]:
-    from steptime.predict.parallel.model_parallel import hybrid, model_parallel
+    from steptime.paleo.model_parallel import hybrid, model_parallel
     from steptime.predict.parallel.scaling import data_parallel
 
     batch = model.workload.batch_per_replica
@@ -303,7 +303,7 @@ def _row(row: ScalingRow, bill: Mapping[str, float | None]) -> dict[str, Any]:
 
 def _ops(model: StepModel, parallel: Mode, row: ScalingRow) -> list[Any]:
     """Return the layers of a file, each on its device, as far as the row counts them."""
-    from steptime.predict.parallel.placement import Node, device_of, nodes
+    from steptime.paleo.placement import Node, device_of, nodes
 
     def one(node: Node) -> dict[str, Any]:
         in_turn = parallel == "model" or node.layer.split is not None
