@@ -170,12 +170,12 @@ def _cross_entropy(n: Lowering, layer: Layer, x: str) -> str:
 
 
 def _euclidean(n: Lowering, layer: Layer, x: str) -> str:
-    """Return the mean square of a difference; the difference is counted as the sum it costs."""
+    """Return the mean square of a difference (Caffe halves the sum, and divides by the batch)."""
     require(len(layer.bottoms) == 2, f"{len(layer.bottoms)} bottoms, not 2")
     target = layer.bottoms[1]
     if target in n.sources and target not in n.tensors:
         n.tensors[target] = n.fed(target, n.b.shape(x))
-    y = n.b.op("add", x, n.tensor(target), name=f"{layer.name}/difference")
+    y = n.b.op("sub", x, n.tensor(target), name=f"{layer.name}/difference")
     y = n.b.op("mul", y, y, name=f"{layer.name}/square")
     return n.b.op("mean", y, name=layer.name)
 

@@ -15,6 +15,7 @@ from typing import Any
 from steptime.core.errors import shorten
 from steptime.core.graph import Layer
 from steptime.core.ranges import LARGEST
+from steptime.core.windows import positions, same_padding
 from steptime.importers.paleo.blocks import Entry, fault, key
 
 Shape = tuple[int, ...]
@@ -81,12 +82,12 @@ def _slid(e: Entry, shape: Shape, kernel: Pair, strides: Pair, padding: Padding)
     """Height and width of a window's positions; raises `InputError` where it fits nowhere."""
     made = []
     for i in (0, 1):
-        size, k, s = shape[1 + i], kernel[i], strides[i]
+        size = shape[1 + i]
         if padding == "SAME":
-            made.append(-(-size // s))
+            sides = same_padding(size, kernel[i], strides[i])
         else:
-            beside = 0 if isinstance(padding, str) else 2 * padding[i]
-            made.append((size + beside - k) // s + 1 if size + beside >= k else 0)
+            sides = (0, 0) if isinstance(padding, str) else (padding[i], padding[i])
+        made.append(positions(size, kernel[i], strides[i], sides))
     if min(made) < 1:
         raise fault(e.name, f"a window {list(kernel)} does not fit into {list(shape)}")
     return made[0], made[1]

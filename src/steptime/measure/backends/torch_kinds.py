@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from steptime.core.graph import TensorSpec
+from steptime.core.windows import reach
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.ops.loss import IGNORED_LABEL
 from steptime.ops.pooling import pool_outputs
@@ -90,9 +91,7 @@ def conv_transpose2d(
 ) -> Tensor:
     """Give the transposed convolution; unequal padding is cut off its result."""
     sides = padding[:2], padding[2:]
-    inner = [
-        (x.shape[2 + i] - 1) * stride[i] + dilation[i] * (w.shape[2 + i] - 1) + 1 for i in (0, 1)
-    ]
+    inner = [reach(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i]) for i in (0, 1)]
     beyond = [output_size[i] + sum(sides[i]) - inner[i] for i in (0, 1)]
     if all(before == after for before, after in sides):
         pads = (padding[0], padding[2])
@@ -280,6 +279,7 @@ RUNS: dict[str, Callable[..., Tensor]] = {
     "silu": functional.silu,
     "softmax": softmax,
     "add": torch.add,
+    "sub": torch.sub,
     "mul": torch.mul,
     "maximum": torch.maximum,
     "prelu": functional.prelu,

@@ -34,6 +34,7 @@ from typing import Any
 
 import pytest
 
+from places import ROOT
 from steptime import store
 from steptime.build import build, build_step, choice_of, make_workload, read_model
 from steptime.catalog import device
@@ -53,7 +54,6 @@ from steptime.readers.csv_mapping import check_mapping
 from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import Experiment, Sample, check_experiment, read_experiment
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXACT = ("count", "predict", "explain", "split", "scale", "energy", "list")
 SLOW = ("run", "sweep", "probe", "quickstart", "data")

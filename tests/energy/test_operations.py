@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from places import ROOT
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
@@ -160,7 +160,7 @@ def test_files_have_a_source_and_mark_what_is_not_verified() -> None:
     assert found.process == Process(45, voltage_v=0.9)
     assert "Horowitz" in found.source
     assert "assumption" in found.note
-    data = Path(__file__).parents[1] / "src" / "steptime" / "data"
+    data = ROOT / "src" / "steptime" / "data"
     for path in [*(data / "energy").glob("*.toml"), *(data / "hierarchies").glob("*.toml")]:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         assert table["name"] == path.stem

@@ -18,6 +18,7 @@ import fake_scheduler
 import pytest
 
 import steptime
+from places import TESTS
 from steptime import store
 from steptime.cli.main import run
 from steptime.cluster import outcome, slurm, task
@@ -35,8 +36,7 @@ from steptime.core.errors import InputError
 from steptime.measure.worker import FAILURES
 from steptime.sweep.resource_request import ResourceRequest
 
-HERE = Path(__file__).parent
-SAID = HERE / "data" / "slurm"
+SAID = TESTS / "data" / "slurm"
 LIMIT_S = 60.0
 TELL = 'echo "$@" > "$0".$5; while [ -e "$0".wait ]; do sleep 0.1; done; exit $(cat "$0".exit)\n'
 
@@ -87,7 +87,7 @@ def fake(tmp_path: Path, python: Path) -> Bed:
 
 @pytest.fixture
 def real(tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
-    monkeypatch.syspath_prepend(HERE / "slurm")
+    monkeypatch.syspath_prepend(TESTS / "slurm")
     from cluster import SlurmCluster
 
     with SlurmCluster(tmp_path / "own", {"k1": "k80"}) as own:

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import idx_folder
+from places import TESTS
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -317,7 +318,7 @@ def _children(pid: int) -> list[int]:
 @pytest.mark.framework
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_loaders_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    code = ORPHAN.format(tests=str(Path(__file__).parent), folder=str(idx_folder.write(tmp_path)))
+    code = ORPHAN.format(tests=str(TESTS), folder=str(idx_folder.write(tmp_path)))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"

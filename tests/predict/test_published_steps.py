@@ -9,14 +9,14 @@ docs/validation.md shows the table.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
+from places import ROOT
 from steptime.predict.parallel.scaling import data_parallel
 from steptime.predict.step_model import StepModel
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/validation.md"
+PAGE = ROOT / "docs/validation.md"
 
 STEPS = {  # network, device, batch, software: seconds of a step
     ("inception_v3:variant=published", "p100-sxm2-16gb", 64, "TensorFlow"): 64 / 142,

@@ -203,17 +203,14 @@ def test_every_setting_in_which_rows_differ_is_a_column() -> None:
     ]
 
 
-def test_a_report_of_a_thousand_networks_is_under_3_megabytes_and_says_what_it_does() -> None:
+def test_a_report_of_a_thousand_networks_is_under_3_megabytes_() -> None:
     records = []
     for index in range(1000):
         workload = replace(synthetic.workloads()[0], params={"layers": 4, "nodes": 8 + index})
         records += [*synthetic.predicted(workload), synthetic.measured(workload)]
-    steps: list[tuple[str, int, int]] = []
-    text, found = page(records, "results", lambda *step: steps.append(step))
+    text, found = page(records, "results")
     assert found["networks"] == 1000
     assert len(text.encode()) < 3_000_000
-    assert steps[0] == ("rows", 0, len(PLOTS) + 1)
-    assert [what for what, _, _ in steps[1:]] == list(PLOTS)
 
 
 def row(**values: object) -> dict[str, object]:

@@ -212,6 +212,84 @@ def test_short_names_are_those_of_the_whole() -> None:
         assert workload(short) == workload(name)
 
 
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("ResNet50", "resnet50"),
+        ("resnet-50", "resnet50"),
+        ("llama-7b", "llama_7b"),
+        ("GPT-2", "gpt2"),
+        ("MobileNet", "mobilenet_v1"),
+        ("FC:layers=2", "fc:layers=2"),
+        ("transformer:positions=RoPE,norm=rmsnorm", "transformer:positions=rotary,norm=rms"),
+        ("transformer:activation=swish", "transformer:activation=silu"),
+    ],
+)
+def test_names_and_values_are_taken_as_people_write_them(said: str, name: str) -> None:
+    assert workload(said) == workload(name)
+
+
+def test_no_two_networks_are_one_in_other_spelling() -> None:
+    plain = [name.lower().replace("_", "").replace("-", "") for name in (*FAMILIES, *ZOO, *SHORT)]
+    assert len(set(plain)) == len(plain)
+
+
+@pytest.mark.parametrize(
+    ("said", "dtype"),
+    [("fp32", "float32"), ("FP16", "float16"), ("half", "float16"), ("bf16", "bfloat16"),
+     ("amp", "float16-mixed"), ("bf16-mixed", "bfloat16-mixed"), ("Float32", "float32")],
+)  # fmt: skip
+def test_types_are_taken_as_people_write_them(said: str, dtype: str) -> None:
+    assert workload("fc", 8, said) == workload("fc", 8, dtype)
+
+
+@pytest.mark.parametrize("text", ["x.py", "model.onnx", "./net.pt"])
+def test_a_file_of_another_kind_is_told_what_would_do(text: str) -> None:
+    with pytest.raises(InputError) as error:
+        workload(text)
+    assert str(error.value).startswith(f"unknown model '{text}'; a network of your own is")
+    for word in (".toml", ".json", ".prototxt", "docs/cookbook.md"):
+        assert word in str(error.value)
+
+
+NET = {
+    "layers": {
+        "data": {"type": "Input", "tensor": [2, 8, 8, 3]},
+        "fc": {"type": "InnerProduct", "parents": ["data"], "num_outputs": 4},
+    }
+}
+
+
+def test_a_network_of_a_file_keeps_its_hash_in_a_place_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps(NET) + "\n")
+    found = make_workload(read_model(str(path), allow_unknown=True))
+    assert (found.params, found.allow_unknown) == ({}, True)
+    assert found.sha256 == "a82bcd1d7ca91c5d"
+    # records say it as they always did, so that old ones are found again
+    table = workload_to_json(found)
+    assert table["params"] == {"sha256": "a82bcd1d7ca91c5d", "allow_unknown": True}
+    assert found.key == "6726662b48f0a67f"
+    assert workload_from_json(table) == found
+
+
+def test_the_file_of_a_network_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps(NET) + "\n")
+    opened = []
+    original = Path.open
+
+    def counting(self: Path, *args: Any, **how: Any) -> Any:
+        opened.append(self)
+        return original(self, *args, **how)
+
+    monkeypatch.setattr(Path, "open", counting)
+    build_step(make_workload(read_model(str(path))))
+    assert opened.count(path) == 1
+
+
 def test_one_inference_has_one_key() -> None:
     keys = {workload("fc", 64, "float32", "infer", name).key for name in OPTIMIZERS}
     assert len(keys) == 1

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_flop_witness import our_flop, witnessed_flop
+from test_models import macs, network
 
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.dtypes import precision
@@ -20,8 +22,6 @@ from steptime.layers.image import conv2d
 from steptime.measure.contract import Options
 from steptime.models import family
 from steptime.ops.builder import Builder
-from test_flop_witness import our_flop, witnessed_flop
-from test_models import macs, network
 
 NEW = (
     "alexnet_v2",

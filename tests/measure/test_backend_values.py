@@ -143,6 +143,8 @@ CASES: dict[str, Network] = {
     **{kind: op(kind, (3, 5)) for kind in ("relu", "sigmoid", "tanh", "gelu", "silu", "softmax")},
     "add": op("add", (2, 3, 4), (2, 3, 4)),
     "add broadcast": op("add", (2, 3, 4), (3, 4)),
+    "sub": op("sub", (2, 3, 4), (2, 3, 4)),
+    "sub broadcast": op("sub", (2, 3, 4), (3, 4)),
     "mul": op("mul", (2, 3, 4), (2, 3, 4)),
     "mul broadcast": op("mul", (2, 3, 4), (4,)),
     "maximum": op("maximum", (2, 3, 4), (2, 3, 4)),

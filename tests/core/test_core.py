@@ -24,6 +24,7 @@ from steptime.core.record import (
     record_to_json,
 )
 from steptime.core.units import QUANTITIES, counted, duration, seconds, si, size
+from steptime.core.windows import positions, reach, same_padding
 from steptime.core.workload import Plan, Workload
 
 
@@ -166,8 +167,8 @@ def test_precisions() -> None:
     assert (mixed.weights, mixed.compute, mixed.mixed) == ("float32", "bfloat16", True)
     for found in PRECISIONS.values():
         assert SIZE_BYTES[found.weights] >= SIZE_BYTES[found.compute]
-    with pytest.raises(InputError, match="unknown dtype 'fp32'"):
-        precision("fp32")
+    with pytest.raises(InputError, match="unknown dtype 'fp31'"):
+        precision("fp31")
 
 
 def test_sizes_of_tensors() -> None:
@@ -291,3 +292,16 @@ def test_a_whole_part_of_a_name_is_nearer_than_like_letters() -> None:
     assert nearest("K40", ["a40", "tesla-k40", "tesla-k40-twice"]) == "tesla-k40"
     assert nearest("alexnt", ["alexnet", "vgg16"]) == "alexnet"
     assert nearest("frobnicate", ["probe", "run"]) is None
+
+
+def test_windows() -> None:
+    assert positions(7, 3, 2, (1, 1)) == 4  # at -1, 1, 3, 5
+    assert positions(6, 3, 2) == 2
+    assert positions(6, 3, 2, ceil=True) == 3  # the last hangs over
+    assert positions(5, 2, 2, (1, 1), ceil=True) == 3  # a fourth would begin in the padding
+    assert positions(5, 2, 2, (1, 1), ceil=True, in_padding=True) == 4
+    assert positions(9, 3, 1, dilation=4) == 1  # it reaches over 9
+    assert positions(2, 3, 1) < 1
+    assert reach(4, 3, 2) == 9
+    assert same_padding(224, 7, 2) == (2, 3)
+    assert positions(224, 7, 2, same_padding(224, 7, 2)) == 112

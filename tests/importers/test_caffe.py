@@ -237,7 +237,7 @@ def test_euclidean_loss() -> None:
         + layer("EuclideanLoss", bottom="h target", name="loss", top="loss")
     )
     graph = network(text, "train")
-    assert kinds(graph)[-3:] == ["add", "mul", "mean"]
+    assert kinds(graph)[-3:] == ["sub", "mul", "mean"]
     assert shape(graph, "target") == (2, 4)
     assert network(text).outputs == ("h/bias",)
 

@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from places import TESTS
 from steptime.measure.ranks import free_port, local_variables
 
 pytestmark = [pytest.mark.slow, pytest.mark.framework]
@@ -62,7 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
         for way, (strategy, overlap) in WAYS.items()
     ]
     wish = json.dumps({"cases": cases, "out": str(out)})
-    script = str(Path(__file__).with_name("replica.py"))
+    script = str(TESTS / "replica.py")
     running = [
         subprocess.Popen([sys.executable, script, wish], env={**os.environ, **variables})
         for variables in local_variables(2, free_port())

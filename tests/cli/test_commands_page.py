@@ -1,6 +1,6 @@
 """The option tables of docs/commands.md are those of the command line.
 
-STEPTIME_RENEW_GOLDEN=1 pytest tests/test_commands_page.py writes them anew, and the
+STEPTIME_RENEW_GOLDEN=1 pytest tests/cli/test_commands_page.py writes them anew, and the
 section of an analysis that has none.
 """
 
@@ -11,16 +11,16 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from places import ROOT
 from steptime.analysis.analyses import ANALYSES
 from steptime.cli.main import COMMANDS, RENAMED, run, tree
 from steptime.core import registry
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/commands.md"
+PAGE = ROOT / "docs/commands.md"
 TABLE = re.compile(r"^\| option \| means \|\n(?:\|.*\n)+", re.MULTILINE)
 
 

@@ -113,7 +113,7 @@ def test_scale_takes_the_link(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_users_link_may_not_take_a_shipped_name() -> None:
-    folder = catalog.user_links_dir()
+    folder = catalog.user_folder("links")
     folder.mkdir(parents=True)
     text = 'name = "aws"\nsource = "me"\nGB_per_s = 1\n'
     (folder / "mine.toml").write_text(text.replace("aws", "mine"))

@@ -216,14 +216,14 @@ def test_the_hash_follows_figures_and_not_prose(tmp_path):
 
 
 def test_one_device_needs_one_file(monkeypatch):
-    read = catalog._read_toml
+    read = catalog.read_toml
     files = []
 
     def counted(path):
         files.append(path.name)
         return read(path)
 
-    monkeypatch.setattr(catalog, "_read_toml", counted)
+    monkeypatch.setattr(catalog, "read_toml", counted)
     catalog.device("a100-sxm4-80gb")
     assert files == ["a100-sxm4-80gb.toml"]
     catalog.device("A100")
@@ -282,9 +282,10 @@ def test_a_user_device_takes_no_name_of_others(name):
 def test_a_user_file_does_not_shadow_a_shipped_device():
     folder = catalog.user_devices_dir()
     folder.mkdir(parents=True)
-    (folder / "T4.toml").write_text("")
-    with pytest.raises(InputError, match=r"T4\.toml: a shipped device has this name"):
-        catalog.device("t4")
+    for name in ("T4", "V100"):  # V100 is a short name
+        (folder / f"{name}.toml").write_text("")
+        with pytest.raises(InputError, match=rf"{name}\.toml: a shipped device has this name"):
+            catalog.device(name.lower())
 
 
 def test_the_users_folder(monkeypatch, tmp_path):

@@ -18,6 +18,7 @@ from fake_scheduler import State, set_state
 
 import idx_folder
 import paleo_net
+from places import TESTS
 from steptime import store
 from steptime.cli.main import run
 from steptime.cluster import status as cluster
@@ -37,8 +38,7 @@ from steptime.sweep.resource_request import ResourceRequest
 from steptime.sweep.run import How, Request
 from steptime.sweep.workers import Workers
 
-HERE = Path(__file__).parent
-GOLDEN = HERE / "golden"
+GOLDEN = TESTS / "golden"
 EXPERIMENT: dict[str, Any] = {
     "name": "small",
     "backend": "null",
@@ -581,7 +581,7 @@ def test_a_submission_of_version_0_4_is_read_and_collected(
 ) -> None:
     """Captured from a real Slurm: of eight tasks one was cancelled as it ran, two while waiting."""
     out = tmp_path / "out"
-    shutil.copytree(HERE / "data" / "submission-0.4", out)
+    shutil.copytree(TESTS / "data" / "submission-0.4", out)
     counts = {"queued": 0, "running": 0, "done": 5, "failed": 3, "unsent": 0, "older": 0}
     status = _answer(capsys, "status", out)
     assert {word: status[word] for word in counts} == counts
@@ -622,6 +622,16 @@ def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
         "cells": 12, "queued": 12, "failed": 0, "older": 12,
     }  # fmt: skip
     assert status["causes"] == {}
+
+
+def test_the_parts_of_an_experiment_are_counted_together(
+    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in ("1/2", "2/2"):
+        sweep = ["sweep", file, "--out", out, "--launcher", "slurm", "--shard", part]
+        assert _answer(capsys, *sweep)["submitted"] == 6
+    status = _answer(capsys, "status", out)
+    assert (status["cells"], status["queued"], status["older"]) == (12, 12, 0)
 
 
 def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(
@@ -675,7 +685,7 @@ def test_a_submission_that_lost_a_cell_is_refused(
 
 def test_a_job_of_version_0_4_that_still_waited_runs(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    shutil.copytree(HERE / "data" / "submission-0.4", out)
+    shutil.copytree(TESTS / "data" / "submission-0.4", out)
     (folder,) = files.folders(out)
     words = [sys.executable, "-m", "steptime.sweep.task", str(folder), "6"]
     assert " ".join(words[1:3]) in (folder / "job-1.sh").read_text()

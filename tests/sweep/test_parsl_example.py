@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from steptime import store
 from test_cluster import EXPERIMENT
 
-SCRIPT = Path(__file__).resolve().parents[1] / "examples/parsl_shards.py"
+from places import ROOT
+from steptime import store
+
+SCRIPT = ROOT / "examples/parsl_shards.py"
 CONFIG = """
 from parsl import Config, ThreadPoolExecutor
 
