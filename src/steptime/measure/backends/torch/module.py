@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Graph
-from steptime.measure.backends.torch_kinds import RECURRENT, RUNS, TAKES_BIAS
+from steptime.measure.backends.torch.kinds import RECURRENT, RUNS, TAKES_BIAS
 from steptime.measure.interpreter import Call, calls_of, interpret
 from steptime.measure.synthetic import Fill, fills, rotary_angle
 
@@ -30,10 +30,8 @@ def module_of(
         RUNS,
         "torch",
         takes_bias=TAKES_BIAS,
-        # autocast casts to the compute type itself; two names for one tensor stand for the cast
-        is_left_out=lambda op: (
-            op.kind == "cast" and precision.mixed and op.attrs["dtype"] == precision.compute
-        ),
+        # autocast casts by itself; two names for one tensor stand for the cast
+        is_left_out=lambda op: op.kind == "cast" and precision.mixed,
     )
     root = nn.Module()
     lines = fx.Graph()
