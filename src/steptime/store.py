@@ -65,6 +65,8 @@ class Writer:
         try:
             _write_all(descriptor, lines)
             os.fsync(descriptor)
+            if not self._size:
+                _sync_folder(self.path.parent)
         except OSError as error:
             os.ftruncate(descriptor, self._size)  # what follows must not join a torn line
             reason = error.strerror or error
@@ -72,14 +74,10 @@ class Writer:
         self._size += len(lines)
 
     def _open(self) -> int:
-        """Return the descriptor of the file, whose name is then on the disk, too."""
         if self._descriptor is None:
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
                 self._descriptor = os.open(self.path, flags, 0o644)
-                folder = os.open(self.path.parent, os.O_RDONLY)
-                os.fsync(folder)
-                os.close(folder)
             except OSError as error:
                 raise StoreError(f"{self.path}: cannot make the file: {error.strerror}") from error
         return self._descriptor
@@ -112,6 +110,15 @@ def _write_all(descriptor: int, lines: bytes) -> None:
     rest = memoryview(lines)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the name of a new file on the disk, as fsync of the file does not."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_writer(folder: Path) -> Writer:

@@ -624,6 +624,16 @@ def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
     assert status["causes"] == {}
 
 
+def test_the_parts_of_an_experiment_are_counted_together(
+    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in ("1/2", "2/2"):
+        sweep = ["sweep", file, "--out", out, "--launcher", "slurm", "--shard", part]
+        assert _answer(capsys, *sweep)["submitted"] == 6
+    status = _answer(capsys, "status", out)
+    assert (status["cells"], status["queued"], status["older"]) == (12, 12, 0)
+
+
 def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(
     slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_sweep_killed_at_twenty_moments_has_each_cell_once(
             assert process.stderr is not None
             said = process.stderr.read()
         wait_for_end(workers)
+        assert all(path.stat().st_size for path in out.glob("*.jsonl")), "no file without a record"
         acknowledged += len(re.findall(r"^\[\d+/\d+", said, re.MULTILINE))
         assert len(records_in(out)) >= acknowledged
 

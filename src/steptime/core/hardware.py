@@ -152,7 +152,7 @@ PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "i
 
 
 def device_from_table(table: Mapping[str, Any], where: str) -> Device:
-    """Give the `Device` that a TOML table in datasheet units says; `where` is named in errors.
+    """Return the `Device` that a TOML table in datasheet units says; `where` is named in errors.
 
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
@@ -199,7 +199,7 @@ def _details(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:
-    """Give the `Link` that a TOML table in datasheet units says; `where` is named in errors.
+    """Return the `Link` that a TOML table in datasheet units says; `where` is named in errors.
 
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
@@ -228,10 +228,10 @@ def _check_keys(
 
 
 def _table(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    found = table.get(key, {})
-    if not isinstance(found, dict):
-        raise InputError(f"{where}: '{key}' must be a table, not {shorten(found)}")
-    return found
+    inner = table.get(key, {})
+    if not isinstance(inner, dict):
+        raise InputError(f"{where}: '{key}' must be a table, not {shorten(inner)}")
+    return inner
 
 
 def _texts(table: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, str]:
@@ -251,7 +251,7 @@ def _lists(table: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[st
 
 
 def _positive(value: object, factor: float, key: str, where: str) -> float:
-    """Give `value * factor`: a datasheet's number in SI."""
+    """Return `value * factor`: a datasheet's number in SI."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{where}: '{key}' must be a number, not {shorten(value)}")
     try:

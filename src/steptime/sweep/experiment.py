@@ -101,6 +101,14 @@ class Experiment(BaseModel):
 
 
 OLD_KEYS = {"network": "link"}  # still read
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "phase": PHASES,
+    "dtype": (*PRECISIONS, *ALIASES),
+    "optimizer": OPTIMIZERS,
+    "input": tuple(INPUTS),
+    "staging": tuple(STAGINGS),
+    "strategy": tuple(STRATEGIES),
+}
 _TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceRequest}
 
 
@@ -162,20 +170,10 @@ def _reason(fault: Any) -> str:
 
 
 def _check_words(experiment: Experiment, where: str) -> None:
-    words = {
-        "phase": PHASES,
-        "dtype": (*PRECISIONS, *ALIASES),
-        "optimizer": OPTIMIZERS,
-        "input": tuple(INPUTS),
-        "staging": tuple(STAGINGS),
-        "strategy": tuple(STRATEGIES),
-    }
-    for axis, known in words.items():
+    for axis in (*_WORDS, "backend", "device", "predict"):
         for value in getattr(experiment, axis):
-            if value not in known:
-                raise unknown(axis, value, known, where)
-    for axis in ("backend", "device", "predict"):
-        for value in getattr(experiment, axis):
+            if axis in _WORDS and value not in _WORDS[axis]:
+                raise unknown(axis, value, _WORDS[axis], where)
             if not isinstance(value, str) or not value:
                 raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
     for backend in experiment.backend:

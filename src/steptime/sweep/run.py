@@ -196,7 +196,7 @@ class Request:
     With `must_fit`, cells that are predicted not to fit are left out; otherwise they are recorded
     so and not tried (unless `how.try_all`), as are cells that need more CPUs than there are.
     `predict_on` names devices, `link` what joins the replicas of predictions, and
-    `by_op` keeps the predictions of every op.
+    `by_op` keeps the predictions of every op. Not `whole` are the cells of a part (`--shard`).
     """
 
     name: str
@@ -210,6 +210,7 @@ class Request:
     must_fit: bool = False
     retry: Collection[str] = ()
     force: bool = False
+    whole: bool = True
 
 
 def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outcome:

@@ -48,13 +48,13 @@ Seconds3 = tuple[float, float, float]  # forward, backward, update
 
 
 def splits_of(model: StepModel) -> int:
-    """Give the number of splits of a network's file, 1 where none of its layers is split."""
+    """Return the number of splits of a network's file, 1 where none of its layers is split."""
     layers = model.graph(model.workload.batch_per_replica).layers
     return 1 + max((device_of(layer) for layer in layers), default=0)
 
 
 def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> ScalingRow:
-    """Give the row of one batch that runs through devices which hold a split each.
+    """Return the row of one batch that runs through devices which hold a split each.
 
     The lower bounds count a group of chains as its slowest, the upper bounds add up everything;
     the step is that of the lower bounds, and of the update, which Paleo leaves out here. The
@@ -62,28 +62,28 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     the file's splits.
     """
     count = _checked(model, workers)
-    found = nodes(model, batch, "model")
-    items = nested([node.layer for node in found])
+    every = nodes(model, batch, "model")
+    items = nested([node.layer for node in every])
     notes = [NESTED_NOTE] if model.as_paleo and has_nested_forks(items) else []
     if model.as_paleo and count == 1 and any(isinstance(item, Group) for item in items):
         notes.append(FORK_NOTE)
-    if model.as_paleo and crosses_groups([node.layer for node in found]):
+    if model.as_paleo and crosses_groups([node.layer for node in every]):
         notes.append(MEMORY_NOTE)
-    upper = [sum(part(node).total_s for node in found) for part in (_forward, _backward)]
-    fetched = sum(node.fetch_s for node in found)
+    upper = [sum(part(node).total_s for node in every) for part in (_forward, _backward)]
+    fetched = sum(node.fetch_s for node in every)
     update, of_all = 0.0, 0.0
     if not model.as_paleo:
-        update = max(_update_s(model, own) for own in _by_device(found, count))
-        of_all = _update_s(model, found)
-    forward, backward = (_lower(model, items, found, part) for part in (_forward, _backward))
-    parts = _slowest(model, _by_device(found, count), (forward, backward, update), 1)
+        update = max(_update_s(model, own) for own in _by_device(every, count))
+        of_all = _update_s(model, every)
+    forward, backward = (_lower(model, items, every, part) for part in (_forward, _backward))
+    parts = _slowest(model, _by_device(every, count), (forward, backward, update), 1)
     shown = {
         "forward_lower_s": parts[0],
         "forward_upper_s": max(parts[0], upper[0]),
         "backward_lower_s": parts[1],
         "backward_upper_s": max(parts[1], upper[1]),
     }
-    alone = _issued(model, found, (upper[0] - fetched, upper[1] - fetched, of_all), 1)
+    alone = _issued(model, every, (upper[0] - fetched, upper[1] - fetched, of_all), 1)
     alone_per_s = throughput(model, batch, sum(alone))
     return _row(count, batch, batch, alone_per_s, parts, {}, 0.0, shown, notes)
 
@@ -95,7 +95,7 @@ def hybrid(
     scaling: str = "weak",
     exchange: Exchange | None = None,
 ) -> ScalingRow:
-    """Give the row of one weird trick: layers that are not split data parallel, split ones not.
+    """Return the row of one weird trick: layers that are not split data parallel, split ones not.
 
     Every worker has `batch` examples (weak) or its share of them (strong). In turn each worker's
     examples run through the split layers on all workers. With F seconds for one worker's examples,
@@ -108,18 +108,18 @@ def hybrid(
         raise InputError("overlap of communication is for data parallelism, not hybrid")
     share, note = batch_share(model, count, batch, scaling)
     notes = [note] if note else []
-    found = nodes(model, share, "hybrid")
-    items = nested([node.layer for node in found])
+    every = nodes(model, share, "hybrid")
+    items = nested([node.layer for node in every])
     if model.as_paleo and has_nested_forks(items):
         notes.append(NESTED_NOTE)
-    whole = [node for node in found if node.layer.split is None]
-    split = [node for node in found if node.layer.split is not None]
+    whole = [node for node in every if node.layer.split is None]
+    split = [node for node in every if node.layer.split is not None]
 
     forward, backward = (
         sum(part(node).bound_s for node in whole) for part in (_forward, _backward)
     )
     data = _issued(model, whole, (forward, backward, _update_s(model, whole)), 1)
-    hidden = _hidden_s(model, found, count)
+    hidden = _hidden_s(model, every, count)
     once = [_lower(model, items, split, part) for part in (_forward, _backward)]
     devices = _by_device(split, count)
     if model.as_paleo:
@@ -130,7 +130,7 @@ def hybrid(
         update = max(_update_s(model, own) for own in devices)
     of_split = _slowest(model, devices, (forward, backward, update), count)
 
-    comm_s = model.exchange_s(_gradient_bytes(model, found) / how.compression, count)
+    comm_s = model.exchange_s(_gradient_bytes(model, every) / how.compression, count)
     sync = comm_s[model.collective(how.collective)]
     parts = (data[0] + of_split[0], data[1] + of_split[1], data[2] + of_split[2])
     shown = {
@@ -150,9 +150,9 @@ def _backward(node: Node) -> Part:
     return node.backward
 
 
-def _by_device(found: Sequence[Node], workers: int) -> list[list[Node]]:
+def _by_device(every: Sequence[Node], workers: int) -> list[list[Node]]:
     devices: list[list[Node]] = [[] for _ in range(workers)]
-    for node in found:
+    for node in every:
         devices[device_of(node.layer)].append(node)
     return devices
 
@@ -160,7 +160,7 @@ def _by_device(found: Sequence[Node], workers: int) -> list[list[Node]]:
 def _lower(
     model: StepModel, items: Nested, counted: Sequence[Node], part: Callable[[Node], Part]
 ) -> float:
-    """Give the lower bound of a pass over the nested list, some of its layers `counted`."""
+    """Return the lower bound of a pass over the nested list, some of its layers `counted`."""
     seconds = {node.layer.name: part(node).total_s for node in counted}
     device = {node.layer.name: device_of(node.layer) for node in counted}
     return lower_bound(
@@ -170,12 +170,12 @@ def _lower(
     )
 
 
-def _hidden_s(model: StepModel, found: Sequence[Node], workers: int) -> float:
-    """Give the time of a fetch by split layers that hides behind work on another batch."""
-    unsplit = {node.layer.name: node.layer for node in found if node.layer.split is None}
+def _hidden_s(model: StepModel, every: Sequence[Node], workers: int) -> float:
+    """Return the time of a fetch by split layers that hides behind work on another batch."""
+    unsplit = {node.layer.name: node.layer for node in every if node.layer.split is None}
     fed = [
         node
-        for node in found
+        for node in every
         if node.layer.split is not None and unsplit.keys() & set(node.layer.parents)
     ]
     if not model.as_paleo:
@@ -187,24 +187,24 @@ def _hidden_s(model: StepModel, found: Sequence[Node], workers: int) -> float:
     return elements / GIB / (model.fabric.between.bytes_per_s / GB) * (workers - 1)
 
 
-def _update_s(model: StepModel, found: Sequence[Node], in_turn: bool = False) -> float:
+def _update_s(model: StepModel, every: Sequence[Node], in_turn: bool = False) -> float:
     """Return the seconds in which one device updates the weights of some layers.
 
     `in_turn` adds arithmetic and traffic even where the method overlaps those of a layer.
     """
     if "update" not in model.settings.faults:
-        return sum(node.update_s for node in found)
-    parameters = sum(node.layer.parameters for node in found)
+        return sum(node.update_s for node in every)
+    parameters = sum(node.layer.parameters for node in every)
     times = model.price(update_kernel(parameters, next(iter(model.seen.peak_flop_per_s))))
     return overlapped(times) if model.settings.pipelined and not in_turn else times.value
 
 
-def _issued(model: StepModel, found: Sequence[Node], parts: Seconds3, times: int) -> Seconds3:
-    """Give the parts of a step, longer where a device waits for its host.
+def _issued(model: StepModel, every: Sequence[Node], parts: Seconds3, times: int) -> Seconds3:
+    """Return the parts of a step, longer where a device waits for its host.
 
     The passes of some layers are issued `times` times, their update once.
     """
-    forward, backward, update = (sum(node.kernels[i] for node in found) for i in range(3))
+    forward, backward, update = (sum(node.kernels[i] for node in every) for i in range(3))
     counts = [forward * times, backward * times, update]
     return behind_host(list(parts), counts, model.issue_s)
 
@@ -212,24 +212,24 @@ def _issued(model: StepModel, found: Sequence[Node], parts: Seconds3, times: int
 def _slowest(
     model: StepModel, devices: Sequence[Sequence[Node]], parts: Seconds3, times: int
 ) -> Seconds3:
-    """Give the parts of a step on the device whose host takes longest."""
+    """Return the parts of a step on the device whose host takes longest."""
     return max((_issued(model, own, parts, times) for own in devices), key=sum)
 
 
-def _gradient_bytes(model: StepModel, found: Sequence[Node]) -> float:
-    """Give the bytes of the gradients of the layers that are not split."""
-    unsplit = {node.layer.name for node in found if node.layer.split is None}
+def _gradient_bytes(model: StepModel, every: Sequence[Node]) -> float:
+    """Return the bytes of the gradients of the layers that are not split."""
+    unsplit = {node.layer.name for node in every if node.layer.split is None}
     if "update" in model.settings.faults:
-        parameters = sum(n.layer.parameters for n in found if n.layer.name in unsplit)
+        parameters = sum(n.layer.parameters for n in every if n.layer.name in unsplit)
         return float(FLOAT_BYTES * parameters)
-    names = {node.layer.name: node for node in found}
-    last = found[-1].layer.name
+    names = {node.layer.name: node for node in every}
+    last = every[-1].layer.name
     gradients = model.gradients.items()
     return float(sum(size for op, size in gradients if layer_name(op, names, last) in unsplit))
 
 
 def _checked(model: StepModel, workers: int | None) -> int:
-    """Give the number of devices, that of the file's splits."""
+    """Return the number of devices, that of the file's splits."""
     splits = splits_of(model)
     if workers is not None and workers != splits:
         has = f"has {splits} splits" if splits > 1 else "has no split layers"
@@ -250,7 +250,7 @@ def _row(
     shown: Mapping[str, object],
     notes: Sequence[str],
 ) -> ScalingRow:
-    """Give the row of `whole` examples; `alone_per_s` is the throughput of one device."""
+    """Return the row of `whole` examples; `alone_per_s` is the throughput of one device."""
     step = sum(parts) + sync_s
     speedup = whole / step / alone_per_s
     return ScalingRow(

@@ -56,12 +56,12 @@ class Node:
 
 
 def device_of(layer: Layer) -> int:
-    """Give the number of the device that a layer runs on."""
+    """Return the number of the device that a layer runs on."""
     return layer.split or 0
 
 
 def nodes(model: StepModel, batch: int, mode: Mode) -> tuple[Node, ...]:
-    """Give the layers of a step on `batch` examples, with what each fetches, in their order.
+    """Return the layers of a step on `batch` examples, with what each fetches, in their order.
 
     In mode `model` Paleo fetches at the rate of the device's memory.
     """
@@ -75,7 +75,7 @@ def nodes(model: StepModel, batch: int, mode: Mode) -> tuple[Node, ...]:
 
 
 def layer_name(op: str, layers: Mapping[str, object], last: str) -> str:
-    """Give the layer that an op `layer/...` belongs to; what follows the network is the last's."""
+    """Return the layer of an op `layer/...`; what follows the network is the last one's."""
     name = op
     while name not in layers:
         name, slash, _ = name.rpartition("/")
@@ -117,15 +117,15 @@ def _node(layer: Layer, rows: Sequence[RowTime], fetch_s: float, pipelined: bool
 
 
 def _part(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> Part:
-    found = total(times)
-    compute, memory = found.compute_s, found.memory_s + fetch_s
+    whole = total(times)
+    compute, memory = whole.compute_s, whole.memory_s + fetch_s
     if pipelined:
         return Part(compute, memory, compute + memory, max(compute, memory))
-    return Part(compute, memory, found.value + fetch_s, found.value + fetch_s)
+    return Part(compute, memory, whole.value + fetch_s, whole.value + fetch_s)
 
 
 def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str, float]:
-    """Give the seconds in which each layer fetches what it reads from other devices.
+    """Return the seconds in which each layer fetches what it reads from other devices.
 
     Of one parent the layer's input, of several each parent's output, one after the other. Between
     groups of `FETCH_GROUP` devices the rate is half; Paleo halves it once more for each such parent
@@ -170,8 +170,8 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
         return total
 
     by_name = {layer.name: layer for layer in layers}
-    found = {}
+    fetch_s = {}
     for layer in layers:
         parents = [by_name[name] for name in layer.parents if name in by_name]
-        found[layer.name] = fetch(layer, parents)
-    return found
+        fetch_s[layer.name] = fetch(layer, parents)
+    return fetch_s

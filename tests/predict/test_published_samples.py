@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from pathlib import Path
 from statistics import median
 
 import pytest
 
+from places import TESTS
 from steptime import catalog
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
@@ -22,7 +22,7 @@ from steptime.predict.parallel.scaling import data_parallel
 from steptime.predict.price import roofline
 from steptime.predict.step_model import StepModel
 
-FOLDER = Path(__file__).parent / "data" / "published"
+FOLDER = TESTS / "data" / "published"
 EXCHANGES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")
 Row = dict[str, str]
 
