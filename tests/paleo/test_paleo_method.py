@@ -20,7 +20,7 @@ from steptime.core.graph import Graph, Layer
 from steptime.core.hardware import Device
 from steptime.paleo.method import METHOD as PALEO
 from steptime.paleo.method import with_faults
-from steptime.paleo.rules import data_gradient, forward, weight_gradient
+from steptime.paleo.rules import rule_of
 from steptime.predict.lower import Lowered
 from steptime.predict.schedule import Timeline
 
@@ -142,17 +142,17 @@ CONV = Layer(
 
 
 def test_a_strided_convolution_by_hand() -> None:
-    (ahead,) = forward(CONV)
+    (ahead,) = rule_of(CONV).forward(CONV, "gemm")
     assert ahead.flop == 2 * 3 * 3 * 3 * 3 * 3 * 5 * 2  # kernel, c_in, positions, c_out, images
     assert ahead.tensors == (4 * 2 * 7 * 7 * 3, 4 * 3 * 3 * 3 * 5, 4 * 2 * 3 * 3 * 5)
     # the output's gradient, spread out to 5x5 with 25 - 9 holes, padded by 2, gives back 7x7
-    (data,) = data_gradient(CONV)
+    (data,) = rule_of(CONV).data_gradient(CONV, "gemm")
     elements = 2 * 5 * 5 * 5
     holes = (25 - 9) / 25
     assert data.flop == pytest.approx(2 * 9 * 5 * 49 * 3 * 2 + 2 * elements * (1 - holes))
     assert data.tensors == (4 * 2 * 9 * 9 * 5, 4 * 9 * 5 * 3, 4 * 2 * 49 * 3)
     # c_in images of N channels, a 5x5 filter of which 9 are no holes, to a map of 3x3
-    (weights,) = weight_gradient(CONV)
+    (weights,) = rule_of(CONV).weight_gradient(CONV, "gemm")
     assert weights.flop == pytest.approx(2 * 9 * 2 * 9 * 5 * 3)
     assert weights.tensors == pytest.approx((4 * 3 * 49 * 2, 4 * 9 * 2 * 5, 4 * 3 * 9 * 5))
 
@@ -161,24 +161,26 @@ def test_a_gradient_that_is_not_of_its_shape_is_refused() -> None:
     """An even filter with SAME padding: the original stops there."""
     even = replace(CONV, inputs=(2, 6, 6, 3), outputs=(2, 6, 6, 5), kernel=(2, 2),
                    strides=(1, 1), padding="SAME")  # fmt: skip
-    forward(even)
+    rule_of(even).forward(even, "gemm")
     with pytest.raises(InputError, match=r"layer 'c': its filter gradient comes out \[0, 0\]"):
-        weight_gradient(even)
+        rule_of(even).weight_gradient(even, "gemm")
 
 
 def test_transforms_by_hand() -> None:
     """One 3x3 convolution of 8x8 maps by Fourier transforms: 64 points, 10 * 64 * 3 FLOP each."""
     layer = replace(CONV, inputs=(2, 8, 8, 3), outputs=(2, 6, 6, 5), strides=(1, 1))
-    of_inputs, of_filters, products, back = forward(layer, "fft")
+    of_inputs, of_filters, products, back = rule_of(layer).forward(layer, "fft")
     one = 10 * 64 * 3
     assert of_inputs.flop == 2 * 3 * one / 2
     assert of_filters.flop == 3 * 5 * one / 2
     assert products.flop == 4 * 2 * 3 * 5 * 64
     assert back.flop == 2 * 5 * one
     assert back.tensors == (8 * 2 * 5 * 64, 4 * 2 * 5 * 36)
-    tiled = forward(layer, "fft-tiling")  # one tile of 32x32
+    tiled = rule_of(layer).forward(layer, "fft-tiling")  # one tile of 32x32
     assert tiled[2].flop == 4 * 2 * 3 * 5 * 1024
-    assert forward(replace(layer, kernel=(1, 1)), "fft") == forward(replace(layer, kernel=(1, 1)))
+    small = replace(layer, kernel=(1, 1))
+    rule = rule_of(small)
+    assert rule.forward(small, "fft") == rule.forward(small, "gemm")
 
 
 def test_the_algorithm_is_an_option() -> None:

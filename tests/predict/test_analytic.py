@@ -171,6 +171,17 @@ def test_backward_as_in_paleo_costs_more() -> None:
     assert backward_flop("backward=paleo") / backward_flop() == pytest.approx(13)
 
 
+def test_reading_the_padding_costs_more_and_a_bias_stays() -> None:
+    graph = network("vgg16", 2, "infer")
+    exact, padded = lowered(graph), lowered(graph, "padding=paleo")
+    images = [graph.tensors[op.inputs[0]].shape for op in graph.ops if op.kind == "conv2d"]
+    # one row or column of zeros on each side
+    more = sum(4 * n * c * ((h + 2) * (w + 2) - h * w) for n, c, h, w in images)
+    assert padded.traffic_bytes - exact.traffic_bytes == more
+    assert padded.flop == exact.flop
+    assert sum(one.launches for one in padded.kernels) == sum(one.launches for one in exact.kernels)
+
+
 def test_exact_work_of_a_layer_is_that_of_its_ops() -> None:
     """The two ways to the true work of a convolution or product agree: its layer, its ops."""
     for text in ("nin", "resnet50", "mobilenet_v1", "fc", "densenet_cifar"):

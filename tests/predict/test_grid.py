@@ -91,6 +91,21 @@ def test_random_cells_are_single_predictions(
     check(model, found)
 
 
+def test_few_batches_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from steptime.predict import step_model
+
+    built = []
+    original = step_model.build_step
+    monkeypatch.setattr(
+        step_model, "build_step", lambda w: built.append(w.batch_per_replica) or original(w)
+    )
+    model = StepModel("fc:layers=1,nodes=8", K80)
+    found = Steps(model, (5, 2, 7))
+    for device in (K80, WAITS):
+        found.times(model.on(device))
+    assert built == [5, 2, 7]
+
+
 def test_work_that_is_not_affine_is_found_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     model = StepModel("fc:layers=1,nodes=8", K80)
     graph = model.graph
