@@ -62,7 +62,7 @@ def answers(
     path.write_text(FRAME.replace("FIRST", first).replace("WIDTH", str(width)))
     look = ["--blink-settings=preferredColorScheme=0"] if dark else []
     answer = browse(chromium, path, "--dump-dom", *look, size="1400,1000", budget_ms=20_000)
-    assert complaints(answer) == []
+    assert not complaints(answer), complaints(answer)
     match = re.search(r'<pre id="found">(.+?)</pre>', answer.stdout, re.DOTALL)
     assert match, answer.stdout[-500:]
     return json.loads(unescape(match[1]))

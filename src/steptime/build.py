@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core import registry
-from steptime.core.dtypes import precision
+from steptime.core.dtypes import dtype_named, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST, whole_number
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Value, Workload
 from steptime.count import Count, count
 from steptime.importers import (
-    content_hash,
     is_graph,
     is_network_file,
     json_of,
     network,
     read_content,
+    remembered,
 )
-from steptime.models import FAMILIES, SHORT, ZOO, family
+from steptime.models import FAMILIES, ZOO, family, named
 from steptime.models.family import Family, resolve, stored
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
@@ -67,7 +67,7 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
         given: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
         return Choice("fc", given, given.pop("batch", None), text)
     if is_path(text):
-        return _read_file(text, allow_unknown)
+        return _read_file(named(text), allow_unknown)
     name, colon, settings = text.partition(":")
     name = name.strip()
     if colon and not settings.strip():
@@ -84,7 +84,7 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
         given[key] = value
     if not name:
         raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
-    return Choice(SHORT.get(name, name), given, given.pop("batch", None))
+    return Choice(named(name), given, given.pop("batch", None))
 
 
 def is_path(text: str) -> bool:
@@ -94,16 +94,15 @@ def is_path(text: str) -> bool:
 
 def _read_file(path: str, allow_unknown: bool) -> Choice:
     """Return the choice that a file says: a table with `family`, or a network of another tool."""
+    content = read_content(path)
     is_json = path.lower().endswith(".json")
     if not is_network_file(path) or is_json:
-        table = read_table(path, "model")
+        table = _table_of(content, path, "model")
         named = isinstance(table, dict) and ("family" in table or "model" in table)
         network_of_layers = isinstance(table, dict) and "layers" in table and not named
         if not (is_json and (network_of_layers or is_graph(table))):
             return choice_of(table, path)
-    return Choice(
-        Path(path).name, {}, None, path, path, content_hash(read_content(path)), allow_unknown
-    )
+    return Choice(Path(path).name, {}, None, path, path, remembered(path, content), allow_unknown)
 
 
 def family_of(choice: Choice) -> Family:
@@ -121,8 +120,11 @@ def read_table(text: str, what: str) -> object:
 
     Raises `InputError` for a file that is absent, too large, or neither.
     """
+    return _table_of(read_content(text, what), text, what)
+
+
+def _table_of(content: bytes, text: str, what: str) -> object:
     form = "JSON" if text.lower().endswith(".json") else "TOML"
-    content = read_content(text, what)
     try:
         decoded = content.decode()
         return json_of(decoded) if form == "JSON" else tomllib.loads(decoded)
@@ -171,14 +173,10 @@ def make_workload(
     """
     chosen = family_of(choice)
     params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
-    if choice.file:
-        params["sha256"] = choice.sha256
-        if choice.allow_unknown:
-            params["allow_unknown"] = True
     sizes = [whole_number(size, "batch") for size in (batch, choice.batch) if size is not None]
     if len(set(sizes)) > 1:
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
-    precision(dtype)
+    dtype = dtype_named(dtype)
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     if optimizer not in OPTIMIZERS:
@@ -192,6 +190,8 @@ def make_workload(
         optimizer if phase == "train" else NO_OPTIMIZER,
         Plan(data=whole_number(replicas, "replicas")),
         file=choice.file,
+        sha256=choice.sha256,
+        allow_unknown=choice.allow_unknown,
     )
 
 
@@ -199,8 +199,7 @@ def make_workload(
 def _built(text: str) -> Graph:
     table = json.loads(text)
     if table["file"]:
-        given = table["params"]
-        chosen = network(table["file"], given["sha256"], given.get("allow_unknown", False))
+        chosen = network(table["file"], table["sha256"], table["allow_unknown"])
         values: dict[str, Value] = {}
     else:
         chosen = family(table["model"])
@@ -228,6 +227,8 @@ def build(workload: Workload) -> Graph:
         "phase": workload.phase,
         "batch": workload.batch_per_replica,
         "file": workload.file,
+        "sha256": workload.sha256,
+        "allow_unknown": workload.allow_unknown,
     }
     return _built(json.dumps(table))
 

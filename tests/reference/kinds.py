@@ -294,6 +294,7 @@ RUNS: dict[str, Run] = {
     "softmax": softmax,
     "softmax_grad": softmax_grad,
     "add": np.add,
+    "sub": np.subtract,
     "mul": np.multiply,
     "maximum": np.maximum,
     "maximum_grad": maximum_grad,

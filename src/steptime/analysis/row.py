@@ -199,7 +199,7 @@ def rows(records: Iterable[Record]) -> list[Row]:
         known = row_of(record)
         known["method_options"] = json.dumps(dict(record.method.options), sort_keys=True)
         known["env"] = json.dumps(dict(record.env), sort_keys=True)
-        given = {params[name]: value for name, value in record.workload.params.items()}
+        given = {params[name]: value for name, value in record.workload.settings.items()}
         flat = {name: known.get(name) for name in columns}
         table.append(flat | {name: given.get(name) for name in params.values()})
     return table
@@ -209,7 +209,7 @@ def _param_columns(records: Iterable[Record], taken: Iterable[str]) -> dict[str,
     """Return the column of each hyperparameter; SQL knows no case, so neither does a clash."""
     used = {name.lower() for name in taken}
     columns: dict[str, str] = {}
-    for name in dict.fromkeys(name for record in records for name in record.workload.params):
+    for name in dict.fromkeys(name for record in records for name in record.workload.settings):
         column = name
         while column.lower() in used:
             column = PARAM_PREFIX + column
@@ -320,7 +320,7 @@ def settings_of(workload: Workload) -> Row:
     spread = {"replicas": plan.pop("data")}
     spread |= {f"{n}-parallel" if n in WAYS else n: value for n, value in plan.items()}
     return {
-        **workload.params,
+        **workload.settings,
         "dtype": workload.dtype,
         "phase": workload.phase,
         "optimizer": workload.optimizer,

@@ -37,13 +37,14 @@ def explore(
 ) -> Answer:
     """Write one offline page to explore training time and cost.
 
-    The model runs in the page: any batch, number of replicas, software and price can be asked.
+    Times of a step are predicted at listed batches; in the page any batch between, number of
+    replicas, link, software and price can be asked.
     """
     from steptime import catalog
     from steptime.models import FAMILIES, ZOO
     from steptime.plots.files import check_folder
-    from steptime.predict.export import exported
     from steptime.report.explore import write_explore
+    from steptime.report.explore_data import exported
 
     if out.suffix.lower() != ".html":
         raise InputError(f"{out}: the page is one .html file, not {shorten(out.suffix)}")

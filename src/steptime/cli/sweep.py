@@ -108,6 +108,7 @@ def request_of(
         must_fit,
         retry,
         force,
+        whole=shard is None,
     )
 
 

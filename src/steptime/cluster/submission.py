@@ -306,9 +306,11 @@ def note_sent(submission: Submission, array: Array, job: str) -> None:
     append_line(submission.folder / SUBMITTED, line)
 
 
-def note_wanted(out: Path, ids: Iterable[str]) -> None:
-    """Write down which cells an experiment, as it is now, asks of a folder."""
+def note_wanted(out: Path, ids: Iterable[str], whole: bool) -> None:
+    """Write down which cells an experiment, as it is now, asks of a folder, or a part of it."""
     path = out / FOLDER / WANTED
+    if not whole:
+        ids = dict.fromkeys([*(wanted(out) or ()), *ids])
     path.parent.mkdir(parents=True, exist_ok=True)
     soon = path.with_name(f"{WANTED}-soon")
     soon.write_text("".join(f"{one}\n" for one in ids), encoding="ascii")

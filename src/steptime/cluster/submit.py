@@ -21,7 +21,8 @@ from steptime.cluster.status import Snapshot, Warn, collect_lost, snapshot
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.errors import InputError
 from steptime.core.record import DONE
-from steptime.sweep.run import Request, predict
+from steptime.sweep.predictions import predict
+from steptime.sweep.run import Request
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,6 @@ def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, An
     `SchedulerError` where nobody answers; then nothing is left of it.
     """
     out, row = request.out, scheduler_of(scheduler)
-    unseen = "; ".join(unseen_data(request.cells))
-    if unseen:
-        raise InputError(unseen)
     with store.exclusive(out):
         largest = row.limits()  # first: where nobody answers, nothing is written
         seen = snapshot(out, warn)
@@ -75,12 +73,14 @@ def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, An
         if other := {one.submission.scheduler for one in seen.states} - {scheduler}:
             raise InputError(f"{out}: belongs to the scheduler {other.pop()}; use another folder")
         lacks = missing(request, replace(seen, records=(*seen.records, *lost)))
+        if unseen := "; ".join(unseen_data(one.cell for one in lacks.trials)):
+            raise InputError(unseen)
         with store.open_writer(out) as writer:
             predict(request.cells, request, writer, (*seen.records, *lost), warn)
             document = counts(request, lacks) | {"collected": len(lost)}
             nothing = {"submitted": 0, "unsent": 0, "tasks": 0, "jobs": [], "folder": None}
             if not lacks.trials:
-                files.note_wanted(out, lacks.wanted)
+                files.note_wanted(out, lacks.wanted, request.whole)
                 return document | nothing
             try:
                 submission = files.compose(out, request.how, lacks.trials, largest, scheduler)
@@ -88,7 +88,7 @@ def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, An
             except InputError:
                 writer.discard()
                 raise
-        files.note_wanted(out, lacks.wanted)
+        files.note_wanted(out, lacks.wanted, request.whole)
     submitted = sum(len(one.trials) for one in submission.tasks if one.number in submission.sent)
     return document | {
         "submitted": submitted,
@@ -107,7 +107,7 @@ def counts(request: Request, lacks: Missing) -> dict[str, Any]:
         "cells": len(lacks.wanted),
         "done_before": lacks.done,
         "in_flight": lacks.in_flight,
-        "remarks": [*unseen_data(request.cells), *_idle(lacks.trials)],
+        "remarks": [*unseen_data(one.cell for one in lacks.trials), *_idle(lacks.trials)],
     }
 
 

@@ -41,8 +41,29 @@ PRECISIONS = {
 }
 
 
+ALIASES = {  # as people and frameworks write them
+    "fp64": "float64",
+    "double": "float64",
+    "fp32": "float32",
+    "float": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16-mixed": "bfloat16-mixed",
+    "fp16-mixed": "float16-mixed",
+    "16-mixed": "float16-mixed",
+    "amp": "float16-mixed",
+}
+
+
+def dtype_named(text: str) -> str:
+    """Return the dtype that a text names, an alias or not; raises `InputError` for none."""
+    name = ALIASES.get(text.lower(), text.lower())
+    if name not in PRECISIONS:
+        raise unknown("dtype", text, PRECISIONS)
+    return name
+
+
 def precision(dtype: str) -> Precision:
     """Return the `Precision` of a dtype name; raises `InputError` for an unknown one."""
-    if dtype not in PRECISIONS:
-        raise unknown("dtype", dtype, PRECISIONS)
-    return PRECISIONS[dtype]
+    return PRECISIONS[dtype_named(dtype)]

@@ -98,8 +98,9 @@ class Workload:
     """One cell of a sweep. `params` holds the hyperparameters, but for details at their defaults.
 
     In phase `infer` the optimizer is "none", so that one inference has one key. A network of a file
-    has the file's name as `model` and the hash of its content among `params`; `file` says where it
-    lies, which is no part of the key.
+    has the file's name as `model` and the hash of its content as `sha256`; `file` says where it
+    lies, which is no part of the key. `allow_unknown` lets its layers of unknown type pass their
+    input on.
     """
 
     model: str
@@ -110,6 +111,14 @@ class Workload:
     optimizer: str = "sgd"
     plan: Plan = field(default_factory=Plan)
     file: str = ""
+    sha256: str = ""
+    allow_unknown: bool = False
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """Hyperparameters, and what tells one network of a file from another, as records say it."""
+        of_file: dict[str, Value] = {"sha256": self.sha256, "allow_unknown": self.allow_unknown}
+        return {**self.params, **{name: value for name, value in of_file.items() if value}}
 
     @cached_property
     def key(self) -> str:
@@ -141,7 +150,7 @@ def workload_to_json(workload: Workload) -> dict[str, Any]:
     """Return the workload as JSON values."""
     table = {
         "model": workload.model,
-        "params": dict(workload.params),
+        "params": workload.settings,
         "batch_per_replica": workload.batch_per_replica,
         "dtype": workload.dtype,
         "phase": workload.phase,
@@ -153,4 +162,8 @@ def workload_to_json(workload: Workload) -> dict[str, Any]:
 
 def workload_from_json(table: Mapping[str, Any]) -> Workload:
     """Return the workload back from `workload_to_json`."""
-    return Workload(**{**table, "plan": Plan(**table["plan"])})
+    params = dict(table["params"])
+    of_file = {}
+    if table.get("file"):
+        of_file = {name: params.pop(name) for name in ("sha256", "allow_unknown") if name in params}
+    return Workload(**{**table, "params": params, "plan": Plan(**table["plan"])}, **of_file)

@@ -203,21 +203,9 @@ def _table(net: str, chips: Sequence[Chip]) -> dict[str, tuple[Chip, MeasuredLay
 def _looked_up(chip: Chip, row: MeasuredLayer) -> LayerEstimate:
     cost = chip.cost(row)
     dram = None if row.dram_bytes is None else row.dram_bytes / chip.examples(row)
-    return LayerEstimate(
-        name=row.name,
-        part=chip.accelerator.kind,
-        accelerator=chip.accelerator.name,
-        macs=row.macs,
-        latency_s=cost.latency_s,
-        latency_low_s=None,
-        latency_high_s=None,
-        energy_j=cost.energy_j,
-        energy_low_j=None,
-        energy_high_j=None,
-        dram_bytes=dram,
-        dram_low_bytes=dram,
-        dram_high_bytes=dram,
-    )
+    one, accelerator = chip.accelerator.kind, chip.accelerator.name
+    latency, energy = (cost.latency_s, None, None), (cost.energy_j, None, None)
+    return LayerEstimate(row.name, one, accelerator, row.macs, *latency, *energy, *((dram,) * 3))
 
 
 def _chip_for(asked: Asked, chips: Sequence[Chip]) -> Chip | None:
@@ -230,27 +218,13 @@ def _chip_for(asked: Asked, chips: Sequence[Chip]) -> Chip | None:
 def _scaled(asked: Asked, chip: Chip) -> LayerEstimate:
     if asked.macs is None:
         raise InputError(f"layer {shorten(asked.name)}: 'macs' is missing")
-    rows = chip.accelerator.scalable
-    mean = chip.cost_per_mac(rows)
-    each = [chip.cost_per_mac([row]) for row in rows]
-    latencies = [one.latency_s for one in each]
-    energies = [one.energy_j for one in each]
+    macs, rows = asked.macs, chip.accelerator.scalable
+    costs = zip(chip.cost_per_mac(rows), *(chip.cost_per_mac([row]) for row in rows), strict=True)
+    latency, energy = ((macs * mean, macs * min(each), macs * max(each)) for mean, *each in costs)
     dram = _dram_bytes_per_mac(chip)
-    return LayerEstimate(
-        name=asked.name,
-        part=chip.accelerator.kind,
-        accelerator=chip.accelerator.name,
-        macs=asked.macs,
-        latency_s=asked.macs * mean.latency_s,
-        latency_low_s=asked.macs * min(latencies),
-        latency_high_s=asked.macs * max(latencies),
-        energy_j=asked.macs * mean.energy_j,
-        energy_low_j=asked.macs * min(energies),
-        energy_high_j=asked.macs * max(energies),
-        dram_bytes=asked.macs * dram[0] if dram else None,
-        dram_low_bytes=asked.macs * dram[1] if dram else None,
-        dram_high_bytes=asked.macs * dram[2] if dram else None,
-    )
+    moved = (None, None, None) if dram is None else tuple(macs * one for one in dram)
+    part, name = chip.accelerator.kind, chip.accelerator.name
+    return LayerEstimate(asked.name, part, name, macs, *latency, *energy, *moved)
 
 
 def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:

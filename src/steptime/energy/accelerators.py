@@ -151,48 +151,62 @@ def _table(name: str) -> Mapping[str, Any]:
     return tomllib.loads((_DATA / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-_FIGURES = {  # column: quantity in SI units, and by what the column is multiplied
+_SI = {  # column of a file: field, and by what the column is multiplied
+    "latency_ms": ("latency_s", 1e-3),
+    "latency_us": ("latency_s", 1e-6),
+    "processing_ms": ("processing_s", 1e-3),
+    "processing_us": ("processing_s", 1e-6),
+    "power_W": ("power_w", 1.0),
+    "power_mW": ("power_w", 1e-3),
+    "voltage_V": ("voltage_v", 1.0),
+    "clock_MHz": ("clock_hz", 1e6),
+    "batch_GMAC": ("batch_macs", 1e9),
+    "active_PEs": ("active_pes", 1),
+    "zeros_percent": ("zeros", 1e-2),
+    "buffer_MB": ("buffer_bytes", 1e6),
+    "DRAM_MB": ("dram_bytes", 1e6),
     "TOP_per_s": ("op_per_s", 1e12),
     "TOP_per_J": ("op_per_j", 1e12),
     "TOP_per_s_per_mm2": ("op_per_s_per_mm2", 1e12),
     "pJ_per_op": ("j_per_op", 1e-12),
     "examples_per_s": ("examples_per_s", 1.0),
     "examples_per_J": ("examples_per_j", 1.0),
-    "latency_ms": ("latency_s", 1e-3),
 }
 
 
+def _si(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the columns that have units in SI, the others as they are."""
+    found = {}
+    for key, value in table.items():
+        field, factor = _SI.get(key, (key, None))
+        found[field] = value if factor is None else value * factor
+    return found
+
+
+_DESIGN = ("name", "process_nm", "clock_hz", "area_mm2", "power_w", "source", "note")
+
+
 def _design(table: Mapping[str, Any]) -> Design:
+    si = {"clock_hz": None, "area_mm2": None, "power_w": None} | _si(table)
     return Design(
-        name=table["name"],
-        process_nm=table["process_nm"],
-        clock_hz=_si(table, clock_MHz=1e6),
-        area_mm2=table.get("area_mm2"),
-        power_w=_si(table, power_W=1.0, power_mW=1e-3),
         networks=tuple(one["name"] for one in table.get("networks", ())),
         figures=tuple(
-            Figure(row["workload"], row.get("batch"), _FIGURES[key][0], row[key] * _FIGURES[key][1])
+            Figure(row["workload"], row.get("batch"), *figure)
             for row in table.get("published", ())
-            for key in row
-            if key not in ("workload", "batch")
+            for figure in _si({k: v for k, v in row.items() if k in _SI}).items()
         ),
-        source=table["source"],
-        note=table["note"],
+        **{key: si[key] for key in _DESIGN},
     )
 
 
 @lru_cache
 def _read(name: str) -> Accelerator:
     table = _table(name)
-    power = table.get("power_mW")
     return Accelerator(
-        name=table["name"],
-        kind=table["kind"],
         op_kinds=tuple(table["op_kinds"]),
         layer_types=tuple(table["layer_types"]),
-        process_nm=table["process_nm"],
         voltage_v=table.get("voltage_V"),
-        networks=tuple(_network(one, power) for one in table["networks"]),
+        networks=tuple(_network(one, table.get("power_mW")) for one in table["networks"]),
         rivals=tuple(
             Rival(
                 name=rival["name"],
@@ -204,39 +218,17 @@ def _read(name: str) -> Accelerator:
             for rival in map(_table, table.get("rivals", ()))
             for row in rival["times"]
         ),
-        source=table["source"],
-        note=table["note"],
         pruned=table.get("pruned_weights", False),
+        **{key: table[key] for key in ("name", "kind", "process_nm", "source", "note")},
     )
 
 
 def _network(table: Mapping[str, Any], power_mw: float | None) -> MeasuredNetwork:
-    batch = table["batch"]
+    """Return a network's table; rows without a power have that of the chip."""
+    shared = {"batch": table["batch"], "power_mW": power_mw, "macs": None}
     total = table.get("total")
     return MeasuredNetwork(
         name=table["name"],
-        layers=tuple(_layer(row, batch, power_mw) for row in table["layers"]),
-        total=_layer({"name": "total", **total}, batch, power_mw) if total else None,
+        layers=tuple(MeasuredLayer(**_si({**shared, **row})) for row in table["layers"]),
+        total=MeasuredLayer(**_si({**shared, "name": "total", **total})) if total else None,
     )
-
-
-def _layer(row: Mapping[str, Any], batch: int, power_mw: float | None) -> MeasuredLayer:
-    """Return a row in SI units."""
-    return MeasuredLayer(
-        name=row["name"],
-        batch=batch,
-        macs=row.get("macs"),
-        latency_s=_si(row, latency_ms=1e-3, latency_us=1e-6) or 0.0,
-        power_w=row.get("power_mW", power_mw) * 1e-3,
-        processing_s=_si(row, processing_ms=1e-3, processing_us=1e-6),
-        batch_macs=_si(row, batch_GMAC=1e9),
-        active_pes=row.get("active_PEs"),
-        zeros=_si(row, zeros_percent=1e-2),
-        buffer_bytes=_si(row, buffer_MB=1e6),
-        dram_bytes=_si(row, DRAM_MB=1e6),
-    )
-
-
-def _si(row: Mapping[str, Any], **units: float) -> float | None:
-    """Return the one of these columns that the row has, times its unit, or None."""
-    return next((row[key] * unit for key, unit in units.items() if key in row), None)

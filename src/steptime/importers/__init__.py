@@ -57,13 +57,18 @@ def json_of(text: str) -> object:
             table[key] = value
         return table
 
-    found: object = json.loads(text, object_pairs_hook=once)
-    return found
+    result: object = json.loads(text, object_pairs_hook=once)
+    return result
 
 
-def content_hash(content: bytes) -> str:
-    """Return 16 hexadecimal digits that stand for a file's content."""
-    return hashlib.sha256(content).hexdigest()[:16]
+_REMEMBERED: dict[tuple[str, str], bytes] = {}
+
+
+def remembered(path: str, content: bytes) -> str:
+    """Return 16 hexadecimal digits that stand for a file's content, kept for `network`."""
+    sha256 = hashlib.sha256(content).hexdigest()[:16]
+    _REMEMBERED[path, sha256] = content
+    return sha256
 
 
 @lru_cache(maxsize=64)
@@ -73,9 +78,9 @@ def network(path: str, sha256: str, allow_unknown: bool) -> Family:
     With `allow_unknown` a layer of unknown type passes its input on and is named in the result.
     Raises `InputError` for what is no network, and where the file has changed.
     """
-    content = read_content(path)
-    if content_hash(content) != sha256:
+    if (path, sha256) not in _REMEMBERED and remembered(path, read_content(path)) != sha256:
         raise InputError(f"model {shorten(path)}: the file has changed since it was read")
+    content = _REMEMBERED.pop((path, sha256))
     text = _text(content, path)
     return _reader(path, text)(text, Path(path).name, allow_unknown)
 

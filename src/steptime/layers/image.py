@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from steptime.core.graph import Attr
+from steptime.core.windows import same_padding
 from steptime.ops.builder import Builder
 
 Kernel = int | tuple[int, int]
 Padding = int | Literal["same"]
-
-
-def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return what TensorFlow's SAME adds before and after: `size -> ceil(size / stride)`."""
-    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-    return total // 2, total - total // 2
 
 
 def _sides(b: Builder, x: str, kernel: tuple[int, int], stride: int, padding: Padding) -> Attr:
@@ -22,7 +17,7 @@ def _sides(b: Builder, x: str, kernel: tuple[int, int], stride: int, padding: Pa
     if padding != "same":
         return (padding,) * 4
     height, width = b.shape(x)[2:]
-    return (*_same(height, kernel[0], stride), *_same(width, kernel[1], stride))
+    return (*same_padding(height, kernel[0], stride), *same_padding(width, kernel[1], stride))
 
 
 def _pair(kernel: Kernel) -> tuple[int, int]:

@@ -1,9 +1,12 @@
-"""How long steps wait for their input, by the host's clock."""
+"""How long steps wait for their input, by the host's clock, and what ends their waiting."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from time import perf_counter
+
+from steptime.measure.contract import KilledError
 
 HOST_CLOCK = "host's clock, from asking for the batch to the end of its copy"
 
@@ -26,3 +29,12 @@ def clocked(
         return since
 
     return timed, waited
+
+
+_LOADER_DEATH = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: K|exited unexpect)")
+
+
+def loader_death(error: Exception) -> KilledError | None:
+    """Return what an error of PyTorch says of a loader that was killed; None where nothing."""
+    found = _LOADER_DEATH.search(str(error))
+    return KilledError("a loader ended with exit code -9") if found else None

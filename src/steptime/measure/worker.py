@@ -16,7 +16,6 @@ import json
 import os
 import queue
 import re
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -46,13 +45,19 @@ from steptime.measure.ranks import Rank
 from steptime.measure.team import check_apart
 
 
-def _requests(stream: TextIO) -> Iterator[dict[str, Any]]:
-    """Give requests as they come; the process ends at once when the stream does."""
-    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
+    """Return requests as they come; the process ends at once when there can be no more.
+
+    They are read without Python's streams, whose lock a forked loader would find taken.
+    """
+    waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def read() -> None:
-        for line in stream:
-            waiting.put(line)
+        unread = b""
+        while piece := os.read(descriptor, 1 << 16):
+            *lines, unread = (unread + piece).split(b"\n")
+            for line in lines:
+                waiting.put(line)
         os._exit(0)  # the parent is gone: nobody wants what runs now
 
     threading.Thread(target=read, daemon=True).start()
@@ -218,10 +223,12 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
 
 
 def main() -> None:
-    """Serve on the process's standard streams, keeping stdout for answers alone."""
-    answers = os.fdopen(os.dup(1), "w")
+    """Serve on the process's standard streams, keeping them for requests and answers alone."""
+    requests, answers = os.dup(0), os.fdopen(os.dup(1), "w")
+    with open(os.devnull) as nothing:  # noqa: PTH123  # for its descriptor
+        os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    serve(_requests(sys.stdin), answers)
+    serve(_requests(requests), answers)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from steptime.core import registry
+from steptime.core.errors import InputError, shorten
 from steptime.models.family import Family
 
 FAMILIES = {
@@ -40,7 +41,31 @@ SHORT = {  # a name as it is said: the network that it stands for
 }
 
 
+_OTHER_FILES = (".py", ".onnx", ".pt", ".pth", ".pb", ".h5", ".keras", ".safetensors")
+BRING_YOUR_OWN = (
+    "a network of your own is a family's settings (a .toml file), a file of Paleo or a native graph"
+    " (.json), a file of Caffe (.prototxt), or a new family (docs/cookbook.md)"
+)
+
+
+def named(text: str) -> str:
+    """Return the name of a family or network that a text says, in any case: `ResNet-50`, `gpt-2`.
+
+    Raises `InputError` for the name of a file that is not read; another unknown text stays.
+    """
+    if text.lower().endswith(_OTHER_FILES):
+        raise InputError(f"unknown model {shorten(text)}; {BRING_YOUR_OWN}")
+    plain = _plain(text)
+    result = (name for name in (*FAMILIES, *ZOO, *SHORT) if _plain(name) == plain)
+    name = next(result, text)
+    return SHORT.get(name, name)
+
+
+def _plain(name: str) -> str:
+    return name.lower().translate({ord(mark): None for mark in "-_ "})
+
+
 def family(name: str, where: str = "") -> Family:
     """Return the family or named network; raises `InputError` for an unknown name."""
-    found: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
-    return found
+    result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
+    return result

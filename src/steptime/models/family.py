@@ -18,15 +18,16 @@ _YES, _NO = ("yes", "true", "on"), ("no", "false", "off")
 class Parameter:
     """One hyperparameter: its default (or a function of the others), its range in a sweep.
 
-    `choices` lists the allowed texts; otherwise the type is that of the default, whole numbers
-    being at least `least`. `read` reads a text of a form of its own. A `detail` is kept in a
-    workload only where it departs from its default.
+    `choices` lists the allowed texts, `aliases` other words for them; otherwise the type is that of
+    the default, whole numbers being at least `least`. `read` reads a text of a form of its own. A
+    `detail` is kept in a workload only where it departs from its default.
     """
 
     default: Value | Callable[[Mapping[str, Value]], Value]
     meaning: str
     sweep: str | tuple[Value, ...] = ()
     choices: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
     least: int = 1
     read: Callable[[str], Value] | None = None
     detail: bool = False
@@ -97,6 +98,7 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
         except ValueError as error:
             raise InputError(f"{where}: {error}") from None
     if parameter.choices:
+        text = parameter.aliases.get(text.lower(), text)
         if text not in parameter.choices:
             raise unknown(name, value, parameter.choices, place)
         return text

@@ -111,15 +111,31 @@ FAMILY = Family(
             lambda p: p["length"], "rows of the table of positions", detail=True
         ),
         "vocabulary": Parameter(_by_kind(30522, 50257), "words", least=2),
-        "norm": Parameter("layer", "kind of norm", choices=("layer", "rms"), detail=True),
+        "norm": Parameter(
+            "layer",
+            "kind of norm",
+            choices=("layer", "rms"),
+            aliases={
+                "layernorm": "layer",
+                "layer_norm": "layer",
+                "rmsnorm": "rms",
+                "rms_norm": "rms",
+            },
+            detail=True,
+        ),
         "activation": Parameter(
             "gelu",
             "of the feed-forward part",
             choices=("gelu", "relu", "silu", "swiglu"),
+            aliases={"swish": "silu"},
             detail=True,
         ),
         "positions": Parameter(
-            "learned", "how places are known", choices=("learned", "rotary", "none"), detail=True
+            "learned",
+            "how places are known",
+            choices=("learned", "rotary", "none"),
+            aliases={"rope": "rotary", "absolute": "learned"},
+            detail=True,
         ),
         "bias": Parameter(True, "linear layers have a bias", detail=True),
         "tied": Parameter(True, "a decoder's output shares the embedding's weights", detail=True),

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from steptime.core.graph import TensorSpec
+from steptime.core.windows import positions
 from steptime.ops.table import (
     Backward,
     Example,
@@ -22,10 +23,6 @@ from steptime.ops.table import (
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
-
-
-def _output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
-    return (size + pad - dilation * (kernel - 1) - 1) // stride + 1
 
 
 def _check_channels(x: TensorSpec, w: TensorSpec, groups: int) -> None:
@@ -49,8 +46,8 @@ def conv2d_outputs(
         x.shape[1] == w.shape[1] * groups,
         f"{x.shape[1]} channels do not fit a filter {show(w)} in {groups} groups",
     )
-    height = _output_size(x.shape[2], w.shape[2], stride[0], padding[0] + padding[1], dilation[0])
-    width = _output_size(x.shape[3], w.shape[3], stride[1], padding[2] + padding[3], dilation[1])
+    height = positions(x.shape[2], w.shape[2], stride[0], padding[:2], dilation[0])
+    width = positions(x.shape[3], w.shape[3], stride[1], padding[2:], dilation[1])
     require(height >= 1 and width >= 1, f"a filter {show(w)} does not fit into {show(x)}")
     return (TensorSpec((x.shape[0], w.shape[0], height, width), x.dtype),)
 

@@ -68,6 +68,14 @@ def add_gradient(b: Backward) -> tuple[str | None, ...]:
     )
 
 
+def sub_gradient(b: Backward) -> tuple[str | None, ...]:
+    """dA = dY, dB = -dY summed where B was broadcast."""
+    if not b.needs[1]:
+        return b.grad, None
+    turned = b.emit("expand", (b.grad,), "grad_b", shape=b.out.shape, scale=-1.0)[0]
+    return b.grad if b.needs[0] else None, _summed(b, turned, "grad_b_sum")
+
+
 def mul_gradient(b: Backward) -> tuple[str | None, ...]:
     """dA = dY * B and dB = dY * A, summed where B was broadcast."""
     left, right = b.op.inputs
@@ -163,6 +171,14 @@ KINDS = {
         Example((vector(2, 3, 4), vector(3, 4))),
         "definition",
         gradient=add_gradient,
+        pointwise=True,
+    ),
+    "sub": OpKind(
+        broadcast_outputs,
+        per_element(1),
+        Example((vector(2, 3, 4), vector(3, 4))),
+        "definition",
+        gradient=sub_gradient,
         pointwise=True,
     ),
     "mul": OpKind(

@@ -5,17 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from steptime.core.graph import TensorSpec
+from steptime.core.windows import positions
 from steptime.ops.convolution import Pair, Sides
 from steptime.ops.table import Backward, Example, OpKind, Specs, no_flop, require, show, vector
-
-
-def _pooled(size: int, kernel: int, stride: int, before: int, after: int, ceil: bool) -> int:
-    span = size + before + after - kernel
-    if not ceil:
-        return span // stride + 1
-    count = -(-span // stride) + 1
-    starts_in_padding = (count - 1) * stride >= size + before
-    return count - 1 if starts_in_padding else count
 
 
 def pool_outputs(
@@ -28,9 +20,8 @@ def pool_outputs(
     """Return `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
     require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
     require(min(*kernel, *stride) >= 1, f"a window {list(kernel)} with stride {list(stride)}")
-    top, bottom, left, right = padding
-    height = _pooled(x.shape[2], kernel[0], stride[0], top, bottom, ceil)
-    width = _pooled(x.shape[3], kernel[1], stride[1], left, right, ceil)
+    height = positions(x.shape[2], kernel[0], stride[0], padding[:2], ceil=ceil)
+    width = positions(x.shape[3], kernel[1], stride[1], padding[2:], ceil=ceil)
     require(height >= 1 and width >= 1, f"a window {list(kernel)} does not fit into {show(x)}")
     return (TensorSpec((*x.shape[:2], height, width), x.dtype),)
 

@@ -10,9 +10,8 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Layer, Part
 from steptime.ops import OPS
 from steptime.ops.training import parameters_of
-from steptime.paleo import rules
 from steptime.paleo.layers import INPUT, layers_of
-from steptime.paleo.rules import FLOAT_BYTES, Costs
+from steptime.paleo.rules import FLOAT_BYTES, Cost, Costs, rule_of, update
 from steptime.predict.kernel import Kernel, Unit
 from steptime.predict.lower import Lowered, Row, gradient_bytes, input_bytes, op_rows, stack_kernels
 from steptime.predict.settings import Settings
@@ -43,7 +42,7 @@ def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
 
 def update_kernel(parameters: int, dtype: str = "float32") -> Kernel:
     """Return Paleo's update of parameters, of no row in particular."""
-    return _kernel("", "update", "update", dtype, rules.update(parameters))
+    return _kernel("", "update", "update", dtype, update(parameters))
 
 
 def _by_layer(graph: Graph, dtype: str, settings: Settings) -> Lowered:
@@ -93,14 +92,15 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     passes = {pass_ for name, pass_ in _RULED if name in faults}
     if passes:
         ruled = _Ruled(layers, settings, SIZE_BYTES[compute], compute, _trains(graph))
-        by_rule = {one.op: one for one in layers if one.op and rules.exact(one)}
-        by_op = [
-            kernel
-            for kernel in found
-            if not (kernel.op in by_rule and kernel.pass_ in passes and OPS[kernel.kind].work)
-        ]
+        by_rule = {one.op: one for one in layers if one.op and rule_of(one).exact(one)}
         of_rules = (k for op, layer in by_rule.items() for k in ruled.kernels(layer, op))
-        found = [kernel for kernel in of_rules if kernel.pass_ in passes] + by_op
+        by_op = found
+        found = [kernel for kernel in of_rules if kernel.pass_ in passes]
+        for kernel in by_op:
+            if kernel.op in by_rule and kernel.pass_ in passes and OPS[kernel.kind].work:
+                found += ruled.beside(kernel, by_rule[kernel.op])
+            else:
+                found.append(kernel)
     exchanged = gradient_bytes(graph)
     if "update" in faults:
         parameters = sum(layer.parameters for layer in layers)
@@ -137,28 +137,45 @@ class _Ruled:
                 scaled = tensors
                 if self.factor != 1:
                     scaled = tuple(size * self.factor for size in tensors)
-                yield _kernel(row, layer.kind, pass_, self.dtype, rules.Cost(flop, scaled))
+                yield _kernel(row, layer.kind, pass_, self.dtype, Cost(flop, scaled))
+
+    def beside(self, kernel: Kernel, layer: Layer) -> Iterator[Kernel]:
+        """Yield what the kernel of a layer's product does beside that: it adds a bias."""
+        cost = rule_of(layer).exact(layer)
+        if cost is None or kernel.pass_ != "forward":
+            return
+        flop, moved = kernel.flop - cost.flop, kernel.bytes - sum(cost.tensors) * self.factor
+        if flop > 0 or moved > 0:
+            yield kernel._replace(
+                unit="vector", flop=max(0, flop), bytes=max(0, moved), products=(), launches=0
+            )
 
     def _forward(self, layer: Layer) -> Costs:
-        if "first" in self.faults and rules.skipped_on_data(layer) == "forward":
+        if "first" in self.faults and _skipped(layer) == "forward":
             return ()
-        if "padding" not in self.faults and (cost := rules.exact(layer)):
+        rule = rule_of(layer)
+        if "padding" not in self.faults and (cost := rule.exact(layer)):
             return (cost,)
-        return rules.forward(layer, self.algorithm)
+        return rule.forward(layer, self.algorithm)
 
     def _backward(self, layer: Layer) -> Costs:
         """Return the gradients of a layer's input, if that wants one, and of its weights."""
-        data = layer.name in self.wanted
+        rule, data = rule_of(layer), layer.name in self.wanted
         if "first" in self.faults:
-            data = rules.skipped_on_data(layer) != "backward"
-        if "backward" not in self.faults and (cost := rules.exact(layer)):
+            data = _skipped(layer) != "backward"
+        if "backward" not in self.faults and (cost := rule.exact(layer)):
             return (cost,) * (2 if data else 1)
-        of_input = rules.data_gradient(layer, self.algorithm)
-        of_weights = rules.weight_gradient(layer, self.algorithm)
+        of_input = rule.data_gradient(layer, self.algorithm)
+        of_weights = rule.weight_gradient(layer, self.algorithm)
         return (*of_input, *of_weights) if data else of_weights
 
 
-def _kernel(op: str, kind: str, pass_: Part, dtype: str, cost: rules.Cost) -> Kernel:
+def _skipped(layer: Layer) -> Part | None:
+    """Return the pass that Paleo leaves out for a layer whose only parent is the input."""
+    return rule_of(layer).skipped_on_data if layer.parents == (INPUT,) else None
+
+
+def _kernel(op: str, kind: str, pass_: Part, dtype: str, cost: Cost) -> Kernel:
     unit: Unit = "matrix" if kind in ("conv", "deconv", "inner_product") else "vector"
     flop, tensors = cost
     return Kernel(op, kind, pass_, dtype, unit, flop, sum(tensors), tensors=tensors)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Layer, Part
-from steptime.paleo.layers import INPUT
 
 Pair = tuple[int, int]
 ALGORITHMS = ("gemm", "fft", "fft-tiling")
@@ -59,49 +58,6 @@ class Convolution:
             (self.size[0] + 2 * self.padding[0] - self.kernel[0]) // self.strides[0] + 1,
             (self.size[1] + 2 * self.padding[1] - self.kernel[1]) // self.strides[1] + 1,
         )
-
-
-def forward(layer: Layer, algorithm: str = "gemm") -> Costs:
-    """Return Paleo's kernels of a layer's forward pass; none for a layer that costs it nothing."""
-    rule = RULES.get(layer.kind)
-    return rule.forward(layer, algorithm) if rule else ()
-
-
-def data_gradient(layer: Layer, algorithm: str = "gemm") -> Costs:
-    """Return Paleo's kernels of the gradient of a layer's input.
-
-    Raises `InputError` where the gradient's convolution does not give back the input's shape, as
-    the original stops there.
-    """
-    rule = RULES.get(layer.kind)
-    return rule.data_gradient(layer, algorithm) if rule else ()
-
-
-def weight_gradient(layer: Layer, algorithm: str = "gemm") -> Costs:
-    """Return Paleo's kernels of the gradient of a layer's weights, none where it has no weights.
-
-    Raises `InputError` where the gradient's convolution does not give back the filter's shape.
-    """
-    rule = RULES.get(layer.kind)
-    return rule.weight_gradient(layer, algorithm) if rule else ()
-
-
-def exact(layer: Layer) -> Cost | None:
-    """Return the FLOP of a layer's matrix product and its three tensors, None where it has none.
-
-    Padding is left out. A gradient of such a layer does as much work on the same three tensors.
-    """
-    rule = RULES.get(layer.kind)
-    return rule.exact(layer) if rule and rule.exact else None
-
-
-def skipped_on_data(layer: Layer) -> Part | None:
-    """Return the part of the step that Paleo leaves out for a layer whose only parent is the input.
-
-    What a convolution skips is its data gradient, what a deconvolution skips its forward pass.
-    """
-    rule = RULES.get(layer.kind)
-    return rule.skipped_on_data if rule and layer.parents == (INPUT,) else None
 
 
 def update(parameters: int) -> Cost:
@@ -338,15 +294,23 @@ def _size(shape: tuple[int, ...]) -> Pair:
 
 @dataclass(frozen=True)
 class Rule:
-    """What Paleo counts for a kind of layer; `exact` is None where there is no product."""
+    """What Paleo counts for a kind of layer, by an algorithm of convolutions; nothing by default.
 
-    forward: Callable[[Layer, str], Costs]
-    data_gradient: Callable[[Layer, str], Costs]
+    `data_gradient` is that of the layer's input, `weight_gradient` that of its weights. They raise
+    `InputError` where the gradient's convolution does not give back the shape of the input, or of
+    the filter: the original stops there. `exact` is the true FLOP of the layer's product and its
+    three tensors, without padding; a gradient does as much on the same three. `skipped_on_data` is
+    the pass that Paleo leaves out if the only parent is the input.
+    """
+
+    forward: Callable[[Layer, str], Costs] = _nothing
+    data_gradient: Callable[[Layer, str], Costs] = _nothing
     weight_gradient: Callable[[Layer, str], Costs] = _nothing
-    exact: Callable[[Layer], Cost] | None = None
+    exact: Callable[[Layer], Cost | None] = lambda _: None
     skipped_on_data: Part | None = None
 
 
+NO_RULE = Rule()
 RULES = {  # a deconvolution goes forward as the data gradient of the convolution it transposes
     "conv": Rule(_conv, _conv_data, _conv_weights, _true_conv, "backward"),
     "deconv": Rule(_conv_data, _conv, _deconv_weights, _true_conv, "forward"),
@@ -354,3 +318,8 @@ RULES = {  # a deconvolution goes forward as the data gradient of the convolutio
     "pool": Rule(_pool, _pool),
     "dropout": Rule(_dropout, _dropout),
 }
+
+
+def rule_of(layer: Layer) -> Rule:
+    """Return the rule of a layer's kind; one of no cost for kinds that cost Paleo nothing."""
+    return RULES.get(layer.kind, NO_RULE)

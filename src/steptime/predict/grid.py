@@ -25,6 +25,7 @@ from steptime.predict.schedule import PASSES, behind_host, overlapped
 from steptime.predict.step_model import StepModel
 
 FEW = 3  # batches that are built as they are
+KEPT = 64  # batches whose kernels are kept from device to device
 CHUNK = 1 << 20  # numbers of an array at once
 
 
@@ -78,19 +79,27 @@ def grid(
         for device in devices:
             on = model.on(device)
             try:
-                times = steps.times(on)
+                times, why = steps.times(on), ""
             except InputError as error:
-                refused += 1
+                refused, times, why = refused + 1, None, str(error)
                 if refused == len(devices):
                     raise
-                yield from _refused(on, steps, workers, str(error))
-                continue
-            yield from _cells(on, steps, times, workers)
+            yield from _cells(on, steps, times, why, workers)
 
 
-def _cells(on: StepModel, steps: Steps, times: Times, workers: Sequence[int]) -> Iterator[Cell]:
-    """Yield the cells of a model on a device."""
+def _cells(
+    on: StepModel, steps: Steps, times: Times | None, why: str, workers: Sequence[int]
+) -> Iterator[Cell]:
+    """Yield the cells of a model on a device, without times where these are not known."""
     label, name, device = on.workload.label, on.device.name, on.device
+    if times is None:
+        for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
+            for count in workers:
+                yield Cell(
+                    label, name, batch, count, None, None, None, None, None, None, needed,
+                    "unsupported", why,
+                )  # fmt: skip
+        return
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
     memory = steps.peak_memory_bytes
     for batch, forward, backward, update, needed in zip(steps.batches, *times, memory, strict=True):
@@ -105,24 +114,6 @@ def _cells(on: StepModel, steps: Steps, times: Times, workers: Sequence[int]) ->
             )  # fmt: skip
 
 
-def _refused(on: StepModel, steps: Steps, workers: Sequence[int], why: str) -> Iterator[Cell]:
-    """Yield the cells of a device that cannot be predicted."""
-    unknown = dict.fromkeys(("step_s", "forward_s", "backward_s", "update_s", "comm_s"))
-    for batch, memory in zip(steps.batches, steps.peak_memory_bytes, strict=True):
-        for count in workers:
-            yield Cell(
-                on.workload.label,
-                on.device.name,
-                batch,
-                count,
-                **unknown,
-                samples_per_s=None,
-                peak_memory_bytes=memory,
-                status="unsupported",
-                note=why,
-            )
-
-
 class Steps:
     """A network's step at many batches: its memory, and its times on any device.
 
@@ -133,7 +124,7 @@ class Steps:
         self.batches = batches
         wanted = sorted(set(batches))
         on_arrays = "larger" in signature(model.method.price).parameters
-        self._lines = lines(model, wanted) if on_arrays and len(wanted) > FEW else None
+        self._lines = _lines(model, wanted) if on_arrays and len(wanted) > FEW else None
         self.peak_memory_bytes = self._memory(model)
 
     @property
@@ -143,7 +134,12 @@ class Steps:
 
     def _memory(self, model: StepModel) -> list[int]:
         if self._lines is None:
-            return [peak_memory_bytes(model.graph(batch), model.stack) for batch in self.batches]
+            found = []
+            for batch in self.batches:
+                found.append(peak_memory_bytes(model.graph(batch), model.stack))
+                if len(self.batches) <= KEPT:  # while its graph is at hand
+                    model.lowered(batch)
+            return found
         return self._lines.highest(self._lines.memory, self.batches)
 
     def times(self, on: StepModel) -> Times:
@@ -162,7 +158,7 @@ Numbers = tuple[float, ...]  # of a kernel: FLOP, bytes, sizes of products, byte
 
 
 @dataclass(frozen=True)
-class Group:
+class _Group:
     """Kernels of one pass that are alike at every batch: how many, and which columns they have.
 
     More than one kernel where all arithmetic of a row overlaps with all its traffic.
@@ -174,16 +170,14 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Lines:
+class _Lines:
     """What a step runs at any batch from `low` to `high`: values at both ends of lines."""
 
     low: int
     high: int
-    groups: Mapping[str, Sequence[Group]]
+    groups: Mapping[str, Sequence[_Group]]
     launches: tuple[int, int, int]
     memory: Sequence[tuple[float, float]]
-    parameters: int
-    gradient_bytes: int
 
     def times(self, on: StepModel, batches: Sequence[int]) -> Times:
         """Return the times of each pass on a device, at each batch."""
@@ -245,7 +239,7 @@ def _at(kernel: Kernel, ends: tuple[Numbers, Numbers], share: Any) -> Kernel:
     return kernel._replace(flop=flop, bytes=moved, products=products, tensors=tuple(rest[sizes:]))
 
 
-def lines(model: StepModel, wanted: Sequence[int]) -> Lines | None:
+def _lines(model: StepModel, wanted: Sequence[int]) -> _Lines | None:
     """Return what a step runs at any of `wanted` batches, None if it does not lie on lines."""
     points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
     graphs: list[Graph] = []
@@ -259,7 +253,7 @@ def lines(model: StepModel, wanted: Sequence[int]) -> Lines | None:
         return None
     if not all(_straight(points, same) for same in zip(*numbers, strict=True)):
         return None
-    groups: dict[str, dict[Any, Group]] = {name: {} for name in PASSES}
+    groups: dict[str, dict[Any, _Group]] = {name: {} for name in PASSES}
     launches = dict.fromkeys(PASSES, 0)
     for row in _rows(steps[0], model.settings.pipelined):
         kernels = tuple(steps[0].kernels[i] for i in row)
@@ -271,15 +265,13 @@ def lines(model: StepModel, wanted: Sequence[int]) -> Lines | None:
             tuple((k.kind, k.dtype, k.unit, k.products, k.serial, k.launches) for k in kernels),
         )
         known = groups[name].get(alike)
-        groups[name][alike] = Group(kernels, ends, known.times + 1 if known else 1)
-    return Lines(
+        groups[name][alike] = _Group(kernels, ends, known.times + 1 if known else 1)
+    return _Lines(
         points[0],
         points[2],
         {name: tuple(found.values()) for name, found in groups.items()},
         (launches["forward"], launches["backward"], launches["update"]),
         list(zip(memory[0], memory[2], strict=True)),
-        steps[0].parameters,
-        steps[0].gradient_bytes,
     )
 
 

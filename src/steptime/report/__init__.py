@@ -13,24 +13,19 @@ def _to_stderr(text: str) -> None:
 
 
 def write_report(
-    folder: Path,
-    path: Path,
-    warn: Callable[[str], None] = _to_stderr,
-    progress: Callable[[str, int, int], None] | None = None,
+    folder: Path, path: Path, warn: Callable[[str], None] = _to_stderr
 ) -> dict[str, Any]:
     """Write the report on the records of `folder` to `path`, and return what it says in numbers.
 
-    `progress` is called with what is done next, and how many parts of how many are done. Raises
-    `InputError` for what is no folder of records or no place for a file, `StoreError` where the
-    disk does not take it.
+    Raises `InputError` for what is no folder of records or no place for a file, `StoreError` where
+    the disk does not take it.
     """
     from steptime import store
-    from steptime.core.progress import tell
     from steptime.plots.files import check_folder, write_whole
     from steptime.report.page import page
 
     records = store.load(folder, warn)
     check_folder(path)
-    text, document = page(records, folder.resolve().name, progress or tell)
+    text, document = page(records, folder.resolve().name)
     write_whole(path, text.encode())
     return {"path": str(path), **document}

@@ -1,71 +1,85 @@
-"""The page to explore: networks, devices, links and the model of their scaling, offline."""
+"""The page to explore: networks, devices and links, and what more devices bring; offline."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from html import escape
-from importlib.resources import files
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from steptime import __version__
+from steptime.plots.style import Spec, name, number, si_label, told_by
 
 Table = dict[str, Any]
 
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data:; base-uri 'none'; form-action 'none'"
-)
-START = {  # what the page opens with, where it has it; the training is that of Paleo's live demo
+START = {  # what the page opens with, where it has it; a price is the reader's to say
     "network": "resnet50",
-    "device": "v100-sxm2-16gb",
-    "link": "infiniband-edr",
-    "dtype": "float32",
+    "device": "h100-sxm5",
+    "link": "nvlink-4",
+    "latency": "",
+    "dtype": "bfloat16-mixed",
+    "optimizer": "adam",
     "method": "analytic",
     "software": "none",
     "ppp_comp": "1",
     "ppp_comm": "1",
-    "latency": "",
     "batch": "64",
     "scaling": "weak",
-    "workers": "1,2,4,...,128",
+    "replicas": "8",
     "collective": "usual",
     "inside": "",
+    "per_node": "8",
+    "links_per_node": "1",
     "servers": "1",
     "samples": "1281167",  # images of ImageNet's training set (ILSVRC 2012)
     "epochs": "90",
-    "price": "0.90",
+    "price": "",
 }
+PARTS = ("forward", "backward", "update", "exchange")
 
 
 def explore_page(model: Mapping[str, Any]) -> str:
-    """Give the HTML of the page on what `predict.export.exported` gives."""
-    data = {**model, "version": __version__, "start": _start(model)}
-    scripts = ("explore_model.js", "explore_charts.js", "explore_shown.js", "explore.js")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="steptime {escape(__version__)}">
-<link rel="icon" href="data:,">
-<title>steptime: how long would training take?</title>
-<style>{_resource("page.css")}{_resource("explore.css")}</style>
-</head>
-<body>
-{_resource("explore.html")}
-<script type="application/json" id="data">{_json(data)}</script>
-<script type="application/json" id="result"></script>
-{"".join(f"<script>{_resource(name)}</script>" for name in scripts)}
-</body>
-</html>
-"""
+    """Return the HTML of the page on what `explore_data.exported` returns."""
+    from steptime.report.templating import rendered
+
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for one in model["devices"]:
+        groups.setdefault(one["group"], []).append((one["name"], one["name"]))
+    return rendered(
+        "explore.html",
+        data={**model, "start": _start(model), "charts": charts()},
+        choices=_choices(model),
+        groups=groups.items(),
+    )
+
+
+def _choices(model: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """Return what can be chosen in each field: values, each with its words."""
+    links = [(one["name"], f"{one['name']} ({one['bytes_per_s'] / 1e9:.4g} GB/s)")
+             for one in model["links"]]  # fmt: skip
+    software = [
+        (one, "none: the peaks are reached" if one == "none" else f"{one} {compute} / {link}")
+        for one, (compute, link) in model["software"].items()
+    ]
+    exchanges = next(iter(model["methods"].values()))["exchanges"]
+    return {
+        "network": [(one["name"], one["name"]) for one in model["models"]],
+        "link": links,
+        "inside": [("", "the same"), *links],
+        "software": [*software, ("own", "own numbers")],
+        "collective": [("usual", "the method's own"), *_named(exchanges)],
+        "dtype": _named(model["dtypes"]),
+        "optimizer": _named(model["optimizers"]),
+        "method": _named(model["methods"]),
+        "replicas": _named(model["replicas"]),
+        **{name: _named(sorted(values)) for name, values in model["layout"].items()},
+    }
+
+
+def _named(values: Iterable[Any]) -> list[tuple[str, str]]:
+    return [(str(value), str(value)) for value in values]
 
 
 def write_explore(model: Mapping[str, Any], path: Path) -> Table:
-    """Write the page to `path`, whole or not at all, and give what is in it, by name.
+    """Write the page to `path`, whole or not at all, and return what is in it, by name.
 
     Raises `InputError` for no place for a file, `StoreError` where the disk does not take it.
     """
@@ -78,8 +92,8 @@ def write_explore(model: Mapping[str, Any], path: Path) -> Table:
 
 
 def _start(model: Mapping[str, Any]) -> dict[str, str]:
-    """Give the first choice, the first name where the usual one is not there."""
-    start = {**START, "per_node": str(model["group"])}
+    """Return the first choice, the first name where the usual one is not there."""
+    start = dict(START)
     for field, kind in (("network", "models"), ("device", "devices"), ("link", "links")):
         names = [one["name"] for one in model[kind]]
         if start[field] not in names:
@@ -87,10 +101,47 @@ def _start(model: Mapping[str, Any]) -> dict[str, str]:
     return start
 
 
-def _resource(name: str) -> str:
-    return files("steptime.report").joinpath("templates", name).read_text(encoding="utf-8")
+def charts() -> dict[str, Spec]:
+    """Return the Vega-Lite of the page's charts over the rows that it has, by their places."""
+    whole: Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
+    x = {**number("replicas", "replicas", **whole), "scale": {"type": "log", "base": 2}}
+    bars_x = name("replicas", sort=None, axis={"title": "replicas", "labelAngle": 0})
+    speed = {**number("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
+    speed["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"
+    hours = {**number("hours", "hours of training"), "scale": {"type": "log", "nice": False}}
+    hours["axis"]["grid"] = False
+    cost = number("cost", "cost of training ($)")
+    cost["axis"]["labelExpr"] = f"'$' + {si_label('')}"
+    parts = told_by("part", [{"part": part} for part in PARTS], " ", orient="top", columns=2)[
+        "color"
+    ]
+    ideal = {
+        "mark": {"type": "line", "style": "quiet", "fill": None, "strokeDash": [4, 4]},
+        "encoding": {"x": x, "y": {**speed, "field": "replicas"}},
+    }
+    return {
+        "speedup": _chart(ideal, *_line(x, speed)),
+        "parts": _chart(
+            {
+                "transform": [{"fold": PARTS, "as": ["part", "seconds"]}],
+                "mark": "bar",
+                "encoding": {
+                    "x": bars_x,
+                    "y": number("seconds", "step (s)", "s"),
+                    "color": parts,
+                    "order": {"field": "index"},
+                },
+            }
+        ),
+        "hours": _chart(*_line(x, hours)),
+        "cost": _chart({"mark": "bar", "encoding": {"x": bars_x, "y": cost}}),
+    }
 
 
-def _json(value: object) -> str:
-    """Give JSON that may stand inside a script element: `<` would end it."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+def _line(x: Spec, y: Spec) -> list[Spec]:
+    place = {"x": x, "y": y}
+    return [{"mark": "line", "encoding": place}, {"mark": "point", "encoding": place}]
+
+
+def _chart(*layers: Spec) -> Spec:
+    return {"data": {"name": "rows", "values": []}, "height": 230, "layer": list(layers)}

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from steptime.analysis.analyses import PLOTS, analysis, names
 from steptime.analysis.headline import numbers, sentences
 from steptime.core.printers import html
-from steptime.core.progress import Progress, tell
+from steptime.core.progress import tell
 from steptime.core.record import Method, Record
 from steptime.plots import Data, EmptyPlotError, draw
 from steptime.report.table import columns_of, failures, table_rows
@@ -20,14 +20,13 @@ from steptime.report.templating import rendered
 Row = dict[str, Any]
 
 
-def page(records: Sequence[Record], name: str, progress: Progress = tell) -> tuple[str, Row]:
+def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
     """Return the HTML of a report on `records` of the folder `name`, and its headline numbers."""
-    progress("rows", 0, len(PLOTS) + 1)
     data = Data(records)
     rows = data.results
     found = numbers(rows, sum(r.origin == "published" and not r.scope for r in records))
     columns = columns_of(rows)
-    figures, missing = _figures(data, progress)
+    figures, missing = _figures(data)
     text = rendered(
         "report.html",
         name=name,
@@ -55,11 +54,11 @@ def _sections(records: Sequence[Record]) -> list[Row]:
     return found
 
 
-def _figures(data: Data, progress: Progress) -> tuple[list[Row], list[str]]:
+def _figures(data: Data) -> tuple[list[Row], list[str]]:
     """Return the charts that can be drawn, and why others cannot."""
     drawn, missing = [], []
-    for done, kind in enumerate(PLOTS, start=1):
-        progress(kind, done, len(PLOTS) + 1)
+    for done, kind in enumerate(PLOTS):
+        tell("charts", done, len(PLOTS))
         try:
             spec = draw(kind, data)
         except EmptyPlotError as error:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from steptime.build import Choice, choice_of, family_of, read_table
-from steptime.core.dtypes import PRECISIONS
+from steptime.core.dtypes import ALIASES, PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import (
     MOST_PROCESSES,
@@ -32,7 +32,7 @@ from steptime.sweep.resource_request import ResourceRequest
 
 
 def _listed(value: object) -> object:
-    """Give a scalar or a range as the list of its values; an empty list is refused."""
+    """Return a scalar or a range as the list of its values; an empty list is refused."""
     if isinstance(value, list) and not value:
         raise ValueError("an axis without a value")
     try:
@@ -101,6 +101,14 @@ class Experiment(BaseModel):
 
 
 OLD_KEYS = {"network": "link"}  # still read
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "phase": PHASES,
+    "dtype": (*PRECISIONS, *ALIASES),
+    "optimizer": OPTIMIZERS,
+    "input": tuple(INPUTS),
+    "staging": tuple(STAGINGS),
+    "strategy": tuple(STRATEGIES),
+}
 _TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceRequest}
 
 
@@ -122,12 +130,12 @@ STEP_AXES = ("dtype", "phase", "optimizer", "replicas", "batch")
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Give the experiment of a TOML file; raises `InputError` naming every fault with its place."""
+    """Return the experiment of a TOML file; raises `InputError` with every fault and its place."""
     return check_experiment(read_table(str(path), "experiment file"), str(path))
 
 
 def check_experiment(table: object, where: str) -> Experiment:
-    """Give the experiment that a table says; raises `InputError` with all faults on one line."""
+    """Return the experiment that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: an experiment is a table, not {shorten(table)}")
     for key in table:
@@ -162,20 +170,10 @@ def _reason(fault: Any) -> str:
 
 
 def _check_words(experiment: Experiment, where: str) -> None:
-    words = {
-        "phase": PHASES,
-        "dtype": tuple(PRECISIONS),
-        "optimizer": OPTIMIZERS,
-        "input": tuple(INPUTS),
-        "staging": tuple(STAGINGS),
-        "strategy": tuple(STRATEGIES),
-    }
-    for axis, known in words.items():
+    for axis in (*_WORDS, "backend", "device", "predict"):
         for value in getattr(experiment, axis):
-            if value not in known:
-                raise unknown(axis, value, known, where)
-    for axis in ("backend", "device", "predict"):
-        for value in getattr(experiment, axis):
+            if axis in _WORDS and value not in _WORDS[axis]:
+                raise unknown(axis, value, _WORDS[axis], where)
             if not isinstance(value, str) or not value:
                 raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
     for backend in experiment.backend:
@@ -225,7 +223,7 @@ def _check_numbers(experiment: Experiment, where: str) -> None:
 
 
 def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:
-    """Give the axes of each network; a hyperparameter that is not named takes its family's range.
+    """Return the axes of each network; a hyperparameter that is not named takes its family's range.
 
     What the file says of a cluster is an axis, `request`, where the cells are for one.
     Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.

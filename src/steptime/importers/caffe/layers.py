@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from steptime.core.windows import positions, reach
 from steptime.importers.caffe import shapes
 from steptime.importers.caffe.lowering import Lowering, Tops, UnmodelledError, axis_of
 from steptime.importers.caffe.net import Layer
@@ -40,8 +41,8 @@ def _pair(p: Any, both: str, height: str, width: str, default: int) -> Pair:
         return h, w
     if len(given) > 2:
         raise UnmodelledError(f"{len(given)} sizes of '{both}', not height and width alone")
-    found = given or [default]
-    return found[0], found[-1]
+    result = given or [default]
+    return result[0], result[-1]
 
 
 def _window(p: Any) -> tuple[Pair, Pair, Pair]:
@@ -83,10 +84,10 @@ def convolution(n: Lowering, layer: Layer, x: Tops) -> Tops:
         raise UnmodelledError("a convolution that is not over height and width")
     dilation = (given[0], given[-1])
     require(min(dilation) >= 1, f"dilation {list(dilation)} is below 1")
-    made, groups = _outputs(p), p.group
+    new, groups = _outputs(p), p.group
     require(
-        groups >= 1 and channels % groups == 0 and made % groups == 0,
-        f"{channels} channels and {made} outputs in {groups} groups",
+        groups >= 1 and channels % groups == 0 and new % groups == 0,
+        f"{channels} channels and {new} outputs in {groups} groups",
     )
     how: dict[str, Any] = {
         "stride": stride,
@@ -95,34 +96,25 @@ def convolution(n: Lowering, layer: Layer, x: Tops) -> Tops:
         "groups": groups,
     }
     if layer.type == "Convolution":
-        w = n.weight(layer, 0, "w", (made, channels // groups, *kernel))
+        w = n.weight(layer, 0, "w", (new, channels // groups, *kernel))
         y = n.b.op("conv2d", x[0], w, name=layer.name, **how)
     else:
         size = tuple(
-            stride[i] * (n.b.shape(x[0])[2 + i] - 1)
-            + dilation[i] * (kernel[i] - 1)
-            + 1
-            - 2 * pad[i]
+            reach(n.b.shape(x[0])[2 + i], kernel[i], stride[i], dilation[i]) - 2 * pad[i]
             for i in (0, 1)
         )
         require(min(size) >= 1, f"an output of {list(size)}")
-        w = n.weight(layer, 0, "w", (channels, made // groups, *kernel))
+        w = n.weight(layer, 0, "w", (channels, new // groups, *kernel))
         y = n.b.op("conv_transpose2d", x[0], w, name=layer.name, output_size=size, **how)
     return (_bias(n, layer, y, 1) if p.bias_term else y,)
 
 
-def _pooled(size: int, kernel: int, stride: int, pad: int, padded: bool, ceil: bool) -> int:
-    """Return the size of a pooled map by Caffe's rule (PoolingLayer::Reshape).
+def pooling(n: Lowering, layer: Layer, x: Tops) -> Tops:
+    """Return pooling, by Caffe's rule for its size (PoolingLayer::Reshape).
 
     Rounded up, and only where there is padding a last window that begins in it is left out.
+    Stochastic pooling counts as that by maxima: it reads and writes as much.
     """
-    span = size + 2 * pad - kernel
-    count = (-(-span // stride) if ceil else span // stride) + 1
-    return count - 1 if padded and (count - 1) * stride >= size + pad else count
-
-
-def pooling(n: Lowering, layer: Layer, x: Tops) -> Tops:
-    """Return pooling. Stochastic pooling counts as that by maxima: it reads and writes as much."""
     p = layer.message.pooling_param
     size = _image(n, x[0])[2:]
     ceil = enum_name(p, "round_mode") == "CEIL"
@@ -134,12 +126,17 @@ def pooling(n: Lowering, layer: Layer, x: Tops) -> Tops:
         require(
             pad[0] < kernel[0] and pad[1] < kernel[1], f"padding {list(pad)}, kernel {list(kernel)}"
         )
-    counts = [_pooled(size[i], kernel[i], stride[i], pad[i], max(pad) > 0, ceil) for i in (0, 1)]
-    require(min(counts) >= 1, f"a window {list(kernel)} does not fit into {list(size)}")
-    usual = [_pooled(size[i], kernel[i], stride[i], pad[i], True, ceil) for i in (0, 1)]
+    kept, usual = (
+        [
+            positions(size[i], kernel[i], stride[i], (pad[i],) * 2, ceil=ceil, in_padding=unpadded)
+            for i in (0, 1)
+        ]
+        for unpadded in (max(pad) == 0, False)
+    )
+    require(min(kept) >= 1, f"a window {list(kernel)} does not fit into {list(size)}")
     padding = (pad[0], pad[0], pad[1], pad[1])
-    if counts != usual:  # Caffe keeps a window that begins behind the map: pad the map up to it
-        rest = [(counts[i] - 1) * stride[i] + kernel[i] - size[i] for i in (0, 1)]
+    if kept != usual:  # Caffe keeps a window that begins behind the map: pad the map up to it
+        rest = [reach(kept[i], kernel[i], stride[i]) - size[i] for i in (0, 1)]
         padding, ceil = (0, max(rest[0], 0), 0, max(rest[1], 0)), False
     kind = "avg_pool2d" if enum_name(p, "pool") == "AVE" else "max_pool2d"
     how: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": padding}

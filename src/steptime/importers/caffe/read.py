@@ -170,12 +170,12 @@ def _cross_entropy(n: Lowering, layer: Layer, x: str) -> str:
 
 
 def _euclidean(n: Lowering, layer: Layer, x: str) -> str:
-    """Return the mean square of a difference; the difference is counted as the sum it costs."""
+    """Return the mean square of a difference (Caffe halves the sum, and divides by the batch)."""
     require(len(layer.bottoms) == 2, f"{len(layer.bottoms)} bottoms, not 2")
     target = layer.bottoms[1]
     if target in n.sources and target not in n.tensors:
         n.tensors[target] = n.fed(target, n.b.shape(x))
-    y = n.b.op("add", x, n.tensor(target), name=f"{layer.name}/difference")
+    y = n.b.op("sub", x, n.tensor(target), name=f"{layer.name}/difference")
     y = n.b.op("mul", y, y, name=f"{layer.name}/square")
     return n.b.op("mean", y, name=layer.name)
 
@@ -191,14 +191,14 @@ def _without_loss(n: Lowering, layer: Layer, x: str) -> str:
 
 def _losses(n: Lowering, layer: Layer, tops: tuple[str, ...]) -> list[str]:
     """Return the numbers that an end adds to the loss: its own, or the means of its outputs."""
-    made = []
+    new = []
     for i, top in enumerate(dict.fromkeys(tops)):
         if n.b.shape(top) == ():
-            made.append(top)
+            new.append(top)
         else:
             name = f"{layer.name}/loss" if i == 0 else f"{layer.name}/loss{i}"
-            made.append(n.b.op("mean", top, name=name))
-    return made
+            new.append(n.b.op("mean", top, name=name))
+    return new
 
 
 def _sum(b: Builder, losses: list[str]) -> str:

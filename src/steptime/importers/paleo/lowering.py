@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from steptime.core.errors import shorten, unknown
 from steptime.core.graph import Layer
+from steptime.core.windows import same_padding
 from steptime.importers.paleo.blocks import Entry, fault
 from steptime.layers import dense
 from steptime.ops.builder import Builder
@@ -32,21 +33,14 @@ def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def sides(layer: Layer, size: tuple[int, ...]) -> Sides:
-    """Return padding (top, bottom, left, right) of a window over height and width `size`.
-
-    SAME pads, as TensorFlow does, as little as gives ceil(size / stride) positions, the odd one
-    after: total = max((positions - 1) * stride + kernel - size, 0).
-    """
+    """Return padding (top, bottom, left, right) of a window over height and width `size`."""
     if not isinstance(layer.padding, str):
         height, width = layer.padding
         return height, height, width, width
     if layer.padding == "VALID":
         return 0, 0, 0, 0
-    pads: list[int] = []
-    for length, k, s in zip(size, layer.kernel, layer.strides, strict=True):
-        total = max((-(-length // s) - 1) * s + k - length, 0)
-        pads += [total // 2, total - total // 2]
-    return pads[0], pads[1], pads[2], pads[3]
+    above, beside = (same_padding(size[i], layer.kernel[i], layer.strides[i]) for i in (0, 1))
+    return (*above, *beside)
 
 
 def name_of(e: Entry, name: str, known: Sequence[str]) -> str:

@@ -1,35 +1,31 @@
-"""Batches for steps: read by the process that runs the steps, or by others ahead of it.
+"""Batches for steps: read by the process that runs the steps, or by PyTorch's loaders ahead of it.
 
-A loader is a process of its own (`steptime.measure.data.reader`). Loader l of L makes batches
-l, l + L, l + 2L, ... in memory that it shares with this process, and has up to `prefetch` of them
-ready. A byte through one pipe says that a batch is ready, one through the other that the next may
-be made; a loader whose pipe ends, ends. So none outlives the process that started it.
+The loaders are those of `torch.utils.data.DataLoader`: loader l of L makes batches l, l + L and so
+on, and has up to `prefetch` of them ready. Without loaders nothing here needs PyTorch.
 """
 
 from __future__ import annotations
 
-import json
-import mmap
+import ctypes
 import os
 import signal
-import subprocess
 import sys
-import tempfile
+import warnings
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from steptime.measure.contract import Arrays, Feed, KilledError
+from steptime.measure.contract import Arrays, Feed
 from steptime.measure.data.dataset import DataSet, Split
 from steptime.measure.data.fit import Fit
 from steptime.measure.data.order import Indices, Order
+from steptime.measure.infeed import loader_death
 
-_GRACE_S = 2.0
 _SCALE = np.float32(255)  # the largest byte becomes 1
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -40,25 +36,9 @@ class Slot:
     labels: np.ndarray[Any, np.dtype[np.int64]]
 
 
-def slots_in(memory: Any, number: int, batch: int, shape: tuple[int, ...]) -> list[Slot]:
-    """Give `number` slots that lie one after the other in a buffer."""
-    images_bytes, found = 4 * batch * int(np.prod(shape)), []
-    for i in range(number):
-        at = i * slot_bytes(batch, shape)
-        images = np.frombuffer(memory, np.float32, images_bytes // 4, at).reshape(batch, *shape)
-        labels = np.frombuffer(memory, np.int64, batch, at + slot_bytes(batch, shape) - 8 * batch)
-        found.append(Slot(images, labels))
-    return found
-
-
 def new_slot(batch: int, shape: tuple[int, ...]) -> Slot:
-    """Give a slot of its own."""
-    return slots_in(bytearray(slot_bytes(batch, shape)), 1, batch, shape)[0]
-
-
-def slot_bytes(batch: int, shape: tuple[int, ...]) -> int:
-    """Give the bytes of a slot: images, up to the next whole 8 bytes, and labels."""
-    return -(-4 * batch * int(np.prod(shape)) // 8) * 8 + 8 * batch
+    """Return a slot of its own."""
+    return Slot(np.empty((batch, *shape), np.float32), np.empty(batch, np.int64))
 
 
 def decode(split: Split, indices: Indices, slot: Slot) -> None:
@@ -70,13 +50,13 @@ def decode(split: Split, indices: Indices, slot: Slot) -> None:
 def open_feed(
     dataset: DataSet, part: str, order: Order, fit: Fit, loaders: int, prefetch: int
 ) -> Feed:
-    """Give the batches of a part of a data set, in the order of its steps, for the inputs of `fit`.
+    """Return the batches of a part of a data set for the inputs of `fit`, in the order of steps.
 
     Without loaders each batch is read when it is asked for.
     """
-    if loaders:
-        return _Ahead(dataset, part, order, fit, loaders, prefetch).feed
     split = dataset.parts[part]
+    if loaders:
+        return _ahead(split, order, fit, loaders, prefetch)
     slot = new_slot(order.batch, split.images.shape[1:])
     steps = count()
 
@@ -87,93 +67,79 @@ def open_feed(
     return Feed(take, lambda: None)
 
 
-class _Ahead:
-    """Loaders and what they have made."""
+@dataclass(frozen=True)
+class _Batches:
+    """The batches of a part by the number of their step, made by loaders in memory that all share.
 
-    def __init__(
-        self, dataset: DataSet, part: str, order: Order, fit: Fit, loaders: int, prefetch: int
-    ) -> None:
-        self._fit, self._steps = fit, count()
-        self._slots: list[list[Slot]] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
-        shape = dataset.parts[part].images.shape[1:]
-        number = prefetch + 1  # one is in use
-        task = {
-            "format": dataset.format.name,
-            "files": {name: str(path) for name, path in dataset.files.items()},
-            "part": part,
-            "order": asdict(order),
-            "shape": shape,
-            "slots": number,
-            "loaders": loaders,
-            "cpus": spare_cpus(),
-        }
-        self.feed = Feed(self._take, self._close)
-        for first in range(loaders):
-            memory, descriptor = _shared_memory(number * slot_bytes(order.batch, shape))
-            self._slots.append(slots_in(memory, number, order.batch, shape))
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "steptime.measure.data.reader",
-                    json.dumps(task | {"first": first, "memory": descriptor}),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                pass_fds=(descriptor,),
-            )
-            os.close(descriptor)
-            self._processes.append(process)
-            self._allow(first, prefetch)
+    Between the batch that a step uses and the one that a loader makes there are never as many
+    others as there are slots, so none is overwritten in use.
+    """
 
-    def _allow(self, loader: int, batches: int) -> None:
-        stdin = self._processes[loader].stdin
-        if stdin is not None:
-            with suppress(BrokenPipeError):  # seen when the batch is waited for
-                stdin.write(b"." * batches)
+    split: Split
+    order: Order
+    images: Any  # tensors `[slots, batch, ...]` in shared memory
+    labels: Any
 
-    def _take(self) -> Arrays:
-        step = next(self._steps)
-        nth, loader = divmod(step, len(self._processes))
-        process = self._processes[loader]
-        if process.stdout is None or not process.stdout.read(1):
-            code = process.wait()
-            kind = KilledError if code == -signal.SIGKILL else RuntimeError
-            raise kind(f"a loader ended with exit code {code}")
-        self._allow(loader, 1)
-        slots = self._slots[loader]
-        slot = slots[nth % len(slots)]
-        return self._fit.arrays(slot.images, slot.labels)
+    def slot(self, step: int) -> Slot:
+        """Return where the batch of a step lies."""
+        place = step % len(self.images)
+        return Slot(self.images[place].numpy(), self.labels[place].numpy())
 
-    def _close(self) -> None:
-        for process in self._processes:
-            if process.stdin is not None:
-                process.stdin.close()
-        for process in self._processes:
-            try:
-                process.wait(_GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+    def __getitem__(self, step: int) -> int:
+        decode(self.split, self.order.indices(step), self.slot(step))
+        return step
 
 
-def _shared_memory(size: int) -> tuple[mmap.mmap, int]:
-    """Give memory that a child can map by the descriptor that it inherits."""
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("steptime-batches")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, size)
-    return mmap.mmap(descriptor, size), descriptor
+def _ahead(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int) -> Feed:
+    """Return the batches that loaders have read ahead."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    shape = (loaders * prefetch + 1, order.batch)
+    images = torch.empty(*shape, *split.images.shape[1:]).share_memory_()
+    labels = torch.empty(shape, dtype=torch.int64).share_memory_()
+    batches = _Batches(split, order, images, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # more loaders than CPUs, as was asked for
+        loader: Any = DataLoader(
+            batches,  # type: ignore[arg-type]  # all that is needed of a data set
+            batch_size=None,  # each number of a step is a whole batch already
+            sampler=count(),  # epochs follow each other, as in `Order`
+            num_workers=loaders,
+            prefetch_factor=prefetch,
+            worker_init_fn=_Begin(os.getpid(), tuple(spare_cpus())),
+            multiprocessing_context="fork" if sys.platform == "linux" else None,
+        )
+        running = [iter(loader)]
+
+    def take() -> Arrays:
+        try:
+            slot = batches.slot(next(running[0]))
+        except RuntimeError as error:
+            raise loader_death(error) or error from None
+        return fit.arrays(slot.images, slot.labels)
+
+    return Feed(take, running.clear)  # loaders end with the iterator
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """What a loader does first: it ends when its parent does, and keeps off the CPUs of steps."""
+
+    parent: int
+    cpus: tuple[int, ...]
+
+    def __call__(self, _: int) -> None:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self.parent:
+            os._exit(1)
+        if self.cpus:
+            os.sched_setaffinity(0, self.cpus)
 
 
 def spare_cpus() -> list[int]:
-    """Give the CPUs that loaders may use: of those that the parent has, the ones not bound here.
+    """Return the CPUs that loaders may use: of those that the parent has, the ones not bound here.
 
     A worker binds itself to as many CPUs as it has threads. Where none is left over, or the system
     cannot tell, all of this process.

@@ -60,7 +60,7 @@ def predict_replicas(
         raise unknown("strategy", strategy, STRATEGIES)
     if workload.plan != Plan(data=workload.plan.data):
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
-    replicas, given = workload.plan.data, options or {}
+    replicas, settings = workload.plan.data, options or {}
     how = STRATEGIES[strategy] if workload.phase == "train" else Strategy()  # it exchanges nothing
     if how.collective and not cluster.levels:
         raise no_link(replicas)
@@ -71,7 +71,9 @@ def predict_replicas(
             raise InputError(f"{method}: no shards where steps are counted by layers")
         graph = rank_graph(graph, Plan(data=replicas, zero=3), BUCKET_BYTES if beside else inf)
     fabric = fabric_of_group(cluster, range(replicas)) if cluster.levels else None
-    model = StepModel(workload, cluster.device, fabric, method, given, graph=graph, overlap=beside)
+    model = StepModel(
+        workload, cluster.device, fabric, method, settings, graph=graph, overlap=beside
+    )
     head, *rows = records(model)
     comm_s = model.timeline().exposed_s
     if how.collective and not how.shards:
@@ -89,9 +91,9 @@ def predict_replicas(
     quantities = dict(head.quantities)
     alone = sum(quantities[f"{part}_s"].value or 0.0 for part in ("forward", "backward", "update"))
     quantities |= {"comm_s": Quantity(comm_s), "step_s": Quantity(alone + comm_s)}
-    told = replace(head.method, options=said)
+    named = replace(head.method, options=said)
     head = replace(head, quantities=quantities, note="; ".join(notes))
-    return [replace(record, method=told) for record in (head, *rows)]
+    return [replace(record, method=named) for record in (head, *rows)]
 
 
 def _of_link(link: Link) -> dict[str, object]:

@@ -66,7 +66,7 @@ def data_parallel(
     scaling: str = "weak",
     exchange: Exchange | None = None,
 ) -> tuple[ScalingRow, ...]:
-    """Give one row for each number of workers, in their order.
+    """Return one row for each number of workers, in their order.
 
     `batch` is a worker's in weak scaling and that of all in strong scaling. The speed-up is
     over one worker with `batch` examples, n t1 / tn (weak) or t1 / tn (strong). Raises `InputError`
@@ -80,14 +80,14 @@ def data_parallel(
     rows = []
     for n in workers:
         share, note = batch_share(model, n, batch, scaling)
-        found = _row(model, n, share * n if scaling == "weak" else batch, share, how)
-        speedup = found.samples_per_s / alone.samples_per_s
-        rows.append(replace(found, speedup=speedup, efficiency=speedup / n, note=note))
+        row = _row(model, n, share * n if scaling == "weak" else batch, share, how)
+        speedup = row.samples_per_s / alone.samples_per_s
+        rows.append(replace(row, speedup=speedup, efficiency=speedup / n, note=note))
     return tuple(rows)
 
 
 def stops_paying(rows: Sequence[ScalingRow]) -> int | None:
-    """Give the first number of workers that is not worth its devices; None if all are.
+    """Return the first number of workers that is not worth its devices; None if all are.
 
     From a row to the next, in the order of workers, throughput grows less than `PAYS` times as
     much as the number of workers does: from 8 to 16 workers it must grow by half, at least.
@@ -101,7 +101,7 @@ def stops_paying(rows: Sequence[ScalingRow]) -> int | None:
 
 
 def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tuple[int, str]:
-    """Give the largest share that a worker has of a batch, and what to say of it ("" for nothing).
+    """Return the largest share that a worker has of a batch, and what to say of it ("" if nothing).
 
     Raises `InputError` for an unknown scaling, and for more workers than there are examples; Paleo
     then computes one example on each worker.
@@ -121,7 +121,7 @@ def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tup
 
 
 def throughput(model: StepModel, examples: int, step_s: float) -> float:
-    """Give examples a second; raises `InputError` where a method counts no time at all."""
+    """Return examples a second; raises `InputError` where a method counts no time at all."""
     if not step_s:
         name = model.method.name
         raise InputError(f"{model.workload.label}: {name} counts no time for this network")
@@ -129,23 +129,23 @@ def throughput(model: StepModel, examples: int, step_s: float) -> float:
 
 
 def _row(model: StepModel, workers: int, whole: int, share: int, how: Exchange) -> ScalingRow:
-    """Give the row of some workers, its speed-up still that of one."""
-    found = model.timeline(share)
+    """Return the row of some workers, its speed-up still that of one."""
+    times = model.timeline(share)
     size_bytes = model.gradient_bytes / how.compression
     chosen = model.collective(how.collective)
     comm_s = model.exchange_s(size_bytes, workers)
     exposed = comm_s[chosen]
     if how.overlap:
         exposed = min(exposed, _waits(model, workers, share, chosen, how))
-    compute = found.forward_s + found.backward_s + found.update_s
+    compute = times.forward_s + times.backward_s + times.update_s
     step = compute + exposed
     return ScalingRow(
         workers,
         whole,
         share,
-        found.forward_s,
-        found.backward_s,
-        found.update_s,
+        times.forward_s,
+        times.backward_s,
+        times.update_s,
         compute,
         comm_s,
         comm_s[chosen] - exposed,
@@ -165,21 +165,21 @@ def _check_overlap(model: StepModel) -> None:
 
 
 def _waits(model: StepModel, workers: int, share: int, chosen: str, how: Exchange) -> float:
-    """Give the seconds for which a step waits for exchanges in buckets.
+    """Return the seconds for which a step waits for exchanges in buckets.
 
     Gradients are ready in the order of the backward pass, row after row; where that waits for the
     host, all are later in proportion.
     """
     if workers == 1:
         return 0.0
-    found = model.timeline(share)
-    rows = sum(row.backward.value for row in found.rows)
-    slower = found.backward_s / rows if rows else 1.0
+    times = model.timeline(share)
+    rows = sum(row.backward.value for row in times.rows)
+    slower = times.backward_s / rows if rows else 1.0
     sizes = model.gradients
     ready, at = [], 0.0
-    for row in reversed(found.rows):
+    for row in reversed(times.rows):
         at += row.backward.value * slower
         ready.append((at, sizes.get(row.row.name, 0) / how.compression))
     return overlapped(
-        ready, lambda size: model.collective_s(chosen, size, workers), found.backward_s
+        ready, lambda size: model.collective_s(chosen, size, workers), times.backward_s
     )

@@ -1,32 +1,34 @@
 "use strict";
-// The page: the choice lives in the form and in the URL fragment; results follow every change.
-const data = JSON.parse(document.getElementById("data").textContent);
-const form = document.getElementById("choice");
+// The choice lives in the form and in the address. Times of a step are looked up in what Python
+// computed; here they are only joined: exchange, speed-up, hours, cost.
+const byId = (id) => document.getElementById(id);
+const data = JSON.parse(byId("data").textContent);
+const form = byId("choice");
 const field = (name) => form.elements.namedItem(name);
-const USUAL = "usual", OWN = "own";
-const MOST_ROWS = 200, MOST_WORKERS = 1e6, LARGEST = 2 ** 53;
-const FIELDS = ["network", "device", "link", "latency", "dtype", "method", "software", "ppp_comp",
-  "ppp_comm", "batch", "scaling", "workers", "collective", "inside", "per_node", "servers",
-  "samples", "epochs", "price"];
+const times = new Float32Array(Uint8Array.from(atob(data.times), (c) => c.charCodeAt(0)).buffer);
+const FIELDS = Object.keys(data.start);
+const USUAL = "usual", OWN = "own", LARGEST = 2 ** 53;
 
-function options(name, pairs) {
-  field(name).replaceChildren(...pairs.map(([value, text]) => new Option(text, value)));
+// Words for numbers, as units.py writes them.
+const digits = (value, count = 4) => String(Number(value.toPrecision(count)));
+const STEPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
+const SMALL = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
+function prefixed(value, unit, steps = STEPS) {
+  const [factor, prefix] = steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
+  return `${digits(value / factor)} ${prefix}${unit}`;
 }
+const seconds = (value) => (value ? prefixed(value, "s", SMALL) : "0 s");
+const grouped = (value, most = 0) => value.toLocaleString("en", { maximumFractionDigits: most });
+const hoursText = (value) => (value >= 1000 ? grouped(value) : digits(value, 3));
+const money = (value) => (value === null ? "no price" : `$${value < 1000 ? value.toFixed(2)
+  : grouped(value)}`);
+const cut = (text) => (text.length > 60 ? `${text.slice(0, 60)}...` : text);
 
-function fill() {
-  options("network", data.models.map((model) => [model.name, model.name]));
-  options("device", data.devices.map((device) => [device.name, device.name]));
-  const links = data.links.map((link) =>
-    [link.name, `${link.name} (${digits(link.bytes_per_s / 1e9)} GB/s)`]);
-  options("link", links);
-  options("inside", [["", "as between nodes"], ...links]);
-  options("dtype", Object.keys(data.dtypes).map((name) => [name, name]));
-  options("method", Object.keys(data.methods).map((name) => [name, name]));
-  const shares = Object.entries(data.software).map(([name, [comp, comm]]) =>
-    [name, name === "none" ? "none: the peaks are reached" : `${name} ${comp} / ${comm}`]);
-  options("software", [...shares, [OWN, "own numbers"]]);
-  const collectives = data.collectives.map((name) => [name, name]);
-  options("collective", [[USUAL, "the method's own"], ...collectives]);
+function element(name, text, className) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  if (className) made.className = className;
+  return made;
 }
 
 function put(values) {
@@ -54,11 +56,8 @@ function showOnly() {
 }
 
 const used = (name) => !field(name).closest("[hidden]");
-
-function texts() {
-  return Object.fromEntries(FIELDS.map((name) =>
-    [name, used(name) ? field(name).value.trim() : data.start[name]]));
-}
+const texts = () => Object.fromEntries(FIELDS.map((name) =>
+  [name, used(name) ? field(name).value.trim() : data.start[name]]));
 
 // The fragment, `#network=resnet50&device=K80&...`; a name may be short or in other letters.
 function fromFragment() {
@@ -66,16 +65,15 @@ function fromFragment() {
   const values = { ...data.start };
   const faults = [];
   for (const [name, text] of given) {
-    if (!FIELDS.includes(name)) faults.push([null, `the address has no '${cut(name)}'`]);
-    else values[name] = spelled(name, text);
+    const known = name === "workers" ? "replicas" : name; // an address of an older page: 1,2,...,8
+    if (!FIELDS.includes(known)) faults.push([null, `the address has no '${cut(name)}'`]);
+    else values[known] = spelled(known, known === "replicas" ? text.split(",").at(-1) : text);
   }
-  if (!given.has("software") && (given.has("ppp_comp") || given.has("ppp_comm"))) {
-    values.software = OWN;
-  }
+  const shares = given.has("ppp_comp") || given.has("ppp_comm");
+  if (shares && !given.has("software")) values.software = OWN;
   put(values);
   for (const name of FIELDS) {
-    const control = field(name);
-    if (control.tagName === "SELECT" && control.selectedIndex < 0) {
+    if (field(name).tagName === "SELECT" && field(name).selectedIndex < 0) {
       faults.push([name, `unknown ${name} '${cut(values[name])}'`]);
     }
   }
@@ -88,11 +86,8 @@ function spelled(name, text) {
   const alias = name === "device"
     && Object.keys(data.aliases).find((short) => short.toLowerCase() === wanted);
   if (alias) return data.aliases[alias];
-  const found = [...field(name).options].find((option) => option.value.toLowerCase() === wanted);
-  return found ? found.value : text;
+  return [...field(name).options].find((one) => one.value.toLowerCase() === wanted)?.value ?? text;
 }
-
-const cut = (text) => (text.length > 60 ? `${text.slice(0, 60)}...` : text);
 
 function toFragment(values) {
   const kept = FIELDS.filter((name) =>
@@ -100,184 +95,136 @@ function toFragment(values) {
   return `#${new URLSearchParams(kept.map((name) => [name, values[name]]))}`;
 }
 
-// Numbers from text; a fault is thrown as a sentence.
-function whole(text, what, most) {
-  if (!/^\d{1,16}$/.test(text)) throw Error(`${what}: must be a whole number, not '${cut(text)}'`);
-  const value = Number(text);
-  if (value < 1 || value > most) throw Error(`${what}: must be 1 to ${grouped(most)}, not ${text}`);
-  return value;
-}
-
-function positive(text, what, most) {
-  const plain = /^(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?$/.test(text);
-  const value = plain ? Number(text) : NaN;
-  if (!(value > 0 && value <= most)) {
-    const range = most === 1 ? "above 0 and at most 1" : "above 0";
-    throw Error(`${what}: must be a number ${range}, not '${cut(text)}'`);
+// A number from text; a fault is thrown as a sentence.
+function read(text, what, { most = LARGEST, whole = false, least = whole ? 1 : 0 } = {}) {
+  const form = whole ? /^\d{1,16}$/ : /^(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?$/;
+  const value = form.test(text) ? Number(text) : NaN;
+  if (!(value > 0 && value >= least && value <= most)) {
+    const range = whole ? `a whole number from 1 to ${grouped(most)}`
+      : `a number above 0${most < LARGEST ? ` and at most ${most}` : ""}`;
+    throw Error(`${what}: must be ${range}, not '${cut(text)}'`);
   }
   return value;
-}
-
-// `1,2,4`, `1..8`, `1..128 x2` or `1,2,4,...,128`, which goes on by adding or multiplying; sorted.
-function workerList(text) {
-  const found = [];
-  const parts = text.split(",").map((part) => part.trim());
-  parts.forEach((part, place) => {
-    const range = /^(\d+)\.\.(\d+)(?:\s*([+x])(\d+))?$/.exec(part);
-    if (range) found.push(...ranged(...range.slice(1)));
-    else if (part !== "...") found.push(whole(part, "workers", MOST_WORKERS));
-    else found.push(...between(found, whole(parts[place + 1] ?? "", "workers", MOST_WORKERS)));
-  });
-  if (found.length > MOST_ROWS) throw Error(`workers: at most ${MOST_ROWS} numbers`);
-  found.sort((a, b) => a - b);
-  const twice = found.find((n, place) => n === found[place - 1]);
-  if (twice !== undefined) throw Error(`workers: ${twice} is given twice`);
-  return found;
-}
-
-function ranged(from, to, how = "+", by = "1") {
-  const [low, high, step] = [from, to, by].map((text) => whole(text, "workers", MOST_WORKERS));
-  if (high < low || (how === "x" && step < 2)) {
-    throw Error(`workers: '${cut(`${from}..${to} ${how}${by}`)}' is no range`);
-  }
-  const found = [];
-  for (let n = low; n <= high; n = how === "x" ? n * step : n + step) {
-    found.push(n);
-    if (found.length > MOST_ROWS) throw Error(`workers: at most ${MOST_ROWS} numbers`);
-  }
-  return found;
-}
-
-function between(before, end) {
-  const [a, b, c] = before.slice(-3);
-  if (c === undefined) throw Error("workers: '...' needs three numbers before it");
-  const adds = a < b && b - a === c - b;
-  if (!adds && !(a < b && b % a === 0 && b * b === a * c)) {
-    throw Error(`workers: ${a},${b},${c},... neither adds nor multiplies evenly`);
-  }
-  const next = adds ? (n) => n + b - a : (n) => n * (b / a);
-  const found = [];
-  let n = next(c);
-  for (; n < end; n = next(n)) {
-    found.push(n);
-    if (found.length > MOST_ROWS) throw Error(`workers: at most ${MOST_ROWS} numbers`);
-  }
-  if (n !== end) throw Error(`workers: ${a},${b},${c},... does not meet ${end}`);
-  return found;
 }
 
 // What the texts choose, checked; every fault is pushed as [field, sentence].
 function chosen(values, faults) {
-  const take = (name, read) => {
+  const number = (name, what, limits) => {
     try {
-      return read();
+      return read(values[name], what, limits);
     } catch (error) {
       faults.push([name, error.message]);
       return null;
     }
   };
   const named = (list, name) => list.find((one) => one.name === values[name]);
-  const network = named(data.models, "network"), device = named(data.devices, "device");
-  const link = named(data.links, "link"), method = data.methods[values.method];
   const choice = {
-    network, device, link, method, scaling: values.scaling,
-    batch: take("batch", () => whole(values.batch, "batch", data.batches[1])),
-    workers: take("workers", () => workerList(values.workers)),
-    samples: take("samples", () => whole(values.samples, "examples", LARGEST)),
-    epochs: take("epochs", () => positive(values.epochs, "epochs", LARGEST)),
-    price: take("price", () => positive(values.price, "price", LARGEST)),
-    latency_us: values.latency === "" ? null
-      : take("latency", () => positive(values.latency, "latency", LARGEST)),
-    per_node: take("per_node", () => whole(values.per_node, "devices a node", MOST_WORKERS)),
-    servers: take("servers", () => whole(values.servers, "servers", MOST_WORKERS)),
-    share: ["ppp_comp", "ppp_comm"].map((name) =>
-      take(name, () => positive(values[name], name, 1))),
+    network: named(data.models, "network"), device: named(data.devices, "device"),
+    link: named(data.links, "link"), inside: named(data.links, "inside") ?? null,
+    method: data.methods[values.method], scaling: values.scaling,
+    batch: number("batch", "batch", { whole: true, most: data.batches.at(-1) }),
+    samples: number("samples", "examples", { whole: true }),
+    epochs: number("epochs", "epochs"),
+    price: values.price === "" ? null : number("price", "price"),
+    latency_us: values.latency === "" ? null : number("latency", "latency"),
+    share: ["ppp_comp", "ppp_comm"].map((name) => number(name, name, { most: 1 })),
   };
-  if (!network || !device || !link || !method || faults.length) return choice;
+  if (faults.length) return choice;
+  const { network, device, method } = choice;
+  choice.place = data.devices.indexOf(device);
   choice.collective = values.collective === USUAL ? method.collective : values.collective;
-  const latency_s = choice.latency_us === null ? link.latency_s : choice.latency_us * 1e-6;
-  choice.fabric = {
-    between: { ...link, latency_s }, inside: named(data.links, "inside") ?? null,
-    per_node: choice.per_node, servers: choice.servers,
-    share: choice.share[1], as_paleo: method.as_paleo,
-    memory_bytes_per_s: link.measured ? null : device.memory_bytes_per_s,
-  };
-  choice.work = network.work[values.method]?.[data.dtypes[values.dtype]];
-  choice.rates = device.rates[values.method][values.dtype];
-  if (!choice.work) faults.push(["network", network.left_out[values.method]]);
-  if (!choice.rates) {
-    const wanted = method.as_paleo ? "float32" : values.dtype;
-    faults.push(["device", `${device.name}: no peak is known for ${wanted}; `
-      + `known: ${device.peaks.join(", ")}`]);
+  const asked = method.as_paleo ? method.cells[0] : `${values.dtype} ${values.optimizer}`;
+  const cells = network.steps[values.method];
+  if (!cells) {
+    faults.push(["network", network.left_out[values.method]]);
+    return choice;
   }
+  const order = method.cells.toSorted((a, b) => // of the asked optimizer first
+    b.endsWith(` ${values.optimizer}`) - a.endsWith(` ${values.optimizer}`));
+  choice.cell = [asked, ...order].find((name) => cells[name]?.at[choice.place] >= 0);
+  if (!choice.cell) faults.push(["device", `${device.name}: no peak is known for any listed type`]);
+  else choice.work = cells[choice.cell];
+  choice.asked = asked;
+  [choice.dtype, choice.optimizer] = choice.cell?.split(" ") ?? [];
+  const at = (name) => data.layout[name].indexOf(Number(values[name]));
+  choice.layout = (((choice.inside ? 1 : 0) * data.layout.per_node.length + at("per_node"))
+    * data.layout.links_per_node.length + at("links_per_node")) * data.layout.servers.length
+    + at("servers");
+  const most = Number(values.replicas);
+  choice.replicas = data.replicas.filter((n) => n === most || (n < most && !(n & (n - 1))));
   return choice;
 }
 
-let last = null; // the last good choice, its texts and its rows
-
-function update(faults = []) {
-  const values = texts();
-  const choice = chosen(values, faults);
-  if (!faults.length) {
-    const { rows, refused } = scalingRows(choice);
-    if (rows.length) {
-      last = { choice, values, rows, refused };
-      if (location.hash !== toFragment(values)) history.replaceState(null, "", toFragment(values));
-      draw(last);
-    } else {
-      faults.push(["workers",
-        `${refused.join(", ")} workers cannot share a batch of ${choice.batch} examples`]);
-    }
-  }
-  showFaults(faults);
+// The value at a batch: exact where it is listed, else on a line between its neighbours, of the
+// logarithms for times.
+function between(values, batch, log) {
+  const after = data.batches.findIndex((one) => one >= batch);
+  const x = data.batches[after], low = data.batches[after - 1];
+  if (x === batch) return values[after];
+  const [a, b] = [values[after - 1], values[after]];
+  if (!log || !(a > 0)) return a + (b - a) * (batch - low) / (x - low);
+  return a * (b / a) ** (Math.log(batch / low) / Math.log(x / low));
 }
 
-function showFaults(faults) {
-  for (const name of FIELDS) {
-    const wrong = faults.some(([at]) => at === name);
-    field(name).classList.toggle("wrong", wrong);
-    field(name).setAttribute("aria-invalid", String(wrong));
+function parts(choice, batch) {
+  const count = data.batches.length, start = choice.work.at[choice.place];
+  const part = (at) => between(times.subarray(start + at * count), batch, true);
+  const update = choice.device.hosted ? part(2) : times[start + 2 * count];
+  const [share] = choice.share;
+  return [part(0) / share, part(1) / share, update / (choice.method.update_at_peak ? 1 : share)];
+}
+
+// Seconds of an exchange from its coefficients, which `explore_data.coefficients` explains.
+function exchange(name, n, choice) {
+  const { tables, of } = choice.method.exchanges[name];
+  const [far, near, added, ...moved] = tables[of[choice.layout]][data.replicas.indexOf(n)];
+  const { link, device } = choice, inside = choice.inside ?? link;
+  const bytes = choice.work.gradient_bytes;
+  const latency = choice.latency_us === null ? link.latency_s ?? 0 : choice.latency_us * 1e-6;
+  let slowest = 0;
+  for (let i = 0; i < moved.length; i += 2) {
+    slowest = Math.max(slowest, moved[i] / link.bytes_per_s + moved[i + 1] / inside.bytes_per_s);
   }
-  const lines = faults.map(([, text]) => text);
-  if (faults.length) {
-    lines.push(last ? "What is shown is still the result of the choice before."
-      : "There is no result yet.");
-  }
-  byId("errors").hidden = !faults.length;
-  byId("errors").replaceChildren(...lines.map((line) => element("p", line)));
-  byId("shown").classList.toggle("old", faults.length > 0 && last !== null);
-  byId("headline").classList.toggle("old", faults.length > 0);
-  byId("shown").hidden = last === null;
-  const answer = last && {
-    texts: last.values, collective: last.choice.collective, rows: last.rows,
-    stops_paying: stopsPaying(last.rows, data.pays),
+  return far * latency + near * (choice.inside ? inside.latency_s ?? 0 : latency)
+    + bytes * slowest / choice.share[1]
+    + (link.adds ? bytes * added / device.memory_bytes_per_s : 0);
+}
+
+function scalingRows(choice) {
+  const { device, method, batch } = choice;
+  const row = (n, examples) => {
+    const [forward_s, backward_s, update_s] = parts(choice, examples);
+    const comm_s = Object.fromEntries(Object.keys(method.exchanges).map((name) =>
+      [name, exchange(name, n, choice)]));
+    const compute_s = forward_s + backward_s + update_s;
+    const step_s = compute_s + comm_s[choice.collective];
+    const global_batch = choice.scaling === "weak" ? n * examples : batch;
+    const memory = choice.network.memory[`${choice.dtype} ${choice.optimizer}`];
+    const peak_memory_bytes = Math.round(between(memory, examples, false));
+    return {
+      workers: n, global_batch, batch_per_worker: examples, forward_s, backward_s, update_s,
+      compute_s, comm_s, step_s, samples_per_s: global_batch / step_s, peak_memory_bytes,
+      fits: device.memory_bytes === null || peak_memory_bytes <= device.memory_bytes,
+    };
   };
-  byId("result").textContent =
-    JSON.stringify({ ...answer, old: faults.length > 0, faults: faults.map(([, text]) => text) });
+  const alone = row(1, batch);
+  const possible = choice.replicas.filter(
+    (n) => choice.scaling === "weak" || n <= batch || method.as_paleo);
+  return possible.map((n) => {
+    const found = row(n, choice.scaling === "weak" ? batch : Math.ceil(batch / n));
+    const speedup = found.samples_per_s / alone.samples_per_s;
+    const epoch_s = choice.samples / found.global_batch * found.step_s;
+    const train_s = choice.epochs * epoch_s, device_hours = train_s / 3600 * n;
+    return {
+      ...found, speedup, efficiency: speedup / n, epoch_s, train_s, hours: train_s / 3600,
+      device_hours, cost: choice.price === null ? null : choice.price * device_hours,
+    };
+  });
 }
 
-function copy() {
-  const button = byId("copy");
-  const select = () => {
-    getSelection().selectAllChildren(byId("command"));
-    button.textContent = "Selected";
-  };
-  const done = () => { button.textContent = "Copied"; };
-  const text = byId("command").textContent;
-  if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, select);
-  else select();
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+// The first number of replicas that is not worth its devices, as scaling.stops_paying has it.
+function stopsPaying(rows) {
+  const worth = (few, many) => many.samples_per_s / few.samples_per_s - 1
+    >= data.pays * (many.workers / few.workers - 1);
+  return rows.find((row, place) => place > 0 && !worth(rows[place - 1], row))?.workers ?? null;
 }
-
-fill();
-update(fromFragment());
-form.addEventListener("input", (event) => {
-  if (event.target.name === "software") showShares();
-  if (event.target.name.startsWith("ppp_")) field("software").value = OWN;
-  showOnly();
-  update();
-});
-form.addEventListener("submit", (event) => event.preventDefault());
-window.addEventListener("hashchange", () => update(fromFragment()));
-window.addEventListener("resize", () => { if (last) charts(last.rows, last.choice); });
-byId("copy").addEventListener("click", copy);

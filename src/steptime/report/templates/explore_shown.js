@@ -1,45 +1,19 @@
 "use strict";
 // What the page shows of a result: sentences, tiles, charts, table, command line and sources.
-const byId = (id) => document.getElementById(id);
+const TRAINED = { adam: "Adam", sgd: "SGD" };
 
-// Words for numbers, as units.py writes them.
-const digits = (value, count = 4) => String(Number(value.toPrecision(count)));
-function prefixed(value, unit, steps) {
-  const [factor, prefix] = steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
-  return `${digits(value / factor)} ${prefix}${unit}`;
-}
-const seconds = (value) => (value ? prefixed(value, "s",
-  [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]]) : "0 s");
-const size = (value) => prefixed(Number(value.toPrecision(4)), "B",
-  [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]]);
-const grouped = (value, most = 0) => value.toLocaleString("en", { maximumFractionDigits: most });
-const money = (value) => `$${value < 1e6 ? value.toLocaleString("en",
-  { minimumFractionDigits: value < 1000 ? 2 : 0, maximumFractionDigits: value < 1000 ? 2 : 0 })
-  : prefixed(value, "", [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"]]).replace(" ", "")}`;
-const shortMoney = (value) => (value < 1e4 ? `$${digits(value, 6)}`
-  : `$${prefixed(value, "", [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])}`);
-const hoursText = (value) => (value >= 1000 ? grouped(value) : digits(value, 3));
-
-function element(name, text, className) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
-
-function draw(found) {
-  const { choice, values, rows } = found;
+function draw(choice, values, rows) {
   const most = rows.at(-1);
-  const on = `${grouped(most.workers)} × ${choice.device.name}`;
-  const epochs = `${digits(choice.epochs, 6)} epoch${choice.epochs === 1 ? "" : "s"}`;
   const faster = most.workers > 1 ? `${digits(most.speedup, 3)} times as fast as one; ` : "";
-  byId("headline").textContent = `${choice.network.name} on ${on}: ${faster}`
-    + `${epochs} take ${hoursText(most.hours)} hours and cost ${money(most.cost)}`
+  const cost = most.cost === null ? "" : ` and cost ${money(most.cost)}`;
+  byId("headline").textContent = `${choice.network.name} on ${grouped(most.workers)} × `
+    + `${choice.device.name}: ${faster}${digits(choice.epochs, 6)} `
+    + `epoch${choice.epochs === 1 ? " takes" : "s take"} ${hoursText(most.hours)} hours${cost}`
     + `${most.fits ? "." : ", if the memory were large enough."}`;
   byId("headline").classList.toggle("bad", !most.fits);
   byId("tiles").replaceChildren(...[
-    ["workers", grouped(most.workers)], ["step", seconds(most.step_s)],
-    ["speed-up", `${digits(most.speedup, 4)}×`],
+    ["replicas", grouped(most.workers)], ["step", seconds(most.step_s)],
+    ["speed-up", `${digits(most.speedup)}×`],
     ["examples/s", grouped(Number(most.samples_per_s.toPrecision(4)), 2)],
     ["hours", hoursText(most.hours)], ["cost", money(most.cost)],
   ].map(([name, value]) => {
@@ -47,165 +21,232 @@ function draw(found) {
     tile.append(element("dt", name), element("dd", value));
     return tile;
   }));
-  byId("notes").replaceChildren(...notes(found).map(([text, bad]) =>
+  byId("notes").replaceChildren(...notes(choice, values, rows).map(([text, bad]) =>
     element("li", text, bad ? "bad" : "")));
   charts(rows, choice);
   table(rows, choice);
   byId("command").textContent = command(choice, values, rows);
   sources(choice, values);
-  byId("batch-label").textContent =
-    choice.scaling === "weak" ? "Batch of a worker" : "Batch of all workers";
+  byId("batch-label").textContent = choice.scaling === "weak" ? "Batch of each" : "Batch of all";
 }
 
 function charts(rows, choice) {
-  for (const name of ["speedup", "hours"]) { // one point is no line
-    byId(`chart-${name}`).parentElement.hidden = rows.length < 2;
+  const drawn = rows.map((row) => ({
+    replicas: row.workers, speedup: row.speedup, hours: row.hours, cost: row.cost,
+    forward: row.forward_s, backward: row.backward_s, update: row.update_s,
+    exchange: row.comm_s[choice.collective],
+  }));
+  for (const [name, spec] of Object.entries(data.charts)) {
+    const place = byId(`chart-${name}`);
+    const line = name === "speedup" || name === "hours"; // one point is no line
+    place.parentElement.hidden = line ? rows.length < 2 : name === "cost" && choice.price === null;
+    if (place.parentElement.hidden) continue;
+    spec.data.values = drawn;
+    if (place.view) place.view.data("rows", structuredClone(drawn)).runAsync();
+    else if (place.redraw) place.redraw();
+    else chart(place, spec);
   }
-  lineChart(byId("chart-speedup"), "Speed-up by workers", rows, (row) => row.speedup,
-    (value) => `${digits(value, 3)}×`, (row) => row.workers);
-  barChart(byId("chart-parts"), "Step time by part and workers", rows, (row) => [
-    ["forward", row.forward_s], ["backward", row.backward_s], ["update", row.update_s],
-    ["exchange", row.comm_s[choice.collective]],
-  ], seconds);
-  lineChart(byId("chart-hours"), "Hours of training by workers", rows, (row) => row.hours,
-    (value) => `${hoursText(value)} h`);
-  barChart(byId("chart-cost"), "Cost of training by workers", rows,
-    (row) => [["cost", row.cost]], shortMoney);
 }
 
-function listed(numbers) {
-  const shown = numbers.slice(0, 8).map((n) => grouped(n)).join(", ");
-  return numbers.length > 8 ? `${shown}, ... (${numbers.length} in all)` : shown;
-}
-
-function notes({ choice, values, rows, refused }) {
-  const { device, link, method, network } = choice;
+function notes(choice, values, rows) {
+  const { device, link, inside, method, network } = choice;
   const found = [];
   const most = rows.at(-1), count = most.batch_per_worker;
-  const needs = `a worker needs ${size(most.peak_memory_bytes)} for ${grouped(count)} `
-    + `example${count > 1 ? "s" : ""}`;
   const has = device.memory_bytes === null ? `; the memory of ${device.name} is not known`
-    : `, ${device.name} has ${size(device.memory_bytes)}`;
-  found.push([needs + has + (most.fits ? "" : ": it does not fit"), !most.fits]);
-  const large = rows.filter((row) => !row.fits);
+    : `, ${device.name} has ${prefixed(device.memory_bytes, "B")}`;
+  found.push([`a replica needs ${prefixed(most.peak_memory_bytes, "B")} for ${grouped(count)} `
+    + `example${count > 1 ? "s" : ""} in ${choice.dtype} with ${TRAINED[choice.optimizer]}${has}`
+    + (most.fits ? "" : ": it does not fit"), !most.fits]);
+  if (choice.cell !== choice.asked) {
+    found.push([`${device.name} has no peak for ${choice.asked.split(" ")[0]} (known: `
+      + `${Object.keys(device.peaks).join(", ")}): shown in ${choice.dtype}`, true]);
+  }
+  const large = rows.filter((row) => !row.fits).map((row) => grouped(row.workers));
   if (large.length) {
-    found.push([`does not fit with ${listed(large.map((row) => row.workers))} `
-      + `worker${large.length > 1 || large[0].workers > 1 ? "s" : ""}: `
+    found.push([`does not fit with ${large.join(", ")} replica${large.at(-1) === "1" ? "" : "s"}: `
       + "the times are those that it would take", true]);
   }
+  const refused = choice.replicas.filter((n) => !rows.some((row) => row.workers === n));
   if (refused.length) {
-    found.push([`${listed(refused)} workers cannot share a batch of `
-      + `${grouped(choice.batch)} examples: left out`, true]);
+    found.push([`${refused.join(", ")} replicas cannot share a batch of ${grouped(choice.batch)} `
+      + "examples: left out", true]);
   }
-  const pays = stopsPaying(rows, data.pays);
+  const shares = new Set(rows.map((row) => row.batch_per_worker));
+  const open = [...shares].filter((batch) => !data.batches.includes(batch));
+  if (open.length) {
+    found.push([`batch ${open.join(", ")}: not listed, so times lie between those of its listed `
+      + "neighbours (on a line of the logarithms)"]);
+  }
+  const pays = stopsPaying(rows);
   if (pays !== null) {
-    found.push([`stops paying at ${grouped(pays)} workers: from the row before, throughput grows `
-      + `less than ${digits(data.pays)} times as much as the number of workers`]);
+    found.push([`stops paying at ${grouped(pays)} replicas: from the row before, throughput grows `
+      + `less than ${digits(data.pays)} times as much as the number of replicas`]);
   }
-  const idle = rows.filter((row) => row.global_batch < row.workers * row.batch_per_worker);
-  if (idle.length) {
-    found.push([`${listed(idle.map((row) => row.workers))} workers do not divide the `
-      + "batch evenly: the step is that of the largest share"]);
+  const uneven = rows.filter((row) => row.global_batch < row.workers * row.batch_per_worker);
+  if (uneven.length) {
+    found.push([`${uneven.map((row) => row.workers).join(", ")} replicas do not divide the batch `
+      + "evenly: the step is that of the largest share"]);
   }
-  const { between, inside } = choice.fabric;
-  const links = choice.collective === "hierarchical" && inside ? [between, inside] : [between];
-  for (const one of links) {
-    if (!method.as_paleo && one.latency_s === null) {
+  if (device.hosted && choice.share[0] < 1) {
+    found.push(["the share of compute divides the host's part of a step, too: an upper limit"]);
+  }
+  for (const one of method.as_paleo ? [] : new Set([link, inside ?? link])) {
+    if (one.latency_s === null && (one !== link || choice.latency_us === null)) {
       found.push([`${one.name}: no latency is known, so none is counted`]);
     }
   }
-  if (method.as_paleo) found.push(["Paleo's rules know no latency and no type but float32"]);
-  if (method.cycle && !choice.rates[2]) {
-    found.push([`${device.name}: no clock is known, so no kernel takes at least a cycle`]);
+  if (method.as_paleo) {
+    found.push(["Paleo's rules know no latency, no type but float32 and no optimizer but SGD"]);
   }
-  if (!method.cycle && device.launch_s === null) {
-    found.push([`${device.name}: the host's time to issue an op is not known and left out`]);
+  for (const text of [...device.notes[values.method], ...network.notes[values.method]]) {
+    found.push([text]);
   }
-  found.push(...network.notes[values.method].map((note) => [note]));
-  const used = new Set(["memory_GB", "memory_GB_per_s", "clock_MHz", "launch_us", "GB_per_s",
-    "latency_us", method.as_paleo ? "float32" : values.dtype]);
+  const figures = new Set(["memory_GB", "memory_GB_per_s", "clock_MHz", "launch_us", "GB_per_s",
+    "latency_us", choice.dtype.replace("-mixed", "")]);
   for (const one of [device, link]) {
-    const open = one.unverified.filter((figure) => used.has(figure));
-    if (open.length) found.push([`${one.name}: to be verified: ${open.join(", ")}`]);
+    const wanted = one.unverified.filter((figure) => figures.has(figure));
+    if (wanted.length) found.push([`${one.name}: to be verified: ${wanted.join(", ")}`]);
   }
   return found;
 }
 
 function table(rows, choice) {
   const columns = [
-    ["workers", (row) => grouped(row.workers)],
+    ["replicas", (row) => grouped(row.workers)],
     ["batch of all", (row) => grouped(row.global_batch)],
     ["forward", (row) => seconds(row.forward_s)], ["backward", (row) => seconds(row.backward_s)],
     ["update", (row) => seconds(row.update_s)],
     ["exchange", (row) => seconds(row.comm_s[choice.collective])],
     ["step", (row) => seconds(row.step_s)], ["speed-up", (row) => digits(row.speedup)],
     ["efficiency", (row) => `${digits(100 * row.efficiency, 3)} %`],
-    ["hours", (row) => hoursText(row.hours)], ["cost", (row) => money(row.cost)],
-    ["memory", (row) => (row.fits ? "" : "\u2715 ") + size(row.peak_memory_bytes)],
+    ["hours", (row) => hoursText(row.hours)],
+    ...(choice.price === null ? [] : [["cost", (row) => money(row.cost)]]),
+    ["memory", (row) => (row.fits ? "" : "\u2715 ") + prefixed(row.peak_memory_bytes, "B")],
   ];
   const line = (cells, kind) => {
     const made = document.createElement("tr");
-    made.append(...cells.map((text) => element(kind, text, "number")));
+    made.append(...cells.map(([name, text]) => {
+      const cell = element(kind, text, "number");
+      cell.dataset.name = name;
+      return cell;
+    }));
     return made;
   };
-  byId("rows").tHead.replaceChildren(line(columns.map(([name]) => name), "th"));
+  byId("rows").tHead.replaceChildren(line(columns.map(([name]) => [name, name]), "th"));
   byId("rows").tBodies[0].replaceChildren(...rows.map((row) => {
-    const made = line(columns.map(([, write]) => write(row)), "td");
+    const made = line(columns.map(([name, write]) => [name, write(row)]), "td");
     made.classList.toggle("bad", !row.fits);
     return made;
   }));
 }
 
 function command(choice, values, rows) {
+  const quoted = (word) =>
+    (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
   const words = ["steptime", "scale", choice.network.name, "--device", choice.device.text,
     "--network", choice.link.name, "--batch", choice.batch,
     "--workers", rows.map((row) => row.workers).join(","), "--scaling", choice.scaling,
-    "--collective", choice.collective, "--method", values.method];
+    "--collective", choice.collective, "--method", values.method,
+    "--dtype", choice.dtype, "--optimizer", choice.optimizer];
   if (choice.latency_us !== null) words.push("--latency-us", values.latency);
-  if (choice.fabric.inside) words.push("--inside", choice.fabric.inside.name);
-  if (choice.collective === "hierarchical") words.push("--per-node", choice.per_node);
-  if (choice.collective === "parameter-server") words.push("--servers", choice.servers);
-  if (values.dtype !== "float32") words.push("--dtype", values.dtype);
+  if (choice.inside) words.push("--inside", choice.inside.name);
+  for (const name of Object.keys(data.layout)) {
+    if (values[name] !== data.start[name]) words.push(`--${name.replaceAll("_", "-")}`, values[name]);
+  }
   ["ppp_comp", "ppp_comm"].forEach((name, place) => {
     if (choice.share[place] !== 1) words.push("--option", `${name}=${values[name]}`);
   });
-  words.push("--samples", choice.samples, "--epochs", values.epochs, "--price", values.price);
-  words.push("--json");
-  return words.map((word) => quoted(String(word))).join(" ");
+  words.push("--samples", choice.samples, "--epochs", values.epochs);
+  if (choice.price !== null) words.push("--price", values.price);
+  return [...words, "--json"].map((word) => quoted(String(word))).join(" ");
 }
-
-const quoted = (word) =>
-  (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 function sources(choice, values) {
   const { device, link, method } = choice;
-  const [flop, bytes] = choice.rates;
-  const left = data.left_out.map((one) => `${one.model} with ${one.method}: ${one.reason}`);
-  const shares = Object.entries(data.software).filter(([name]) => name !== "none")
-    .map(([name, pair]) => `${name} ${pair.join(" / ")}`);
+  const peaks = Object.entries(device.peaks).map(([name, peak]) => `${name} ${digits(peak)}`);
   const lines = [
-    ["made by", `steptime ${data.version}`],
-    ["method", `${values.method} ${method.version}; ppp_comp = ${values.ppp_comp}, `
-      + `ppp_comm = ${values.ppp_comm}, collective = ${choice.collective}`],
-    ["step", `training with ${data.optimizer}, ${values.dtype}, data parallel; `
-      + `${grouped(choice.work.parameters)} parameters, ${size(choice.work.gradient_bytes)} of `
-      + "gradients exchanged after the backward pass"],
-    ["device", `${device.name}: ${digits(flop / 1e12)} TFLOP/s, ${digits(bytes / 1e9)} GB/s `
-      + `at ppp 1. ${device.source}${device.note ? `. ${device.note}` : ""}`],
-    ["link", `${link.name}: ${digits(link.bytes_per_s / 1e9)} GB/s at ppp 1. ${link.source}`
-      + `${link.note ? `. ${link.note}` : ""}`],
-    ["software", `shares of compute peak / link's rate: ${shares.join(", ")} `
-      + "(Qi, Sparks, Talwalkar, ICLR 2017)"],
-    ["cost", "every device is paid for each second of the training"],
-    ["limits", `batches ${data.batches.map((n) => grouped(n)).join(" to ")} of a worker`],
-    ["left out", left.length ? left.join("; ") : "nothing"],
+    ["method", `${values.method} ${method.version}; share of compute ${values.ppp_comp}, of the `
+      + `link ${values.ppp_comm}; collective ${choice.collective}`],
+    ["step", `training with ${TRAINED[choice.optimizer]}, ${choice.dtype}, data parallel; `
+      + `${grouped(choice.work.parameters)} parameters, `
+      + `${prefixed(choice.work.gradient_bytes, "B")} of gradients exchanged after the backward pass`],
+    ["device", `${device.name}: TFLOP/s ${peaks.join(", ")}; `
+      + `${digits(device.memory_bytes_per_s / 1e9)} GB/s. ${device.source}`],
+    ["link", `${link.name}: ${digits(link.bytes_per_s / 1e9)} GB/s. ${link.source}`],
   ];
   byId("sources").replaceChildren(...lines.map(([name, text]) => {
     const made = document.createElement("tr");
-    const head = element("th", name);
-    head.scope = "row";
-    made.append(head, element("td", text));
+    made.append(Object.assign(element("th", name), { scope: "row" }), element("td", text));
     return made;
   }));
 }
 
+let last = null; // the last good choice, its texts and its rows
+
+function update(faults = []) {
+  const values = texts();
+  const choice = chosen(values, faults);
+  const rows = faults.length ? [] : scalingRows(choice);
+  if (rows.length) {
+    last = { choice, values, rows };
+    if (location.hash !== toFragment(values)) history.replaceState(null, "", toFragment(values));
+    byId("shown").hidden = false;
+    draw(choice, values, rows);
+  } else if (!faults.length) {
+    faults.push(["replicas", `${choice.replicas.join(", ")} replicas cannot share a batch`]);
+  }
+  for (const name of FIELDS) {
+    const wrong = faults.some(([at]) => at === name);
+    field(name).classList.toggle("wrong", wrong);
+    field(name).setAttribute("aria-invalid", String(wrong));
+  }
+  const lines = faults.map(([, text]) => text);
+  const after = last ? "What is shown is still the result of the choice before."
+    : "There is no result yet.";
+  byId("errors").hidden = !faults.length;
+  byId("errors").replaceChildren(...lines.concat(after).map((line) => element("p", line)));
+  for (const id of ["shown", "headline"]) byId(id).classList.toggle("old", faults.length > 0);
+  byId("shown").hidden = last === null;
+  const answer = last && {
+    texts: last.values, collective: last.choice.collective, dtype: last.choice.dtype,
+    rows: last.rows, stops_paying: stopsPaying(last.rows),
+  };
+  byId("result").textContent =
+    JSON.stringify({ ...answer, old: faults.length > 0, faults: lines });
+}
+
+function copy() {
+  const button = byId("copy");
+  const select = () => {
+    getSelection().selectAllChildren(byId("command"));
+    button.textContent = "Selected";
+  };
+  const done = () => { button.textContent = "Copied"; };
+  if (navigator.clipboard) {
+    navigator.clipboard.writeText(byId("command").textContent).then(done, select);
+  } else select();
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+}
+
+// A first address that cannot be shown does not empty the page: the usual choice stands beside.
+function open() {
+  const faults = fromFragment();
+  const wrong = faults.length || (chosen(texts(), faults), faults.length);
+  if (!wrong) return update();
+  const asked = texts();
+  put(data.start);
+  update();
+  put(asked);
+  return update(fromFragment());
+}
+
+open();
+form.addEventListener("input", (event) => {
+  if (event.target.name === "software") showShares();
+  if (event.target.name.startsWith("ppp_")) field("software").value = OWN;
+  showOnly();
+  update();
+});
+form.addEventListener("submit", (event) => event.preventDefault());
+window.addEventListener("hashchange", () => update(fromFragment()));
+byId("copy").addEventListener("click", copy);

@@ -1,0 +1,75 @@
+"""TOML files that users own: read with one line for each fault, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+
+
+def shown(path: Path) -> str:
+    """Return a path for a message."""
+    text = str(path)
+    return text if text.isprintable() and len(text) <= 300 else shorten(text)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the table of a TOML file; raises `InputError` with one line if there is none."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{shown(path)}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InputError(f"{shown(path)}: not a text file in UTF-8") from None
+    except RecursionError:
+        raise InputError(f"{shown(path)}: not TOML: nested too deeply") from None
+    except ValueError as error:  # a TOMLDecodeError, a NUL in the path, an endless number
+        raise InputError(f"{shown(path)}: not TOML: {error}") from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all; raises `InputError` if the folder cannot be written to."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.{os.getpid()}.new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise InputError(f"{shown(path)}: cannot be written: {error.strerror}") from error
+
+
+def toml_text(table: Mapping[str, Any]) -> str:
+    """Return a table as TOML: its values first, then each inner table; `None` is left out."""
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    lines = [*_lines({key: value for key, value in table.items() if key not in inner})]
+    for key, value in inner.items():
+        lines += ["", f"[{_key(key)}]", *_lines(value)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(table: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        if value is not None:
+            yield f"{_key(key)} = {_value(value)}"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(_lines(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, bool | str):  # TOML's texts are JSON's, but for the DEL character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, int | float):
+        return repr(value)
+    raise TypeError(f"TOML has no {type(value).__name__}")

@@ -1,0 +1,240 @@
+"""PyTorch: the network as one generated function, autograd, and torch.optim, eager or compiled."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from steptime.core.dtypes import Precision, precision
+from steptime.core.graph import Graph
+from steptime.core.workload import Plan, Workload
+from steptime.measure import ranks
+from steptime.measure.backends.torch import device as torch_device
+from steptime.measure.backends.torch import parallel as torch_parallel
+from steptime.measure.backends.torch.input import EVENTS
+from steptime.measure.backends.torch.kinds import RUNS
+from steptime.measure.backends.torch.parallel import STRATEGIES, Joined, Stopwatch
+from steptime.measure.backends.torch.step import Assembled, assemble, outputs_of
+from steptime.measure.contract import (
+    DeviceFacts,
+    Feed,
+    Options,
+    OutOfMemoryError,
+    Prepared,
+    Team,
+    UnsupportedError,
+)
+from steptime.measure.infeed import HOST_CLOCK, loader_death
+
+__all__ = [
+    "RUNS",
+    "STRATEGIES",
+    "collectives",
+    "device_facts",
+    "device_product",
+    "prepare",
+    "version",
+]
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+_NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of oneDNN, of PyTorch
+
+
+def version() -> str:
+    """Give PyTorch's version without the tag of its build."""
+    return torch.__version__.partition("+")[0]
+
+
+def device_product(device: str) -> str:
+    """Give the device's name; raises `InputError` for a device that is not here."""
+    return torch_device.product(torch_device.find(device))
+
+
+def device_facts(device: str) -> DeviceFacts:
+    """Return what is known of a device."""
+    return torch_device.facts(torch_device.find(device))
+
+
+def collectives(options: Options, sizes: Sequence[int], budget_s: float) -> dict[str, Any]:
+    """Return the seconds of all-reduces among the processes of this worker, by bytes."""
+    device = torch_device.find(options.device)
+    _settings(options)
+    joined = torch_parallel.join(ranks.here(), device)
+    sync = torch_device.sync(device)
+    return {
+        "processes": joined.rank.size,
+        "hosts": joined.gather(platform.node()),
+        "comm_backend": joined.backend,
+        "version": version(),
+        "threads": torch.get_num_threads(),
+        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "all_reduce_s": torch_parallel.all_reduce_s(device, sizes, sync, budget_s),
+    }
+
+
+def prepare(
+    graph: Graph, workload: Workload, options: Options, feed: Feed | None = None
+) -> Prepared:
+    """Give the step of a forward graph, ready on its device: weights, inputs, optimizer made.
+
+    Raises `InputError` for a device that is not here, `UnsupportedError` for a kind, type or plan
+    that cannot be run, `OutOfMemoryError` where the weights and inputs do not fit.
+    """
+    device = torch_device.find(options.device)
+    types = precision(workload.dtype)
+    _check(workload, options, types, device)
+    _settings(options)
+    translated = _translator(options.compile)
+    held: list[Assembled] = []
+    joined = torch_parallel.join(ranks.here(), device) if workload.plan.data > 1 else None
+    sync = torch_device.sync(device)
+    watch = Stopwatch(sync)
+
+    def make() -> None:
+        held.append(assemble(graph, workload, options, joined, watch, feed))
+
+    translated(make)()
+    found = held[0]
+
+    def without() -> None:  # what is sharded cannot do without an exchange: a copy that is not
+        apart = replace(options, strategy="independent")
+        held.append(assemble(graph, workload, apart, joined, watch, feed))
+
+    def alone() -> Callable[[], None]:
+        if found.quiet is None:
+            translated(without)()
+        return translated(held[-1].step_alone)
+
+    memory, reset_memory = torch_device.memory_meter(device)
+    team = None if joined is None else _team(joined, found, watch, alone)
+    return Prepared(
+        step=translated(found.step),
+        sync=sync,
+        product=torch_device.product(device),
+        memory=memory,
+        reset_memory=reset_memory,
+        parts={name: translated(part) for name, part in found.parts.items()},
+        timer=torch_device.timer(device),
+        waited=found.waited,
+        loss=found.loss,
+        inference=lambda one: outputs_of(one, found.values, types, device),
+        facts=_facts(options, device) | found.facts,
+        team=team,
+    )
+
+
+def _check(workload: Workload, options: Options, types: Precision, device: torch.device) -> None:
+    replicas, size = workload.plan.data, ranks.here().size
+    if workload.plan != Plan(data=replicas):
+        raise UnsupportedError("torch runs data-parallel here, and by no other parallel plan")
+    if replicas > 1:
+        _check_parallel(workload, options, device)
+    if replicas not in {1, size}:
+        raise UnsupportedError(f"{replicas} replicas are as many processes, not {size}")
+    if device.type == "mps" and types.weights == "float64":
+        raise UnsupportedError("mps has no float64")
+    if device.type == "mps" and workload.dtype == "float16-mixed" and workload.phase == "train":
+        raise UnsupportedError("mps has no loss scaling for float16-mixed")
+
+
+def _check_parallel(workload: Workload, options: Options, device: torch.device) -> None:
+    if device.type == "mps":
+        raise UnsupportedError("mps is one device, without replicas")
+    if workload.phase != "train" and options.strategy != "independent":
+        raise UnsupportedError("inference exchanges nothing: its strategy is independent")
+    if workload.dtype == "float16-mixed" and workload.phase == "train":
+        raise UnsupportedError("float16-mixed scales the loss of one replica, not of several")
+    if options.compile and options.strategy == "sharded":
+        raise UnsupportedError("torch.compile is not run on a sharded network here")
+
+
+def _settings(options: Options) -> None:
+    """Set what holds for the whole process; tf32 both ways, because defaults have changed."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    torch.backends.cuda.matmul.allow_tf32 = options.tf32
+    torch.backends.cudnn.allow_tf32 = options.tf32
+    torch.backends.cudnn.benchmark = True  # shapes never change, so the search pays
+    if options.compile:
+        torch.compiler.reset()
+
+
+def _team(
+    joined: Joined,
+    found: Assembled,
+    watch: Stopwatch,
+    alone: Callable[[], Callable[[], None]],
+) -> Team:
+    if found.timed:
+        meter = "host clock around every exchange of a rank, waiting for others included; mean"
+    elif found.quiet:
+        meter = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
+    else:
+        meter = "exposed: step less that of an unsharded copy without exchange, in turns"
+    return Team(
+        rank=joined.rank.rank,
+        backend=joined.backend,
+        agree=joined.agree,
+        gather=joined.gather,
+        comm_meter=meter,
+        comm_s=watch.read if found.timed else None,
+        alone=None if found.timed else alone,
+    )
+
+
+def _translator(compiled: bool) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Return what wraps a call so that its errors are named as what they mean.
+
+    That is missing memory, a kind that has no kernel for its type on this device, and a failing
+    compiler.
+    """
+
+    def translated(call: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                call()
+            except (MemoryError, RuntimeError) as error:
+                text = str(error).strip().partition("\n")[0]
+                if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
+                    raise OutOfMemoryError(text or "no memory left") from error
+                if any(sign in text for sign in _NO_KERNEL):
+                    said = text.partition(". ")[0]
+                    raise UnsupportedError(f"torch has no kernel for it here: {said}") from error
+                if killed := loader_death(error):  # a signal, so it comes at any moment
+                    raise killed from error
+                if compiled and type(error).__module__.startswith("torch._"):
+                    raise RuntimeError(f"torch.compile: {text}") from error
+                raise
+
+        return run
+
+    return translated
+
+
+def _facts(options: Options, device: torch.device) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "torch": torch.__version__,
+        "compile": "inductor, default mode" if options.compile else None,
+        "tf32": options.tf32,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "torch_threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    if options.input != "device":
+        facts["input_clock"] = EVENTS if device.type == "cuda" else HOST_CLOCK
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        facts |= {
+            "gpu": torch.cuda.get_device_name(device),
+            "compute_capability": f"{major}.{minor}",
+            "cuda": torch.version.cuda,
+            "hip": torch.version.hip,
+            "cudnn": torch.backends.cudnn.version(),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        }
+    return facts

@@ -1,0 +1,302 @@
+"""How PyTorch runs each op kind: one function a kind, `(inputs..., **attributes) -> tensor`.
+
+Shapes and attributes are those of the op table; gradients are left to autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from steptime.core.graph import TensorSpec
+from steptime.core.windows import reach
+from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
+from steptime.ops.loss import IGNORED_LABEL
+from steptime.ops.pooling import pool_outputs
+
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+NONE: Sides = (0, 0, 0, 0)
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    fold: bool = False,
+) -> Tensor:
+    """Give the product of two (batches of) matrices."""
+    if fold:
+        a, b = a.flatten(0, -2), b.flatten(0, -2)
+    return torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
+
+
+def bias(x: Tensor, b: Tensor, axis: int = -1) -> Tensor:
+    """Give `x` with `b` added along `axis`."""
+    after = x.dim() - 1 - axis % x.dim()
+    return x + b.view(-1, *(1,) * after)
+
+
+def reduce_sum(x: Tensor, axes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
+    """Give `x` summed over `axes`, then seen as `shape`."""
+    return (x.sum(axes) if axes else x).reshape(shape)
+
+
+def expand(x: Tensor, shape: tuple[int, ...], scale: float = 1.0) -> Tensor:
+    """Give `x` repeated to `shape` and multiplied by `scale`."""
+    return x.view(*x.shape, *(1,) * (len(shape) - x.dim())).expand(shape) * scale
+
+
+def _padded(x: Tensor, padding: Sides, kernel: Pair, value: float) -> tuple[Tensor, Pair]:
+    """Give `x` and the padding left to the op: all of it where the op can take it."""
+    top, bottom, left, right = padding
+    if top == bottom and left == right and 2 * top <= kernel[0] and 2 * left <= kernel[1]:
+        return x, (top, left)
+    return functional.pad(x, (left, right, top, bottom), value=value), (0, 0)
+
+
+def conv2d(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    stride: Pair = (1, 1),
+    padding: Sides = NONE,
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> Tensor:
+    """Give the convolution; unequal padding is made by an op of its own."""
+    top, bottom, left, right = padding
+    if (top, left) == (bottom, right):
+        return functional.conv2d(x, w, b, stride, (top, left), dilation, groups)
+    x = functional.pad(x, (left, right, top, bottom))
+    return functional.conv2d(x, w, b, stride, 0, dilation, groups)
+
+
+def conv_transpose2d(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    output_size: Pair,
+    stride: Pair = (1, 1),
+    padding: Sides = NONE,
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> Tensor:
+    """Give the transposed convolution; unequal padding is cut off its result."""
+    sides = padding[:2], padding[2:]
+    inner = [reach(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i]) for i in (0, 1)]
+    beyond = [output_size[i] + sum(sides[i]) - inner[i] for i in (0, 1)]
+    if all(before == after for before, after in sides):
+        pads = (padding[0], padding[2])
+        return functional.conv_transpose2d(x, w, b, stride, pads, beyond, groups, dilation)
+    y = functional.conv_transpose2d(x, w, b, stride, 0, beyond, groups, dilation)
+    for i in (0, 1):
+        y = y.narrow(2 + i, sides[i][0], output_size[i])
+    return y
+
+
+def _cropped(y: Tensor, x: Tensor, **attrs: Any) -> Tensor:
+    """Give `y` without the windows that would start in the padding after `x`."""
+    (spec,) = pool_outputs(TensorSpec(tuple(x.shape)), **attrs)
+    return y[:, :, : spec.shape[2], : spec.shape[3]]
+
+
+def max_pool2d(
+    x: Tensor, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
+) -> Tensor:
+    """Give the maxima of windows; padding never wins."""
+    wide, pads = _padded(x, padding, kernel, -inf)
+    y = functional.max_pool2d(wide, kernel, stride, pads, ceil_mode=ceil)
+    if wide is x or not ceil:
+        return y
+    return _cropped(y, x, kernel=kernel, stride=stride, padding=padding, ceil=ceil)
+
+
+def avg_pool2d(
+    x: Tensor, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
+) -> Tensor:
+    """Give the means of windows, padding counted as zeros; what lies beyond it is not counted."""
+    wide, pads = _padded(x, padding, kernel, 0.0)
+    y = functional.avg_pool2d(wide, kernel, stride, pads, ceil_mode=ceil)
+    if wide is x or not ceil:
+        return y
+    return _cropped(y, x, kernel=kernel, stride=stride, padding=padding, ceil=ceil)
+
+
+def global_avg_pool(x: Tensor) -> Tensor:
+    """Give the mean of each map."""
+    return x.mean((2, 3))
+
+
+def upsample2d(x: Tensor, scale: Pair) -> Tensor:
+    """Give each element repeated."""
+    size = (x.shape[2] * scale[0], x.shape[3] * scale[1])
+    return functional.interpolate(x, size=size, mode="nearest")
+
+
+def batch_norm(
+    x: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor, training: bool = True
+) -> Tensor:
+    """Give `x` normalised by channel; in training the running statistics are brought up to date."""
+    return functional.batch_norm(x, mean, variance, w, b, training, RUNNING_SHARE, NORM_EPSILON)
+
+
+def layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Give `x` normalised over the last axis."""
+    return functional.layer_norm(x, w.shape, w, b, NORM_EPSILON)
+
+
+def rms_norm(x: Tensor, w: Tensor) -> Tensor:
+    """Give `x` divided by its root mean square; a weight of a wider type is cast first."""
+    return functional.rms_norm(x, w.shape, w.to(x.dtype), NORM_EPSILON)
+
+
+def local_response_norm(x: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
+    """Give `x` divided by a power of its neighbours' squares."""
+    return functional.local_response_norm(x, size, alpha, beta, k)
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Give the softmax over the last axis."""
+    return torch.softmax(x, -1)
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """Give `x` with a share `p` dropped and the rest scaled."""
+    return functional.dropout(x, p, training=True)
+
+
+def cast(x: Tensor, dtype: str) -> Tensor:
+    """Give `x` in another element type."""
+    return x.to(getattr(torch, dtype))
+
+
+def concat(*tensors: Tensor, axis: int) -> Tensor:
+    """Give the tensors joined along `axis`."""
+    return torch.cat(tensors, axis)
+
+
+def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Give `x` with another shape."""
+    return x.reshape(shape)
+
+
+def flatten(x: Tensor) -> Tensor:
+    """Give `x [n, ...] -> [n, product of the rest]`."""
+    return x.flatten(1)
+
+
+def transpose(x: Tensor, order: tuple[int, ...]) -> Tensor:
+    """Give `x` with its axes in `order`."""
+    return x.permute(order)
+
+
+def slice_(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """Give a part of `x` along `axis`."""
+    return x.narrow(axis, start, stop - start)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int, causal: bool) -> Tensor:
+    """Give fused attention, `[n, l, heads*d]`."""
+    y = functional.scaled_dot_product_attention(
+        q.reshape(*q.shape[:2], heads, -1).transpose(1, 2),
+        k.reshape(*k.shape[:2], kv_heads, -1).transpose(1, 2),
+        v.reshape(*v.shape[:2], kv_heads, -1).transpose(1, 2),
+        is_causal=causal,
+        enable_gqa=heads != kv_heads,
+    )
+    return y.transpose(1, 2).flatten(2)
+
+
+def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> Tensor:
+    """Give `x [n, l, heads*d]` with feature i of a head and feature i + d/2 turned as a pair."""
+    cos, sin = table.to(x.dtype).unsqueeze(1).chunk(2, -1)
+    if inverse:
+        sin = -sin
+    first, second = x.reshape(*x.shape[:2], -1, head_width).chunk(2, -1)
+    turned = (first * cos - second * sin, first * sin + second * cos)
+    return torch.cat(turned, -1).flatten(2)
+
+
+def _state(x: Tensor, w_hh: Tensor) -> Tensor:
+    return x.new_zeros(1, x.shape[0], w_hh.shape[1])
+
+
+def rnn(x: Tensor, *w: Tensor) -> Tensor:
+    """Give the outputs of a recurrent layer with tanh, `[n, l, hidden]`."""
+    how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)
+    return torch.rnn_tanh(x, _state(x, w[1]), w, *how)[0]
+
+
+def lstm(x: Tensor, *w: Tensor) -> Tensor:
+    """Give the outputs of an LSTM layer, `[n, l, hidden]`."""
+    state = _state(x, w[1])
+    how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)
+    return torch.lstm(x, (state, state), w, *how)[0]
+
+
+def gru(x: Tensor, *w: Tensor) -> Tensor:
+    """Give the outputs of a GRU layer, `[n, l, hidden]`."""
+    how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)
+    return torch.gru(x, _state(x, w[1]), w, *how)[0]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Give the mean over the labels that are not ignored."""
+    return functional.cross_entropy(
+        logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL
+    )
+
+
+RUNS: dict[str, Callable[..., Tensor]] = {
+    "linear": functional.linear,
+    "matmul": matmul,
+    "bias": bias,
+    "reduce_sum": reduce_sum,
+    "mean": torch.mean,
+    "expand": expand,
+    "conv2d": conv2d,
+    "conv_transpose2d": conv_transpose2d,
+    "max_pool2d": max_pool2d,
+    "avg_pool2d": avg_pool2d,
+    "global_avg_pool": global_avg_pool,
+    "upsample2d": upsample2d,
+    "batch_norm": batch_norm,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "local_response_norm": local_response_norm,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "softmax": softmax,
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "maximum": torch.maximum,
+    "prelu": functional.prelu,
+    "dropout": dropout,
+    "cast": cast,
+    "concat": concat,
+    "reshape": reshape,
+    "flatten": flatten,
+    "transpose": transpose,
+    "slice": slice_,
+    "embedding": functional.embedding,
+    "attention": attention,
+    "rotary": rotary,
+    "rnn": rnn,
+    "lstm": lstm,
+    "gru": gru,
+    "cross_entropy": cross_entropy,
+}
+TAKES_BIAS = {"linear": -1, "conv2d": 1, "conv_transpose2d": 1}  # a third input, along this axis
+RECURRENT = {"rnn": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}

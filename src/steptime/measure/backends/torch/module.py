@@ -1,0 +1,129 @@
+"""From a forward graph to a PyTorch module: one generated function, one line an op."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, fx, nn
+
+from steptime.core.dtypes import Precision
+from steptime.core.graph import Graph
+from steptime.measure.backends.torch.kinds import RECURRENT, RUNS, TAKES_BIAS
+from steptime.measure.interpreter import Call, calls_of, interpret
+from steptime.measure.synthetic import Fill, fills, rotary_angle
+
+
+def module_of(
+    graph: Graph, values: Mapping[str, Tensor], precision: Precision, compiled: bool = False
+) -> fx.GraphModule:
+    """Give the module of a forward graph: inputs in the graph's order `->` its first output.
+
+    Weights and buffers are `values`, shared and not copied. The generated function lets go of
+    each tensor after its last use, and calls nothing but the ops. A bias joins the product before
+    it, as a library's layer has it. Under autocast (`precision.mixed`) casts of inputs and weights
+    are left to autocast. Raises `UnsupportedError` for kinds that PyTorch does not run here.
+    """
+    calls = calls_of(
+        graph,
+        RUNS,
+        "torch",
+        takes_bias=TAKES_BIAS,
+        # autocast casts by itself; two names for one tensor stand for the cast
+        is_left_out=lambda op: op.kind == "cast" and precision.mixed,
+    )
+    root = nn.Module()
+    lines = fx.Graph()
+    nodes = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
+    for name in (*graph.weights, *graph.buffers):
+        nodes[name] = _attribute(lines, root, name, values[name])
+
+    def node(call: Call, inputs: list[fx.Node]) -> fx.Node:
+        run = call.function
+        if compiled and call.kind in RECURRENT:  # the compiler would unroll every time step
+            run = torch.compiler.disable(run)
+        return lines.create_node(
+            "call_function", run, tuple(inputs), dict(call.attrs), _identifier(call.name)
+        )
+
+    interpret(calls, nodes, node)
+    lines.output(nodes[graph.outputs[0]])
+    return fx.GraphModule(root, lines, _identifier(graph.name))
+
+
+def _identifier(name: str) -> str:
+    text = re.sub(r"\W", "_", name)
+    return text if text[:1].isalpha() else f"_{text}"
+
+
+def _attribute(lines: fx.Graph, root: nn.Module, name: str, value: Tensor) -> fx.Node:
+    place = f"{_identifier(name)}_{len(lines.nodes)}"  # two names may be one as identifiers
+    if isinstance(value, nn.Parameter):
+        root.register_parameter(place, value)
+    else:
+        root.register_buffer(place, value)
+    return lines.get_attr(place)
+
+
+def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, Tensor]:
+    """Give values for every input, weight and buffer of `graph`; weights are parameters.
+
+    They are drawn on the device in the type of the tensor, each from the same generator.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    weights = set(graph.weights)
+    values: dict[str, Tensor] = {}
+    for name, fill in fills(graph).items():
+        spec = graph.tensors[name]
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        tensor = torch.empty(spec.shape, dtype=dtype, device=device)
+        _DRAWS[fill.how](tensor, fill, generator)
+        values[name] = nn.Parameter(tensor) if name in weights else tensor
+    return values
+
+
+def draw_inputs(
+    graph: Graph, values: Mapping[str, Tensor], device: torch.device, seed: int
+) -> None:
+    """Draw the inputs of `graph` among its `values` again, by another seed."""
+    generator = torch.Generator(device).manual_seed(seed)
+    found = fills(graph)
+    for name in graph.inputs:
+        _DRAWS[found[name].how](values[name], found[name], generator)
+
+
+def _normal(tensor: Tensor, fill: Fill, generator: torch.Generator) -> None:
+    tensor.normal_(0.0, fill.amount, generator=generator)
+
+
+def _constant(tensor: Tensor, fill: Fill, _: torch.Generator) -> None:
+    tensor.fill_(fill.amount)
+
+
+def _ids(tensor: Tensor, fill: Fill, generator: torch.Generator) -> None:
+    tensor.random_(0, int(fill.amount), generator=generator)
+
+
+def _angles(tensor: Tensor, _: Fill, __: torch.Generator) -> None:
+    length, width = tensor.shape
+    turns = torch.tensor([rotary_angle(1, i, width) for i in range(width // 2)])
+    angles = torch.arange(length, dtype=torch.float32).outer(turns)
+    tensor.copy_(torch.cat((angles.cos(), angles.sin()), -1))
+
+
+_DRAWS = {"normal": _normal, "constant": _constant, "ids": _ids, "angles": _angles}
+
+
+def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
+    """Put each recurrent layer's weights into one block, as cuDNN wants them and nn.LSTM does."""
+    for op in graph.ops:
+        if op.kind not in RECURRENT or any(name not in values for name in op.inputs[1:]):
+            continue
+        w_ih, w_hh, b_ih, b_hh = (values[name] for name in op.inputs[1:])
+        layer = RECURRENT[op.kind](
+            w_ih.shape[1], w_hh.shape[1], batch_first=True, device="meta", dtype=w_ih.dtype
+        )
+        layer.weight_ih_l0, layer.weight_hh_l0 = w_ih, w_hh
+        layer.bias_ih_l0, layer.bias_hh_l0 = b_ih, b_hh
+        layer.flatten_parameters()

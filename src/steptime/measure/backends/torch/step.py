@@ -1,0 +1,222 @@
+"""The step of a network in PyTorch: its input, forward, backward and update, on one replica."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steptime.core.dtypes import Precision, precision
+from steptime.core.graph import Graph
+from steptime.core.workload import Workload
+from steptime.measure import synthetic
+from steptime.measure.backends.torch import device as torch_device
+from steptime.measure.backends.torch import parallel as torch_parallel
+from steptime.measure.backends.torch.input import Take, Waited, input_of
+from steptime.measure.backends.torch.module import (
+    draw_inputs,
+    initial_values,
+    join_recurrent_weights,
+    module_of,
+)
+from steptime.measure.backends.torch.parallel import Joined, Spread, Stopwatch
+from steptime.measure.contract import Arrays, Feed, Options
+
+Network = Callable[..., Tensor]
+Open = Callable[[], contextlib.AbstractContextManager[Any]] | None
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A network with its inputs, its weights as the optimizer has them, and the parts of a step.
+
+    `values` are inputs, weights and buffers by name, `take` brings the input of a step and `waited`
+    says how long that took (None where it is resident), `loss` gives the last one. `quiet` opens a
+    step that exchanges nothing, None where there is none to be left out.
+    """
+
+    inputs: list[Tensor]
+    weights: Sequence[Tensor]
+    parts: dict[str, Callable[[], None]]
+    facts: dict[str, object]
+    values: Mapping[str, Tensor]
+    take: Take | None = None
+    waited: Waited | None = None
+    loss: Callable[[], float] | None = None
+    quiet: Open = None
+    timed: bool = True
+
+    def step(self) -> None:
+        """Take the input, and run all parts."""
+        if self.take:
+            self.take()
+        for part in self.parts.values():
+            part()
+
+    def step_alone(self) -> None:
+        """Run a step without an exchange."""
+        with self.quiet() if self.quiet else contextlib.nullcontext():
+            self.step()
+
+
+def assemble(
+    graph: Graph,
+    workload: Workload,
+    options: Options,
+    joined: Joined | None,
+    watch: Stopwatch,
+    feed: Feed | None = None,
+) -> Assembled:
+    """Give the parts of a step by name; replicas have the same weights and inputs of their own."""
+    device, types = torch_device.find(options.device), precision(workload.dtype)
+    training = workload.phase == "train"
+    own_seed = options.seed + (joined.rank.rank if joined else 0)
+    torch.manual_seed(own_seed)  # dropout draws from it
+    values = initial_values(graph, device, options.seed)
+    if own_seed != options.seed:
+        draw_inputs(graph, values, device, own_seed)
+    if device.type == "cuda":
+        join_recurrent_weights(graph, values)
+    take, waited = input_of(graph, values, device, options, feed) or (None, None)
+    module = module_of(graph, values, types, options.compile)
+    inputs = [values[name] for name in graph.inputs]
+    autocast = autocast_of(types, device)
+    spread = Spread(module, [values[name] for name in graph.weights])
+    if joined and training:
+        spread = torch_parallel.spread(options.strategy, module, joined, watch, options.overlap)
+    network: Network = spread.network
+    if options.compile:
+        network = torch.compile(network, dynamic=False)
+    if not training:
+        parts = {"forward": _inference(network, inputs, autocast)}
+        return Assembled(inputs, [], parts, {}, values, take, waited)
+    scaled = workload.dtype == "float16-mixed"
+    scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
+    optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
+    parts, loss = _training(network, inputs, autocast, optimizer, scaler, spread)
+    facts: dict[str, object] = {
+        "learning_rate": synthetic.LEARNING_RATE,
+        "loss_scaling": "torch.amp.GradScaler" if scaled else None,
+    }
+    quiet, timed = spread.quiet, spread.timed
+    return Assembled(inputs, spread.weights, parts, facts, values, take, waited, loss, quiet, timed)
+
+
+def autocast_of(types: Precision, device: torch.device) -> Open:
+    """Give what opens autocast, or None where the whole network has one type."""
+    if not types.mixed:
+        return None
+    dtype = getattr(torch, types.compute)
+    return lambda: torch.autocast(device.type, dtype=dtype)
+
+
+def _inference(network: Network, inputs: list[Tensor], autocast: Open) -> Callable[[], None]:
+    def forward() -> None:
+        with torch.inference_mode(), autocast() if autocast else contextlib.nullcontext():
+            network(*inputs)
+
+    return forward
+
+
+def _training(
+    network: Network,
+    inputs: list[Tensor],
+    autocast: Open,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler | None,
+    spread: Spread,
+) -> tuple[dict[str, Callable[[], None]], Callable[[], float]]:
+    """Give forward, backward and update, and what gives the last loss.
+
+    Gradients are dropped after they have been used, and the loss keeps none of what it is from.
+    """
+    losses: list[Tensor] = []
+    last: list[Tensor] = []
+
+    def forward() -> None:
+        if autocast is None:
+            losses.append(network(*inputs))
+            return
+        with autocast():
+            losses.append(network(*inputs))
+
+    def backward() -> None:
+        loss = losses.pop()
+        last[:] = (loss.detach(),)
+        (scaler.scale(loss) if scaler else loss).backward()
+        spread.exchange()
+
+    def update() -> None:
+        if scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        elif spread.updates:
+            optimizer.step()
+        spread.publish()
+        optimizer.zero_grad(set_to_none=True)
+
+    parts = {"forward": forward, "backward": backward, "update": update}
+    return parts, lambda: float(last[0])
+
+
+def outputs_of(
+    graph: Graph, values: Mapping[str, Tensor], types: Precision, device: torch.device
+) -> Callable[[Arrays], Any]:
+    """Give the function of an inference graph over the weights in `values`, eager."""
+    module = module_of(graph, values, types)
+    autocast = autocast_of(types, device)
+
+    def outputs(inputs: Arrays) -> Any:
+        with torch.inference_mode(), autocast() if autocast else contextlib.nullcontext():
+            tensors = [
+                torch.from_numpy(inputs[name]).to(
+                    device, getattr(torch, graph.tensors[name].dtype), copy=True
+                )
+                for name in graph.inputs
+            ]
+            return module(*tensors).float().cpu().numpy()
+
+    return outputs
+
+
+def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
+    """Give torch's optimizer of that name over `weights` of type `dtype`."""
+    return _OPTIMIZERS[name](weights, dtype)
+
+
+def _sgd(weights: Iterable[Tensor], _: str) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=synthetic.LEARNING_RATE)
+
+
+def _momentum(weights: Iterable[Tensor], _: str) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=synthetic.LEARNING_RATE, momentum=synthetic.MOMENTUM)
+
+
+def _rmsprop(weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
+    return torch.optim.RMSprop(
+        weights,
+        lr=synthetic.LEARNING_RATE,
+        alpha=synthetic.RMSPROP_DECAY,
+        eps=synthetic.optimizer_epsilon(dtype),
+    )
+
+
+def _adam(weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
+    return torch.optim.Adam(
+        weights,
+        lr=synthetic.LEARNING_RATE,
+        betas=synthetic.ADAM_DECAYS,
+        eps=synthetic.optimizer_epsilon(dtype),
+    )
+
+
+_OPTIMIZERS: dict[str, Callable[[Iterable[Tensor], str], torch.optim.Optimizer]] = {
+    "sgd": _sgd,
+    "momentum": _momentum,
+    "rmsprop": _rmsprop,
+    "adam": _adam,
+}

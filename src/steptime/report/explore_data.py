@@ -1,0 +1,323 @@
+"""What the page to explore is made from: numbers of `StepModel`, and no formula of kernels.
+
+Times of a step are computed here, network by network, at listed batches; the page looks them up.
+Exchanges are coefficients: how often a latency is waited for, and how often the gradient crosses a
+link, by collective and number of replicas.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import sys
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from math import inf, isclose
+from typing import Any
+
+from steptime.build import make_workload, read_model
+from steptime.core.errors import InputError
+from steptime.core.hardware import Device, Link
+from steptime.core.progress import tell
+from steptime.core.workload import OPTIMIZERS
+from steptime.predict import cost_model
+from steptime.predict.grid import Steps
+from steptime.predict.parallel.collectives import Collective, Fabric, fabric_of, schemes
+from steptime.predict.parallel.scaling import PAYS
+from steptime.predict.step_model import StepModel
+
+Table = dict[str, Any]
+
+BATCHES = tuple(2**i for i in range(17))
+REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+PER_NODE, LINKS_PER_NODE, SERVERS = (8, 2, 4, 16), (1, 2, 4, 8), (1, 2, 4, 8)
+DTYPES = ("bfloat16-mixed", "float16-mixed", "float32", "bfloat16", "float16")
+TRAINED_BY = tuple(name for name in OPTIMIZERS if name in ("adam", "sgd"))
+METHODS = {  # of Paleo's rules one type and one optimizer: they know no other
+    "analytic": [(dtype, optimizer) for dtype in DTYPES for optimizer in TRAINED_BY],
+    "paleo": [("float32", "sgd")],
+}
+SOFTWARE = {  # shares of the peaks of computing and communicating: Paleo's authors, 2017
+    "none": (1.0, 1.0),
+    "caffe": (0.21, 0.56),
+    "mxnet": (0.49, 0.72),
+    "tensorflow": (0.62, 0.72),
+}
+TWINS = {"float16-mixed": "bfloat16-mixed", "float16": "bfloat16"}  # alike but for the peaks
+FEW = 4  # networks that are computed in this process
+NEWEST = (
+    *("Blackwell Ultra", "Blackwell 2.0", "Blackwell", "Hopper", "Ada Lovelace", "Ampere"),
+    *("Turing", "Volta", "Pascal", "Maxwell 2.0", "Kepler 2.0", "Kepler"),
+    *("CDNA 4.0", "CDNA 3.0", "CDNA 2.0", "CDNA 1.0", "GCN 5.1"),
+)
+GROUPS = (
+    *("NVIDIA data centre", "NVIDIA GeForce and workstation", "AMD", "Google TPU", "Others"),
+    *("CPU", "Paleo's own figures"),
+)
+
+
+def exported(
+    models: Sequence[str],
+    devices: Mapping[str, Device],
+    links: Sequence[Link],
+    aliases: Mapping[str, str],
+) -> Table:
+    """Return everything that the page shows of these networks on these devices, as JSON values.
+
+    `models` are model texts, `devices` stand under what the command line calls them. What a method
+    cannot predict is in `left_out`, with the reason. Raises `InputError` for a text that is no
+    network, and for a network that no method can predict.
+    """
+    shown = sorted(devices.items(), key=lambda one: one[1].name.lower(), reverse=True)
+    shown.sort(key=lambda one: (GROUPS.index(group_of(one[1])), _age(one[1])))
+    pool = _Pool()
+    found: list[Table] = []
+    for text, table in zip(models, _networks(models, [d for _, d in shown]), strict=True):
+        found.append(pool.kept(table))
+        tell(text, len(found), len(models))
+    left_out = [
+        {"model": one["name"], "method": method, "reason": reason}
+        for one in found
+        for method, reason in one["left_out"].items()
+    ]
+    names = {device.name for device in devices.values()}
+    return {
+        "batches": BATCHES,
+        "replicas": REPLICAS,
+        "pays": PAYS,
+        "dtypes": DTYPES,
+        "optimizers": TRAINED_BY,
+        "layout": {"per_node": PER_NODE, "links_per_node": LINKS_PER_NODE, "servers": SERVERS},
+        "software": SOFTWARE,
+        "methods": {name: _method(name) for name in METHODS},
+        "models": found,
+        "left_out": left_out,
+        "devices": [_device(text, device) for text, device in shown],
+        "aliases": {alias: name for alias, name in aliases.items() if name in names},
+        "links": [_link(link) for link in links],
+        "times": pool.text(),
+    }
+
+
+class _Pool:
+    """Times of many cells, those that are alike once: 32-bit numbers in one text."""
+
+    def __init__(self) -> None:
+        self.numbers = array("f")
+        self._known: dict[bytes, int] = {}
+
+    def kept(self, table: Table) -> Table:
+        """Return a network's table with places in the pool for its times."""
+        for cells in table["steps"].values():
+            for cell in cells.values():
+                cell["at"] = [-1 if one is None else self._place(one) for one in cell["at"]]
+        return table
+
+    def _place(self, times: bytes) -> int:
+        if times not in self._known:
+            self._known[times] = len(self.numbers)
+            self.numbers.frombytes(times)
+        return self._known[times]
+
+    def text(self) -> str:
+        """Return the numbers, the least byte first, as base64."""
+        if sys.byteorder == "big":
+            self.numbers.byteswap()
+        return base64.b64encode(self.numbers.tobytes()).decode()
+
+
+def _networks(models: Sequence[str], devices: Sequence[Device]) -> Iterator[Table]:
+    """Yield the tables of networks in their order, many of them by all processors at once."""
+    one = partial(network, devices=devices)
+    if len(models) <= FEW:
+        yield from map(one, models)
+        return
+    with ProcessPoolExecutor(min(len(models), os.cpu_count() or 1)) as workers:
+        yield from workers.map(one, models)
+
+
+def network(text: str, devices: Sequence[Device]) -> Table:
+    """Return a network's memory, gradients, and its times on each device as bytes.
+
+    Times are seconds of forward, then of backward at each listed batch, then of the update: one
+    number, or one a batch on a device whose host has a time to issue an op. None for a device
+    without a peak for the type.
+    """
+    choice = read_model(text)
+    if choice.batch is not None:
+        raise InputError(f"model '{text}': the batch is chosen in the page, leave it out")
+    steps: Table = {}
+    memory: Table = {}
+    notes: Table = {}
+    why: dict[str, str] = {}
+    clocked = replace(devices[0], clock_hz=1.0)
+    for method, cells in METHODS.items():
+        for dtype, optimizer in cells:
+            workload = make_workload(choice, BATCHES[0], dtype, "train", optimizer)
+            model = StepModel(workload, clocked, None, method)
+            try:
+                found = Steps(model, BATCHES)
+            except InputError as error:
+                why[method] = str(error)
+                break
+            if method not in notes:
+                notes[method] = list(model.remarks())
+            memory.setdefault(f"{dtype} {optimizer}", found.peak_memory_bytes)
+            made = steps.setdefault(method, {})
+            twin = made.get(f"{TWINS.get(dtype)} {optimizer}")
+            made[f"{dtype} {optimizer}"] = {
+                "parameters": model.parameters,
+                "gradient_bytes": model.gradient_bytes,
+                "at": [
+                    twin["at"][i]
+                    if twin and _same_peak(device)
+                    else _times(found, model.on(device))
+                    for i, device in enumerate(devices)
+                ],
+            }
+    if not steps:
+        raise InputError(f"model '{text}': {next(iter(why.values()))}")
+    return {"name": text, "steps": steps, "memory": memory, "notes": notes, "left_out": why}
+
+
+def _same_peak(device: Device) -> bool:
+    """Whether both 16-bit types have one peak, so that their times are the same."""
+    peaks = device.peak_flop_per_s
+    return peaks.get("bfloat16") == peaks.get("float16")
+
+
+def _times(found: Steps, on: StepModel) -> bytes | None:
+    try:
+        forward, backward, update = found.times(on)
+    except InputError:  # no peak is known for the type: the page says so when it is asked for
+        return None
+    return array(
+        "f", [*forward, *backward, *(update if on.device.launch_s else update[:1])]
+    ).tobytes()
+
+
+def _method(name: str) -> Table:
+    """Return a method's rules for replicas, and its exchanges in every layout."""
+    method = cost_model(name)
+    table = schemes(method.as_published)
+    return {
+        "version": method.version,
+        "collective": method.collective,
+        "as_paleo": method.as_published,
+        "cells": [f"{dtype} {optimizer}" for dtype, optimizer in METHODS[name]],
+        "update_at_peak": method.settings.update_efficiency == 1.0,
+        "exchanges": {one: _exchanges(table[one], method.as_published) for one in table},
+    }
+
+
+def _exchanges(collective: Collective, as_published: bool) -> Table:
+    """Return a collective's coefficients: `tables` of rows of replicas, and `of` each layout.
+
+    Layouts stand in the order of `inside` (none, some), `per_node`, `links_per_node`, `servers`.
+    """
+    tables: list[list[Sequence[float]]] = []
+    of = []
+    for inside in (False, True):
+        for per_node in PER_NODE:
+            for links in LINKS_PER_NODE:
+                for servers in SERVERS:
+                    layout = (inside, per_node, links, servers)
+                    rows = [coefficients(collective, n, layout, as_published) for n in REPLICAS]
+                    if rows not in tables:
+                        tables.append(rows)
+                    of.append(tables.index(rows))
+    return {"tables": tables, "of": of}
+
+
+def coefficients(
+    collective: Collective, replicas: int, layout: tuple[bool, int, int, int], as_published: bool
+) -> Sequence[float]:
+    """Return how an exchange grows: latencies between and inside, bytes added up, bytes moved.
+
+    Those are a0 b0 a1 b1 ...: the time of moving is the longest of `a` times that of the gradient
+    over a link between nodes and `b` times that over one inside. Raises `ValueError` for a
+    collective of another form, which the page could not show.
+    """
+    has_inside, per_node, links_per_node, servers = layout
+
+    def seconds(between: Link, inside: Link, size: float = 1.0, memory: float = inf) -> float:
+        fabric = Fabric(between, inside if has_inside else None, per_node, links_per_node, servers)
+        return collective(size, replicas, fabric_of(fabric, 1.0, as_published, memory))
+
+    def link(latency_s: float, slowness: float) -> Link:
+        return Link("", latency_s, 1 / slowness if slowness else inf, "")
+
+    free = link(0.0, 0.0)
+    waits = seconds(link(1.0, 0.0), free, 0.0), seconds(free, link(1.0, 0.0), 0.0)
+    added = seconds(free, free, memory=1.0)
+    far, near = seconds(link(0.0, 1.0), free), seconds(free, link(0.0, 1.0))
+    both = seconds(link(0.0, 1.0), link(0.0, 1.0))
+    forms = [(far, near)] if isclose(both, far + near) else [(far, 0.0), (0.0, near)]
+    moved = max(0.25 * a + 3.0 * b for a, b in forms)
+    if not isclose(moved, seconds(link(0.0, 0.25), link(0.0, 3.0)), abs_tol=1e-12):
+        raise ValueError(f"{collective}: neither a sum nor the slowest of its links")
+    return [_short(value) for value in (*waits, added, *(v for form in forms for v in form))]
+
+
+def group_of(device: Device) -> str:
+    """Return under which heading a device stands in the page."""
+    maker = device.details.get("maker")
+    if device.only_by_name:
+        return "Paleo's own figures"
+    if device.kind == "cpu":
+        return "CPU"
+    if maker == "NVIDIA":
+        private = re.match(r"(rtx|gtx|titan|quadro|geforce)-", device.name)
+        return "NVIDIA GeForce and workstation" if private else "NVIDIA data centre"
+    return {"AMD": "AMD", "Google": "Google TPU"}.get(str(maker), "Others")
+
+
+def _age(device: Device) -> int:
+    """Return the place of a device's architecture, the newest first; unknown ones come last."""
+    name = device.details.get("architecture")
+    return NEWEST.index(name) if name in NEWEST else len(NEWEST)
+
+
+def _device(text: str, device: Device) -> Table:
+    return {
+        "name": device.name,
+        "text": text,
+        "group": group_of(device),
+        "memory_bytes": device.memory_bytes,
+        "memory_bytes_per_s": device.memory_bytes_per_s,
+        "hosted": bool(device.launch_s),
+        "peaks": {name: value / 1e12 for name, value in device.peak_flop_per_s.items()},
+        "notes": _device_notes(device),
+        "source": ". ".join(filter(None, (device.source, device.note))),
+        "unverified": list(device.unverified),
+    }
+
+
+def _device_notes(device: Device) -> dict[str, list[str]]:
+    """Return what must be known of a device under each method."""
+    issue = f"{device.name}: the host's time to issue an op is not known and left out"
+    cycle = f"{device.name}: no clock is known, so no kernel takes at least a cycle"
+    return {
+        "analytic": [] if device.launch_s else [issue],
+        "paleo": [] if device.clock_hz else [cycle],
+    }
+
+
+def _link(link: Link) -> Table:
+    return {
+        "name": link.name,
+        "latency_s": link.latency_s,
+        "bytes_per_s": _short(link.bytes_per_s),
+        "adds": not link.measured,
+        "source": ". ".join(filter(None, (link.source, link.note))),
+        "unverified": list(link.unverified),
+    }
+
+
+def _short(value: float) -> float:
+    """Return a whole number as an int, which is shorter in JSON and the same number."""
+    return int(value) if value == int(value) else value

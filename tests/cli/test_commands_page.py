@@ -1,0 +1,156 @@
+"""The option tables of docs/commands.md are those of the command line.
+
+STEPTIME_RENEW_GOLDEN=1 pytest tests/cli/test_commands_page.py writes them anew, and the
+section of an analysis that has none.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import ROOT
+from steptime.analysis.analyses import ANALYSES
+from steptime.cli.main import COMMANDS, RENAMED, run, tree
+from steptime.core import registry
+
+PAGE = ROOT / "docs/commands.md"
+TABLE = re.compile(r"^\| option \| means \|\n(?:\|.*\n)+", re.MULTILINE)
+
+
+def _command(name: str) -> Any:
+    return tree().get_command(None, name)
+
+
+def _row(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len, reverse=True))
+    means = option.help.replace("|", "\\|")
+    if option.required:
+        means = f"Required. {means}"
+    elif option.default not in (None, False, "", ()) and "efault" not in means:
+        means = f"{means} Default: {option.default}."
+    return f"| {names} | {means} |"
+
+
+def _table(name: str) -> str:
+    options = [one for one in _command(name).params if one.opts[0].startswith("-")]
+    return "\n".join(["| option | means |", "|---|---|", *map(_row, options), ""])
+
+
+def _section(text: str, name: str) -> tuple[int, int]:
+    start = text.index(f"\n## {name}\n")
+    after = text.find("\n## ", start + 1)
+    return start, len(text) if after < 0 else after
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_options_of_a_command_are_documented(name: str) -> None:
+    text = PAGE.read_text("utf-8")
+    if os.environ.get("STEPTIME_RENEW_GOLDEN") and f"\n## {name}\n" not in text:
+        _, end = _section(text, list(COMMANDS)[list(COMMANDS).index(name) - 1])
+        about = inspect.cleandoc(registry.load(ANALYSES[name]).about).replace("\n\n", " ", 1)
+        text = f"{text[:end]}\n## {name}\n\n{about}\n\n{_table(name)}{text[end:]}"
+    start, end = _section(text, name)
+    section = text[start:end]
+    if os.environ.get("STEPTIME_RENEW_GOLDEN"):
+        new = TABLE.sub(lambda _: _table(name), section, count=1)
+        PAGE.write_text(text[:start] + new + text[end:], encoding="utf-8")
+        return
+    found = TABLE.search(section)
+    assert found, f"{name} has no table of options"
+    assert found[0] == _table(name), "renew with STEPTIME_RENEW_GOLDEN=1"
+
+
+def test_the_commands_are_documented_in_their_order() -> None:
+    headings = re.findall(r"^## (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert [one for one in headings if one in COMMANDS] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
+def test_help_says_what_a_command_does(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([*words, "-h"]) == 0
+    short = capsys.readouterr().out
+    assert run([*words, "--help"]) == 0
+    assert capsys.readouterr().out == short
+    assert short.startswith(f"Usage: steptime {' '.join(words)}".rstrip())
+    assert max(map(len, short.splitlines())) <= 80
+    for old in RENAMED:
+        assert old not in short
+    if not words:
+        assert all(re.search(rf"^  {name} ", short, re.MULTILINE) for name in COMMANDS)
+        return
+    command = _command(words[0])
+    assert "--json" in short
+    for one in command.params:
+        assert one.help, one.name
+        assert one.help.endswith("."), one.help
+
+
+def test_the_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-V"]) == run(["--version"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+    assert first.startswith("steptime ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes(shell: str) -> None:
+    module = [sys.executable, "-m", "steptime"]
+
+    def ask(**env: str) -> str:
+        done = subprocess.run(
+            module, capture_output=True, text=True, check=True, env=os.environ | env, timeout=60
+        )
+        return done.stdout
+
+    script = ask(_STEPTIME_COMPLETE=f"source_{shell}")
+    assert f"_STEPTIME_COMPLETE=complete_{shell}" in script
+    asked = {
+        "COMP_WORDS": "steptime pre", "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "steptime pre", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }  # fmt: skip
+    assert "predict" in ask(_STEPTIME_COMPLETE=f"complete_{shell}", **asked)
+    asked |= {
+        "COMP_WORDS": "steptime count --opt", "COMP_CWORD": "2",
+        "_TYPER_COMPLETE_ARGS": "steptime count --opt",
+    }  # fmt: skip
+    assert "--optimizer" in ask(_STEPTIME_COMPLETE=f"complete_{shell}", **asked)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_for_the_shell_that_is_named(shell: str, tmp_path: Path) -> None:
+    module = [sys.executable, "-m", "steptime"]
+    env = os.environ | {"HOME": str(tmp_path)}
+    for word in ("--show-completion", "--install-completion"):
+        done = subprocess.run(
+            [*module, word, shell], capture_output=True, text=True, check=True, env=env
+        )
+        assert ("_STEPTIME_COMPLETE" in done.stdout) == word.startswith("--show")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(f"complete_{shell}" in path.read_text("utf-8") for path in files)
+
+
+def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+    command = tmp_path / "steptime"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m steptime "$@"\n')
+    command.chmod(0o755)
+    script = (
+        'eval "$(steptime --show-completion bash)"; COMP_WORDS=(steptime sca); COMP_CWORD=1; '
+        '_steptime_completion steptime; echo "${COMPREPLY[@]}"'
+    )
+    env = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, env=env
+    )
+    assert done.stdout.split() == ["scale"]

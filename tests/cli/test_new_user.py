@@ -1,0 +1,185 @@
+"""What somebody sees who comes for the first time: narrow terminals, names, hints, extensions."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.catalog import devices
+from steptime.cli import progress
+from steptime.cli.main import run
+from steptime.cli.run import PEAKS
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert run(list(words)) == code
+    return capsys.readouterr().out
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    return json.loads(said(capsys, *words, "--json"))
+
+
+def on_a_terminal(columns: int, *words: str) -> list[str]:
+    """Return the lines that a command prints on a terminal so wide."""
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "steptime", *words], stdout=there, stderr=subprocess.PIPE, env=env
+    ) as process:
+        os.close(there)
+        printed = b""
+        while True:
+            try:
+                piece = os.read(here, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            printed += piece
+    os.close(here)
+    assert process.returncode == 0
+    return printed.decode().replace("\r\n", "\n").splitlines()
+
+
+def test_devices_take_a_line_each_on_a_narrow_terminal() -> None:
+    lines = on_a_terminal(80, "list", "devices")
+    rows = [line for line in lines if line.startswith(" ")]
+    assert max(map(len, rows)) <= 80
+    names = [row.split()[0] for row in rows]
+    assert sorted(set(names) - {"name"}) == sorted(
+        one.name for one in devices(lambda _: None) if not one.measured
+    )
+
+
+def test_a_prediction_is_not_as_wide_as_its_source() -> None:
+    lines = on_a_terminal(80, "predict", "resnet50", "--device", "a100", "--by-op")
+    assert max(len(line) for line in lines if line.startswith(" ")) <= 80
+
+
+def test_figures_of_one_paper_stand_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = re.split(
+        r"^figures of one paper.*$", said(capsys, "list", "devices"), flags=re.MULTILINE
+    )
+    names = [line.split()[0] for line in second.splitlines() if line.startswith(" ")]
+    assert names[1:] == [one.name for one in devices(lambda _: None) if one.only_by_name]
+    assert len(names) == 1 + 8
+    assert " K80 " not in first
+    assert " tesla-k80 " in first
+
+
+def test_a_part_of_a_name_chooses(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "list", "devices", "a100")
+    assert [row["name"] for row in found] == [
+        "a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "a100-sxm4-80gb"
+    ]  # fmt: skip
+    assert [row["name"] for row in answer(capsys, "list", "models", "llama")] == ["llama_7b"]
+    assert "source" not in said(capsys, "list", "links").splitlines()[1]
+    assert "source" in said(capsys, "list", "links", "--sources").splitlines()[1]
+
+
+def test_show_has_every_number_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    device = answer(capsys, "show", "A100")
+    assert (device["name"], device["memory_bytes"]) == ("a100-sxm4-80gb", 8e10)
+    text = said(capsys, "show", "a100")
+    assert device["source"].split()[0] in text
+    assert re.search(r"memory_bytes +80 GB", text)
+    assert re.search(r"peak_flop_per_s.bfloat16 +312 TFLOP/s", text)
+    assert answer(capsys, "show", "infiniband")["bytes_per_s"] > 0
+    norm = next(row for row in answer(capsys, "show", "transformer")["parameters"]
+                if row["name"] == "norm")  # fmt: skip
+    assert norm["meaning"]
+    assert set(norm["choices"]) >= {"layer", "rms"}
+    assert re.search(r"norm +layer +.*rms", said(capsys, "show", "transformer"))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("count llama_7b --dtype float16", r"peak memory +[\d.]+ GB \(optimizer sgd\)"),
+        ("predict fc --device t4 --optimizer adam", r"peak memory +[\d.]+ MB \(optimizer adam\)"),
+        ("predict fc --grid --device t4", r"peak memory \(sgd\)"),
+        ("scale llama_7b --device t4 --replicas 1", r"needs [\d.]+ GB \(optimizer sgd\)"),
+    ],
+)
+def test_memory_says_for_which_optimizer(
+    words: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert re.search(line, said(capsys, *words.split()))
+    if words.startswith("count"):
+        assert "optimizer" not in said(capsys, *words.split(), "--phase", "infer")
+
+
+def test_old_names_of_options_are_read_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    new = answer(capsys, "scale", "fc", "--device", "t4", "--link", "aws", "--replicas", "1,2")
+    old = answer(capsys, "scale", "fc", "--device", "t4", "--network=aws", "--workers", "1,2")
+    assert new == old
+    assert [row["workers"] for row in new["rows"]] == [1, 2]
+    assert new["network"] == "aws"
+
+
+def test_an_unknown_peak_says_what_measures_it() -> None:
+    assert "steptime probe" in PEAKS["probed"]
+
+
+def test_the_bar_says_a_time_once() -> None:
+    said = progress.bar(3, 18, "0:39", "fc batch 16: 377.7 us a step", 80)
+    assert said == f"[{'#' * 3}{' ' * 17}] 3/18 0:39 left  fc batch 16: 377.7 us a step"
+    assert said.count("377.7 us") == 1
+    assert len(progress.bar(3, 18, "0:39", "x" * 200, 80)) == 79
+
+
+COMMAND = """
+from steptime.cli.command import command
+from steptime.core.table import Answer, Table, columns
+
+
+@command(tabular=True)
+def hello() -> Answer:
+    '''Say hello.'''
+    rows = [{"who": "world", "step_s": 0.002}]
+    return Answer({"hello": "world"}, [Table(columns("who", "step_s=step"), rows)])
+"""
+
+
+def test_a_package_adds_a_command(tmp_path: Path) -> None:
+    (tmp_path / "hello_steptime.py").write_text(COMMAND)
+    entry = tmp_path / "hello_steptime-1.dist-info"
+    entry.mkdir()
+    (entry / "METADATA").write_text("Metadata-Version: 2.1\nName: hello-steptime\nVersion: 1\n")
+    (entry / "entry_points.txt").write_text("""[steptime.commands]
+hello = hello_steptime:hello
+[steptime.models]
+mine = steptime.models.fc:FAMILY
+[steptime.methods]
+bound = steptime.predict.roofline:METHOD
+""")
+    paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+    def ask(*words: str) -> str:
+        command = [sys.executable, "-m", "steptime", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+
+    assert json.loads(ask("hello", "--json")) == {"hello": "world"}
+    assert ask("hello") == " who    step\n world  2 ms\n"
+    assert ask("hello", "--format", "csv") == "who,step_s\nworld,0.002\n"
+    assert re.search(r"^  hello +Say hello\.$", ask("--help"), re.MULTILINE)
+    predicted = [json.loads(ask("predict", model, "--device", "t4", "--method", method, "--json"))
+                 for model, method in (("mine", "bound"), ("fc", "roofline"))]  # fmt: skip
+    assert predicted[0]["step_s"] == predicted[1]["step_s"]
+    assert predicted[0]["method"] == "bound"
+    for topic, name in (("models", "mine"), ("methods", "bound")):
+        assert [row["name"] for row in json.loads(ask("list", topic, name, "--json"))] == [name]

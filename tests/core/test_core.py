@@ -1,0 +1,307 @@
+"""The ground: ranges, numbers as people read them, errors, graphs' tensors, records as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
+from steptime.core.errors import InputError, nearest, shorten, unknown
+from steptime.core.graph import TensorSpec
+from steptime.core.ranges import LARGEST, expand_range, is_range
+from steptime.core.record import (
+    DONE,
+    ORIGINS,
+    STATUSES,
+    Method,
+    Quantity,
+    Record,
+    record_from_json,
+    record_to_json,
+)
+from steptime.core.units import QUANTITIES, counted, duration, seconds, si, size
+from steptime.core.windows import positions, reach, same_padding
+from steptime.core.workload import Plan, Workload
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1..3", [1, 2, 3]),
+        ("0..0", [0]),
+        ("2..8 +3", [2, 5, 8]),
+        ("2..9 +3", [2, 5, 8]),  # the end is reached only by whole steps
+        ("4..16 x2", [4, 8, 16]),
+        ("4..16*2", [4, 8, 16]),
+        ("  64 .. 70  x 2 ", [64]),
+        ("9007199254740991..9007199254740992", [2**53 - 1, 2**53]),
+    ],
+)
+def test_ranges(text: str, values: list[int]) -> None:
+    assert is_range(text)
+    assert expand_range(text, "here") == values
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1..", "'1..' is not a range such as 4..128 x2 or 1..8 +1"),
+        ("1..x", "is not a range"),
+        ("-1..3", "is not a range"),
+        ("1.5..3", "is not a range"),
+        ("1..3 -1", "is not a range"),
+        ("1..3 x2 x2", "is not a range"),
+        ("8..4", "range '8..4' runs backwards"),
+        ("1..4 +0", "stands still"),
+        ("1..4 x1", "stands still"),
+        ("0..4 x2", "stands still"),
+        ("1..9007199254740993", "goes beyond 2^53"),
+        ("1..99999999999999999999", "is not a range"),
+        ("0..10000000", "has more than 10000000 values"),
+    ],
+)
+def test_what_is_no_range(text: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        expand_range(text, "fc: layers")
+    assert str(error.value).startswith("fc: layers: ")
+    assert message in str(error.value)
+
+
+@given(st.integers(1, 1000), st.integers(0, 1000), st.integers(1, 50), st.sampled_from("+x"))
+def test_a_range_lies_between_its_ends(first: int, more: int, step: int, how: str) -> None:
+    if how == "x":
+        step += 1
+    values = expand_range(f"{first}..{first + more} {how}{step}", "here")
+    assert values[0] == first
+    assert values[-1] <= first + more
+    following = values[-1] + step if how == "+" else values[-1] * step
+    assert following > first + more
+    assert values == sorted(set(values))
+
+
+def test_other_values_are_no_ranges() -> None:
+    assert not any(map(is_range, (3, 1.5, "3", "a.b", None, [1, 2])))
+    assert LARGEST == 9_007_199_254_740_992
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0, "FLOP", "0 FLOP"),
+        (2.5e9, "FLOP", "2.5 GFLOP"),
+        (999, "B", "999 B"),
+        (999.96, "B", "1 kB"),  # not 1000 B
+        (999_999, "B", "1 MB"),
+        (12_345_678, "FLOP", "12.35 MFLOP"),
+        (4e18, "FLOP", "4000 PFLOP"),
+        (0.5, "B", "0.5 B"),  # half a byte has no smaller unit
+        (0.25, "J", "250 mJ"),
+        (-3e-6, "s", "-3 us"),
+        (1e-12, "s", "0.001 ns"),
+    ],
+)
+def test_numbers_as_people_read_them(value: float, unit: str, text: str) -> None:
+    assert si(value, unit) == text
+
+
+def test_times_and_sizes() -> None:
+    assert [seconds(v) for v in (0, 0.0021, 0.99999999, 1, 3600)] == [
+        "0 s", "2.1 ms", "1 s", "1 s", "3600 s",
+    ]  # fmt: skip
+    assert [size(v) for v in (0, 2.5e9, 80e9)] == ["0 B", "2.5 GB", "80 GB"]
+    assert [duration(v) for v in (-3, 0.4, 59.6, 65, 3599.6, 90_061)] == [
+        "0:00", "0:00", "1:00", "1:05", "1:00:00", "25:01:01",
+    ]  # fmt: skip
+
+
+def test_things_are_counted_in_words() -> None:
+    assert [counted(n, "row") for n in (0, 1, 1998)] == ["0 rows", "1 row", "1,998 rows"]
+
+
+@given(st.floats(1e-9, 1e17), st.sampled_from(["s", "B", "FLOP"]))
+def test_a_number_keeps_four_digits(value: float, unit: str) -> None:
+    number, _, named = si(value, unit).partition(" ")
+    prefixes = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+    factor = prefixes.get(named.removesuffix(unit), 1.0)
+    assert float(number) * factor == pytest.approx(value, rel=5.1e-4)
+
+
+def test_quantities_wear_their_units() -> None:
+    ends = {"s": "_s", "byte": "_bytes", "FLOP": "flop", "J": "_j", "W": "_w"}
+    ends |= {"/s": "_per_s", "FLOP/s": "_flop_per_s", "FLOP/byte": "_byte", "": ""}
+    for name, (unit, meaning) in QUANTITIES.items():
+        assert unit == "1" or name.endswith(ends[unit])
+        assert meaning
+
+
+def test_shorten_shows_sixty_characters_on_one_line() -> None:
+    assert shorten("a") == "'a'"
+    assert shorten(3) == "'3'"
+    assert shorten("x" * 60) == f"'{'x' * 60}'"
+    assert shorten("x" * 61) == f"'{'x' * 60}...'"
+    assert shorten("a\nb\x1b[1m") == "'a?b?[1m'"
+    assert shorten([1, "b"]) == """'[1, 'b']'"""
+
+
+def test_unknown_names_the_nearest() -> None:
+    known = ("float32", "float64", "bfloat16")
+    assert str(unknown("dtype", "Float-32", known)) == (
+        "unknown dtype 'Float-32'; did you mean 'float32'?"
+    )
+    assert str(unknown("dtype", "complex", known, "a.toml")) == (
+        "a.toml: unknown dtype 'complex'; known: float32, float64, bfloat16"
+    )
+    many = [f"device{n:02}" for n in range(20)]
+    assert str(unknown("device", "?", many)).endswith("device07, ... (20 in all)")
+    assert nearest("FC", ["fc", "rnn"]) == "fc"
+    assert nearest("q" * 10_000, ["fc"]) is None
+
+
+def test_precisions() -> None:
+    assert precision("float32").mixed is False
+    mixed = precision("bfloat16-mixed")
+    assert (mixed.weights, mixed.compute, mixed.mixed) == ("float32", "bfloat16", True)
+    for found in PRECISIONS.values():
+        assert SIZE_BYTES[found.weights] >= SIZE_BYTES[found.compute]
+    with pytest.raises(InputError, match="unknown dtype 'fp31'"):
+        precision("fp31")
+
+
+def test_sizes_of_tensors() -> None:
+    assert TensorSpec((2, 3, 4), "bfloat16").size_bytes == 24 * 2
+    assert TensorSpec((2, 3), "int64").size_bytes == 48
+    assert TensorSpec(()).size == 1
+    assert TensorSpec((), "bool").size_bytes == 1
+
+
+WORKLOAD = Workload("fc", {"layers": 4, "nodes": 8, "inputs": 3, "outputs": 2}, 16)
+MEASURED = Record(
+    origin="measured",
+    method=Method("torch", "2.13.0", {"compile": False, "threads": 2, "nested": {"a": [1]}}),
+    workload=WORKLOAD,
+    platform="cpu-some-2t",
+    quantities={
+        "step_s": Quantity(
+            samples=(0.1, 0.2), low=0.1, high=0.2,
+            columns={"run": (0, 0), "disturbed": (False, True)},
+        ),
+        "first_step_s": Quantity(0.0),
+    },
+    note="zero is not nothing",
+    env={"host": "h", "steady": True},
+    taken_at="2026-11-21T00:00:00+00:00",
+)  # fmt: skip
+
+
+def test_a_record_as_json_by_hand() -> None:
+    table = record_to_json(MEASURED)
+    assert table["quantities"] == {
+        "step_s": {
+            "low": 0.1,
+            "high": 0.2,
+            "samples": [0.1, 0.2],
+            "columns": {"run": [0, 0], "disturbed": [False, True]},
+        },
+        "first_step_s": {"value": 0.0},
+    }
+    assert table["workload_key"] == WORKLOAD.key
+    assert table["workload"]["plan"] == {"data": 1, "tensor": 1, "pipeline": 1}
+    assert (table["schema"], table["status"], table["cause"]) == (1, "ok", "")
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+quantities = st.builds(
+    Quantity,
+    st.none() | numbers,
+    st.lists(numbers, max_size=4).map(tuple),
+    st.none() | numbers,
+    st.none() | numbers,
+    st.dictionaries(st.text(max_size=5), st.lists(st.integers() | st.booleans()).map(tuple)),
+)
+words = st.text(max_size=20)
+plain = st.none() | st.booleans() | st.integers() | numbers | words
+workloads = st.builds(
+    Workload,
+    words,
+    st.dictionaries(words, st.integers() | numbers | words | st.booleans(), max_size=3),
+    st.integers(1, 2**53),
+    st.sampled_from(list(PRECISIONS)),
+    st.sampled_from(["train", "infer"]),
+    st.sampled_from(["sgd", "adam", "none"]),
+    st.builds(Plan, st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)),
+)
+records = st.builds(
+    Record,
+    st.sampled_from(ORIGINS),
+    st.builds(Method, words, words, st.dictionaries(words, plain, max_size=3)),
+    workloads,
+    words,
+    st.dictionaries(st.sampled_from(list(QUANTITIES)), quantities, max_size=3),
+    st.sampled_from(STATUSES),
+    words, words, words,
+    st.dictionaries(words, plain, max_size=3),
+    words,
+)  # fmt: skip
+
+
+@given(records)
+def test_records_survive_json(record: Record) -> None:
+    again = record_from_json(json.loads(json.dumps(record_to_json(record))))
+    assert again == record
+    assert again.workload.key == record.workload.key
+
+
+def test_what_is_no_record_is_refused() -> None:
+    table = record_to_json(MEASURED)
+    for change in ({"origin": "guessed"}, {"status": "fine"}):
+        with pytest.raises(ValueError, match="origin"):
+            record_from_json({**table, **change})
+    for key in ("workload", "method", "quantities", "schema"):
+        with pytest.raises(KeyError):
+            record_from_json({k: v for k, v in table.items() if k != key})
+    assert set(DONE) == set(STATUSES) - {"failed"}
+
+
+def test_every_field_of_a_workload_is_in_its_key() -> None:
+    changed = [
+        replace(WORKLOAD, model="cnn"),
+        replace(WORKLOAD, params={**WORKLOAD.params, "nodes": 9}),
+        replace(WORKLOAD, batch_per_replica=17),
+        replace(WORKLOAD, dtype="float16"),
+        replace(WORKLOAD, phase="infer"),
+        replace(WORKLOAD, optimizer="adam"),
+        replace(WORKLOAD, plan=Plan(data=2)),
+    ]
+    assert len({WORKLOAD.key, *(one.key for one in changed)}) == 8
+    other_order = dict(reversed(WORKLOAD.params.items()))
+    assert replace(WORKLOAD, params=other_order).key == WORKLOAD.key
+    assert WORKLOAD.key == "1bc091854d8fdea8"
+
+
+def test_labels() -> None:
+    assert WORKLOAD.label == "fc:layers=4,nodes=8,inputs=3,outputs=2"
+    assert replace(WORKLOAD, params={}).label == "fc"
+    assert replace(WORKLOAD, params={"bias": False, "p": 0.5}).label == "fc:bias=no,p=0.5"
+
+
+def test_a_whole_part_of_a_name_is_nearer_than_like_letters() -> None:
+    assert nearest("K40", ["a40", "tesla-k40", "tesla-k40-twice"]) == "tesla-k40"
+    assert nearest("alexnt", ["alexnet", "vgg16"]) == "alexnet"
+    assert nearest("frobnicate", ["probe", "run"]) is None
+
+
+def test_windows() -> None:
+    assert positions(7, 3, 2, (1, 1)) == 4  # at -1, 1, 3, 5
+    assert positions(6, 3, 2) == 2
+    assert positions(6, 3, 2, ceil=True) == 3  # the last hangs over
+    assert positions(5, 2, 2, (1, 1), ceil=True) == 3  # a fourth would begin in the padding
+    assert positions(5, 2, 2, (1, 1), ceil=True, in_padding=True) == 4
+    assert positions(9, 3, 1, dilation=4) == 1  # it reaches over 9
+    assert positions(2, 3, 1) < 1
+    assert reach(4, 3, 2) == 9
+    assert same_padding(224, 7, 2) == (2, 3)
+    assert positions(224, 7, 2, same_padding(224, 7, 2)) == 112

@@ -1,0 +1,711 @@
+"""Every example and every claim of the documents that a program can check.
+
+Rules for examples in README.md and docs/*.md
+    ```console   `$ steptime ...` is run in a folder that holds `results` (records of four networks,
+                 made here), the folder `examples`, and the ```toml, ```json or ```prototxt block
+                 that has the name of the command's file. QUICK commands are run; where output is
+                 shown, it must be what is printed if the command is in EXACT (a line `...` stands
+                 for any lines),
+                 else its lines must begin with the same words. SLOW ones are only parsed by the
+                 command line, and run with tiny budgets in the group `framework`, but for
+                 `quickstart` (it probes for 20 s), `data` and sweeps of `examples`. What follows
+                 `$ make` must be a target.
+    ```python    is run; a comment behind a `print` is what it prints, or a ```text block after it.
+    ```toml      must be a valid experiment, device, link or network.
+    ```json, ```prototxt    must be a network that can be built and trained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import ROOT
+from steptime import store
+from steptime.build import build, build_step, choice_of, make_workload, read_model
+from steptime.catalog import device
+from steptime.cli.main import COMMANDS as NAMES
+from steptime.cli.main import run, tree
+from steptime.core.graph import frozen
+from steptime.core.hardware import device_from_table, link_from_table
+from steptime.core.record import Method, Quantity, Record
+from steptime.core.units import QUANTITIES
+from steptime.count import count
+from steptime.measure.contract import Options, method
+from steptime.models import FAMILIES, family
+from steptime.ops import OPS, cost_of, outputs_of
+from steptime.predict.records import records
+from steptime.predict.step_model import StepModel
+from steptime.readers.csv_mapping import check_mapping
+from steptime.sweep.cells import cells_of
+from steptime.sweep.experiment import Experiment, Sample, check_experiment, read_experiment
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXACT = ("count", "predict", "explain", "split", "scale", "energy", "list")
+SLOW = ("run", "sweep", "probe", "quickstart", "data")
+QUICK = (
+    *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
+)  # fmt: skip
+COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
+
+Example = tuple[str, str, str]  # page, command line, output shown
+
+
+def _text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    found = re.findall(
+        rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    return [str(block) for block in found]
+
+
+def _examples() -> Iterator[Example]:
+    for page in PAGES:
+        for block in _blocks(page, "console"):
+            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+                line, _, shown = part.partition("\n")
+                yield page.name, line, shown
+
+
+EXAMPLES = list(_examples())
+STEPTIME = [e for e in EXAMPLES if e[1].startswith("steptime ")]
+
+
+def _of(*names: str) -> list[Any]:
+    chosen = [e for e in STEPTIME if e[1].split()[1] in names]
+    return [pytest.param(*e, id=f"{e[0]}: {e[1][:60]}") for e in chosen]
+
+
+def _measured(text: str, batch: int, step_s: float, platform: str) -> Record:
+    """Give a record as a worker makes it: 20 samples, 1 % apart, of a known median."""
+    workload = make_workload(read_model(text), batch)
+    samples = tuple(step_s * (1 + 0.01 * (i % 3 - 1)) for i in range(20))
+    columns = {"run": (0,) * 20, "disturbed": (False,) * 20}
+    return Record(
+        origin="measured",
+        method=method("torch", "2.13.0", Options(threads=2), 1),
+        workload=workload,
+        platform=platform,
+        quantities={
+            "step_s": Quantity(samples=samples, columns=columns),
+            "first_step_s": Quantity(2 * step_s),
+            "peak_memory_bytes": Quantity(1.1 * count(build_step(workload)).peak_memory_bytes),
+        },
+        env={"host": "example", "round": 0, "steady": True, "few_samples": False},
+        taken_at="2026-01-01T00:00:00+00:00",
+    )
+
+
+def _fill(folder: Path, platform: str = "v100-sxm2-16gb") -> None:
+    with store.open_writer(folder) as writer:
+        for nodes in (256, 1024):
+            for batch in (64, 256):
+                text = f"fc:layers=4,nodes={nodes},inputs=2000,outputs=200"
+                workload = make_workload(read_model(text), batch)
+                found = records(StepModel(workload, device(platform), method="roofline"))
+                for record in reversed(found):
+                    writer.append(record)
+                predicted = found[0].quantities["step_s"].value or 0.0
+                writer.append(_measured(text, batch, 1.5 * predicted, platform))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with what the examples may ask for."""
+    folder = tmp_path_factory.mktemp("docs")
+    _fill(folder / "results")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    (table,) = _blocks(ROOT / "docs/importing.md", "csv")
+    (folder / "timings.csv").write_text(table, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def place(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in the prepared folder."""
+    monkeypatch.chdir(prepared)
+    return prepared
+
+
+NAME = {  # language of a block: how its name is read
+    "toml": lambda block: tomllib.loads(block).get("name"),
+    "json": lambda block: json.loads(block).get("name"),
+    "prototxt": lambda block: re.findall(r'^name: "(.*)"', block)[0],
+}
+
+
+def _write_files(page: str, line: str, folder: Path) -> None:
+    """Write the block of the documents that has the name of the command's file."""
+    for word in shlex.split(line):
+        path = folder / word
+        language = path.suffix.removeprefix(".")
+        if language in NAME and not path.exists():
+            blocks = [block for found in PAGES for block in _blocks(found, language)]
+            fits = [b for b in blocks if NAME[language](b) == path.stem]
+            assert fits, f"{page} names {word}, and no {language} block has that name"
+            path.write_text(fits[0], encoding="utf-8")
+
+
+def _words(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def _matches(shown: list[list[str]], printed: list[list[str]]) -> bool:
+    """Say whether the lines shown are those printed, `...` standing for any number of lines."""
+    if not shown:
+        return not printed
+    if shown[0] == ["..."]:
+        return any(_matches(shown[1:], printed[i:]) for i in range(len(printed) + 1))
+    return bool(printed) and shown[0] == printed[0] and _matches(shown[1:], printed[1:])
+
+
+def _renewed(shown: list[str], printed: list[str]) -> str:
+    """Return what is printed with the lines left out that are left out in what was shown.
+
+    Lines between two `...` are those that begin with the same word.
+    """
+    parts = "\n".join(shown).split("\n...")
+    first = parts[0].splitlines()
+    found = printed[: len(first)]
+    for i, part in enumerate(parts[1:], 1):
+        lines = part.strip("\n").splitlines()
+        if i == len(parts) - 1:
+            last = printed[len(printed) - len(lines) :]
+        else:
+            last = [next(one for one in printed if one.split()[:1] == line.split()[:1])
+                    for line in lines]  # fmt: skip
+        found += ["...", *last]
+    return "".join(f"{line}\n" for line in (found if len(parts) > 1 else printed))
+
+
+@pytest.mark.parametrize(("page", "line", "shown"), _of(*QUICK))
+def test_quick_examples_run(
+    page: str, line: str, shown: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write_files(page, line, place)
+    assert run(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+    printed = capsys.readouterr()
+    if line.split()[1] in EXACT:
+        if os.environ.get("STEPTIME_RENEW_GOLDEN") and shown:
+            path = next(found for found in PAGES if found.name == page)
+            text = path.read_text("utf-8")
+            before = f"$ {line}\n{shown}"
+            assert before in text
+            renewed = _renewed(shown.splitlines(), printed.out.splitlines())
+            path.write_text(text.replace(before, f"$ {line}\n{renewed}"), encoding="utf-8")
+            return
+        assert not shown or _matches(_words(shown), _words(printed.out)), (
+            f"renew with STEPTIME_RENEW_GOLDEN=1\n{printed.out}"
+        )
+    elif shown:  # numbers differ from machine to machine, heads of columns do not
+        heads = [words[0] for words in _words(printed.out)] + ["..."]
+        columns = _words(printed.out)[:2]
+        for number, words in enumerate(_words(shown)):
+            assert number >= 2 or words in columns or words[0] in heads, printed.out
+
+
+@pytest.mark.parametrize(("page", "line", "shown"), _of(*SLOW))
+def test_slow_examples_are_understood(page: str, line: str, shown: str, place: Path) -> None:
+    _write_files(page, line, place)
+    name, *arguments = shlex.split(line)[1:]
+    COMMANDS[name].make_context(name, list(arguments))  # raises for what the command line refuses
+    if name == "sweep":
+        file = next(word for word in arguments if word.endswith(".toml"))
+        read_experiment(Path(file))
+
+
+TINY = {"run": ["--budget", "0.05", "--runs", "1"], "probe": ["--budget", "1"]}
+
+
+@pytest.mark.framework
+def test_the_example_of_replicas_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "examples/replicas.toml").read_text("utf-8")
+    quick = re.sub(r"budget_s = .*", "budget_s = 0.02", text).replace("1024", "64")
+    Path("replicas.toml").write_text(quick, encoding="utf-8")
+    for line in (
+        "probe --threads 1 --budget 1",
+        "probe --collectives --threads 1 --budget 1",
+        "sweep replicas.toml --out replicas",
+    ):
+        command = [sys.executable, "-m", "steptime", *line.split()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stderr
+    kinds = Counter(record.origin for record in store.load(Path("replicas"), pytest.fail))
+    assert kinds["measured"] == kinds["predicted"] > 1
+
+
+def _of_pages(*names: str) -> list[Any]:
+    """Give the examples but for those of the folder `examples`, which have tests of their own."""
+    return [one for one in _of(*names) if "examples/" not in one.values[1]]
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize(("page", "line", "shown"), _of_pages("run", "sweep", "probe"))
+def test_slow_examples_run(
+    page: str,
+    line: str,
+    shown: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    if "--data mnist" in line:
+        (tmp_path / "mnist").symlink_to(request.getfixturevalue("mnist"))
+    monkeypatch.chdir(tmp_path)
+    _write_files(page, line, tmp_path)
+    for file in tmp_path.glob("*.toml"):
+        text = file.read_text("utf-8")
+        file.write_text(re.sub(r"budget_s = .*", "budget_s = 0.02", text), encoding="utf-8")
+    words = shlex.split(line)
+    if "--train-steps" in words:
+        words[words.index("--train-steps") + 1] = "20"
+    done = subprocess.run(
+        [sys.executable, "-m", *words, *TINY.get(words[1], [])],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    if words[1] == "run" and shown:
+        heads = {row[0] for row in _words(done.stdout)}
+        assert {row[0] for row in _words(shown)} <= heads, done.stdout
+
+
+def test_other_commands_shown_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", _text("Makefile"), re.MULTILINE))
+    for page, line, _ in EXAMPLES:
+        words = shlex.split(line)
+        if words[0] == "make":
+            assert set(words[1:]) <= targets, f"{page}: {line}"
+        elif words[0] == "steptime":
+            assert words[1] in COMMANDS, f"{page}: {line}"
+        else:
+            assert words[0] in ("git", "cd", "python3", ".venv/bin/python"), f"{page}: {line}"
+
+
+PYTHON = [
+    pytest.param(
+        page.name,
+        block,
+        id=f"{page.name}: {i}",
+        marks=[pytest.mark.framework] if "measure_cell" in block else [],
+    )
+    for page in PAGES
+    for i, block in enumerate(_blocks(page, "python"))
+]
+
+
+@pytest.mark.parametrize(("page", "block"), PYTHON)
+def test_python_examples(page: str, block: str, place: Path) -> None:
+    stdout = io.StringIO()
+    names: dict[str, Any] = {"__name__": page}
+    with contextlib.redirect_stdout(stdout):
+        exec(compile(block, page, "exec"), names)  # noqa: S102  # our own pages
+    if os.environ.get("STEPTIME_RENEW_GOLDEN") and _printed(page, block):
+        path = next(found for found in PAGES if found.name == page)
+        head, _, tail = path.read_text("utf-8").partition(f"{block}```\n")
+        _, _, after = tail.partition("```text\n")[2].partition("```")
+        shown = f"{block}```\n\n```text\n{stdout.getvalue()}```{after}"
+        path.write_text(head + shown, encoding="utf-8")
+        return
+    expected = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE) + _printed(page, block)
+    assert stdout.getvalue().splitlines() == expected
+    if "FAMILY" in names:
+        values = {name: p.default for name, p in names["FAMILY"].parameters.items()}
+        _family_works(names["FAMILY"], values)
+    for kind, row in names.get("KINDS", {}).items():
+        example = row.example
+        assert row.outputs(*example.specs, **example.attrs), kind
+        assert row.flop(*example.specs, **example.attrs) > 0, kind
+
+
+def _printed(page: str, block: str) -> list[str]:
+    """Give the lines of the ```text block that follows a ```python block."""
+    text = next(found for found in PAGES if found.name == page).read_text("utf-8")
+    after = text.partition(f"{block}```\n")[2].lstrip("\n")
+    return after.split("```")[1].splitlines()[1:] if after.startswith("```text\n") else []
+
+
+def _family_works(made: Any, values: dict[str, Any]) -> None:
+    from steptime.core.dtypes import precision
+    from steptime.ops.builder import Builder
+    from steptime.ops.training import training_graph
+
+    builder = Builder(made.name, precision("float32"), training=True)
+    graph = builder.graph(made.build(builder, values, 4))
+    assert count(training_graph(graph, "adam")).flop > 0
+
+
+TOML = [
+    pytest.param(page.name, block, id=f"{page.name}: {i}")
+    for page in PAGES
+    for i, block in enumerate(_blocks(page, "toml"))
+]
+
+
+@pytest.mark.parametrize(("page", "block"), TOML)
+def test_toml_examples(page: str, block: str) -> None:
+    table = tomllib.loads(block)
+    if "networks" in table:
+        assert cells_of(check_experiment(table, page), page)[0]
+    elif "peak_TFLOP_per_s" in table:
+        assert device_from_table(table, page).source
+    elif "quantities" in table:
+        assert check_mapping(table, page).columns
+    elif "GB_per_s" in table:
+        assert link_from_table(table, page).source
+    else:
+        assert build(make_workload(choice_of(table, page)))
+
+
+@pytest.mark.parametrize(
+    ("language", "block"),
+    [(language, b) for page in PAGES for language in NAME for b in _blocks(page, language)
+     if language != "toml"],
+)  # fmt: skip
+def test_networks_of_files(language: str, block: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{NAME[language](block)}.{language}"
+    path.write_text(block, encoding="utf-8")
+    native = '"steptime_graph"' in block  # which is made for one phase
+    for phase in ("infer",) if native else ("train", "infer"):
+        assert build_step(make_workload(read_model(str(path)), phase=phase)).ops
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.stem)
+def test_experiments_to_start_from(path: Path) -> None:
+    experiment = read_experiment(path)
+    assert experiment.name == path.stem
+    cells, _ = cells_of(experiment, path.name)
+    assert 10 <= len(cells) <= 100
+    assert f"steptime sweep examples/{path.name} --out {path.stem}" in path.read_text("utf-8")
+    assert any(path.name in page.read_text("utf-8") for page in PAGES)
+
+
+def test_the_example_of_paradnn_is_its_whole_grid() -> None:
+    experiment = read_experiment(ROOT / "examples/paradnn-fc.toml")
+    free = experiment.model_copy(update={"where": [], "sample": Sample()})
+    from steptime.sweep.experiment import axes_of
+
+    (axes,) = axes_of(free, "whole")
+    sizes = [len(values) for values in axes.values.values() if len(values) > 1]
+    assert sorted(sizes) == [4, 5, 6, 9, 9]  # inputs outputs layers nodes batch
+    named = {key: axes.values[key] for key in family("fc").parameters}
+    by_default = experiment.model_copy(update={"networks": [{"family": "fc"}], "batch": None})
+    (published,) = axes_of(by_default, "published")
+    assert named == {key: published.values[key] for key in named}
+    assert axes.values["batch"] == published.values["batch"]
+
+
+def _section(page: str, title: str) -> str:
+    """Give the text from a heading to the next one of its level."""
+    found = re.search(
+        rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", _text(page), re.MULTILINE | re.DOTALL
+    )
+    assert found, f"{page} has no section '{title}'"
+    return found[1]
+
+
+def _table(text: str) -> list[list[str]]:
+    """Give the cells of all rows of all tables that begin with a name in backticks."""
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in rows]
+
+
+def _first_names(text: str) -> list[str]:
+    return [name for row in _table(text) for name in re.findall(r"`([^`]+)`", row[0])]
+
+
+KEYS = {  # command: (arguments, whether its rows are a list)
+    "list": "list models",
+    "count": "count fc --json",
+    "predict": "predict fc --device t4",
+    "explain": "explain fc --device t4",
+    "split": "split fc --device t4 --server v100 --link aws",
+    "scale": "scale fc --device t4 --link aws --samples 1000 --price 1",
+    "explore": "explore --models fc,nin -o keys.html",
+    "energy": "energy fc",
+    "doctor": "doctor",
+    "import": "import timings.csv --mapping timings.toml --out keys",
+    "compare": "compare results",
+    "query": "query 'FROM records' --in results",
+    "export": "export --in results -o keys.csv",
+    "report": "report results -o keys.html",
+    "plot": "plot memory --in results -o keys.svg",
+}
+
+
+@pytest.mark.parametrize("command", KEYS)
+def test_keys_of_json(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _write_files("commands.md", KEYS[command], place)
+    assert run([*shlex.split(KEYS[command]), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    tops = document if isinstance(document, list) else [document]
+    named = set(re.findall(r"`(\w+)`", _section("docs/commands.md", command)))
+    inner = [
+        value[0]
+        for key, value in tops[0].items()
+        if key in ("ops", "pairs", "steps", "cuts", "rows") and isinstance(value, list)
+    ]
+    quantities = set(re.findall(r"`(\w+)`", _section("docs/counting.md", "The numbers")))
+    known = named | quantities | set(QUANTITIES) | set(family("fc").parameters)
+    for table in (tops[0], *inner):
+        assert set(table) <= known, set(table) - known
+
+
+def test_columns_of_the_table(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from steptime.analysis.devices_table import COLUMNS
+
+    assert run(["table", "results", "--format", "json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)[0]) == list(COLUMNS)
+    assert set(_first_names(_section("docs/importing.md", "The table"))) == set(COLUMNS)
+
+
+def test_formats_and_keys_of_importing() -> None:
+    from steptime.readers import READERS
+    from steptime.readers.csv_mapping import Keys
+
+    text = _text("docs/importing.md")
+    formats = _first_names(text.partition("| format |")[2].partition("## ")[0])
+    assert formats == [*READERS, "csv"]
+    keys = _first_names(_section("docs/importing.md", "Any table"))
+    assert set(keys) == set(Keys.model_fields)
+
+
+@pytest.mark.parametrize(
+    "topic", ["models", "devices", "links", "methods", "ops", "quantities", "accelerators"]
+)
+def test_keys_of_lists(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", topic, "--json"]) == 0
+    keys = list(json.loads(capsys.readouterr().out)[0])
+    text = " ".join(_section("docs/commands.md", "list").split())
+    said = re.search(rf"`list {topic}`: ((?:`\w+`(?: \([^)]*\))?(?:, )?)+)", text)
+    assert said
+    assert re.findall(r"`(\w+)`", said[1]) == keys
+
+
+def test_keys_of_run_and_sweep() -> None:
+    from steptime.analysis.measurement import measurement
+    from steptime.sweep.run import Outcome, summary
+
+    record = _measured("fc:layers=1,nodes=8", 4, 0.01, "t4")
+    found = measurement(record, 1.0, {"probed": None, "datasheet": None})
+    text = set(re.findall(r"`(\w+)`", _section("docs/commands.md", "run")))
+    inner = [found[key] for key in ("step_s", "speed", "fraction_of_peak")]
+    assert {key for table in (found, *inner) for key in table} <= text
+    outcome = Outcome()
+    outcome.add(Record("measured", Method("m", "1"), record.workload, "t4", {}, status="oom"))
+    document = {"name": "", "out": "", **summary(outcome)}
+    text = set(re.findall(r"`(\w+)`", _section("docs/commands.md", "sweep")))
+    assert set(document) | set(document["unsuccessful"][0]) <= text
+
+
+def test_every_key_of_slurm_and_every_cause_is_documented() -> None:
+    from steptime.core.causes import CAUSES
+    from steptime.sweep.resource_request import ResourceRequest
+
+    rows = _table(_section("docs/clusters.md", "Keys of [slurm]"))
+    said = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(said) == sorted(ResourceRequest.model_fields)
+    for name, default, _ in rows:
+        fields = [ResourceRequest.model_fields[key] for key in re.findall(r"`(\w+)`", name)]
+        if default.startswith("`") and "," not in name:
+            assert [_default(default)] == [field.default for field in fields], name
+    causes = _table(_section("docs/clusters.md", "Why there is no number"))
+    assert {row[0].strip("`"): tuple(row[1:]) for row in causes} == {
+        name: (cause.meaning, cause.again) for name, cause in CAUSES.items()
+    }
+
+
+def _default(text: str) -> Any:
+    return json.loads(text.strip("`"))
+
+
+def test_every_key_of_experiments_is_documented_with_its_default() -> None:
+    rows = {row[0].strip("`"): row for row in _table(_section("docs/experiments.md", "Keys"))}
+    assert list(rows) == list(Experiment.model_fields)
+    for name, field in Experiment.model_fields.items():
+        _, said, meaning = rows[name]
+        axis = meaning.startswith("*axis*")
+        assert axis == (str(Experiment.__annotations__[name]).startswith("Axis")), name
+        if field.is_required():
+            assert said == "required"
+        elif said.startswith("`"):
+            default = field.get_default()
+            assert _default(said) == (default[0] if axis and default else default), name
+    rows = {row[0].strip("`"): row for row in _table(_section("docs/experiments.md", "Sampling"))}
+    assert list(rows) == list(Sample.model_fields)
+
+
+def test_ranges_of_families_are_those_of_the_code() -> None:
+    section = _section("docs/experiments.md", "Networks")
+    rows = {row[0].strip("`"): row for row in _table(section)}
+    assert list(rows) == list(FAMILIES)
+    for name, (_, batch, said) in rows.items():
+        found = family(name)
+        assert batch.strip("`") == _range(found.batch_sweep)
+        for key, parameter in found.parameters.items():
+            if parameter.sweep:
+                assert f"`{key}` {_range(parameter.sweep)}" in said.replace(" and ", ", "), key
+            else:
+                assert f"`{key}`" not in said
+
+
+def _range(values: Any) -> str:
+    return values if isinstance(values, str) else ", ".join(map(str, values))
+
+
+BY_HAND = "fc:layers=1,nodes=3,inputs=4,outputs=2"
+
+
+def _sum(text: str) -> int:
+    """Give the number that arithmetic such as `4 x (2 + 3) = 20` comes to, checked."""
+    left, _, right = text.partition(" = ")
+    assert re.fullmatch(r"[\d x+()]+", left), text
+    value = eval(left.replace("x", "*"))  # noqa: S307  # digits and signs only
+    assert value == int(right), text
+    return int(value)
+
+
+def test_the_example_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["count", BY_HAND, "--batch", "5", "--by-op", "--json"]) == 0
+    counted = json.loads(capsys.readouterr().out)
+    rows = _table(_section("docs/counting.md", "An example by hand"))
+    ops = [row for row in rows if len(row) == 4]
+    assert [(r[0], r[1], _sum(r[2]), _sum(r[3])) for r in ops] == [
+        (f"`{op['name']}`", f"`{op['kind']}`", op["flop"], op["traffic_bytes"])
+        for op in counted["ops"]
+    ]
+    totals = {row[0].strip("`"): _sum(row[1]) for row in rows if len(row) == 2}
+    assert len(totals) == 5
+    assert totals == {name: counted[name] for name in totals}
+
+
+def test_flop_an_element() -> None:
+    section = _section("docs/counting.md", "FLOP by kind of op")
+    rows = [row for row in _table(section) if row[1].isdigit()]
+    for row in rows:
+        for kind in re.findall(r"`(\w+)`", row[0]):
+            example = OPS[kind].example
+            flop = OPS[kind].flop(*example.specs, **example.attrs)
+            assert flop == int(row[1]) * example.specs[0].size, kind
+    named = set(re.findall(r"`(\w+)`", section))
+    assert OPS.keys() <= named
+    matrix = {kind for row in _table(section)[:6] for kind in re.findall(r"`(\w+)`", row[0])}
+    assert matrix == {kind for kind, row in OPS.items() if row.work}
+
+
+def test_kinds_that_read_less_than_their_inputs_are_named() -> None:
+    section = _section("docs/counting.md", "Bytes that are not simply inputs and outputs")
+    for kind, row in OPS.items():
+        if row.read:
+            assert f"`{kind}`" in section or "gradients of pooling" in section, kind
+        if row.saved and not kind.endswith("norm"):
+            assert f"`{kind}`" in section or kind == "local_response_norm", kind
+    for kind in ("embedding", "slice"):
+        example = OPS[kind].example
+        attrs = frozen(example.attrs)
+        made = outputs_of(kind, example.specs, attrs)
+        flop, traffic = cost_of(kind, example.specs, attrs, made)
+        assert flop == 0
+        assert traffic < sum(spec.size_bytes for spec in (*example.specs, *made))
+
+
+def test_statuses_and_causes() -> None:
+    from steptime.core.record import DONE, STATUSES
+
+    rows = _table(_section("docs/measuring.md", "What came out"))
+    assert [row[0].strip("`") for row in rows] == list(STATUSES)
+    assert all(f"`{status}`" in _section("docs/measuring.md", "What came out") for status in DONE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        to = (page.parent / path) if path else page
+        assert to.exists(), target
+        if anchor:
+            assert anchor in _anchors(to), target
+    for path in re.findall(
+        r"`((?:src|docs|tests|examples|scripts|benchmarks|\.ci)/[^`\s]*)`", text
+    ):
+        assert (ROOT / path).exists(), path
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def test_the_rooms_of_the_design_are_those_of_the_contract() -> None:
+    contract = tomllib.loads(_text("pyproject.toml"))["tool"]["importlinter"]["contracts"][0]
+    rooms = {
+        room
+        for layer in contract["layers"]
+        for room in re.split(r" [:|] ", layer)
+        if not room.startswith("(")
+    }
+    said = set(_first_names(_section("docs/design.md", "Rooms")))
+    assert said - {"data"} == rooms
+    types = _first_names(_section("docs/design.md", "Types"))
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    assert all(re.search(rf"^class {name}\b", code, re.MULTILINE) for name in types)
+
+
+def test_the_cookbook_names_tables_that_exist() -> None:
+    text = _text("docs/cookbook.md")
+    for row in _rows(text):
+        files = re.findall(r"`(src/[^`]+\.py)`", " ".join(row))
+        for table in re.findall(r"`([A-Z]{4,})`", " ".join(row)):
+            defined = any(re.search(rf"^{table}\b", _text(file), re.MULTILINE) for file in files)
+            assert defined or table in ("FAMILY", "METHOD", "KINDS", "RUNS", "ANALYSIS"), table
+    contract = _text("src/steptime/measure/contract.py")
+    for name in ("prepare", "RUNS", "version", "device_product", "device_facts"):
+        assert f"`{name}" in contract
+        assert f"`{name}" in text
+
+
+def _rows(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("| a")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_the_changelog_has_this_version() -> None:
+    from steptime import __version__
+
+    assert f"## {__version__}" in _text("CHANGELOG.md")
+
+
+def test_the_page_of_the_api_is_that_of_the_docstrings() -> None:
+    made = runpy.run_path(str(ROOT / "scripts/make-api"))["page"]()
+    assert (ROOT / "docs/api.md").read_text("utf-8") == made, "stale: run scripts/make-api"
+
+
+def test_pictures_are_small_and_shown() -> None:
+    text = "".join(page.read_text("utf-8") for page in PAGES)
+    for path in (ROOT / "docs/pictures").iterdir():
+        assert path.stat().st_size < 200_000, path.name
+        assert f"pictures/{path.name})" in text

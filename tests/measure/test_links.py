@@ -1,0 +1,345 @@
+"""From the times of all-reduces to a link, and from a link to the prediction of replicas."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime import catalog, store
+from steptime.analysis.pairs import predicted_and_measured
+from steptime.build import make_workload, read_model
+from steptime.cli.main import run
+from steptime.core.errors import InputError
+from steptime.core.hardware import Cluster, Device, Link, link_from_table
+from steptime.core.record import Quantity, Record
+from steptime.core.workload import Workload
+from steptime.measure.contract import STRATEGIES as MEASURED
+from steptime.measure.contract import Options, method
+from steptime.measure.probe.link_file import SIZES_BYTES, fit, link_table, ring_s
+from steptime.predict.parallel.collectives import COLLECTIVES, Fabric
+from steptime.predict.parallel.replicas import STRATEGIES, predict_replicas
+from steptime.predict.records import records
+from steptime.predict.step_model import StepModel
+
+LINK = Link("link", 20e-6, 1e9, "a test")
+DEVICE = Device("toy", "cpu", {"float32": 1e12}, 1e11, "a test")
+
+
+def test_the_formula_by_hand() -> None:
+    # 4 processes: 6 messages of 1000 bytes, each 20 us + 1 us
+    assert ring_s(4000, 4, 20e-6, 1e9) == pytest.approx(6 * 21e-6)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 8])
+@pytest.mark.parametrize("size", [1024, 65536, 2**26])
+def test_the_formula_is_that_of_scale(processes: int, size: int) -> None:
+    theirs = COLLECTIVES["ring"](size, processes, Fabric(LINK))
+    assert ring_s(size, processes, 20e-6, 1e9) == pytest.approx(theirs, rel=1e-12)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 8])
+def test_a_fit_gives_back_the_link(processes: int) -> None:
+    times = [ring_s(size, processes, 20e-6, 1e9) for size in SIZES_BYTES]
+    found = fit(SIZES_BYTES, times, processes)
+    assert found.latency_s == pytest.approx(20e-6)
+    assert found.bytes_per_s == pytest.approx(1e9)
+    assert found.worst_error < 1e-9
+
+
+def test_small_sizes_count_as_much_as_large_ones() -> None:
+    times = [ring_s(size, 2, 20e-6, 1e9) for size in SIZES_BYTES]
+    times[-1] *= 1.5  # of absolute errors this alone would be heard
+    found = fit(SIZES_BYTES, times, 2)
+    assert found.latency_s == pytest.approx(20e-6, rel=0.1)
+    assert found.worst_error == pytest.approx(1 / 3, rel=0.3)
+
+
+def test_no_latency_is_unknown_and_not_negative() -> None:
+    times = [size / 1e9 - 2e-7 for size in SIZES_BYTES]
+    found = fit(SIZES_BYTES, times, 2)
+    assert found.latency_s is None
+    assert found.bytes_per_s == pytest.approx(1e9, rel=0.1)
+
+
+def test_times_that_fall_are_no_link() -> None:
+    with pytest.raises(InputError, match="larger all-reduces were not slower"):
+        fit(SIZES_BYTES, [1e-3 / (1 + place) for place in range(len(SIZES_BYTES))], 2)
+
+
+def answer() -> dict[str, Any]:
+    times = {str(size): [ring_s(size, 2, 20e-6, 1e9)] * 3 for size in SIZES_BYTES}
+    return {
+        "processes": 2,
+        "hosts": ["b", "a"],
+        "comm_backend": "gloo",
+        "version": "2.13.0",
+        "threads": 1,
+        "taken_at": "2026-11-21T10:00:00+00:00",
+        "all_reduce_s": times,
+    }
+
+
+def test_the_link_file_says_where_it_is_from() -> None:
+    path = catalog.write_user_link(link_table(answer()))
+    table = tomllib.loads(path.read_text())
+    assert table["source"] == (
+        "measured by steptime probe --collectives on 2026-11-21 on a, b with torch 2.13.0 (gloo), "
+        "2 processes of 1 threads"
+    )
+    assert table["note"].endswith("median error 0%, +0% at 1.024 kB")
+    assert table["measured"]["bytes"] == list(SIZES_BYTES)
+    assert table["measured"]["rounds"] == 3
+    found = catalog.link("LOCAL")
+    assert (found.latency_s, found.bytes_per_s) == pytest.approx((20e-6, 1e9))
+    assert "local" in catalog.link_names()
+    assert catalog.link(path) == found
+
+
+def test_scale_takes_the_link(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["scale", "fc", "--device", "T4", "--network", "local", "--workers", "2", "--json"]
+    assert run(words) == 2
+    assert capsys.readouterr().err == (
+        "steptime: link 'local' is not known yet: run 'steptime probe --collectives' first\n"
+    )
+    catalog.write_user_link(link_table(answer()))
+    assert run(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    wanted = ring_s(document["gradient_bytes"], 2, 20e-6, 1e9)
+    assert document["rows"][0]["comm_s"]["ring"] == pytest.approx(wanted)
+
+
+def test_a_users_link_may_not_take_a_shipped_name() -> None:
+    folder = catalog.user_folder("links")
+    folder.mkdir(parents=True)
+    text = 'name = "aws"\nsource = "me"\nGB_per_s = 1\n'
+    (folder / "mine.toml").write_text(text.replace("aws", "mine"))
+    assert catalog.link("mine").bytes_per_s == 1e9
+    (folder / "aws.toml").write_text(text)
+    with pytest.raises(InputError, match=r"aws\.toml: a shipped link has this name"):
+        catalog.link("aws")
+
+
+def test_a_curve_of_a_link_is_a_table() -> None:
+    table = {"name": "a", "source": "b", "GB_per_s": 1, "measured": 3}
+    with pytest.raises(InputError, match="'measured' must be a table"):
+        link_from_table(table, "here")
+
+
+def fc(replicas: int = 2) -> Workload:
+    model = read_model("fc:layers=2,nodes=100,inputs=50,outputs=10")
+    return make_workload(model, 8, replicas=replicas)
+
+
+WEIGHTS = 4 * (51 * 100 + 101 * 100 + 101 * 10)  # bytes of the gradients, and of the weights
+
+
+@pytest.mark.parametrize(
+    ("strategy", "overlap", "messages", "added"),
+    [
+        ("independent", True, (0, 0), 0),
+        ("allreduce", False, (4, WEIGHTS / 3), WEIGHTS * 2 / 3),  # 2 (n - 1) of a third
+        ("sharded", False, (4, WEIGHTS / 3), WEIGHTS * 2 / 3),
+        # two others push and pull, one after the other
+        ("parameter-server", True, (4, WEIGHTS), 2 * WEIGHTS),
+    ],
+)
+def test_communication_by_hand(
+    strategy: str, overlap: bool, messages: tuple[int, float], added: float
+) -> None:
+    workload = fc(3)
+    head, *_ = predict_replicas(workload, Cluster(DEVICE, ((3, LINK),)), strategy, overlap)
+    alone, *_ = records(StepModel(workload, DEVICE))
+    count, size = messages
+    comm = count * (20e-6 + size / 1e9) + 3 * added / 1e11
+    assert head.quantities["comm_s"].value == pytest.approx(comm)
+    update, step = (alone.quantities[name].value or 0 for name in ("update_s", "step_s"))
+    if strategy == "sharded":  # each updates a third of the rows, 4 of 10 in the last layer
+        assert head.quantities["update_s"].value == pytest.approx(update / 3, rel=0.05)
+        step += (head.quantities["update_s"].value or 0) - update
+    assert head.quantities["step_s"].value == pytest.approx(step + comm)
+    assert head.method.options["strategy"] == strategy
+    assert head.workload.plan.data == 3
+
+
+def test_overlap_waits_less_and_shards_send_as_much() -> None:
+    def comm(strategy: str, overlap: bool) -> float:
+        cluster = Cluster(DEVICE, ((2, LINK),))
+        head, *_ = predict_replicas(fc(), cluster, strategy, overlap)
+        return head.quantities["comm_s"].value or 0.0
+
+    adding = 3 * WEIGHTS / 2 / 1e11
+    one_bucket = ring_s(WEIGHTS, 2, 20e-6, 1e9)  # which is full only at the end
+    assert comm("allreduce", True) == pytest.approx(one_bucket + adding)
+    assert comm("sharded", True) == pytest.approx(one_bucket + adding)  # gathered, scattered
+
+
+def test_shards_share_memory_and_update() -> None:
+    """Two replicas keep half of the weights each, and update those."""
+    work = make_workload(read_model("fc:layers=2,nodes=2000,inputs=500"), 8, replicas=2)
+    cluster = Cluster(DEVICE, ((2, LINK),))
+    (whole, *_), (half, *_) = (
+        predict_replicas(work, cluster, strategy, True) for strategy in ("allreduce", "sharded")
+    )
+    values = [
+        {name: head.quantities[name].value or 0.0 for name in ("update_s", "peak_memory_bytes")}
+        for head in (whole, half)
+    ]
+    assert values[1]["update_s"] == pytest.approx(values[0]["update_s"] / 2, rel=1e-2)
+    assert values[1]["peak_memory_bytes"] < values[0]["peak_memory_bytes"]
+    assert not half.note
+    with pytest.raises(InputError, match="paleo: no shards where steps are counted by layers"):
+        predict_replicas(work, cluster, "sharded", True, "paleo")
+
+
+def test_replicas_are_predicted_by_the_method_and_options_that_are_asked_for() -> None:
+    cluster = Cluster(DEVICE, ((2, LINK),))
+    usual, *_ = predict_replicas(fc(), cluster, "allreduce", False)
+    half = {"ppp_comp": "0.5", "ppp_comm": "0.5"}
+    slow, *_ = predict_replicas(fc(), cluster, "allreduce", False, "analytic", half)
+    paleo, *_ = predict_replicas(fc(), cluster, "allreduce", False, "paleo")
+    assert (usual.method.name, paleo.method.name) == ("analytic", "paleo")
+    assert slow.method.options.items() >= half.items()
+    said = [head.quantities["comm_s"].value for head in (usual, slow, paleo)]
+    adding = 3 * WEIGHTS / 2 / 1e11  # at the whole rate of the memory
+    assert said[0] == pytest.approx(ring_s(WEIGHTS, 2, 20e-6, 1e9) + adding)
+    assert said[1] == pytest.approx(ring_s(WEIGHTS, 2, 20e-6, 0.5e9) + adding)
+    assert said[2] == pytest.approx(WEIGHTS / 1e9)  # neither latency nor adding up
+
+
+def test_replicas_on_nodes_cross_the_slow_link_only_between_them() -> None:
+    near = Link("near", 1e-6, 1e10, "a test")
+    cluster = Cluster(DEVICE, ((2, near), (2, LINK)))
+    head, *_ = predict_replicas(fc(4), cluster, "allreduce", False)
+    assert head.method.options["network"] == "link"
+    adding = 3 * WEIGHTS * 3 / 4 / 1e11
+    comm = 4 * 1e-6 + 2 * 20e-6 + 6 * WEIGHTS / 4 / 1e9 + adding  # 2 of 6 messages cross
+    assert head.quantities["comm_s"].value == pytest.approx(comm)
+    inside, *_ = predict_replicas(fc(2), cluster, "allreduce", False)
+    assert inside.method.options["network"] == "near"
+
+
+def test_predictions_know_the_strategies_that_are_measured() -> None:
+    assert STRATEGIES.keys() == MEASURED.keys()
+
+
+def test_what_joins_replicas_must_be_known() -> None:
+    with pytest.raises(InputError, match="2 replicas need a link"):
+        predict_replicas(fc(), Cluster(DEVICE), "parameter-server", True)
+    predict_replicas(fc(), Cluster(DEVICE), "independent", True)
+    with pytest.raises(InputError, match="unknown strategy 'alreduce'; did you mean 'allreduce'"):
+        predict_replicas(fc(), Cluster(DEVICE), "alreduce", True)
+
+
+def test_inference_exchanges_nothing() -> None:
+    model = read_model("fc:layers=2,nodes=100,inputs=50,outputs=10")
+    workload = make_workload(model, 8, phase="infer", replicas=2)
+    head, *_ = predict_replicas(workload, Cluster(DEVICE), "allreduce", True)
+    assert head.quantities["comm_s"].value == 0
+
+
+def measured(strategy: str, overlap: bool, step_s: float) -> Record:
+    return Record(
+        origin="measured",
+        method=method("torch", "2.13.0", Options(threads=1, strategy=strategy, overlap=overlap), 1),
+        workload=fc(),
+        platform="toy",
+        quantities={"step_s": Quantity(samples=(step_s,) * 5)},
+    )
+
+
+def test_a_measurement_stands_beside_the_prediction_of_its_strategy() -> None:
+    ways = [("allreduce", True), ("allreduce", False), ("independent", True)]
+    cluster = Cluster(DEVICE, ((2, LINK),))
+    predicted = [predict_replicas(fc(), cluster, *way)[0] for way in ways]
+    found = predicted_and_measured([*predicted, *(measured(*way, 1.0) for way in ways)])
+    assert not found.unpaired
+    told = [(row["replicas"], row["strategy"], row["overlap"]) for row in found.pairs]
+    assert told == [(2, *way) for way in ways]
+    ends = [row["name"].partition("8")[2] for row in found.pairs]  # behind "batch 8"
+    assert ends == [", allreduce", ", allreduce, no overlap", ", independent"]
+    for row, record in zip(found.pairs, predicted, strict=True):
+        assert row["a"]["value"] == record.quantities["step_s"].value
+
+
+EXPERIMENT = """
+name = "replicas"
+backend = "null"
+threads = 1
+budget_s = 0.01
+replicas = [1, 2]
+strategy = ["allreduce", "independent"]
+predict = "T4"
+[[networks]]
+family = "fc"
+layers = 1
+nodes = 4
+inputs = 8
+outputs = 4
+batch = 2
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_predicts_replicas_over_its_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "e.toml", tmp_path / "out"
+    file.write_text(EXPERIMENT)
+    run(["sweep", str(file), "--out", str(out)])
+    said = capsys.readouterr().err
+    assert "1 predictions of several replicas are left out: link = " in said
+    file.write_text('network = "aws"\n' + EXPERIMENT)
+    run(["sweep", str(file), "--out", str(out)])
+    assert "left out" not in capsys.readouterr().err
+    predicted = [one for one in store.load(out, print) if one.origin == "predicted"]
+    told = [(one.workload.plan.data, one.method.options.get("strategy")) for one in predicted]
+    assert sorted(map(str, told)) == sorted(
+        map(str, [(1, None), (2, "independent"), (2, "allreduce")])
+    )
+    file.write_text(EXPERIMENT.replace('predict = "T4"', 'network = "aws"'))
+    assert run(["sweep", str(file), "--out", str(out)]) == 2
+    assert "link is for predictions: it goes with predict" in capsys.readouterr().err
+    file.write_text('network = "asw"\n' + EXPERIMENT)
+    assert run(["sweep", str(file), "--out", str(out)]) == 2
+    assert "unknown link 'asw'; did you mean 'aws'?" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.framework
+def test_a_probe_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["probe", "--collectives", "--threads", "1", "--budget", "1"]
+    assert run(words) == 0
+    shown = capsys.readouterr()
+    assert "67.11 MB" in shown.out
+    assert "use it as --link local" in shown.err
+    assert run([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["link"] == "local"
+    times = document["measured"]["all_reduce_s"]
+    assert times[-1] > 3 * times[0]
+    found = catalog.link("local")
+    assert found.measured["processes"] == 2
+    assert found.bytes_per_s == document["GB_per_s"] * 1e9
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--processes 2", "--processes needs --collectives"),
+        ("--collectives --processes 1", "--processes: must be at least 2, not 1"),
+        ("--collectives --processes two", "--processes: must be a whole number, not 'two'"),
+        ("--collectives --processes 9999 --threads 1", "9999 processes x 1 threads need 9999 CPUs"),
+        ("--collectives --backend null", "--collectives: null runs on one device"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["probe", *words.split()]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert message in line

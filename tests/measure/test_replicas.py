@@ -1,0 +1,430 @@
+"""Several processes measured as one step: records, kills, launchers. Real processes, gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from steptime import store
+from steptime.build import make_workload, read_model
+from steptime.cli.main import run
+from steptime.core.record import Record, record_from_json
+from steptime.core.workload import workload_to_json
+from steptime.launch.local import Worker, WorkerDiedError
+from steptime.measure.contract import STRATEGIES, Options
+from steptime.measure.ranks import free_port, local_variables
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.framework,
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two CPUs")
+    if hasattr(os, "sched_getaffinity")
+    else pytest.mark.skip(reason="this system has no affinity"),
+]
+
+SMALL = "fc:layers=2,nodes=64,inputs=50,outputs=10"
+PROC = Path("/proc")
+
+
+def request(strategy: str, overlap: bool = True, **changes: Any) -> dict[str, Any]:
+    workload = make_workload(read_model(changes.pop("model", SMALL)), 8, replicas=2)
+    options = Options(threads=1, strategy=strategy, overlap=overlap, **changes.pop("options", {}))
+    return {
+        "do": "measure",
+        "workload": workload_to_json(workload),
+        "platform": "cpu-of-the-test",
+        "timing": {"budget_s": 0.1},
+        "parts": False,
+        "energy": False,
+        "options": asdict(options),
+        "runs": 1,
+        "round": 0,
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Worker]:
+    """Give two processes that answer as one."""
+    with Worker("torch", Options(threads=1), 2) as worker:
+        yield worker
+
+
+def test_each_process_has_a_core_of_its_own(pair: Worker) -> None:
+    record = record_from_json(pair.ask(request("allreduce"), 60))
+    first, second = (os.sched_getaffinity(pid) for pid in pair.pids)
+    assert len(first) == len(second) == 1
+    assert first != second
+    assert [set(one["cpus"]) for one in record.env["ranks"]] == [first, second]
+    assert [one["rank"] for one in record.env["ranks"]] == [0, 1]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_every_strategy_is_one_record(pair: Worker, strategy: str, overlap: bool) -> None:
+    record = record_from_json(pair.ask(request(strategy, overlap, parts=True), 60))
+    assert record.status == "ok", record.note
+    assert record.workload.plan.data == 2
+    assert record.method.options["strategy"] == strategy
+    hidden = overlap and strategy in {"allreduce", "sharded"}
+    env = record.env
+    assert env["overlap"] is hidden
+    assert env["comm_backend"] == "gloo"
+    assert env["sample_ends"] == "with the slowest rank"
+    peaks = env["peak_memory_bytes_of_ranks"]
+    assert len(peaks) == 2
+    assert record.quantities["peak_memory_bytes"].value == max(peaks)
+    step, comm = (record.quantities[name].samples for name in ("step_s", "comm_s"))
+    assert {"forward_s", "backward_s", "update_s"} < set(record.quantities)
+    if strategy == "independent":
+        assert set(comm) == {0.0}
+    elif strategy == "sharded" or hidden:
+        assert env["comm_meter"].startswith("exposed: step ")
+        assert len(comm) >= 3
+    else:
+        assert env["comm_meter"].startswith("host clock around every exchange")
+        assert len(comm) == len(step)
+        assert all(0 < c < s for c, s in zip(comm, step, strict=True))
+
+
+def test_what_exchanges_more_waits_longer(pair: Worker) -> None:
+    small, large = (
+        record_from_json(pair.ask(request("allreduce", False, model=model), 60))
+        for model in (SMALL, "fc:layers=1,nodes=1000,inputs=2000,outputs=10")
+    )
+    times = [fmean(one.quantities["comm_s"].samples) for one in (small, large)]
+    assert times[1] > 2 * times[0]  # 8 MB against 31 kB
+
+
+def test_gpus_are_joined_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no GPU here: what PyTorch is told, not what it does."""
+    import torch
+    import torch.distributed as dist
+
+    from steptime.measure.backends.torch import parallel as torch_parallel
+    from steptime.measure.ranks import Rank
+
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(dist, "TCPStore", lambda *args, **named: told.update(server=(args, named)))
+    monkeypatch.setattr(dist, "PrefixStore", lambda prefix, _: told.update(prefix=prefix))
+    monkeypatch.setattr(
+        dist, "init_process_group", lambda *args, **named: told.update(named, by=args)
+    )
+    monkeypatch.setattr(dist, "new_group", lambda backend: f"control by {backend}")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(device=device))
+    monkeypatch.setattr(torch_parallel, "_JOINED", {})
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    device = torch.device("cuda:1")
+    joined = torch_parallel.join(Rank(1, 4, 1, 2, "node1", 29500, attempt=3), device)
+    assert told["by"] == ("nccl",)
+    assert (told["rank"], told["world_size"], told["device_id"]) == (1, 4, device)
+    assert told["device"] == device
+    assert told["prefix"] == "steptime/3"
+    assert told["server"] == (("node1", 29500, 4), {"is_master": False})
+    assert (joined.backend, joined.control) == ("nccl", "control by gloo")
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"energy": True}, {}, "energy is metered on one device, not on replicas"),
+    ({}, {"phase": "infer"}, "inference exchanges nothing: its strategy is independent"),
+    ({}, {"dtype": "float16-mixed"}, "float16-mixed scales the loss of one replica"),
+    ({"options": {"compile": True}}, {}, "torch.compile is not run on a sharded network here"),
+    ({}, {}, "2 replicas are as many processes, not 1"),
+]
+
+
+def test_what_is_not_run_says_so() -> None:
+    with Worker("torch", Options(threads=1)) as worker:  # one process refuses as well
+        for changes, fields, note in REFUSED:
+            asked = request("sharded", **changes)
+            asked["workload"] |= fields
+            answer = worker.ask(asked, 60)
+            assert answer["status"] == "unsupported"
+            assert note in answer["note"]
+
+
+def test_replicas_of_inference_are_independent(pair: Worker) -> None:
+    asked = request("independent")
+    asked["workload"] |= {"phase": "infer", "optimizer": "none"}
+    record = record_from_json(pair.ask(asked, 60))
+    assert record.status == "ok"
+    assert set(record.quantities["comm_s"].samples) == {0.0}
+
+
+def test_numpy_has_no_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", SMALL, "--backend", "numpy", "--replicas", "2", "--threads", "1"]
+    assert run(words) == 3
+    assert "unsupported): numpy runs on one device" in capsys.readouterr().err
+
+
+def test_too_many_processes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    assert run(["run", SMALL, "--replicas", str(cpus + 1), "--threads", "1"]) == 2
+    needed = f"{cpus + 1} processes x 1 threads need {cpus + 1} CPUs"
+    assert capsys.readouterr().err == f"steptime: {needed}; {cpus} are allowed here\n"
+
+
+def test_run_counts_all_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", SMALL, "--batch", "8", "--replicas", "2", "--threads", "1", "--no-overlap"]
+    assert run([*words, "--budget", "0.1", "--json", "--out", str(tmp_path / "out")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    told = [document[name] for name in ("batch", "replicas", "global_batch", "strategy")]
+    assert told == [8, 2, 16, "allreduce"]
+    assert document["method"]["options"]["overlap"] is False
+    assert 0 < document["comm_s"] < document["step_s"]["median"]
+    assert document["speed"]["mean"] == pytest.approx(16 / document["step_s"]["mean"])
+    (record,) = store.load(tmp_path / "out", print)
+    assert record.workload.plan.data == 2
+    assert run([*words, "--budget", "0.1"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 replicas, allreduce" in shown
+    assert "communication" in shown
+
+
+EXPERIMENT = f"""
+name = "replicas"
+threads = 1
+replicas = [1, 2, 1000]
+overlap = [true, false]
+batch = 8
+budget_s = 0.1
+[[networks]]
+model = "{SMALL}"
+"""
+
+
+def test_a_sweep_over_replicas(tmp_path: Path) -> None:
+    file, out = tmp_path / "replicas.toml", tmp_path / "out"
+    file.write_text(EXPERIMENT)
+    assert run(["sweep", str(file), "--out", str(out)]) == 3
+    found = [(one.workload.plan.data, one.status, one.cause) for one in store.load(out, print)]
+    few = (1000, "unsupported", "too-few-cpus")
+    assert found == [(1, "ok", ""), *[(2, "ok", "")] * 2, few, few]
+    assert run(["sweep", str(file), "--out", str(out)]) == 0  # nothing is tried again
+    assert len(store.load(out, print)) == 5
+
+
+def state(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in (PROC / f"{pid}/task/{pid}/children").read_text().split()]
+
+
+def gone(pids: list[int], limit_s: float = 60.0) -> bool:
+    deadline = time.monotonic() + limit_s
+    while any(state(pid) != "Z" for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return all(state(pid) == "Z" for pid in pids)
+
+
+LONG = ["run", SMALL, "--replicas", "2", "--threads", "1", "--budget", "600"]
+
+
+def await_steps(process: subprocess.Popen[str]) -> None:
+    """Return when the command says that its steps run; their exchange needs all ranks."""
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert "the first step took" in said
+
+
+@contextmanager
+def long_run() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """Give a run in the midst of its steps, and its two workers."""
+    command = [sys.executable, "-m", "steptime", *LONG]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            await_steps(process)
+            yield process, workers_of(process)
+        finally:
+            process.kill()
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """Return the workers of a command: those of its children that run Python."""
+    return [pid for pid in children(process.pid) if "steptime" in command_line(pid)]
+
+
+def command_line(pid: int) -> str:
+    return (PROC / f"{pid}/cmdline").read_text()
+
+
+def test_no_worker_outlives_a_parent_that_is_killed() -> None:
+    with long_run() as (process, workers):
+        process.kill()
+        assert gone(workers)
+
+
+def test_no_worker_outlives_ctrl_c() -> None:
+    with long_run() as (process, workers):
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 1
+        assert said.endswith("steptime: interrupted; everything finished so far is kept\n")
+        assert gone(workers)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_death_of_one_rank_ends_the_run_and_is_told(rank: int) -> None:
+    with long_run() as (process, workers):
+        os.kill(workers[rank], signal.SIGKILL)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 3
+        assert gone(workers)
+    assert f"failed (killed): rank {rank} of 2 ended by SIGKILL" in said
+
+
+def test_a_rank_that_hangs_meets_the_time_limit(pair: Worker) -> None:
+    del pair  # its CPUs are free while nothing is asked
+    with Worker("torch", Options(threads=1), 2) as worker:
+        os.kill(worker.pids[1], signal.SIGSTOP)
+        with pytest.raises(WorkerDiedError, match=r"no answer within the time limit of 0\.5 s"):
+            worker.ask(request("allreduce"), 0.5)
+        assert gone(list(worker.pids))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_waits_for_the_others_ends_with_its_parent(rank: int) -> None:
+    with socket.socket() as meeting:
+        meeting.bind(("127.0.0.1", 0))
+        port = meeting.getsockname()[1]
+        if rank == 0:  # it is where the others would come
+            meeting.close()
+        else:
+            meeting.listen()
+            meeting.settimeout(120)
+        variables = local_variables(2, port)[rank]
+        command = [sys.executable, "-m", "steptime", "run", SMALL, "--threads", "1"]
+        with subprocess.Popen(command, env={**os.environ, **variables}) as process:
+            try:
+                if rank == 0:
+                    await_server(port, process)
+                else:
+                    meeting.accept()[0].close()
+                workers = workers_of(process)
+                assert workers
+            finally:
+                process.kill()
+            assert gone(workers)
+
+
+def await_server(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return when somebody listens on a port; the process that should is to stay alive."""
+    while True:
+        assert process.poll() is None
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("victim", ["worker", "command"])
+def test_the_death_of_a_rank_of_a_launcher_ends_the_other(victim: str) -> None:
+    words = [word for word in LONG if word not in {"--replicas", "2"}]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "steptime", *words],
+            env={**os.environ, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for own in local_variables(2, free_port())
+    ]
+    try:
+        await_steps(running[0])
+        workers = [pid for one in running for pid in workers_of(one)]
+        os.kill(running[1].pid if victim == "command" else workers[1], signal.SIGKILL)
+        said = [one.communicate(timeout=120)[1] for one in running]
+        assert gone(workers)
+    finally:
+        for one in running:
+            one.kill()
+    assert running[0].returncode == 3
+    assert "failed (exception): RuntimeError: " in said[0]
+    if victim == "worker":
+        assert said[1] == "rank 1: failed: the worker ended by SIGKILL; it said nothing\n"
+
+
+def launched(variables: list[dict[str, str]], out: Path, *more: str) -> list[tuple[int, str, str]]:
+    """Run one command for each rank, as a launcher does; give exit code, stdout and stderr."""
+    words = ["run", SMALL, "--threads", "1", "--budget", "0.1", "--json", "--out", str(out), *more]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "steptime", *words],
+            env={**os.environ, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for own in variables
+    ]
+    ended = [one.communicate(timeout=120) for one in running]
+    return [(one.returncode, *said) for one, said in zip(running, ended, strict=True)]
+
+
+def srun_variables(port: int) -> list[dict[str, str]]:
+    """Give what srun sets for two tasks of one node."""
+    common = {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_NODEID": "0",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_STEP_NODELIST": "localhost",
+        "MASTER_PORT": str(port),
+    }
+    return [{**common, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} for i in range(2)]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_ranks_of_a_launcher_make_one_record(launcher: str, tmp_path: Path) -> None:
+    port, out = free_port(), tmp_path / "out"
+    variables = local_variables(2, port) if launcher == "torchrun" else srun_variables(port)
+    first, second = launched(list(variables), out, "--runs", "2")
+    assert (first[0], second) == (0, (0, "", ""))
+    document = json.loads(first[1])
+    assert (document["replicas"], document["status"]) == (2, "ok")
+    assert set(document["step_s"]["run_of_sample"]) == {0, 1}
+    (record,) = store.load(out, print)
+    assert [one["rank"] for one in record.env["ranks"]] == [0, 1]
+    assert record.env["ranks"][0]["cpus"] != record.env["ranks"][1]["cpus"]
+
+
+def test_a_failure_of_ranks_of_a_launcher_ends_all(tmp_path: Path) -> None:
+    variables = list(local_variables(2, free_port()))
+    first, second = launched(variables, tmp_path / "out", "--dtype", "float16-mixed")
+    assert (first[0], second[0]) == (3, 3)
+    assert json.loads(first[1])["status"] == "unsupported"
+    assert second[1] == ""
+    assert second[2].startswith("rank 1: unsupported: float16-mixed scales")
+
+
+def test_torchrun_itself(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", str(free_port()), "-m", "steptime", "run", SMALL]
+    command += ["--threads", "1", "--budget", "0.1", "--json", "--out", str(tmp_path)]
+    command += ["--runs", "2"]  # two workers of each rank meet at torchrun's store
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["replicas"] == 2
+    found: list[Record] = store.load(tmp_path, print)
+    assert len(found) == 1

@@ -1,0 +1,252 @@
+"""The torch backend runs every family, phase and precision, and names what it cannot run."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from steptime.build import build, make_workload, read_model
+from steptime.cli.main import run
+from steptime.core.dtypes import precision
+from steptime.core.errors import InputError
+from steptime.core.workload import OPTIMIZERS, Plan, Workload
+from steptime.measure.contract import Options, OutOfMemoryError, UnsupportedError
+from steptime.ops import OPS, communication
+
+pytestmark = pytest.mark.framework
+
+FC = "fc:layers=2,nodes=8,inputs=6,outputs=5,batch=4"
+TINY = {
+    "fc": FC,
+    "cnn": "cnn:block=bottleneck,blocks=1,filters=4,image=32,classes=5,batch=2",
+    "rnn": "rnn:cell=rnn,layers=2,embedding=4,length=3,vocabulary=5,batch=2",
+    "lstm": "rnn:cell=lstm,layers=2,embedding=4,length=3,vocabulary=5,batch=2",
+    "gru": "rnn:cell=gru,layers=2,embedding=4,length=3,vocabulary=5,batch=2",
+    "encoder": "transformer:kind=encoder,layers=1,width=8,heads=2,length=4,vocabulary=9,"
+    "dropout=0.1,batch=2",
+    "decoder": "transformer:kind=decoder,layers=1,width=8,heads=4,kv_heads=2,length=4,"
+    "vocabulary=9,norm=rms,activation=swiglu,positions=rotary,bias=no,tied=no,batch=2",
+}
+
+
+def workload(text: str, **how: str) -> Workload:
+    return make_workload(read_model(text), None, **how)
+
+
+def prepared(work: Workload, options: Options | None = None) -> Any:
+    from steptime.measure.backends.torch import backend as torch_backend
+
+    return torch_backend.prepare(build(work), work, options or Options())
+
+
+def module_code(work: Workload) -> str:
+    """The generated function of a network."""
+    import torch
+
+    from steptime.measure.backends.torch.module import initial_values, module_of
+
+    graph = build(work)
+    values = initial_values(graph, torch.device("cpu"), 0)
+    return str(module_of(graph, values, precision(work.dtype)).code)
+
+
+def test_every_forward_kind_has_a_row() -> None:
+    from steptime.measure.backends.torch.backend import RUNS
+
+    backward = {kind for kind in OPS if kind.endswith(("_grad", "_grad_weight"))}
+    assert RUNS.keys() == OPS.keys() - backward - {*OPTIMIZERS, *communication.KINDS}
+
+
+def has_kernels(network: str, dtype: str) -> bool:
+    """Ask PyTorch itself: its LSTM under autocast needs an instruction set of newer CPUs."""
+    import torch
+
+    if (network, dtype) != ("lstm", "bfloat16-mixed"):
+        return True
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.nn.LSTM(4, 4, batch_first=True)(torch.zeros(2, 3, 4))
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bfloat16-mixed"])
+@pytest.mark.parametrize("network", TINY)
+def test_every_family_trains_and_infers(network: str, dtype: str) -> None:
+    training = prepared(workload(TINY[network], dtype=dtype))
+    if not has_kernels(network, dtype):
+        with pytest.raises(UnsupportedError, match="torch has no kernel for it here: could not"):
+            training.step()
+        return
+    training.step()
+    training.sync()
+    assert list(training.parts) == ["forward", "backward", "update"]
+    for part in training.parts.values():
+        part()
+    inference = prepared(workload(TINY[network], dtype=dtype, phase="infer"))
+    inference.step()
+    assert list(inference.parts) == ["forward"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN's limit is one of x86-64")
+def test_a_kind_without_a_kernel_on_this_cpu_is_unsupported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """oneDNN is told to take this CPU for one that has no AVX-512."""
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    words = ["run", TINY["lstm"], "--dtype", "bfloat16-mixed", "--budget", "0.05"]
+    assert run(words) == 3
+    said = capsys.readouterr().err
+    assert "unsupported (unsupported): torch has no kernel for it here: could not create" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", ["float64", "float16", "float16-mixed", "bfloat16"])
+def test_weights_move_and_stay_finite(dtype: str, optimizer: str) -> None:
+    import torch
+
+    from steptime.measure.backends.torch.module import initial_values, module_of
+    from steptime.measure.backends.torch.step import optimizer_of
+
+    work = workload(FC, dtype=dtype, optimizer=optimizer)
+    graph, types = build(work), precision(dtype)
+    values = initial_values(graph, torch.device("cpu"), 0)
+    before = {name: values[name].detach().clone() for name in graph.weights}
+    module = module_of(graph, values, types)
+    update = optimizer_of(optimizer, [values[name] for name in graph.weights], types.weights)
+    for group in update.param_groups:
+        group["lr"] = 0.01  # a default step is below what bfloat16 resolves
+    for _ in range(20):
+        compute = getattr(torch, types.compute)
+        with torch.autocast("cpu", dtype=compute, enabled=types.mixed):
+            loss = module(*(values[name] for name in graph.inputs))
+        loss.backward()
+        update.step()
+        update.zero_grad()
+    assert torch.isfinite(loss)
+    assert loss.dtype == getattr(torch, types.weights)
+    for name, old in before.items():
+        assert torch.isfinite(values[name]).all()
+        assert not torch.equal(values[name], old)
+
+
+def test_a_bias_is_part_of_the_product_before_it() -> None:
+    code = module_code(workload("deep_mnist:batch=2"))
+    assert code.count("conv2d(") == 2
+    assert code.count("linear(") == 2
+    assert "kinds_bias" not in code
+
+
+def test_a_product_that_others_read_keeps_its_bias_apart() -> None:
+    import torch
+
+    from steptime.layers.dense import mean_loss
+    from steptime.measure.backends.torch.module import initial_values, module_of
+    from steptime.ops.builder import Builder
+
+    b = Builder("twice", precision("float64"), training=True)
+    product = b.op("linear", b.input("x", (2, 3)), b.weight("w", (4, 3)), name="product")
+    biased = b.op("bias", product, b.weight("b", (4,)), name="biased", axis=-1)
+    graph = b.graph(mean_loss(b, b.op("add", biased, product, name="sum")))
+    values = initial_values(graph, torch.device("cpu"), 0)
+    values["b"].data.fill_(3.0)
+    module = module_of(graph, values, precision("float64"))
+    # the sum of a biased product and the product alone
+    expected = (2 * values["x"] @ values["w"].T + 3).mean()
+    torch.testing.assert_close(module(values["x"]), expected)
+
+
+def test_tensors_are_let_go_after_their_last_use() -> None:
+    lines = module_code(workload(FC)).splitlines()
+    for line in lines:
+        if "relu = torch.relu(" in line:
+            assert "_bias = None" in line
+
+
+def test_casts_of_autocast_are_left_to_it_and_the_loss_is_in_float32() -> None:
+    code = module_code(workload(FC, dtype="bfloat16-mixed"))
+    assert code.count("kinds_cast(") == 1
+    assert "dtype = 'float32'" in code
+
+
+def test_the_same_seed_draws_the_same_values() -> None:
+    import torch
+
+    from steptime.measure.backends.torch.module import initial_values
+
+    graph = build(workload(TINY["decoder"]))
+    first, second, other = (initial_values(graph, torch.device("cpu"), n) for n in (1, 1, 2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["tokens"], other["tokens"])
+    assert int(first["tokens"].max()) < 9
+    assert int(first["tokens"].min()) >= 0
+    # angles: cosines, then sines; place 0 is not turned
+    assert first["angles"][0].tolist() == [1.0, 0.0]
+
+
+def test_facts_and_meter_say_how_it_ran() -> None:
+    import torch
+
+    ready = prepared(workload(FC), Options(threads=1))
+    assert ready.facts["torch"] == torch.__version__
+    assert ready.facts["torch_threads"] == 1
+    assert ready.facts["tf32"] is False
+    assert torch.backends.cudnn.allow_tf32 is False
+    assert ready.memory() == (None, "resident set, by the worker")
+    assert ready.timer is None
+    ready.reset_memory()
+    assert prepared(workload(FC, dtype="float16-mixed")).facts["loss_scaling"]
+
+
+def test_what_is_absent_or_not_supported_is_named() -> None:
+    from steptime.measure.backends.torch import backend as torch_backend
+
+    with pytest.raises(InputError, match=r"'cuda:99' is not available here; there is: cpu"):
+        torch_backend.device_product("cuda:99")
+    with pytest.raises(InputError, match="'gpu' is not available here"):
+        prepared(workload(FC), Options(device="gpu"))
+    with pytest.raises(UnsupportedError, match="parallel plan"):
+        prepared(replace(workload(FC), plan=Plan(tensor=2)))
+    assert not torch_backend.device_facts("cpu").is_accelerator
+    assert torch_backend.version()[0].isdigit()
+
+
+def test_unknown_kinds_are_named() -> None:
+    from steptime.measure.backends.torch.module import module_of
+    from steptime.ops.training import training_graph
+
+    graph = training_graph(build(workload(FC)), "sgd")
+    with pytest.raises(UnsupportedError, match=r"torch does not run: .*relu_grad.*sgd"):
+        module_of(graph, {}, precision("float32"))
+
+
+def test_too_large_a_network_is_out_of_memory() -> None:
+    # 4 * (2e7)^2 = 1.6e15 bytes are beyond the 1.4e14 that a process can address
+    with pytest.raises(OutOfMemoryError, match="memory"):
+        prepared(workload("fc:layers=1,nodes=20000000,inputs=20000000,outputs=2,batch=1"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports warn
+def test_a_compiled_network_trains() -> None:
+    ready = prepared(workload(FC), Options(compile=True))
+    ready.step()
+    assert ready.facts["compile"] == "inductor, default mode"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16-mixed"])
+@pytest.mark.parametrize("network", TINY)
+def test_every_family_runs_on_a_gpu(network: str, dtype: str) -> None:
+    ready = prepared(workload(TINY[network], dtype=dtype), Options(device="cuda"))
+    ready.reset_memory()
+    assert ready.timer is not None
+    assert ready.timer(ready.step, 3) > 0
+    peak, meter = ready.memory()
+    assert peak
+    assert meter == "torch.cuda.max_memory_allocated"

@@ -1,0 +1,77 @@
+"""Training steps of image networks that others measured, beside what we predict for them.
+
+Facts: throughput of TensorFlow on a DGX-1, synthetic data (TensorFlow's benchmark page of May 2017,
+tensorflow/tensorflow@5984ffef docs_src/performance/benchmarks.md); milliseconds of
+convnet-benchmarks (soumith, 128 images) and of cnn-benchmarks (Johnson, 16 images).
+docs/validation.md shows the table.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from places import ROOT
+from steptime.predict.parallel.scaling import data_parallel
+from steptime.predict.step_model import StepModel
+
+PAGE = ROOT / "docs/validation.md"
+
+STEPS = {  # network, device, batch, software: seconds of a step
+    ("inception_v3:variant=published", "p100-sxm2-16gb", 64, "TensorFlow"): 64 / 142,
+    ("resnet50_v1", "p100-sxm2-16gb", 64, "TensorFlow"): 64 / 219,
+    ("alexnet_v2", "p100-sxm2-16gb", 512, "TensorFlow"): 512 / 2987,
+    ("vgg16", "p100-sxm2-16gb", 64, "TensorFlow"): 64 / 154,
+    ("alexnet_v2", "titan-x-maxwell", 128, "cuDNN 4"): 0.081,
+    ("overfeat", "titan-x-maxwell", 128, "cuDNN 4"): 0.268,
+    ("vgg16", "titan-x-maxwell", 16, "cuDNN 5"): 0.26242,
+    ("vgg16", "titan-x-maxwell", 16, "matrix products"): 0.58797,
+    ("resnet50_v1", "titan-x-maxwell", 16, "cuDNN 5"): 0.17102,
+    ("resnet50_v1", "titan-x-maxwell", 16, "matrix products"): 0.38236,
+    ("vgg16", "tesla-k40", 16, "cuDNN 5"): 0.92021,
+    ("resnet50_v1", "tesla-k40", 16, "cuDNN 5"): 0.4499,
+}
+
+
+def over_predicted(network: str, device: str, batch: int, step_s: float) -> tuple[float, float]:
+    """Measured over predicted, by `analytic` and by `paleo`."""
+    analytic, paleo = (
+        step_s / StepModel(network, device, method=name).timeline(batch).step_s
+        for name in ("analytic", "paleo")
+    )
+    return analytic, paleo
+
+
+def test_the_table_of_the_page_is_what_we_predict() -> None:
+    rows = re.findall(
+        r"^\| `(\S+)` \| `(\S+)` \| (\d+) \| (.+?) \| ([\d.]+) ms \| ([\d.]+) \| ([\d.]+) \|$",
+        PAGE.read_text("utf-8"),
+        re.MULTILINE,
+    )
+    shown = {
+        (network, device, int(batch), software): (float(ms) / 1e3, float(a), float(p))
+        for network, device, batch, software, ms, a, p in rows
+    }
+    assert shown.keys() == STEPS.keys()
+    for (network, device, batch, software), step_s in STEPS.items():
+        said_s, analytic, paleo = shown[network, device, batch, software]
+        assert said_s == pytest.approx(step_s, abs=0.06e-3)
+        found = over_predicted(network, device, batch, step_s)
+        assert found == pytest.approx((analytic, paleo), abs=0.006), network
+
+
+def test_scaling_on_one_machine() -> None:
+    """TensorFlow's speed-ups on a DGX-1 stay under a ring over NVLink, or 1 % above it."""
+    for network, batch, images_per_s in (
+        ("inception_v3:variant=published", 64, (142, 284, 569, 1131)),
+        ("resnet50_v1", 64, (219, 422, 852, 1734)),
+        ("alexnet_v2", 512, (2987, 5658, 10509, 17822)),
+        ("vgg16", 64, (154, 295, 584, 1081)),
+    ):
+        model = StepModel(network, "p100-sxm2-16gb", "nvlink-1")
+        rows = data_parallel(model, (1, 2, 4, 8), batch)
+        for row, speed in zip(rows, images_per_s, strict=True):
+            measured = speed / images_per_s[0]
+            assert measured < 1.011 * row.speedup
+            assert measured > 0.75 * row.speedup

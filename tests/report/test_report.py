@@ -1,0 +1,269 @@
+"""The report: one file, nothing fetched, nothing hidden, everything escaped."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import synthetic
+from steptime import store
+from steptime.analysis.analyses import PLOTS
+from steptime.analysis.headline import numbers, sentences
+from steptime.core.errors import InputError
+from steptime.core.record import Record
+from steptime.report import write_report
+from steptime.report.page import page
+
+pytestmark = pytest.mark.slow
+
+EVIL = "</script><img src=x onerror=alert(1)><b>&amp;"
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags with their attributes, and text outside scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.json: dict[str, str] = {}
+        self._open = ""
+        self._script = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._open = tag
+            self._script = dict(attrs).get("id") or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._open:
+            self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        if not self._open:
+            self.text += data
+        elif self._script:
+            self.json[self._script] = self.json.get(self._script, "") + data
+
+
+def on(record: Record, host: str = "", **options: object) -> Record:
+    """Return a record as if measured with other options, on another host."""
+    method = replace(record.method, options={**record.method.options, **options})
+    return replace(record, method=method, env={**record.env, "host": host or "test-host"})
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r'<button type="button">(.*?)</button>', text)
+
+
+def write(folder: Path, records: list[Record]) -> Path:
+    with store.open_writer(folder) as writer:
+        for record in records:
+            writer.append(record)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole() -> str:
+    return page(synthetic.sweep(ops=True, failures=True), "results")[0]
+
+
+def test_nothing_is_fetched_from_anywhere(whole: str) -> None:
+    seen = Page(whole)
+    for tag, attributes in seen.tags:
+        for name in ("src", "href", "srcset", "action", "data", "poster"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("data:"), (tag, value)
+    assert not re.search(r"@import|url\(", whole[: whole.index("</style>")])
+    policy = next(a["content"] for t, a in seen.tags if t == "meta" and "http-equiv" in a)
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "http" not in policy
+    assert len(whole.encode()) < 2_000_000  # Vega is 0.9 MB of them
+
+
+def test_every_plot_and_every_network_is_there(whole: str) -> None:
+    seen = Page(whole)
+    assert set(seen.json) == {"config", *(f"spec-{kind}" for kind in PLOTS)}
+    for kind in PLOTS:
+        assert json.loads(seen.json[f"spec-{kind}"])["$schema"]
+    assert not any(tag == "details" for tag, _ in seen.tags)  # nothing is folded away
+    assert sum(1 for tag, a in seen.tags if tag == "th" and a.get("scope") == "row") >= 24
+    assert "fc layers 16, nodes 1024, batch 256" in seen.text
+    assert "2 did not succeed (1 oom, 1 timeout)" in seen.text
+    assert "oom (killed): the worker was killed: <b>out of memory</b> & more" in seen.text
+    assert "peak_flop_per_s = 2.04e+11" in seen.text
+    assert not any(tag == "b" for tag, _ in seen.tags)
+
+
+def test_whatever_a_record_says_is_text(tmp_path: Path) -> None:
+    workload = synthetic.workloads()[0]
+    evil = replace(workload, model=EVIL, params={EVIL: EVIL})
+    records = [*synthetic.predicted(workload, ops=True), synthetic.measured(workload)]
+    records = [
+        replace(
+            r,
+            workload=evil,
+            platform=EVIL,
+            note=EVIL,
+            cause=EVIL,
+            taken_at=EVIL,
+            env={"host": EVIL, "framework": [EVIL]},
+            method=replace(r.method, name=EVIL, options={**r.method.options, EVIL: EVIL}),
+        )
+        for r in records
+    ]
+    records.append(replace(records[-1], status="failed", quantities={}, platform="other" + EVIL))
+    folder = write(tmp_path / "a<b>", records)
+    write_report(folder, tmp_path / "x.html")
+    seen = Page((tmp_path / "x.html").read_text())
+    assert not any(tag in ("img", "b") for tag, _ in seen.tags)
+    assert sum(tag == "script" for tag, _ in seen.tags) == 4 + len(PLOTS)
+    assert EVIL in seen.text
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        (
+            [r for w in synthetic.workloads() for r in synthetic.predicted(w)],
+            "24 networks here, none of them measured.",
+        ),
+        (
+            [synthetic.measured(w) for w in synthetic.workloads()],
+            "24 of 24 networks measured; a step takes ",
+        ),
+        (
+            [replace(synthetic.measured(w), origin="published") for w in synthetic.workloads()],
+            "24 published records: `steptime table` and the plots show them.",
+        ),
+        (
+            [synthetic.failed(synthetic.workloads()[0], "failed", "crashed", "signal 11")],
+            "failed (crashed): signal 11",
+        ),
+    ],
+)
+def test_a_folder_of_one_kind_of_records_has_a_report(
+    records: list[Record], says: str, tmp_path: Path
+) -> None:
+    found = write_report(write(tmp_path / "in", records), tmp_path / "x.html")
+    seen = Page((tmp_path / "x.html").read_text())
+    assert says in seen.text
+    assert "Not drawn" in seen.text
+    assert found["path"] == str(tmp_path / "x.html")
+
+
+def test_results_of_unlike_input_are_told_apart(tmp_path: Path) -> None:
+    plain = synthetic.measured(synthetic.workloads()[0])
+    fed = []
+    for more in ({"input": "dataset"}, {"input": "dataset", "loaders": 2}):
+        options = {**plain.method.options, **more}
+        fed.append(replace(plain, method=replace(plain.method, options=options)))
+    write_report(write(tmp_path / "in", [plain, *fed]), tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text()
+    for cell in ("loaders", "dataset", "device"):
+        assert f">{cell}<" in text
+    write_report(write(tmp_path / "one", [plain]), tmp_path / "y.html")
+    assert ">loaders<" not in (tmp_path / "y.html").read_text()
+
+
+def test_networks_are_counted_once_however_many_platforms_they_ran_on() -> None:
+    four = [synthetic.measured(workload) for workload in synthetic.workloads()[:4]]
+    both = [*four, *(replace(record, platform="h100-sxm5") for record in four)]
+    text, found = page(both, "results")
+    assert (found["networks"], found["measured"], found["platforms"]) == (4, 4, 2)
+    assert "4 of 4 networks measured on 2 platforms; a step takes " in Page(text).text
+
+
+def test_every_setting_in_which_rows_differ_is_a_column() -> None:
+    plain = synthetic.measured(synthetic.workloads()[0])
+    data = {"input": "dataset"}
+    records = [
+        on(plain, gpu=gpu, host=host, staging=staging, loaders=2, prefetch=prefetch, **data)
+        for gpu, host in (("p100", "node-1"), ("v100", "node-2"))
+        for staging in ("local", "shared")
+        for prefetch in (2, 4)
+    ]
+    text, _ = page([*records, on(plain, threads=8)], "results")
+    told = {"GPU", "host", "staging", "prefetch", "threads", "input"}
+    assert told <= set(headings(text))
+    rows = re.findall(r"<tr>.*?</tr>", text[text.index("<tbody>") :])
+    assert len({re.sub(r"[\d.]+ ms|sort=.*?>", "", row) for row in rows[:9]}) == 9
+    assert headings(page([plain], "results")[0])[:3] == [
+        "network",
+        "status",
+        "measured step, median",
+    ]
+
+
+def test_a_report_of_a_thousand_networks_is_under_3_megabytes_() -> None:
+    records = []
+    for index in range(1000):
+        workload = replace(synthetic.workloads()[0], params={"layers": 4, "nodes": 8 + index})
+        records += [*synthetic.predicted(workload), synthetic.measured(workload)]
+    text, found = page(records, "results")
+    assert found["networks"] == 1000
+    assert len(text.encode()) < 3_000_000
+
+
+def row(**values: object) -> dict[str, object]:
+    names = (
+        "measured_s",
+        "peak_fraction",
+        "roof_fraction",
+        "ratio",
+        "flop_per_s",
+        "status",
+        "steady",
+    )
+    base = dict.fromkeys(names) | {"platform": "p", "peak_flop_per_s": 2e11, "batch": 1}
+    return {**base, "workload_key": values["name"], "model": values["name"], **values}
+
+
+def test_the_headline_by_hand() -> None:
+    rows = [
+        row(name="a", status="ok", measured_s=0.1, peak_fraction=0.5, flop_per_s=1e11, ratio=2.0),
+        row(name="b", status="ok", measured_s=0.3, peak_fraction=0.1, flop_per_s=2e10, ratio=8.0),
+        row(name="c", status="oom"),
+        row(name="d"),
+    ]
+    found = numbers(rows)
+    assert found["median_peak_fraction"] == pytest.approx(0.3)
+    assert sentences(found) == [
+        (
+            "The best network reaches 50% of the peak: a, 100 GFLOP/s of 200 GFLOP/s. "
+            "The median network reaches 30%."
+        ),
+        # 1/2 and 7/8 off
+        (
+            "Predictions have a median error of 69%; 50% of the 2 lie within a factor of 2. "
+            "Farthest: b, which takes 8 times the predicted time."
+        ),
+        "2 of 4 networks measured; a step takes 100 ms to 300 ms.",
+        "1 did not succeed (1 oom); see below the table.",
+    ]
+
+
+def test_more_than_the_peak_is_doubted() -> None:
+    rows = [row(name="a", status="ok", measured_s=0.1, peak_fraction=1.2, flop_per_s=2.4e11)]
+    assert "1 network above 100%" in sentences(numbers(rows))[1]
+
+
+def test_a_torn_line_is_reported_and_a_bad_place_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "in", [synthetic.measured(synthetic.workloads()[0])])
+    (folder / "records-z.jsonl").write_text('{"schema": 1, "orig')
+    write_report(folder, tmp_path / "x.html")
+    assert "torn last line" in capsys.readouterr().err
+    with pytest.raises(InputError, match="does not exist"):
+        write_report(folder, tmp_path / "absent" / "x.html")
+    with pytest.raises(InputError, match="no such folder"):
+        write_report(tmp_path / "no", tmp_path / "x.html")
