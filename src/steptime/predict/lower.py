@@ -162,7 +162,8 @@ def _kernel(
 
 def _whole(value: float) -> float:
     """Return a whole number as an int, which it is but for a factor of the stack."""
-    return int(value) if value == int(value) else value
+    whole = int(value)
+    return whole if whole == value else value
 
 
 def op_rows(graph: Graph) -> tuple[Row, ...]:
