@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
 from typing import Any, Self
 
 from steptime.core.errors import InputError, OutsideError, shorten
@@ -26,7 +25,6 @@ from steptime.core.progress import watched
 from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
 
 LOCK = "sweep.lock"
-SLOW_S = 2.0  # of reading, after which a line says how far it is
 DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -83,13 +81,11 @@ class Writer:
         return self._descriptor
 
     def discard(self) -> None:
-        """Take the file away with all that was written to it."""
-        if self._descriptor is not None:
-            self.path.unlink()
-            self._size = 1  # nothing is left to take away
+        """Let the file go with its writer, and all that was written to it."""
+        self._size = 0
 
     def close(self) -> None:
-        """Close the file; one that a full disk left empty is taken away."""
+        """Close the file; one without a record is taken away."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             if self._size == 0:
@@ -136,16 +132,13 @@ def _make(folder: Path) -> bool:
     """Make a folder, and tell whether it was not there."""
     try:
         folder.mkdir(parents=True)
-    except FileExistsError as error:
-        if not folder.is_dir():
-            raise InputError(f"{folder}: is a file, not a folder for records") from error
-        return False
-    except NotADirectoryError as error:
-        raise InputError(f"{folder}: is a file, not a folder for records") from error
-    except PermissionError as error:
-        raise InputError(f"{folder}: cannot make the folder: {error.strerror}") from error
     except OSError as error:
-        raise StoreError(f"{folder}: cannot make the folder: {error.strerror}") from error
+        if isinstance(error, FileExistsError) and folder.is_dir():
+            return False
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            raise InputError(f"{folder}: is a file, not a folder for records") from error
+        kind = InputError if isinstance(error, PermissionError) else StoreError
+        raise kind(f"{folder}: cannot make the folder: {error.strerror}") from error
     return True
 
 
@@ -160,15 +153,9 @@ def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) ->
         raise InputError(f"{folder}: is a file, not a folder of records")
     if required and not folder.exists():
         raise InputError(f"{folder}: no such folder of records")
-    began, told = monotonic(), False
-    records: list[Record] = []
     try:
-        paths = sorted(folder.glob("*.jsonl"))
-        for number, path in enumerate(paths):
-            records += _load_file(path, warn)
-            if not told and monotonic() - began > SLOW_S:
-                told = True
-                warn(f"{folder}: {len(records)} records so far; file {number + 1} of {len(paths)}")
+        paths = watched(sorted(folder.glob("*.jsonl")), "files")
+        records = [record for path in paths for record in _load_file(path, warn)]
     except OSError as error:
         raise InputError(f"{error.filename or folder}: cannot read: {error.strerror}") from error
     if required and not records:
@@ -189,13 +176,8 @@ def _load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
                 warn(f"{path}, line {number}: skipped a torn last line ({len(tail)} bytes)")
                 return
             reason = f"no '{error.args[0]}'" if isinstance(error, KeyError) else error
-            raise InputError(
-                f"{path}, line {number}: is no record ({reason}): {_shown(line)}"
-            ) from error
-
-
-def _shown(line: bytes) -> str:
-    return shorten(line[:200].decode("utf-8", "replace"))
+            shown = shorten(line[:200].decode("utf-8", "replace"))
+            raise InputError(f"{path}, line {number}: is no record ({reason}): {shown}") from error
 
 
 def _parse(line: bytes) -> Record:
@@ -254,8 +236,9 @@ def _locked(folder: Path, path: Path) -> int:
             raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _same_file(path, descriptor):
-                return descriptor
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                    return descriptor
         except BlockingIOError as error:
             said = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
             os.close(descriptor)
@@ -265,13 +248,6 @@ def _locked(folder: Path, path: Path) -> int:
             os.close(descriptor)
             raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
         os.close(descriptor)  # its holder has just taken the name away
-
-
-def _same_file(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def identity(method: Method) -> str:

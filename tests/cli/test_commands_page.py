@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +126,31 @@ def test_a_shell_completes(shell: str) -> None:
         "_TYPER_COMPLETE_ARGS": "steptime count --opt",
     }  # fmt: skip
     assert "--optimizer" in ask(_STEPTIME_COMPLETE=f"complete_{shell}", **asked)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_for_the_shell_that_is_named(shell: str, tmp_path: Path) -> None:
+    module = [sys.executable, "-m", "steptime"]
+    env = os.environ | {"HOME": str(tmp_path)}
+    for word in ("--show-completion", "--install-completion"):
+        done = subprocess.run(
+            [*module, word, shell], capture_output=True, text=True, check=True, env=env
+        )
+        assert ("_STEPTIME_COMPLETE" in done.stdout) == word.startswith("--show")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(f"complete_{shell}" in path.read_text("utf-8") for path in files)
+
+
+def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+    command = tmp_path / "steptime"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m steptime "$@"\n')
+    command.chmod(0o755)
+    script = (
+        'eval "$(steptime --show-completion bash)"; COMP_WORDS=(steptime sca); COMP_CWORD=1; '
+        '_steptime_completion steptime; echo "${COMPREPLY[@]}"'
+    )
+    env = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, env=env
+    )
+    assert done.stdout.split() == ["scale"]

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steptime import store
+from steptime.core import progress
 from steptime.core.errors import InputError
 from steptime.core.record import STATUSES, Method, Quantity, Record, record_to_json
 from steptime.core.workload import Workload
@@ -191,16 +192,14 @@ def test_what_is_discarded_was_never_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_for_long_says_how_far_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         write(tmp_path, RECORD)
-    ticks = iter([0.0, 1.9, 2.1])
-    monkeypatch.setattr(store, "monotonic", lambda: next(ticks))
-    said: list[str] = []
-    assert len(store.load(tmp_path, said.append)) == 3
-    assert said == [f"{tmp_path}: 2 records so far; file 2 of 3"]
+    monkeypatch.setattr(progress, "EVERY", 2)
+    told: list[tuple[str, int, int]] = []
+    with progress.listening(lambda *how_far: told.append(how_far)):
+        assert len(store.load(tmp_path, no_warning)) == 3
+    assert told == [("files", 2, 3)]
 
 
 def test_an_old_schema_is_migrated_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from steptime.cli.command import command, note
@@ -38,17 +38,21 @@ def list_(
         raise unknown(
             topic.removesuffix("s"), only, [str(next(iter(row.values()))) for row in every]
         )
-    more = sources and "source" in rows[0] and "source" not in said
-    kept = [*said, *(["source"] if more else [])]
+    heads = said.split()
+    if sources and "source" in rows[0] and "source" not in heads:
+        heads.append("source")
     tables = [
-        Table(columns(*kept), [shape(row) for row in rows if _apart(row) == title], title or topic)
+        Table(columns(*heads), [shape(row) for row in rows if _apart(row) == title], title or topic)
         for title in ("", APART)
     ]
     return Answer(rows, [table for table in tables if table.rows])
 
 
 APART = "figures of one paper, taken for no other device"
-_OF_DEVICE = ("multiprocessors", "cores", "l2_bytes", "process_nm", "clock_hz", "idle_w", "peak_w")
+_OF_DEVICE = (
+    *("name", "kind", "peak_flop_per_s", "memory_bytes", "memory_bytes_per_s", "multiprocessors"),
+    *("cores", "l2_bytes", "process_nm", "clock_hz", "idle_w", "peak_w", "only_by_name", "details"),
+)
 
 
 def _apart(row: dict[str, Any]) -> str:
@@ -59,23 +63,33 @@ def _names(row: dict[str, Any]) -> str:
     return " ".join([str(next(iter(row.values()))), *row.get("aliases", ())]).lower()
 
 
+def _picked(one: object, *names: str) -> dict[str, Any]:
+    """Return fields of a dataclass; texts and numbers of JSON in place of its tuples and tables."""
+    found = {name: getattr(one, name) for name in names}
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in found.items()
+    }
+
+
 def _models() -> Rows:
     from steptime.build import model_names
     from steptime.models import family
 
-    rows = []
-    for name in model_names():
-        found = family(name)
-        parameters = {
-            key: "..." if callable(p.default) else p.default for key, p in found.parameters.items()
+    return [
+        {
+            "name": name,
+            "parameters": {
+                key: "..." if callable(one.default) else one.default
+                for key, one in family(name).parameters.items()
+            },
+            "source": family(name).source,
         }
-        rows.append({"name": name, "parameters": parameters, "source": found.source})
-    return rows
+        for name in model_names()
+    ]
 
 
 def _model_row(row: dict[str, Any]) -> dict[str, Any]:
-    said = {key: shown("", value) for key, value in row["parameters"].items()}
-    return {**row, "parameters": said}
+    return {**row, "parameters": {key: shown("", one) for key, one in row["parameters"].items()}}
 
 
 def _devices() -> Rows:
@@ -85,18 +99,7 @@ def _devices() -> Rows:
     for alias, name in catalog.aliases().items():
         short.setdefault(name, []).append(alias)
     return [
-        {
-            "name": d.name,
-            "kind": d.kind,
-            "peak_flop_per_s": dict(d.peak_flop_per_s),
-            "memory_bytes": d.memory_bytes,
-            "memory_bytes_per_s": d.memory_bytes_per_s,
-            **{name: getattr(d, name) for name in _OF_DEVICE},
-            "only_by_name": d.only_by_name,
-            "details": dict(d.details),
-            "aliases": short.get(d.name, []),
-            "source": d.source,
-        }
+        _picked(d, *_OF_DEVICE) | {"aliases": short.get(d.name, []), "source": d.source}
         for d in catalog.devices(note)
     ]
 
@@ -111,19 +114,11 @@ def _device_row(row: dict[str, Any]) -> dict[str, Any]:
 def _links() -> Rows:
     from steptime import catalog
 
-    return [
-        {
-            "name": link.name,
-            "bytes_per_s": link.bytes_per_s,
-            "latency_s": link.latency_s,
-            "source": link.source,
-        }
-        for link in (catalog.link(name) for name in catalog.link_names())
-    ]
+    links = map(catalog.link, catalog.link_names())
+    return [_picked(link, "name", "bytes_per_s", "latency_s", "source") for link in links]
 
 
 def _methods() -> Rows:
-    from importlib import import_module
     from inspect import getdoc
 
     from steptime.predict import METHODS, cost_model
@@ -131,7 +126,7 @@ def _methods() -> Rows:
     return [
         {
             "name": name,
-            "what": (getdoc(import_module(target.partition(":")[0])) or "").partition("\n")[0],
+            "what": (getdoc(registry.load(target.partition(":")[0])) or "").partition("\n")[0],
             "options": {key: option.meaning for key, option in cost_model(name).options.items()},
         }
         for name, target in {**METHODS, **registry.added("methods")}.items()
@@ -161,11 +156,7 @@ def _accelerators() -> Rows:
 
     return [
         {
-            "name": one.name,
-            "process_nm": one.process_nm,
-            "clock_hz": one.clock_hz,
-            "area_mm2": one.area_mm2,
-            "power_w": one.power_w,
+            **_picked(one, "name", "process_nm", "clock_hz", "area_mm2", "power_w"),
             "tables": list(one.networks),
             "published": [asdict(figure) for figure in one.figures],
             "source": one.source,
@@ -186,37 +177,30 @@ _FIGURES: dict[str, Callable[[float], str]] = {  # quantity: how a person reads 
 
 
 def _accelerator_row(row: dict[str, Any]) -> dict[str, Any]:
-    said = [
-        f"{one['workload']} {_FIGURES[one['quantity']](one['value'])}" for one in row["published"]
-    ]
+    said = (f"{one['workload']} {_FIGURES[one['quantity']](one['value'])}"
+            for one in row["published"])  # fmt: skip
     return {**row, "published": ", ".join(said)}
 
 
+def _method_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "options": list(row["options"])}
+
+
+_SHOWN_OF_DEVICE = (
+    "name ?kind memory_bytes=memory memory_bytes_per_s=bandwidth float32_flop_per_s=float32 "
+    "half_flop_per_s=16-bit ?aliases"
+)
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
-_TOPICS: dict[str, tuple[Callable[[], Rows], Shape, tuple[str, ...]]] = {
-    "models": (_models, _model_row, ("name", "parameters")),
-    "devices": (
-        _devices,
-        _device_row,
-        (
-            "name",
-            "?kind",
-            "memory_bytes=memory",
-            "memory_bytes_per_s=bandwidth",
-            "float32_flop_per_s=float32",
-            "half_flop_per_s=16 bit",
-            "?aliases",
-        ),
-    ),
-    "links": (_links, dict, ("name", "bytes_per_s=rate", "latency_s=latency")),
-    "methods": (_methods, lambda row: {**row, "options": list(row["options"])},
-                ("name", "what", "options")),
-    "ops": (_ops, dict, ("kind", "gradient", "source")),
-    "quantities": (_quantities, dict, ("name", "unit", "meaning")),
+_TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for people, their columns
+    "models": (_models, _model_row, "name parameters"),
+    "devices": (_devices, _device_row, _SHOWN_OF_DEVICE),
+    "links": (_links, dict, "name bytes_per_s=rate latency_s=latency"),
+    "methods": (_methods, _method_row, "name what options"),
+    "ops": (_ops, dict, "kind gradient source"),
+    "quantities": (_quantities, dict, "name unit meaning"),
     "accelerators": (
         _accelerators,
         _accelerator_row,
-        ("name", "process_nm=nm", "clock_hz=clock", "area_mm2=mm2", "power_w=power", "tables",
-         "?published"),
+        "name process_nm=nm clock_hz=clock area_mm2=mm2 power_w=power tables ?published",
     ),
-}  # fmt: skip
+}

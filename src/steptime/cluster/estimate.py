@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from steptime.cluster.submission import Job, Trial, compose
 from steptime.cluster.submit import counts, missing
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
+from steptime.core.progress import watched
 from steptime.core.record import Quantity
 from steptime.core.units import size
 from steptime.sweep.predictions import predictions
@@ -26,66 +27,53 @@ LEAST_STEPS = 4  # the first one and three samples
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """What one job would take, the most memory of a cell, and the cells for which it is too little.
+    """What one job would take, as JSON values, and the cells for which there is too little memory.
 
-    `memory` is of the GPU, or of the node where none was asked for; `on_node` always of the node.
+    `needs_bytes` and `has_bytes` are of the GPU, or of the node where none was asked for.
     """
 
     job: Job
-    seconds: float
-    longest_task_s: float
-    memory: Memory
-    on_node: Memory
-    device: str | None
+    row: Mapping[str, Any]
     too_large: tuple[tuple[Trial, Memory], ...]
-
-    @property
-    def node_hours(self) -> float:
-        """Nodes times hours, all tasks together."""
-        return self.job.need.nodes * self.seconds / 3600
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """The estimate as JSON values."""
-        need = self.job.need
-        return {
-            "gpu": need.request.gpu[0],
-            "partition": need.request.partition,
-            "replicas": need.replicas,
-            "nodes": need.nodes,
-            "cells": len(self.job.trials),
-            "tasks": len(self.job.tasks),
-            "longest_task_s": self.longest_task_s,
-            "node_hours": self.node_hours,
-            "needs_bytes": self.memory.needs_bytes,
-            "has_bytes": self.memory.has_bytes,
-            "node_needs_bytes": self.on_node.needs_bytes,
-            "node_has_bytes": self.on_node.has_bytes,
-            "predicted_on": self.device,
-        }
 
 
 def estimate(job: Job, how: How) -> ResourceEstimate:
     """Return what a job would take.
 
     A cell takes its budget, or as many steps as it must run where they take longer, in each run.
-    `device` is None where no data file has the type of GPU.
+    It is predicted where a data file has the type of GPU.
     """
-    device = device_of(job.need.request.gpu[0])
+    need, request = job.need, job.need.request
+    device = device_of(request.gpu[0])
     own = [(trial, memories(trial.cell)) for trial in job.trials]
     too_large = tuple(
         (trial, memory) for trial, both in own for memory in both if not memory.suffices
     )
     untried = set() if how.try_all else {trial.id for trial, _ in too_large}
-    tasks = [
-        START_S + sum(_seconds(trial, how, device) for trial in task if trial.id not in untried)
-        for task in job.tasks
-    ]
+    seconds = {
+        trial.id: 0.0 if trial.id in untried else _seconds(trial, how, device)
+        for trial in watched(job.trials, "cells estimated")
+    }
+    tasks = [START_S + sum(seconds[trial.id] for trial in task) for task in job.tasks]
     memory, on_node = (
         max((both[which] for _, both in own), key=lambda one: one.needs_bytes) for which in (0, -1)
     )
-    name = device.name if device else None
-    return ResourceEstimate(job, sum(tasks), max(tasks), memory, on_node, name, too_large)
+    row = {
+        "gpu": request.gpu[0],
+        "partition": request.partition,
+        "replicas": need.replicas,
+        "nodes": need.nodes,
+        "cells": len(own),
+        "tasks": len(tasks),
+        "longest_task_s": max(tasks),
+        "node_hours": need.nodes * sum(tasks) / 3600,
+        "needs_bytes": memory.needs_bytes,
+        "has_bytes": memory.has_bytes,
+        "node_needs_bytes": on_node.needs_bytes,
+        "node_has_bytes": on_node.has_bytes,
+        "predicted_on": device.name if device else None,
+    }
+    return ResourceEstimate(job, row, too_large)
 
 
 def _seconds(trial: Trial, how: How, device: Device | None) -> float:
@@ -115,10 +103,10 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
     return document | {
         "remarks": [*document["remarks"], *_remarks(estimates)],
         "jobs": [
-            one.row | {"script": submission.script(one.job, row, sys.executable)}
+            {**one.row, "script": submission.script(one.job, row, sys.executable)}
             for one in estimates
         ],
-        "node_hours": sum(one.node_hours for one in estimates),
+        "node_hours": sum(one.row["node_hours"] for one in estimates),
         "visits": [_row(trial) for trial in submission.trials],
         "not_fitting": [
             _row(trial)
@@ -132,8 +120,8 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
 def _remarks(estimates: list[ResourceEstimate]) -> Iterator[str]:
     """Return a line for each job that leaves its memory to the site."""
     for one in estimates:
-        if one.on_node.has_bytes is None:
-            needs = f"a node needs at least {size(one.on_node.needs_bytes)}"
+        if one.row["node_has_bytes"] is None:
+            needs = f"a node needs at least {size(one.row['node_needs_bytes'])}"
             yield f"{one.job.need.text}: {needs}; without memory_GB the site says what a job gets"
 
 

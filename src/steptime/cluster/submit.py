@@ -21,7 +21,8 @@ from steptime.cluster.status import Snapshot, Warn, collect_lost, snapshot
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.errors import InputError
 from steptime.core.record import DONE
-from steptime.sweep.run import Request, predict
+from steptime.sweep.predictions import predict
+from steptime.sweep.run import Request
 
 
 @dataclass(frozen=True)

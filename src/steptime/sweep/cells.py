@@ -8,12 +8,14 @@ import math
 import operator
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.progress import watched
 from steptime.core.workload import Workload
 from steptime.count import Count, count, peak_memory_bytes
 from steptime.measure.contract import Options, meaningful, method
@@ -67,7 +69,7 @@ class Cell:
 
 
 def needed_bytes(cell: Cell, processes: int) -> int:
-    """Give the memory that a cell needs of one device, or of a machine that runs so many processes.
+    """Return the memory that a cell needs of one device, or of a machine with so many processes.
 
     It is 0 where it is not counted (shards).
     """
@@ -102,7 +104,7 @@ class Cells(Collection[Cell]):
         self._indices = indices
 
     def part(self, number: int, of: int) -> Cells:
-        """Give every `of`-th cell, from the one with this number (from 1) on."""
+        """Return every `of`-th cell, from the one with this number (from 1) on."""
         return Cells(self._axes, self._fixed, self._indices[number - 1 :: of])
 
     def __len__(self) -> int:
@@ -118,7 +120,7 @@ class Cells(Collection[Cell]):
 def read_filters(
     experiment: Experiment, axes: Sequence[Axes], where: str
 ) -> tuple[list[Filter], bool]:
-    """Give the conditions of `where`, and whether cells must fit in memory."""
+    """Return the conditions of `where`, and whether cells must fit in memory."""
     parameters = (name for one in axes for name in family_of(one.choice).parameters)
     names = {*_COUNTED, "batch", *parameters}
     filters, fits = [], False
@@ -131,22 +133,17 @@ def read_filters(
             raise InputError(f"{where}: where: {shorten(text)} is not 'name < number' or '{FITS}'")
         if found[1] not in names:
             raise unknown("name in where", found[1], sorted(names), where)
-        filters.append(Filter(found[1], found[2], _number(found[3], where)))
+        limit = math.nan
+        with suppress(ValueError):
+            limit = float(found[3])
+        if math.isnan(limit):
+            raise InputError(f"{where}: where: {shorten(found[3])} is no number")
+        filters.append(Filter(found[1], found[2], limit))
     return filters, fits
 
 
-def _number(text: str, where: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        raise InputError(f"{where}: where: {shorten(text)} is no number")
-    return number
-
-
 def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tuple[Cells, bool]:
-    """Give the cells of an experiment in order, each once, and whether they must fit in memory.
+    """Return the cells of an experiment in order, each once, and whether they must fit in memory.
 
     For a cluster every cell is there once for each allocation of the file.
     Raises `InputError` for what does not fit together, and for more than 10^7 cells.
@@ -156,7 +153,7 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tu
     filters, fits = read_filters(experiment, axes, where)
     counting = any(one.name in _COUNTED for one in filters)
     kept, seen = array("Q"), set()
-    for index in _indices(axes, experiment.sample, where):
+    for index in watched(_indices(axes, experiment.sample, where), "cells"):
         one, chosen = _chosen(axes, index)
         cell = _cell(one, chosen, fixed)
         mark = hash(
@@ -181,7 +178,7 @@ def _size(axes: Axes) -> int:
 
 
 def _chosen(axes: Sequence[Axes], index: int) -> tuple[Axes, dict[str, Any]]:
-    """Give the network and the values of every axis at an index; the last axis runs fastest."""
+    """Return the network and the values of every axis at an index; the last axis runs fastest."""
     for one in axes:
         size = _size(one)
         if index < size:
@@ -217,7 +214,7 @@ def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
     return Cell(workload, backend, meaningful(options, workload.plan.data), request)
 
 
-def _indices(axes: Sequence[Axes], sample: Sample, where: str) -> Iterable[int]:
+def _indices(axes: Sequence[Axes], sample: Sample, where: str) -> Sequence[int]:
     total = sum(map(_size, axes))
     wanted = total if sample.count is None else sample.count
     if wanted > MOST_CELLS:
@@ -227,18 +224,18 @@ def _indices(axes: Sequence[Axes], sample: Sample, where: str) -> Iterable[int]:
     return DRAWS[sample.method](axes, total, wanted, sample.seed, where)
 
 
-def _all(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Iterable[int]:
+def _all(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Sequence[int]:
     return range(total)
 
 
-def _random(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Iterable[int]:
+def _random(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Sequence[int]:
     import random
 
     return sorted(random.Random(seed).sample(range(total), wanted))  # noqa: S311  # a reproducible draw, no secret
 
 
-def _sobol(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Iterable[int]:
-    """Give `wanted` different cells by a scrambled Sobol sequence over the axes of one network."""
+def _sobol(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Sequence[int]:
+    """Return `wanted` different cells by a scrambled Sobol sequence over axes of one network."""
     from scipy.stats import qmc
 
     if len(axes) != 1:

@@ -32,7 +32,7 @@ from steptime.sweep.resource_request import ResourceRequest
 
 
 def _listed(value: object) -> object:
-    """Give a scalar or a range as the list of its values; an empty list is refused."""
+    """Return a scalar or a range as the list of its values; an empty list is refused."""
     if isinstance(value, list) and not value:
         raise ValueError("an axis without a value")
     try:
@@ -130,12 +130,12 @@ STEP_AXES = ("dtype", "phase", "optimizer", "replicas", "batch")
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Give the experiment of a TOML file; raises `InputError` naming every fault with its place."""
+    """Return the experiment of a TOML file; raises `InputError` with every fault and its place."""
     return check_experiment(read_table(str(path), "experiment file"), str(path))
 
 
 def check_experiment(table: object, where: str) -> Experiment:
-    """Give the experiment that a table says; raises `InputError` with all faults on one line."""
+    """Return the experiment that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: an experiment is a table, not {shorten(table)}")
     for key in table:
@@ -223,7 +223,7 @@ def _check_numbers(experiment: Experiment, where: str) -> None:
 
 
 def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:
-    """Give the axes of each network; a hyperparameter that is not named takes its family's range.
+    """Return the axes of each network; a hyperparameter that is not named takes its family's range.
 
     What the file says of a cluster is an axis, `request`, where the cells are for one.
     Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.

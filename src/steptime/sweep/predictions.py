@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from steptime import store
+from steptime import catalog, store
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.record import Record
@@ -13,16 +14,21 @@ from steptime.predict.records import records
 from steptime.predict.step_model import StepModel
 from steptime.sweep.cells import Cell
 
+if TYPE_CHECKING:
+    from steptime.sweep.run import Request
 
-def predict_cells(
+
+def predict(
     cells: Iterable[Cell],
-    devices: list[Device],
-    link: Link | None,
-    by_op: bool,
+    request: Request,
     writer: store.Writer,
-    done: set[store.DoneKey],
-) -> int:
-    """Predict each cell once on each device; give how many could not be, for want of a link."""
+    known: Iterable[Record],
+    warn: Callable[[str], None],
+) -> None:
+    """Write the predictions that a sweep asks for and that are not among the `known` records."""
+    devices = [catalog.device(name) for name in request.predict_on]
+    link = catalog.link(request.link) if request.link else None
+    done = store.done_keys(known) if devices else set()
     seen = set()
     unpredicted = 0
     for device in devices:
@@ -33,23 +39,23 @@ def predict_cells(
                 continue
             seen.add(mark)
             try:
-                records = predictions(cell, device, link, by_op)
+                head, *ops = predictions(cell, device, link, request.by_op) or (None,)
             except InputError as error:
                 raise InputError(f"{workload.label}: {error}") from None
-            if not records:
+            if head is None:
                 unpredicted += 1
-                continue
-            head = records[0]
-            if (workload.key, head.platform, store.identity(head.method), 0) in done:
-                continue
-            # ops first: the record of the whole step says that all of them are there
-            for record in (*records[1:], head):
-                writer.append(record)
-    return unpredicted
+            elif (workload.key, head.platform, store.identity(head.method), 0) not in done:
+                for record in (*ops, head):  # the whole step says that all of its ops are there
+                    writer.append(record)
+    if unpredicted:
+        warn(
+            f'{unpredicted} predictions of several replicas are left out: link = "local" or the '
+            "name of a link says what joins them"
+        )
 
 
 def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> list[Record]:
-    """Give the prediction of a cell on a device by the default method.
+    """Return the prediction of a cell on a device by the default method.
 
     `link` joins its replicas; none are given where that is needed and not known.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from steptime import catalog, store
+from steptime import store
 from steptime.core.errors import InputError
 from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.units import size
@@ -20,7 +20,7 @@ from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
 from steptime.measure.worker_key import WorkerKey
 from steptime.sweep.cells import Cell, needed_bytes
-from steptime.sweep.predictions import predict_cells
+from steptime.sweep.predictions import predict
 from steptime.sweep.workers import Workers, key_of, processes_of
 
 
@@ -232,7 +232,7 @@ def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outc
         stack.callback(workers.close)
         keys = {processes_of(cell): workers.key(cell) for cell in cells}
         if request.must_fit:
-            cells = [cell for cell in cells if _fits(cell, keys[processes_of(cell)])]
+            cells = [cell for cell in cells if not _lacks_bytes(cell, keys[processes_of(cell)])]
         predict(cells, request, writer, known, warn)
 
         def missing() -> Iterator[tuple[int, Cell]]:
@@ -256,33 +256,11 @@ def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outc
     return outcome
 
 
-def predict(
-    cells: Iterable[Cell],
-    request: Request,
-    writer: store.Writer,
-    known: Iterable[Record],
-    warn: Callable[[str], None],
-) -> None:
-    """Write the predictions that a sweep asks for and that are not among the `known` records."""
-    devices = [catalog.device(name) for name in request.predict_on]
-    link = catalog.link(request.link) if request.link else None
-    done = store.done_keys(known)
-    unpredicted = predict_cells(cells, devices, link, request.by_op, writer, done)
-    if unpredicted:
-        warn(
-            f'{unpredicted} predictions of several replicas are left out: link = "local" or the '
-            "name of a link says what joins them"
-        )
-
-
-def _needed_bytes(cell: Cell) -> float:
-    """Return the memory that a cell needs of this machine or one of its devices."""
+def _lacks_bytes(cell: Cell, key: WorkerKey) -> int | None:
+    """Return the memory that a cell needs here, where there is not so much; else None."""
     rank = ranks.here()
-    return needed_bytes(cell, cell.workload.plan.data if rank.size == 1 else rank.local_size)
-
-
-def _fits(cell: Cell, key: WorkerKey) -> bool:
-    return key.memory_bytes is None or _needed_bytes(cell) <= key.memory_bytes
+    needed = needed_bytes(cell, cell.workload.plan.data if rank.size == 1 else rank.local_size)
+    return needed if key.memory_bytes is not None and needed > key.memory_bytes else None
 
 
 def _why_not(cell: Cell, key: WorkerKey, how: How) -> Failure | None:
@@ -292,10 +270,10 @@ def _why_not(cell: Cell, key: WorkerKey, how: How) -> Failure | None:
             cpus.check_cpus(key.threads, cell.workload.plan.data)
         except InputError as error:
             return Failure("unsupported", "too-few-cpus", str(error))
-    if how.try_all or _fits(cell, key):
+    needed = None if how.try_all else _lacks_bytes(cell, key)
+    if needed is None:
         return None
-    needed = size(_needed_bytes(cell))
-    note = f"needs {needed}, {key.platform} has {size(key.memory_bytes or 0)}; not tried"
+    note = f"needs {size(needed)}, {key.platform} has {size(key.memory_bytes or 0)}; not tried"
     return Failure("oom", "predicted-not-to-fit", note)
 
 

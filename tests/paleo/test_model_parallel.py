@@ -17,8 +17,7 @@ import split_alexnet
 from steptime.core.errors import InputError
 from steptime.core.graph import Layer
 from steptime.core.hardware import Device, Link
-from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
-from steptime.predict.parallel.model_parallel import (
+from steptime.paleo.model_parallel import (
     FORK_NOTE,
     MEMORY_NOTE,
     NESTED_NOTE,
@@ -26,7 +25,8 @@ from steptime.predict.parallel.model_parallel import (
     model_parallel,
     splits_of,
 )
-from steptime.predict.parallel.placement import Node, nodes
+from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
+from steptime.paleo.placement import Node, nodes
 from steptime.predict.parallel.scaling import Exchange, data_parallel
 from steptime.predict.step_model import StepModel
 

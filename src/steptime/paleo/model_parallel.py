@@ -23,9 +23,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import GB
 from steptime.paleo.lower import update_kernel
 from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
-from steptime.paleo.price import GIB
-from steptime.paleo.rules import FLOAT_BYTES
-from steptime.predict.parallel.placement import (
+from steptime.paleo.placement import (
     Node,
     Part,
     crosses_groups,
@@ -33,6 +31,8 @@ from steptime.predict.parallel.placement import (
     layer_name,
     nodes,
 )
+from steptime.paleo.price import GIB
+from steptime.paleo.rules import FLOAT_BYTES
 from steptime.predict.parallel.scaling import Exchange, ScalingRow, batch_share, throughput
 from steptime.predict.schedule import behind_host, overlapped
 from steptime.predict.step_model import StepModel, no_link
