@@ -141,6 +141,7 @@ def tracked_bytes(work: Workload) -> int:
         "resnet50:batch=8",
         "cnn:block=residual,blocks=1,filters=16,image=200,batch=8",
         "inception_v3:batch=2",
+        "densenet121:batch=2",
         "transformer:layers=2,width=256,length=256,vocabulary=1000,batch=4",
         "bert_base",
     ],
