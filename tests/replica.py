@@ -14,7 +14,8 @@ from torch import Tensor
 
 from steptime.build import build, make_workload, read_model
 from steptime.measure import ranks, synthetic
-from steptime.measure.backends import torch_parallel, torch_step
+from steptime.measure.backends.torch import parallel as torch_parallel
+from steptime.measure.backends.torch import step as torch_step
 from steptime.measure.contract import Options
 
 RATES = {"sgd": 0.1, "momentum": 0.1, "adam": 0.01}  # so large that five steps change much

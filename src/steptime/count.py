@@ -124,24 +124,26 @@ def live_bytes(graph: Graph, stack: Stack | None = None) -> list[int]:
 
     always = {*graph.inputs, *weights, *graph.buffers}
     live = sum(graph.tensors[name].size_bytes for name in always)
-    found = [live]
+    result = [live]
     scratch = _scratch_bytes(graph, stack or catalog.stack())
     for i, op in enumerate(graph.ops):
         own = [name for name in op.outputs if storage[name] == name]
         live += sum(graph.tensors[name].size_bytes for name in own)
-        found.append(live + scratch.get(op.name, 0))
+        result.append(live + scratch.get(op.name, 0))
         live -= sum(
             graph.tensors[name].size_bytes for name in ending.get(i, ()) if name not in always
         )
-    return found
+    return result
 
 
 def _scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
     """Return the bytes that each op makes and drops inside, by the op's name."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     together: dict[str, str] = {}  # a kind: its first op, which holds those of all
     for op in graph.ops:
         how, row = execution_of(op, stack), OPS[op.kind]
+        if how.temporaries is None and not (row.scratch or row.always_saves):
+            continue
         specs = tuple([graph.tensors[name] for name in op.inputs])
         if how.temporaries is not None:
             size = how.temporaries * specs[0].size_bytes
@@ -150,8 +152,8 @@ def _scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
         if row.always_saves and len(op.outputs) == 1:  # not differentiated
             size += sum(spec.size_bytes for spec in saved_of(op.kind, specs, op.settings))
         holder = together.setdefault(op.kind, op.name) if how.together else op.name
-        found[holder] = found.get(holder, 0) + size
-    return found
+        result[holder] = result.get(holder, 0) + size
+    return result
 
 
 def _touched(op: Op) -> tuple[str, ...]:

@@ -159,7 +159,13 @@ def test_a_package_adds_a_command(tmp_path: Path) -> None:
     entry = tmp_path / "hello_steptime-1.dist-info"
     entry.mkdir()
     (entry / "METADATA").write_text("Metadata-Version: 2.1\nName: hello-steptime\nVersion: 1\n")
-    (entry / "entry_points.txt").write_text("[steptime.commands]\nhello = hello_steptime:hello\n")
+    (entry / "entry_points.txt").write_text("""[steptime.commands]
+hello = hello_steptime:hello
+[steptime.models]
+mine = steptime.models.fc:FAMILY
+[steptime.methods]
+bound = steptime.predict.roofline:METHOD
+""")
     paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
@@ -171,3 +177,9 @@ def test_a_package_adds_a_command(tmp_path: Path) -> None:
     assert ask("hello") == " who    step\n world  2 ms\n"
     assert ask("hello", "--format", "csv") == "who,step_s\nworld,0.002\n"
     assert re.search(r"^  hello +Say hello\.$", ask("--help"), re.MULTILINE)
+    predicted = [json.loads(ask("predict", model, "--device", "t4", "--method", method, "--json"))
+                 for model, method in (("mine", "bound"), ("fc", "roofline"))]  # fmt: skip
+    assert predicted[0]["step_s"] == predicted[1]["step_s"]
+    assert predicted[0]["method"] == "bound"
+    for topic, name in (("models", "mine"), ("methods", "bound")):
+        assert [row["name"] for row in json.loads(ask("list", topic, name, "--json"))] == [name]

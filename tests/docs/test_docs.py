@@ -680,9 +680,9 @@ def test_the_cookbook_names_tables_that_exist() -> None:
         files = re.findall(r"`(src/[^`]+\.py)`", " ".join(row))
         for table in re.findall(r"`([A-Z]{4,})`", " ".join(row)):
             defined = any(re.search(rf"^{table}\b", _text(file), re.MULTILINE) for file in files)
-            assert defined or table in ("FAMILY", "METHOD", "KINDS", "RUNS"), table
+            assert defined or table in ("FAMILY", "METHOD", "KINDS", "RUNS", "ANALYSIS"), table
     contract = _text("src/steptime/measure/contract.py")
-    for name in ("prepare", "RUNS", "version", "device_product", "device_memory_bytes"):
+    for name in ("prepare", "RUNS", "version", "device_product", "device_facts"):
         assert f"`{name}" in contract
         assert f"`{name}" in text
 

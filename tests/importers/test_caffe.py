@@ -283,7 +283,7 @@ def test_the_same_network_runs_on_numpy() -> None:
 def test_everything_that_can_be_read_runs_on_torch(tmp_path: Path) -> None:
     import torch
 
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     convolution = "convolution_param { num_output: 4 kernel_size: 3 pad: 1 bias_term: false }"
     up = "convolution_param { num_output: 4 kernel_size: 4 stride: 2 pad: 1 group: 2 }"

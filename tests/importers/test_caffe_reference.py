@@ -75,7 +75,7 @@ def test_densenet_of_the_file(shared: Path) -> None:
 @pytest.mark.parametrize("name", ["resnet50.prototxt", "densenet.prototxt"])
 @pytest.mark.parametrize("phase", ["train", "infer"])
 def test_the_files_run_on_torch(shared: Path, name: str, phase: str) -> None:
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     path = shared / "paleo/nets/caffe" / name
     work = make_workload(read_model(str(path)), 1, phase=phase)

@@ -279,7 +279,7 @@ def test_layers_ready_together_keep_the_order_of_the_file(tmp_path: Path) -> Non
 @pytest.mark.framework
 @pytest.mark.parametrize("phase", ["train", "infer"])
 def test_every_type_runs_on_torch(tmp_path: Path, phase: str) -> None:
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     layers = {
         "data": image(2, 9, 9, 4),

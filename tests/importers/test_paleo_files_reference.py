@@ -96,7 +96,7 @@ def test_split_layers_have_the_names_and_work_of_the_original(shared: Path) -> N
 @pytest.mark.framework
 @pytest.mark.parametrize("name", ["alex_v2_2gpu", "inception_v3", "deconv"])
 def test_files_train_on_torch(shared: Path, name: str) -> None:
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     work = workload(files(shared)[name], batch=2)
     prepared = torch_backend.prepare(build(work), work, Options())

@@ -196,7 +196,7 @@ def torch_module(graph: Graph, values: dict[str, np.ndarray]) -> tuple[Any, dict
     """The module of a forward graph and its tensors, copied from numpy's values."""
     import torch
 
-    from steptime.measure.backends.torch_module import module_of
+    from steptime.measure.backends.torch.module import module_of
 
     tensors: dict[str, Any] = {}
     for name in (*graph.inputs, *graph.weights, *graph.buffers):
@@ -274,7 +274,7 @@ def test_gradients_of_whole_networks_agree(network: str) -> None:
 @pytest.mark.parametrize("optimizer", STATES)
 @pytest.mark.parametrize("network", ["fc", "llama"])
 def test_three_steps_of_each_optimizer_agree(network: str, optimizer: str) -> None:
-    from steptime.measure.backends.torch_step import optimizer_of
+    from steptime.measure.backends.torch.step import optimizer_of
 
     work = make_workload(read_model(NETWORKS[network]), None, "float64", optimizer=optimizer)
     graph = build(work)
@@ -351,7 +351,7 @@ def _gru_by_hand(x: Any, w: Any, u: Any, b: Any, c: Any) -> Any:
 def test_recurrent_layers_are_their_formulas(cell: str, formula: Callable[..., Any]) -> None:
     import torch
 
-    from steptime.measure.backends.torch_kinds import RUNS
+    from steptime.measure.backends.torch.kinds import RUNS
 
     rows = GATES[cell] * 5
     shapes = ((2, 3, 4), (rows, 4), (rows, 5), (rows,), (rows,))

@@ -36,7 +36,7 @@ FC = "fc:layers=1,nodes=16,inputs=16,outputs=4"
 def backend(request: pytest.FixtureRequest) -> ModuleType:
     if request.param == "numpy":
         return numpy_backend
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     return torch_backend
 
@@ -99,7 +99,8 @@ def test_two_backends_learn_the_same(folder: Path, monkeypatch: pytest.MonkeyPat
     """From the same weights and files; images reach the right places, labels theirs."""
     import torch
 
-    from steptime.measure.backends import torch_backend, torch_step
+    from steptime.measure.backends.torch import backend as torch_backend
+    from steptime.measure.backends.torch import step as torch_step
 
     def as_numpy(graph: Any, device: Any, seed: int) -> dict[str, Any]:
         values = numpy_backend.initial_values(graph, seed)
@@ -143,7 +144,7 @@ def test_host_input_of_every_kind(backend: ModuleType, text: str, phase: str, dt
 @pytest.mark.framework
 @pytest.mark.parametrize("dtype", ["bfloat16", "bfloat16-mixed", "float64"])
 def test_a_data_set_in_every_type(dtype: str, folder: Path) -> None:
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     work = _work(dtype=dtype)
     prepared, given = _prepared(torch_backend, folder, work)
@@ -156,7 +157,7 @@ def test_a_data_set_in_every_type(dtype: str, folder: Path) -> None:
 @pytest.mark.framework
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports warn
 def test_a_compiled_network_takes_its_input(folder: Path) -> None:
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     plain, compiled = (
         _losses(_prepared(torch_backend, folder, _work(), compile=how)[0], 5)
@@ -217,7 +218,7 @@ def test_inference_goes_by_running_statistics_and_drops_nothing() -> None:
     from steptime.core.dtypes import precision
     from steptime.layers.dense import classify, dropout, linear
     from steptime.layers.image import batch_norm
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
     from steptime.ops.builder import Builder
 
     def graph(training: bool) -> Any:
@@ -317,8 +318,8 @@ def test_the_slow_begin_of_a_training_is_warm_up() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("where", ["host", "dataset"])
 def test_on_a_gpu_the_device_says_how_long_it_waited(where: str, folder: Path) -> None:
-    from steptime.measure.backends import torch_backend
-    from steptime.measure.backends.torch_input import EVENTS
+    from steptime.measure.backends.torch import backend as torch_backend
+    from steptime.measure.backends.torch.input import EVENTS
 
     work, graph = _work(), build(_work())
     options = Options(device="cuda", input=where, data=str(folder) if where == "dataset" else "")
@@ -338,7 +339,7 @@ def test_on_a_gpu_the_device_says_how_long_it_waited(where: str, folder: Path) -
 
 @pytest.mark.gpu
 def test_on_a_gpu_host_input_is_the_same_as_resident_input() -> None:
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     work, graph = _work(), build(_work())
     device, host = (

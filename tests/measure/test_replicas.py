@@ -114,7 +114,7 @@ def test_gpus_are_joined_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     import torch.distributed as dist
 
-    from steptime.measure.backends import torch_parallel
+    from steptime.measure.backends.torch import parallel as torch_parallel
     from steptime.measure.ranks import Rank
 
     told: dict[str, Any] = {}

@@ -37,7 +37,7 @@ def workload(text: str, **how: str) -> Workload:
 
 
 def prepared(work: Workload, options: Options | None = None) -> Any:
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     return torch_backend.prepare(build(work), work, options or Options())
 
@@ -46,7 +46,7 @@ def module_code(work: Workload) -> str:
     """The generated function of a network."""
     import torch
 
-    from steptime.measure.backends.torch_module import initial_values, module_of
+    from steptime.measure.backends.torch.module import initial_values, module_of
 
     graph = build(work)
     values = initial_values(graph, torch.device("cpu"), 0)
@@ -54,7 +54,7 @@ def module_code(work: Workload) -> str:
 
 
 def test_every_forward_kind_has_a_row() -> None:
-    from steptime.measure.backends.torch_backend import RUNS
+    from steptime.measure.backends.torch.backend import RUNS
 
     backward = {kind for kind in OPS if kind.endswith(("_grad", "_grad_weight"))}
     assert RUNS.keys() == OPS.keys() - backward - {*OPTIMIZERS, *communication.KINDS}
@@ -111,8 +111,8 @@ def test_a_kind_without_a_kernel_on_this_cpu_is_unsupported(
 def test_weights_move_and_stay_finite(dtype: str, optimizer: str) -> None:
     import torch
 
-    from steptime.measure.backends.torch_module import initial_values, module_of
-    from steptime.measure.backends.torch_step import optimizer_of
+    from steptime.measure.backends.torch.module import initial_values, module_of
+    from steptime.measure.backends.torch.step import optimizer_of
 
     work = workload(FC, dtype=dtype, optimizer=optimizer)
     graph, types = build(work), precision(dtype)
@@ -147,7 +147,7 @@ def test_a_product_that_others_read_keeps_its_bias_apart() -> None:
     import torch
 
     from steptime.layers.dense import mean_loss
-    from steptime.measure.backends.torch_module import initial_values, module_of
+    from steptime.measure.backends.torch.module import initial_values, module_of
     from steptime.ops.builder import Builder
 
     b = Builder("twice", precision("float64"), training=True)
@@ -178,7 +178,7 @@ def test_casts_of_autocast_are_left_to_it_and_the_loss_is_in_float32() -> None:
 def test_the_same_seed_draws_the_same_values() -> None:
     import torch
 
-    from steptime.measure.backends.torch_module import initial_values
+    from steptime.measure.backends.torch.module import initial_values
 
     graph = build(workload(TINY["decoder"]))
     first, second, other = (initial_values(graph, torch.device("cpu"), n) for n in (1, 1, 2))
@@ -205,7 +205,7 @@ def test_facts_and_meter_say_how_it_ran() -> None:
 
 
 def test_what_is_absent_or_not_supported_is_named() -> None:
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     with pytest.raises(InputError, match=r"'cuda:99' is not available here; there is: cpu"):
         torch_backend.device_product("cuda:99")
@@ -218,7 +218,7 @@ def test_what_is_absent_or_not_supported_is_named() -> None:
 
 
 def test_unknown_kinds_are_named() -> None:
-    from steptime.measure.backends.torch_module import module_of
+    from steptime.measure.backends.torch.module import module_of
     from steptime.ops.training import training_graph
 
     graph = training_graph(build(workload(FC)), "sgd")

@@ -46,7 +46,7 @@ def witnessed_flop(graph: Graph, training: bool) -> int:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from steptime.measure.backends.torch_module import module_of
+    from steptime.measure.backends.torch.module import module_of
 
     tensors: dict[str, Any] = {}
     for name in (*graph.inputs, *graph.weights, *graph.buffers):

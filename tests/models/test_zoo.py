@@ -318,7 +318,7 @@ def test_image_sizes_change_no_parameter_and_impossible_ones_are_refused(name: s
     ["inception_v3:image=75", "densenet_cifar", "squeezenet1_1:image=48", "mobilenet_v1:image=32"],
 )
 def test_a_step_of_training_runs_on_torch(text: str) -> None:
-    from steptime.measure.backends import torch_backend
+    from steptime.measure.backends.torch import backend as torch_backend
 
     work = make_workload(read_model(text), 2)
     ready = torch_backend.prepare(build(work), work, Options(threads=1))

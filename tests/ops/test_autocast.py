@@ -41,7 +41,7 @@ def types_seen(graph: Graph, dtype: str, device: str) -> dict[str, str]:
     from torch import fx
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from steptime.measure.backends.torch_module import module_of
+    from steptime.measure.backends.torch.module import module_of
 
     types = precision(dtype)
     seen: dict[str, str] = {}
@@ -75,7 +75,7 @@ def types_seen(graph: Graph, dtype: str, device: str) -> dict[str, str]:
 @pytest.mark.parametrize("text", NETWORKS)
 @pytest.mark.parametrize("dtype", ["bfloat16-mixed", "float16-mixed"])
 def test_every_op_has_the_type_that_torch_gives_it(text: str, dtype: str) -> None:
-    from steptime.measure.backends.torch_module import _identifier
+    from steptime.measure.backends.torch.module import _identifier
 
     graph = build(make_workload(read_model(text), 2, dtype))
     seen = types_seen(graph, dtype, NETWORKS[text])
@@ -94,7 +94,7 @@ def tracked_bytes(work: Workload) -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from steptime.measure.backends.torch_module import module_of
+    from steptime.measure.backends.torch.module import module_of
 
     graph, types = build(work), precision(work.dtype)
     with FakeTensorMode():
@@ -141,6 +141,7 @@ def tracked_bytes(work: Workload) -> int:
         "resnet50:batch=8",
         "cnn:block=residual,blocks=1,filters=16,image=200,batch=8",
         "inception_v3:batch=2",
+        "densenet121:batch=2",
         "transformer:layers=2,width=256,length=256,vocabulary=1000,batch=4",
         "bert_base",
     ],

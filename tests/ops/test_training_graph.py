@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steptime.build import build, build_step, make_workload, read_model
-from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
+from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, Precision, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check, frozen
 from steptime.core.workload import OPTIMIZERS
@@ -147,6 +147,23 @@ def test_arithmetic_is_in_the_type_that_was_asked_for(text: str, dtype: str) -> 
         elif op.kind in ("add", "mul"):  # two types make the wider one
             widest = max(types, key=SIZE_BYTES.__getitem__)
             assert graph.tensors[op.outputs[0]].dtype == widest
+
+
+def test_a_narrower_mixture_turns_products_alone_into_its_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(SIZE_BYTES, "float8", 1)
+    monkeypatch.setitem(PRECISIONS, "float8-mixed", Precision("float32", "float8"))
+    text = "transformer:layers=1,width=16,heads=2,length=6,vocabulary=9"
+    graph = step_of(text, 2, "float8-mixed")
+    for op in graph.ops:
+        dtype = graph.tensors[op.inputs[0]].dtype
+        if OPS[op.kind].products:
+            assert dtype == "float8", op.name
+        elif op.kind in ("layer_norm", "layer_norm_grad", "cross_entropy", "sgd"):
+            assert dtype == "float32", op.name
+        elif op.kind == "add":
+            assert graph.tensors[op.outputs[0]].dtype == "float32", op.name
 
 
 def test_the_residual_stream_is_wide_under_mixed_precision() -> None:

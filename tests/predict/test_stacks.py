@@ -219,7 +219,7 @@ def dispatched(call: Callable[[], object]) -> list[tuple[str, int]]:
 def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer: str) -> None:
     import torch
 
-    from steptime.measure.backends.torch_step import optimizer_of
+    from steptime.measure.backends.torch.step import optimizer_of
 
     weights = [torch.nn.Parameter(torch.ones(100, 100)) for _ in range(3)]
     update = optimizer_of(optimizer, weights, "float32")
@@ -240,7 +240,7 @@ def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer: str) 
 def test_passes_of_a_kind_are_those_that_torch_dispatches(kind: str) -> None:
     import torch
 
-    from steptime.measure.backends.torch_kinds import RUNS
+    from steptime.measure.backends.torch.kinds import RUNS
 
     shape = (4, 64, 64, 64) if kind != "rotary" else (64, 64, 256)
     how: dict[str, Any] = dict(OPS[kind].example.attrs)
@@ -272,7 +272,7 @@ def test_torch_takes_a_bias_in_the_product() -> None:
     import torch
     from torch.nn import functional
 
-    from steptime.measure.backends.torch_kinds import conv2d
+    from steptime.measure.backends.torch.kinds import conv2d
 
     x, w, b = torch.ones(4, 6), torch.ones(5, 6), torch.ones(5)
     assert [name for name, _ in dispatched(lambda: functional.linear(x, w, b))] == ["addmm.default"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from reference import image, kinds, norm
 from reference.kinds import ALSO_GIVEN, Run, element_type
 from steptime.core.errors import InputError, shorten
-from steptime.core.graph import Graph, Op
+from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
 from steptime.measure import machine
 from steptime.measure.contract import (
@@ -23,6 +23,7 @@ from steptime.measure.contract import (
     UnsupportedError,
 )
 from steptime.measure.infeed import HOST_CLOCK, clocked
+from steptime.measure.interpreter import Call, calls_of, interpret
 from steptime.measure.synthetic import Fill, fills, rotary_angle
 from steptime.ops.training import training_graph
 
@@ -51,53 +52,30 @@ def execute(
     step: int = 1,
     seed: int = 0,
 ) -> dict[str, Values]:
-    """Give the graph's outputs and the tensors in `keep`, from values of what it starts with.
+    """Return the graph's outputs and the tensors in `keep`, from values of what it starts with.
 
-    A tensor is let go after the last op that reads it. `step` is the number of the step that
-    Adam's correction asks for, `seed` that of dropout's masks. Raises `UnsupportedError` for a kind
-    or a type that numpy does not run here.
+    `step` is the number of the step that Adam's correction asks for, `seed` that of dropout's
+    masks. Raises `UnsupportedError` for a kind or a type that numpy does not run here.
     """
-    _check(graph)
-    rng = np.random.default_rng(seed)
     live = dict(values)
-    wanted = {*graph.outputs, *keep}
-    _run(graph.ops, live, _endings(graph, wanted), {"step": step, "rng": rng})
-    return {name: live[name] for name in wanted}
+    interpret(_calls(graph, keep), live, _given({"step": step, "rng": np.random.default_rng(seed)}))
+    return {name: live[name] for name in {*graph.outputs, *keep}}
 
 
-def _check(graph: Graph) -> None:
-    missing = sorted({op.kind for op in graph.ops} - RUNS.keys())
-    if missing:
-        raise UnsupportedError(f"numpy does not run: {', '.join(missing)}")
+def _calls(graph: Graph, keep: Collection[str] = ()) -> tuple[Call, ...]:
     for dtype in {spec.dtype for spec in graph.tensors.values()}:
         element_type(dtype)
+    return calls_of(graph, RUNS, "numpy", keep)
 
 
-def _endings(graph: Graph, kept: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Give for each op the tensors that nobody reads after it."""
-    always = {*graph.inputs, *graph.weights, *graph.buffers, *kept}
-    last = {name: op.name for op in graph.ops for name in (*op.inputs, *op.outputs)}
-    endings: dict[str, list[str]] = {}
-    for name, op_name in last.items():
-        if name not in always:
-            endings.setdefault(op_name, []).append(name)
-    return {op_name: tuple(names) for op_name, names in endings.items()}
+def _given(given: Mapping[str, Any]) -> Callable[[Call, list[Any]], Any]:
+    """Return what makes a call, with what a kind needs besides its inputs."""
 
+    def apply(call: Call, inputs: list[Any]) -> Any:
+        also = {name: given[name] for name in ALSO_GIVEN.get(call.kind, ())}
+        return call.function(*inputs, **call.attrs, **also)
 
-def _run(
-    ops: Iterable[Op],
-    live: dict[str, Values],
-    endings: Mapping[str, tuple[str, ...]],
-    given: Mapping[str, Any],
-) -> None:
-    """Run ops in order over the tensors in `live`; what an op saves is dropped unless asked for."""
-    for op in ops:
-        also = {name: given[name] for name in ALSO_GIVEN.get(op.kind, ())}
-        made = RUNS[op.kind](*(live[name] for name in op.inputs), **op.attrs, **also)
-        arrays = made if isinstance(made, tuple) else (made,)
-        live.update(zip(op.outputs, arrays, strict=False))
-        for name in endings.get(op.name, ()):
-            del live[name]
+    return apply
 
 
 def initial_values(graph: Graph, seed: int) -> dict[str, Values]:
@@ -148,12 +126,12 @@ def prepare(
         raise UnsupportedError("numpy compiles nothing")
     training = workload.phase == "train"
     whole = training_graph(graph, workload.optimizer) if training else graph
-    _check(whole)
+    calls = _calls(whole, _new_values(whole))
     try:
         live = initial_values(whole, options.seed)
     except MemoryError as error:
         raise OutOfMemoryError(str(error)) from error
-    parts = _parts(whole, live, options.seed)
+    parts = _parts(whole, calls, live, options.seed)
     take, waited = _input(graph, live, options, feed)
 
     def step() -> None:
@@ -209,19 +187,23 @@ def _typed(graph: Graph, inputs: Arrays) -> dict[str, Values]:
     return {name: array.astype(dtypes[name]) for name, array in inputs.items()}
 
 
-def _parts(graph: Graph, live: dict[str, Values], seed: int) -> dict[str, Callable[[], None]]:
-    """Give the parts of a step by name; each goes on from what the one before has left."""
+def _new_values(graph: Graph) -> list[str]:
+    return [name for op in graph.ops if op.part == "update" for name in op.outputs]
+
+
+def _parts(
+    graph: Graph, calls: Iterable[Call], live: dict[str, Values], seed: int
+) -> dict[str, Callable[[], None]]:
+    """Return the parts of a step by name; each goes on from what the one before has left."""
     updates = [op for op in graph.ops if op.part == "update"]
-    kept = {name for op in updates for name in op.outputs}
-    endings = _endings(graph, {*kept, *graph.outputs} if updates else kept)  # the loss is asked for
     given: dict[str, Any] = {"step": 0, "rng": np.random.default_rng(seed)}
 
     def part_of(name: str) -> Callable[[], None]:
-        ops = [op for op in graph.ops if op.part == name]
+        own = [call for call in calls if call.part == name]
 
         def run() -> None:
             try:
-                _run(ops, live, endings, given)
+                interpret(own, live, _given(given))
             except MemoryError as error:
                 raise OutOfMemoryError(str(error)) from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
@@ -17,7 +17,6 @@ from steptime.core.units import counted, seconds, size
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
-    from steptime.paleo.placement import Mode
     from steptime.predict.parallel.collectives import Fabric
     from steptime.predict.parallel.scaling import Exchange, ScalingRow
     from steptime.predict.step_model import StepModel
@@ -82,20 +81,20 @@ def scale(
         str, option("--compression F", "Gradients are exchanged F times smaller.")
     ] = "1",
     per_node: Annotated[
-        Text, option("--per-node N", "Devices a node, for hierarchical. Default 8.")
+        Text, option("--per-node N", "Devices a node, where --inside says so. Default 8.")
     ] = None,
     inside: Annotated[
         Text,
         option(
             "--inside LINK",
-            "What joins the devices of a node, for hierarchical. Default: the link.",
+            "What joins the devices of a node. Default: every replica is alone on its link.",
         ),
     ] = None,
     links_per_node: Annotated[
         Text,
         option(
             "--links-per-node N",
-            "Links of a node that its devices share, for hierarchical. Default 1.",
+            "Links of a node that its devices share. Default 1.",
         ),
     ] = None,
     servers: Annotated[Text, option("--servers K", "Parameter servers. Default 1.")] = None,
@@ -148,7 +147,7 @@ def scale(
     how = Exchange(collective, _number(compression, "--compression", least=1.0), overlap)
     counts = _counts(replicas, parallel)
     rows = _rows(found, parallel, counts, scaling, how)
-    more = {} if parallel == "data" else {"ops": _ops(found, cast("Mode", parallel), rows[0])}
+    more = {} if parallel == "data" else {"ops": _layers(found, parallel, rows[0])}
     document: dict[str, Any] = {
         "model": workload.label,
         "device": found.device.name,
@@ -166,7 +165,7 @@ def scale(
         "parameters": found.parameters,
         "gradient_bytes": found.gradient_bytes,
         "training": None if training is None else asdict(training),
-        "rows": [_row(row, _bill(training, row)) for row in rows],
+        "rows": [_row(row, training) for row in rows],
         "stops_paying": stops_paying(rows),
         "notes": _notes(found, parallel, rows),
         "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
@@ -196,6 +195,12 @@ def _rows(
             "--collective, --overlap and --compression"
         )
     return [model_parallel(model, batch, one)]
+
+
+def _layers(model: StepModel, parallel: str, row: ScalingRow) -> list[dict[str, Any]]:
+    from steptime.paleo.placement import layer_rows
+
+    return layer_rows(model, row.batch_per_worker, "model" if parallel == "model" else "hybrid")
 
 
 def _counts(text: str | None, parallel: str) -> list[int] | None:
@@ -287,45 +292,14 @@ def _training(
     )
 
 
-def _bill(training: Training | None, row: ScalingRow) -> dict[str, float | None]:
+def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
     from steptime.predict.training_cost import bill
 
-    if training is None:
-        return {}
-    return asdict(bill(training, row.step_s, row.global_batch, row.workers))
-
-
-def _row(row: ScalingRow, bill: Mapping[str, float | None]) -> dict[str, Any]:
     table = asdict(row)
     parts = table.pop("parts")
-    return {**table, **parts, **bill}
-
-
-def _ops(model: StepModel, parallel: Mode, row: ScalingRow) -> list[Any]:
-    """Return the layers of a file, each on its device, as far as the row counts them."""
-    from steptime.paleo.placement import Node, device_of, nodes
-
-    def one(node: Node) -> dict[str, Any]:
-        in_turn = parallel == "model" or node.layer.split is not None
-        found: dict[str, Any] = {
-            "name": node.layer.name,
-            "kind": node.layer.type,
-            "device": device_of(node.layer),
-        }
-        for name, part in (("forward", node.forward), ("backward", node.backward)):
-            found |= {
-                f"{name}_s": part.total_s if in_turn else part.bound_s,
-                f"{name}_compute_s": part.compute_s,
-                f"{name}_memory_s": part.memory_s,
-            }
-        return found | {
-            "update_s": node.update_s,
-            "fetch_s": node.fetch_s,
-            "parameters": node.layer.parameters,
-            "flop": round(node.flop),
-        }
-
-    return [one(node) for node in nodes(model, row.batch_per_worker, parallel)]
+    if training is None:
+        return {**table, **parts}
+    return {**table, **parts, **asdict(bill(training, row.step_s, row.global_batch, row.workers))}
 
 
 def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any, NamedTuple
 
+from steptime.core.checks import FLAG, NUMBER, TABLE, TEXT, TEXTS, Check, checked, positive
 from steptime.core.errors import InputError, shorten, unknown
 
 GB = 1e9
@@ -129,7 +129,8 @@ class Cluster:
         return None if place is None else self.ladder[place].link
 
 
-_NUMBERS = {  # key of the file: (field, factor to SI)
+Numbers = Mapping[str, tuple[str, float]]  # key of the file: (field, factor to SI)
+_OF_DEVICE: Numbers = {
     "memory_GB": ("memory_bytes", GB),
     "memory_GB_per_s": ("memory_bytes_per_s", GB),
     "launch_us": ("launch_s", 1e-6),
@@ -137,6 +138,7 @@ _NUMBERS = {  # key of the file: (field, factor to SI)
     "idle_W": ("idle_w", 1.0),
     "tdp_W": ("peak_w", 1.0),
 }
+_OF_LINK: Numbers = {"latency_us": ("latency_s", 1e-6), "GB_per_s": ("bytes_per_s", GB)}
 _DETAILS = {  # key of [details]: (field, factor to SI, type)
     "multiprocessors": ("multiprocessors", 1, int),
     "compute_units": ("multiprocessors", 1, int),
@@ -144,11 +146,23 @@ _DETAILS = {  # key of [details]: (field, factor to SI, type)
     "l2_MiB": ("l2_bytes", 2.0**20, float),
     "process_nm": ("process_nm", 1.0, float),
 }
-_TEXTS = ("name", "kind", "source", "note")
-_LISTS = ("products", "unverified")
-_KEYS = (*_TEXTS, *_LISTS, *_NUMBERS, "peak_TFLOP_per_s", "details", "measured", "only_by_name")
+_COMMON = {"name": TEXT, "source": TEXT, "note": TEXT, "unverified": TEXTS, "measured": TABLE}
+_LINK: dict[str, Check] = {**_COMMON, **dict.fromkeys(_OF_LINK, NUMBER)}
+_DEVICE: dict[str, Check] = {
+    **_COMMON,
+    **dict.fromkeys(_OF_DEVICE, NUMBER),
+    "kind": TEXT,
+    "products": TEXTS,
+    "only_by_name": FLAG,
+    "details": TABLE,
+    "peak_TFLOP_per_s": (
+        lambda value: isinstance(value, dict) and bool(value),
+        "a table of dtypes",
+    ),
+}
 KINDS = ("cpu", "gpu", "tpu", "asic")
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
+_PEAKS = dict.fromkeys(PEAK_DTYPES, NUMBER)
 
 
 def device_from_table(table: Mapping[str, Any], where: str) -> Device:
@@ -157,45 +171,18 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
     required = ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
-    _check_keys(table, _KEYS, required, where)
-    values: dict[str, Any] = _texts(table, _TEXTS, where) | _lists(table, _LISTS, where)
+    values = _in_si(checked(table, _DEVICE, required, where), _OF_DEVICE, where)
     if values["kind"] not in KINDS:
         raise unknown("kind", values["kind"], KINDS, where)
-    for key, (name, factor) in _NUMBERS.items():
-        if key in table:
-            values[name] = _positive(table[key], factor, key, where)
-    peaks = table["peak_TFLOP_per_s"]
-    if not isinstance(peaks, dict) or not peaks:
-        raise InputError(f"{where}: 'peak_TFLOP_per_s' must be a table of dtypes")
+    peaks = values.pop("peak_TFLOP_per_s")
     for dtype in peaks:
         if dtype not in PEAK_DTYPES:
             raise unknown("dtype in peak_TFLOP_per_s", dtype, PEAK_DTYPES, where)
     values["peak_flop_per_s"] = {
-        dtype: _positive(peak, TFLOP, f"peak_TFLOP_per_s.{dtype}", where)
-        for dtype, peak in peaks.items()
+        dtype: positive(peak, TFLOP, f"peak_TFLOP_per_s.{dtype}", where)
+        for dtype, peak in checked(peaks, _PEAKS, (), where, "peak_TFLOP_per_s.").items()
     }
-    only_by_name = table.get("only_by_name", False)
-    if not isinstance(only_by_name, bool):
-        raise InputError(f"{where}: 'only_by_name' must be true or false")
-    values |= _details(table, where)
-    return Device(**values, measured=_table(table, "measured", where), only_by_name=only_by_name)
-
-
-def _details(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of a device that its table `details` says, and that table."""
-    details = _table(table, "details", where)
-    values: dict[str, Any] = {"details": details}
-    for key, value in details.items():
-        name, factor, form = _DETAILS.get(key, ("", 1.0, float))
-        if not name:
-            continue
-        number = _positive(value, factor, f"details.{key}", where)
-        if form is int and (number != int(number) or name in values):
-            raise InputError(
-                f"{where}: 'details.{key}' must be one whole number, not {shorten(value)}"
-            )
-        values[name] = form(number)
-    return values
+    return Device(**values, **_of_details(values.get("details", {}), where))
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:
@@ -203,61 +190,29 @@ def link_from_table(table: Mapping[str, Any], where: str) -> Link:
 
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
-    known = ("name", "source", "note", "unverified", "latency_us", "GB_per_s", "measured")
-    _check_keys(table, known, ("name", "source", "GB_per_s"), where)
-    values: dict[str, Any] = _texts(table, ("name", "source", "note"), where)
-    values |= _lists(table, ("unverified",), where)
-    latency = table.get("latency_us")
-    return Link(
-        **values,
-        latency_s=None if latency is None else _positive(latency, 1e-6, "latency_us", where),
-        bytes_per_s=_positive(table["GB_per_s"], GB, "GB_per_s", where),
-        measured=_table(table, "measured", where),
-    )
+    required = ("name", "source", "GB_per_s")
+    values = _in_si(checked(table, _LINK, required, where), _OF_LINK, where)
+    return Link(**{"latency_s": None, **values})
 
 
-def _check_keys(
-    table: Mapping[str, Any], known: Sequence[str], required: Sequence[str], where: str
-) -> None:
-    for key in table:
-        if key not in known:
-            raise unknown("key", key, known, where)
-    for key in required:
-        if key not in table:
-            raise InputError(f"{where}: '{key}' is missing")
+def _in_si(values: Mapping[str, Any], numbers: Numbers, where: str) -> dict[str, Any]:
+    """Return values under the names of fields, numbers in SI."""
+    si = dict(values)
+    for key, (name, factor) in numbers.items():
+        if key in si:
+            si[name] = positive(si.pop(key), factor, key, where)
+    return si
 
 
-def _table(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    inner = table.get(key, {})
-    if not isinstance(inner, dict):
-        raise InputError(f"{where}: '{key}' must be a table, not {shorten(inner)}")
-    return inner
-
-
-def _texts(table: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, str]:
-    for key in keys:
-        value = table.get(key, "")
-        if not isinstance(value, str) or (key in table and not value.strip()):
-            raise InputError(f"{where}: '{key}' must be a text, not {shorten(value)}")
-    return {key: table.get(key, "") for key in keys}
-
-
-def _lists(table: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, tuple[str, ...]]:
-    for key in keys:
-        value = table.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise InputError(f"{where}: '{key}' must be a list of texts")
-    return {key: tuple(table.get(key, ())) for key in keys}
-
-
-def _positive(value: object, factor: float, key: str, where: str) -> float:
-    """Return `value * factor`: a datasheet's number in SI."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{where}: '{key}' must be a number, not {shorten(value)}")
-    try:
-        scaled = float(value) * factor
-    except OverflowError:
-        scaled = inf
-    if not 0 < scaled < inf:
-        raise InputError(f"{where}: '{key}' must be positive and finite, not {shorten(value)}")
-    return scaled
+def _of_details(details: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields of a device that its table `details` says."""
+    values: dict[str, Any] = {}
+    for key in details.keys() & _DETAILS.keys():
+        name, factor, form = _DETAILS[key]
+        value = checked({key: details[key]}, {key: NUMBER}, (), where, "details.")[key]
+        number = positive(value, factor, f"details.{key}", where)
+        if form is int and (number != int(number) or name in values):
+            what = "must be one whole number"
+            raise InputError(f"{where}: 'details.{key}' {what}, not {shorten(value)}")
+        values[name] = form(number)
+    return values

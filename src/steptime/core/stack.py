@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.checks import (
+    FLAG,
+    TABLE,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    WHOLES,
+    Check,
+    checked,
+    list_of,
+)
+from steptime.core.errors import InputError, shorten
 
 
 @dataclass(frozen=True)
@@ -56,45 +67,28 @@ class Stack:
 UNITS = ("vector", "matrix")
 
 
-def _is_whole(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_share(value: object) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and 0 < value < inf
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_list_of(good: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, list) and all(map(good, value))
-
-
-_TABLE = (lambda value: isinstance(value, Mapping), "a table")
-_TEXT, _FLAG = (_is_text, "a text"), (lambda value: isinstance(value, bool), "true or false")
-_WHOLE, _SHARE = (_is_whole, "a whole number"), (_is_share, "a number above 0")
-_WHOLES = (_is_list_of(_is_whole), "a list of whole numbers")
-Check = tuple[Callable[[object], bool], str]
+_SHARE: Check = (
+    lambda value: isinstance(value, int | float) and type(value) is not bool and 0 < value < inf,
+    "a number above 0",
+)
 _STACK: dict[str, Check] = {
-    "name": _TEXT,
-    "source": _TEXT,
-    "fuses": (_is_list_of(UNITS.__contains__), f"a list of {' and '.join(UNITS)}"),
-    "joins": _TABLE,
-    "kinds": _TABLE,
+    "name": TEXT,
+    "source": TEXT,
+    "fuses": list_of(UNITS.__contains__, " and ".join(UNITS)),
+    "joins": TABLE,
+    "kinds": TABLE,
 }
 _EXECUTION: dict[str, Check] = {
-    "reads": _WHOLES,
-    "each_step": _WHOLES,
+    "reads": WHOLES,
+    "each_step": WHOLES,
     "passes": _SHARE,
-    "kernels": _WHOLE,
-    "temporaries": _WHOLE,
-    "together": _FLAG,
+    "kernels": WHOLE,
+    "temporaries": WHOLE,
+    "together": FLAG,
     "flop": _SHARE,
     "causal_flop": _SHARE,
-    "when": _TEXT,
-    "source": _TEXT,
+    "when": TEXT,
+    "source": TEXT,
 }
 
 
@@ -103,30 +97,14 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
 
     Raises `InputError` for an unknown or missing key and for a value of another type.
     """
-    given = _checked(table, _STACK, ("name", "source"), where)
+    given = checked(table, _STACK, ("name", "source"), where)
     kinds: dict[str, Execution] = {}
     for kind, row in given.pop("kinds", {}).items():
         place = f"{where}: kinds.{kind}"
         if not isinstance(row, Mapping):
             raise InputError(f"{place} must be a table, not {shorten(row)}")
-        kinds[kind] = Execution(**_checked(row, _EXECUTION, ("source",), place))
+        kinds[kind] = Execution(**checked(row, _EXECUTION, ("source",), place))
     joins = given.pop("joins", {})
     for kind, into in joins.items():
-        if not _is_list_of(_is_text)(into):
-            raise InputError(f"{where}: 'joins.{kind}' must be a list of texts")
+        checked({kind: into}, {kind: TEXTS}, (), where, "joins.")
     return Stack(joins={kind: tuple(into) for kind, into in joins.items()}, kinds=kinds, **given)
-
-
-def _checked(
-    table: Mapping[str, Any], checks: Mapping[str, Check], required: Sequence[str], where: str
-) -> dict[str, Any]:
-    for key in required:
-        if key not in table:
-            raise InputError(f"{where}: '{key}' is missing")
-    for key, value in table.items():
-        if key not in checks:
-            raise unknown("key", key, checks, where)
-        good, what = checks[key]
-        if not good(value):
-            raise InputError(f"{where}: '{key}' must be {what}, not {shorten(value)}")
-    return {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}

@@ -57,8 +57,8 @@ def json_of(text: str) -> object:
             table[key] = value
         return table
 
-    found: object = json.loads(text, object_pairs_hook=once)
-    return found
+    result: object = json.loads(text, object_pairs_hook=once)
+    return result
 
 
 _REMEMBERED: dict[tuple[str, str], bytes] = {}

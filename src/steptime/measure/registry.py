@@ -23,7 +23,7 @@ class Row:
     package: str
 
 
-BACKENDS: Mapping[str, Row] = {"torch": Row("steptime.measure.backends.torch_backend", "torch")}
+BACKENDS: Mapping[str, Row] = {"torch": Row("steptime.measure.backends.torch.backend", "torch")}
 GONE = {
     "numpy": "it was a reference for values, which the tests keep; measure with torch",
 }

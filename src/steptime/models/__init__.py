@@ -56,8 +56,8 @@ def named(text: str) -> str:
     if text.lower().endswith(_OTHER_FILES):
         raise InputError(f"unknown model {shorten(text)}; {BRING_YOUR_OWN}")
     plain = _plain(text)
-    found = (name for name in (*FAMILIES, *ZOO, *SHORT) if _plain(name) == plain)
-    name = next(found, text)
+    result = (name for name in (*FAMILIES, *ZOO, *SHORT) if _plain(name) == plain)
+    name = next(result, text)
     return SHORT.get(name, name)
 
 
@@ -67,5 +67,5 @@ def _plain(name: str) -> str:
 
 def family(name: str, where: str = "") -> Family:
     """Return the family or named network; raises `InputError` for an unknown name."""
-    found: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
-    return found
+    result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
+    return result

@@ -98,7 +98,7 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
         except ValueError as error:
             raise InputError(f"{where}: {error}") from None
     if parameter.choices:
-        text = parameter.aliases.get(text.lower(), text.lower())
+        text = parameter.aliases.get(text.lower(), text)
         if text not in parameter.choices:
             raise unknown(name, value, parameter.choices, place)
         return text

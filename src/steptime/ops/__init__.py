@@ -42,51 +42,48 @@ def kind_row(kind: str) -> OpKind:
     return OPS[kind]
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 18)
+def _column(name: str, kind: str, specs: Specs, attrs: Attrs) -> Any:
+    """Return what a column says of an op, None where its row leaves the column out."""
+    rule = getattr(kind_row(kind), name)
+    return rule(*specs, **dict(attrs)) if rule else None
+
+
 def outputs_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
     """Return the specs of an op's outputs; raises `ShapeError` where they do not fit."""
-    values: dict[str, Any] = dict(attrs)
-    return kind_row(kind).outputs(*specs, **values)
+    outputs: Specs = _column("outputs", kind, specs, attrs)
+    return outputs
 
 
-@lru_cache(maxsize=1 << 16)
 def saved_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
     """Return the specs of what the op keeps for its gradient besides inputs and outputs."""
-    rule = kind_row(kind).saved
-    values: dict[str, Any] = dict(attrs)
-    return rule(*specs, **values) if rule else ()
+    return _column("saved", kind, specs, attrs) or ()
 
 
-@lru_cache(maxsize=1 << 16)
 def products_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Products:
     """Return the matrix products `(batch, m, n, k)` of an op; none for kinds without."""
-    rule = kind_row(kind).products
-    values: dict[str, Any] = dict(attrs)
-    return rule(*specs, **values) if rule else ()
+    return _column("products", kind, specs, attrs) or ()
 
 
-@lru_cache(maxsize=1 << 16)
 def serial_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
     """Return how many steps of the op wait for each other: the length of a recurrent layer."""
-    rule = kind_row(kind).serial
-    values: dict[str, Any] = dict(attrs)
-    return rule(*specs, **values) if rule else 1
+    return _column("serial", kind, specs, attrs) or 1
 
 
-@lru_cache(maxsize=1 << 16)
 def exchanged_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int | None:
     """Return the bytes that an op exchanges with other ranks, None for one that exchanges none."""
-    rule = kind_row(kind).exchanged
-    values: dict[str, Any] = dict(attrs)
-    return rule(*specs, **values) if rule else None
+    exchanged: int | None = _column("exchanged", kind, specs, attrs)
+    return exchanged
 
 
-@lru_cache(maxsize=1 << 16)
 def scratch_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
     """Return the bytes of tensors that are made and dropped inside the op."""
-    rule = kind_row(kind).scratch
-    values: dict[str, Any] = dict(attrs)
-    return rule(*specs, **values) if rule else 0
+    return _column("scratch", kind, specs, attrs) or 0
+
+
+def output_names(op: str, count: int) -> tuple[str, ...]:
+    """Return the names of an op's `count` outputs: its own, then `op:1`, `op:2`, ..."""
+    return tuple(op if i == 0 else f"{op}:{i}" for i in range(count))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Attr, Graph, Layer, Op, TensorSpec, frozen
-from steptime.ops import kind_row, outputs_of
+from steptime.ops import kind_row, output_names, outputs_of
 from steptime.ops.table import ShapeError
 
 MOST_OPS = 1_000_000
@@ -61,9 +61,9 @@ class Builder:
 
     def weight(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a trained weight."""
-        made = self._keep(name, shape, self.precision.weights, self.weights)
-        self._trained.add(made)
-        return made
+        new = self._keep(name, shape, self.precision.weights, self.weights)
+        self._trained.add(new)
+        return new
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
         """Add a tensor that is kept but not trained."""
@@ -122,11 +122,11 @@ class Builder:
             raise ShapeError(f"more than {MOST_OPS} ops")
         specs = tuple(self.tensors[name] for name in inputs)
         try:
-            made = outputs_of(kind, specs, frozen(attrs))
+            new = outputs_of(kind, specs, frozen(attrs))
         except ShapeError as error:
             raise ShapeError(f"{path}: {error}") from None
-        outputs = tuple(path if i == 0 else f"{path}:{i}" for i in range(len(made)))
-        for output, spec in zip(outputs, made, strict=True):
+        outputs = output_names(path, len(new))
+        for output, spec in zip(outputs, new, strict=True):
             if output in self.tensors:
                 raise ShapeError(f"two ops are named '{path}'")
             self.tensors[output] = spec
@@ -143,8 +143,8 @@ class Builder:
         for i in range(times):
             yield i
             if i == 0 and before + times * (len(self.ops) - before) > MOST_OPS:
-                made = times * (len(self.ops) - before)
-                raise ShapeError(f"{made} ops are more than {MOST_OPS}")
+                new = times * (len(self.ops) - before)
+                raise ShapeError(f"{new} ops are more than {MOST_OPS}")
 
     def graph(self, *outputs: str) -> Graph:
         """Return the finished graph."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from steptime.core.graph import Attrs, Graph, Op
@@ -39,27 +38,30 @@ def executed(graph: Graph, stack: Stack) -> list[Launch]:
     read outside of it; in between, tensors stay in registers. x -> a -> b -> y, `a` and `b` fused,
     on 4 bytes and nobody else reading what is between: 8 bytes in place of 24.
     """
-    readers = _readers(graph)
+    readers: dict[str, list[str]] = {}
     launches = []
     seen: set[str] = set()
+    known: dict[_Case, _Work] = {}
     for ops in groups(graph, stack):
-        work = [_executed(graph, op, stack) for op in ops]
-        flop = sum(one[0] for one in work)
-        moved = sum(one[1] for one in work)
+        head = ops[0]
+        flop, moved, kernels = _executed(graph, head, stack, known)
         if len(ops) > 1:
+            readers = readers or _readers(graph)
+            for op in ops[1:]:
+                more = _executed(graph, op, stack, known)
+                flop, moved = flop + more[0], moved + more[1]
             moved = max(0.0, moved - _kept_bytes(graph, ops, readers))
-        kernels = work[0][2]
-        if execution_of(ops[0], stack).together:
-            kernels = 0 if ops[0].kind in seen else kernels
-            seen.add(ops[0].kind)
+        if head.part == "update" and execution_of(head, stack).together:
+            kernels = 0 if head.kind in seen else kernels
+            seen.add(head.kind)
         launches.append(Launch(tuple(ops), flop, moved, kernels))
     return launches
 
 
 def execution_of(op: Op, stack: Stack) -> Execution:
     """Return how `stack` runs an op."""
-    found = stack.kinds.get(op.kind, PLAIN)
-    return found if not found.when or op.attrs.get(found.when) else PLAIN
+    result = stack.kinds.get(op.kind, PLAIN)
+    return result if not result.when or op.attrs.get(result.when) else PLAIN
 
 
 def groups(graph: Graph, stack: Stack) -> list[list[Op]]:
@@ -69,18 +71,23 @@ def groups(graph: Graph, stack: Stack) -> list[list[Op]]:
     shape, and `stack` joins or fuses the two. So a group reads only what groups before it have
     made, and groups can run in their order.
     """
-    users = Counter(name for op in graph.ops for name in op.inputs)
-    users.update(graph.outputs)
     group_of: dict[str, int] = {}
-    found: list[list[Op]] = []
+    result: list[list[Op]] = []
+    users: Counter[str] = Counter()
+    if stack.joins:
+        users.update([name for op in graph.ops for name in op.inputs])
+        users.update(graph.outputs)
     for op in graph.ops:
-        last = max((group_of[name] for name in op.inputs if name in group_of), default=-1)
-        if last < 0 or not _joins(graph, op, found[last], users, stack):
-            last = len(found)
-            found.append([])
-        found[last].append(op)
-        group_of.update(dict.fromkeys(op.outputs, last))
-    return found
+        last = -1
+        if op.kind in stack.joins or (stack.fuses and OPS[op.kind].pointwise):
+            last = max((group_of[name] for name in op.inputs if name in group_of), default=-1)
+        if last < 0 or not _joins(graph, op, result[last], users, stack):
+            last = len(result)
+            result.append([])
+        result[last].append(op)
+        for name in op.outputs:
+            group_of[name] = last
+    return result
 
 
 def _joins(
@@ -95,8 +102,8 @@ def _joins(
     if not OPS[op.kind].pointwise or OPS[head.kind].storage == "view" or unit not in stack.fuses:
         return False
     shape = graph.tensors[op.outputs[0]].shape
-    made = {name for one in group for name in one.outputs}
-    return any(name in made and graph.tensors[name].shape == shape for name in op.inputs)
+    new = {name for one in group for name in one.outputs}
+    return any(name in new and graph.tensors[name].shape == shape for name in op.inputs)
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
@@ -110,12 +117,12 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 def _kept_bytes(graph: Graph, ops: Sequence[Op], readers: Mapping[str, Sequence[str]]) -> int:
     """Return the bytes that a group of ops neither reads nor writes, because it made them."""
     inside = {op.name for op in ops}
-    made = {name for op in ops for name in op.outputs}
+    new = {name for op in ops for name in op.outputs}
     kept = 0
     counted: set[str] = set()
     for op in ops:
         for name in op.inputs:
-            if name in made or name in counted:  # in a register, or read already
+            if name in new or name in counted:  # in a register, or read already
                 kept += graph.tensors[name].size_bytes
             counted.add(name)
         for name in op.outputs:
@@ -125,28 +132,29 @@ def _kept_bytes(graph: Graph, ops: Sequence[Op], readers: Mapping[str, Sequence[
     return kept
 
 
-def _executed(graph: Graph, op: Op, stack: Stack) -> tuple[float, float, int]:
-    """Return FLOP, bytes and kernels of an op that runs alone."""
+_Case = tuple[str, Specs, Attrs, Specs]
+_Work = tuple[float, float, int]
+
+
+def _executed(graph: Graph, op: Op, stack: Stack, known: dict[_Case, _Work]) -> _Work:
+    """Return FLOP, bytes and kernels of an op that runs alone; equal ops are evaluated once."""
     if OPS[op.kind].storage == "view":
         return 0.0, 0.0, 0
     tensors = graph.tensors
     specs = tuple([tensors[name] for name in op.inputs])
     written = tuple([tensors[name] for name in op.outputs])
-    execution = execution_of(op, stack)
-    return _executed_as(op.kind, specs, op.settings, written, execution)
+    case = (op.kind, specs, op.settings, written)
+    if case not in known:
+        known[case] = _executed_as(*case, execution_of(op, stack))
+    return known[case]
 
 
-@lru_cache(maxsize=1 << 16)
-def _executed_as(
-    kind: str, specs: Specs, attrs: Attrs, written: Specs, how: Execution
-) -> tuple[float, float, int]:
+def _executed_as(kind: str, specs: Specs, attrs: Attrs, written: Specs, how: Execution) -> _Work:
     flop, moved = cost_of(kind, specs, attrs, written)
     done = flop * how.flop * (how.causal_flop if dict(attrs).get("causal") else 1.0)
     if how.passes:
         return done, how.passes * specs[0].size_bytes, how.kernels
     steps = serial_of(kind, specs, attrs)
-    again = sum(
-        (times - 1) * spec.size_bytes for times, spec in zip(how.reads, specs, strict=False)
-    )
+    again = sum((n - 1) * spec.size_bytes for n, spec in zip(how.reads, specs, strict=False))
     again += sum((steps - 1) * specs[place].size_bytes for place in how.each_step)
     return done, moved + again, how.kernels

@@ -48,8 +48,8 @@ def norm_gradient(kind: str, parameters: int) -> Any:
 
     def rule(b: Backward) -> tuple[str | None, ...]:
         x, weight = b.op.inputs[:2]
-        made = b.emit(kind, (x, b.grad, weight, *b.saved), "grad")
-        return (*made, *(None for _ in b.op.inputs[1 + parameters :]))
+        new = b.emit(kind, (x, b.grad, weight, *b.saved), "grad")
+        return (*new, *(None for _ in b.op.inputs[1 + parameters :]))
 
     return rule
 

@@ -14,7 +14,7 @@ from steptime.core.errors import InputError
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec
 from steptime.core.workload import Plan
-from steptime.ops import outputs_of
+from steptime.ops import output_names, outputs_of
 
 
 def rank_graph(graph: Graph, plan: Plan, bucket_bytes: float = BUCKET_BYTES) -> Graph:
@@ -164,7 +164,7 @@ class _Rank:
         every = {**self.group, **attrs}
         op = Op(name, kind, tuple(inputs), (), every, part, "" if part == "forward" else row)
         made = outputs_of(kind, tuple(self.tensors[n] for n in inputs), op.settings)
-        outputs = tuple(name if i == 0 else f"{name}:{i}" for i in range(len(made)))
+        outputs = output_names(name, len(made))
         self.tensors.update(zip(outputs, made, strict=True))
         self.before.setdefault(at, []).append(replace(op, outputs=outputs))
         return outputs

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from steptime.core.errors import unknown
 from steptime.core.graph import Attr, Graph, Op, TensorSpec
-from steptime.ops import OPS, outputs_of, saved_of
+from steptime.ops import OPS, output_names, outputs_of, saved_of
 from steptime.ops.optimizer import STATES
 from steptime.ops.table import Backward, no_flop
 
@@ -21,9 +21,9 @@ class _Tape:
 
     def append(self, op: Op) -> tuple[str, ...]:
         specs = tuple(self.tensors[name] for name in op.inputs)
-        made = outputs_of(op.kind, specs, op.settings)
-        outputs = tuple(op.name if i == 0 else f"{op.name}:{i}" for i in range(len(made)))
-        self.tensors.update(zip(outputs, made, strict=True))
+        new = outputs_of(op.kind, specs, op.settings)
+        outputs = output_names(op.name, len(new))
+        self.tensors.update(zip(outputs, new, strict=True))
         self.ops.append(_with_outputs(op, outputs))
         return outputs
 
@@ -116,8 +116,8 @@ def _differentiate(
         raise ValueError(f"op '{op.name}' of kind '{op.kind}' has no gradient")
 
     def emit(kind: str, inputs: tuple[str, ...], suffix: str, **attrs: Attr) -> tuple[str, ...]:
-        made = Op(f"{op.name}/{suffix}", kind, inputs, (), attrs, "backward", op.name)
-        return tape.append(made)
+        new = Op(f"{op.name}/{suffix}", kind, inputs, (), attrs, "backward", op.name)
+        return tape.append(new)
 
     needs = tuple(name in wanted for name in op.inputs)
     specs = tuple(tape.tensors[name] for name in op.inputs)
@@ -133,10 +133,10 @@ def _differentiate(
 
 def parameters_of(graph: Graph) -> dict[str, int]:
     """Return the number of trained parameters by the forward op that first computes with them."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for weight, op in _first_users(graph).items():
-        found[op] = found.get(op, 0) + graph.tensors[weight].size
-    return found
+        result[op] = result.get(op, 0) + graph.tensors[weight].size
+    return result
 
 
 def _first_users(graph: Graph) -> dict[str, str]:

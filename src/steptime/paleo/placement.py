@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
@@ -175,3 +175,29 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
         parents = [by_name[name] for name in layer.parents if name in by_name]
         fetch_s[layer.name] = fetch(layer, parents)
     return fetch_s
+
+
+def layer_rows(model: StepModel, batch: int, mode: Mode) -> list[dict[str, Any]]:
+    """Return the layers of a step, each on its device, as JSON values."""
+
+    def one(node: Node) -> dict[str, Any]:
+        in_turn = mode == "model" or node.layer.split is not None
+        row: dict[str, Any] = {
+            "name": node.layer.name,
+            "kind": node.layer.type,
+            "device": device_of(node.layer),
+        }
+        for name, part in (("forward", node.forward), ("backward", node.backward)):
+            row |= {
+                f"{name}_s": part.total_s if in_turn else part.bound_s,
+                f"{name}_compute_s": part.compute_s,
+                f"{name}_memory_s": part.memory_s,
+            }
+        return row | {
+            "update_s": node.update_s,
+            "fetch_s": node.fetch_s,
+            "parameters": node.layer.parameters,
+            "flop": round(node.flop),
+        }
+
+    return [one(node) for node in nodes(model, batch, mode)]

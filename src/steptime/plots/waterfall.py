@@ -8,7 +8,7 @@ from steptime.core.units import seconds
 from steptime.plots.style import Row, Spec, finish, name, number
 
 Change = tuple[str, float]  # what is done, and the seconds after it
-KINDS = ("longer", "shorter", "total")
+KINDS = ("shorter", "longer", "total")
 X = number("from", "time of a step (s)", "s")
 
 

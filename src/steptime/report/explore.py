@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,42 @@ def explore_page(model: Mapping[str, Any]) -> str:
     """Return the HTML of the page on what `explore_data.exported` returns."""
     from steptime.report.templating import rendered
 
-    return rendered("explore.html", data={**model, "start": _start(model), "charts": charts()})
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for one in model["devices"]:
+        groups.setdefault(one["group"], []).append((one["name"], one["name"]))
+    return rendered(
+        "explore.html",
+        data={**model, "start": _start(model), "charts": charts()},
+        choices=_choices(model),
+        groups=groups.items(),
+    )
+
+
+def _choices(model: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """Return what can be chosen in each field: values, each with its words."""
+    links = [(one["name"], f"{one['name']} ({one['bytes_per_s'] / 1e9:.4g} GB/s)")
+             for one in model["links"]]  # fmt: skip
+    software = [
+        (one, "none: the peaks are reached" if one == "none" else f"{one} {compute} / {link}")
+        for one, (compute, link) in model["software"].items()
+    ]
+    exchanges = next(iter(model["methods"].values()))["exchanges"]
+    return {
+        "network": [(one["name"], one["name"]) for one in model["models"]],
+        "link": links,
+        "inside": [("", "the same"), *links],
+        "software": [*software, ("own", "own numbers")],
+        "collective": [("usual", "the method's own"), *_named(exchanges)],
+        "dtype": _named(model["dtypes"]),
+        "optimizer": _named(model["optimizers"]),
+        "method": _named(model["methods"]),
+        "replicas": _named(model["replicas"]),
+        **{name: _named(sorted(values)) for name, values in model["layout"].items()},
+    }
+
+
+def _named(values: Iterable[Any]) -> list[tuple[str, str]]:
+    return [(str(value), str(value)) for value in values]
 
 
 def write_explore(model: Mapping[str, Any], path: Path) -> Table:
@@ -74,9 +109,10 @@ def charts() -> dict[str, Spec]:
     speed = {**number("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
     speed["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"
     hours = {**number("hours", "hours of training"), "scale": {"type": "log", "nice": False}}
+    hours["axis"]["grid"] = False
     cost = number("cost", "cost of training ($)")
     cost["axis"]["labelExpr"] = f"'$' + {si_label('')}"
-    parts = told_by("part", [{"part": part} for part in PARTS], " ", orient="top", columns=4)[
+    parts = told_by("part", [{"part": part} for part in PARTS], " ", orient="top", columns=2)[
         "color"
     ]
     ideal = {

@@ -41,8 +41,8 @@ def _pair(p: Any, both: str, height: str, width: str, default: int) -> Pair:
         return h, w
     if len(given) > 2:
         raise UnmodelledError(f"{len(given)} sizes of '{both}', not height and width alone")
-    found = given or [default]
-    return found[0], found[-1]
+    result = given or [default]
+    return result[0], result[-1]
 
 
 def _window(p: Any) -> tuple[Pair, Pair, Pair]:
@@ -84,10 +84,10 @@ def convolution(n: Lowering, layer: Layer, x: Tops) -> Tops:
         raise UnmodelledError("a convolution that is not over height and width")
     dilation = (given[0], given[-1])
     require(min(dilation) >= 1, f"dilation {list(dilation)} is below 1")
-    made, groups = _outputs(p), p.group
+    new, groups = _outputs(p), p.group
     require(
-        groups >= 1 and channels % groups == 0 and made % groups == 0,
-        f"{channels} channels and {made} outputs in {groups} groups",
+        groups >= 1 and channels % groups == 0 and new % groups == 0,
+        f"{channels} channels and {new} outputs in {groups} groups",
     )
     how: dict[str, Any] = {
         "stride": stride,
@@ -96,7 +96,7 @@ def convolution(n: Lowering, layer: Layer, x: Tops) -> Tops:
         "groups": groups,
     }
     if layer.type == "Convolution":
-        w = n.weight(layer, 0, "w", (made, channels // groups, *kernel))
+        w = n.weight(layer, 0, "w", (new, channels // groups, *kernel))
         y = n.b.op("conv2d", x[0], w, name=layer.name, **how)
     else:
         size = tuple(
@@ -104,7 +104,7 @@ def convolution(n: Lowering, layer: Layer, x: Tops) -> Tops:
             for i in (0, 1)
         )
         require(min(size) >= 1, f"an output of {list(size)}")
-        w = n.weight(layer, 0, "w", (channels, made // groups, *kernel))
+        w = n.weight(layer, 0, "w", (channels, new // groups, *kernel))
         y = n.b.op("conv_transpose2d", x[0], w, name=layer.name, output_size=size, **how)
     return (_bias(n, layer, y, 1) if p.bias_term else y,)
 

@@ -62,13 +62,13 @@ class Lowering:
         over as many outputs read the same.
         """
         number = layer.bottoms[1] if len(layer.bottoms) > 1 else -1
-        made = f"{number}:{shape}"
-        if made not in self.shared:
+        new = f"{number}:{shape}"
+        if new not in self.shared:
             source = self.sources.get(number)
             named = source is not None and self.free(source.name)
             name = source.name if source and named else f"{layer.name}/labels"
-            self.shared[made] = self.b.input(name, shape, "int64")
-        return self.shared[made]
+            self.shared[new] = self.b.input(name, shape, "int64")
+        return self.shared[new]
 
     def weight(self, layer: Layer, i: int, suffix: str, shape: tuple[int, ...]) -> str:
         """Return the layer's weight number `i`, `<layer>/<suffix>`.
@@ -82,12 +82,12 @@ class Lowering:
             path = f"{layer.name}/{suffix}"
             add = self.b.weight if trained else self.b.buffer
             self.shared[key] = add(path, shape)
-        found = self.shared[key]
+        result = self.shared[key]
         require(
-            self.b.shape(found) == shape,
-            f"shares '{name}' {list(self.b.shape(found))}, but needs {list(shape)}",
+            self.b.shape(result) == shape,
+            f"shares '{name}' {list(self.b.shape(result))}, but needs {list(shape)}",
         )
-        return found
+        return result
 
     def scalar(self, name: str) -> str:
         """Return a fixed number that is not trained."""

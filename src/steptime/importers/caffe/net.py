@@ -142,7 +142,7 @@ def _connected(
     for name, shape in net_inputs(net, where):
         sources[blobs.make(name, (), f"{where}: input")] = Source(name, shape)
     layers: list[Layer] = []
-    taken: set[str] = set()
+    names: set[str] = set()
     for i, message in enumerate(net.layer or net.layers):
         kind = layer_type(message)
         name = message.name or f"{kind}{i}"
@@ -153,9 +153,9 @@ def _connected(
             for top, fed in source_shapes(message, kind, place):
                 sources[blobs.make(top, (), place)] = Source(top, fed)
             continue
-        if name in taken:
+        if name in names:
             name = f"{name}#{i}"  # Caffe runs two layers of one name, too
-        taken.add(name)
+        names.add(name)
         bottoms = tuple(blobs.read(bottom, place) for bottom in message.bottom)
         tops = tuple(blobs.make(top, message.bottom, place) for top in message.top)
         strange = kind not in known

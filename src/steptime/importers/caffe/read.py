@@ -191,14 +191,14 @@ def _without_loss(n: Lowering, layer: Layer, x: str) -> str:
 
 def _losses(n: Lowering, layer: Layer, tops: tuple[str, ...]) -> list[str]:
     """Return the numbers that an end adds to the loss: its own, or the means of its outputs."""
-    made = []
+    new = []
     for i, top in enumerate(dict.fromkeys(tops)):
         if n.b.shape(top) == ():
-            made.append(top)
+            new.append(top)
         else:
             name = f"{layer.name}/loss" if i == 0 else f"{layer.name}/loss{i}"
-            made.append(n.b.op("mean", top, name=name))
-    return made
+            new.append(n.b.op("mean", top, name=name))
+    return new
 
 
 def _sum(b: Builder, losses: list[str]) -> str:

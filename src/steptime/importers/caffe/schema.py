@@ -148,11 +148,11 @@ def _net_class() -> Any:
             enum.value.add(name=value, number=number)
     for name, fields in MESSAGES.items():
         message = file.message_type.add(name=name)
-        for number, found in enumerate(_FIELD.finditer(fields), 1):
-            field = message.field.add(name=found["name"], number=number)
-            many = bool(found["many"])
+        for number, result in enumerate(_FIELD.finditer(fields), 1):
+            field = message.field.add(name=result["name"], number=number)
+            many = bool(result["many"])
             field.label = field_type.LABEL_REPEATED if many else field_type.LABEL_OPTIONAL
-            kind = found["type"]
+            kind = result["type"]
             if kind in ENUMS:
                 field.type = field_type.TYPE_ENUM
                 field.type_name = f".{_PACKAGE}.Enums.{kind}.{kind}"
@@ -161,8 +161,8 @@ def _net_class() -> Any:
                 field.type_name = f".{_PACKAGE}.{kind}"
             else:
                 field.type = getattr(field_type, f"TYPE_{kind.upper()}")
-            if found["default"]:
-                field.default_value = found["default"]
+            if result["default"]:
+                field.default_value = result["default"]
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Net"))
@@ -249,8 +249,8 @@ _PLACE = re.compile(r"(?:(\d+):\d+ : )?(?:'.*': )?(.*)")  # line, the line itsel
 def _no_text(error: Exception, where: str) -> InputError:
     if isinstance(error, RecursionError):
         return InputError(f"{where}: nested too deeply for a network")
-    found = _PLACE.match(str(error).partition("\n")[0])
-    line, reason = found.groups() if found else (None, "")
-    told = shorten(re.sub(rf"{_PACKAGE}\.(Enums\.\w+\.)?", "", reason)).strip("'")
+    result = _PLACE.match(str(error).partition("\n")[0])
+    line, reason = result.groups() if result else (None, "")
+    text = shorten(re.sub(rf"{_PACKAGE}\.(Enums\.\w+\.)?", "", reason)).strip("'")
     at = f"line {line}: " if line else ""
-    return InputError(f"{where}: {at}is no network in Caffe's text form: {told}")
+    return InputError(f"{where}: {at}is no network in Caffe's text form: {text}")

@@ -78,8 +78,8 @@ def reshape(n: Lowering, layer: Layer, x: Tops) -> Tops:
         rest = math.prod(size for size in sizes if size != -1)
         require(whole % rest == 0, f"{whole} elements do not fit {sizes}")
         sizes[sizes.index(-1)] = whole // rest
-    made = (*shape[:first], *sizes, *shape[stop:])
-    return (n.b.op("reshape", x[0], name=layer.name, shape=made),)
+    new = (*shape[:first], *sizes, *shape[stop:])
+    return (n.b.op("reshape", x[0], name=layer.name, shape=new),)
 
 
 def split(n: Lowering, layer: Layer, x: Tops) -> Tops:

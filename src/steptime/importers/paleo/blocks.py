@@ -64,7 +64,7 @@ class _Names:
     endpoints: dict[str, str] = field(default_factory=dict)
     split_layers: dict[str, int] = field(default_factory=dict)
     parallel_blocks: set[str] = field(default_factory=set)
-    taken: set[str] = field(default_factory=set)
+    known: set[str] = field(default_factory=set)
     references: int = 0
 
 
@@ -153,9 +153,9 @@ def _head(names: _Names, scope: str, short: str, keys: Any) -> tuple[str, str, l
         )
     if not isinstance(keys, dict):
         raise fault(name, f"must be a table, not {shorten(keys)}")
-    if name in names.taken:
+    if name in names.known:
         raise fault(name, "there are two of this name")
-    names.taken.add(name)
+    names.known.add(name)
     kind = _text(name, keys, "type")
     parents = keys.get("parents", []) if kind == "Input" else key(name, keys, "parents")
     if not isinstance(parents, list) or not all(isinstance(text, str) for text in parents):
@@ -193,11 +193,11 @@ def _resolved(names: _Names) -> Iterator[Entry]:
     for entry, references in names.entries.values():
         parents: list[str] = []
         for reference in references:
-            found = _find(names, reference, entry)
-            count += len(found)
+            result = _find(names, reference, entry)
+            count += len(result)
             if count > MOST_REFERENCES:
                 raise fault(entry.name, f"the network has more than {MOST_REFERENCES} parents")
-            parents.extend(found)
+            parents.extend(result)
         yield Entry(entry.name, entry.type, entry.keys, tuple(parents), entry.split, entry.splits)
 
 
@@ -207,7 +207,7 @@ def _find(names: _Names, reference: _Reference, entry: Entry) -> tuple[str, ...]
     if mark and not base:
         raise fault(entry.name, f"parent {shorten(reference.text)} names no layer")
     for scope in reversed(reference.scopes):
-        if scope + base in names.taken:
+        if scope + base in names.known:
             return _meant(names, reference, scope + base, which if mark else None, entry)
     short = (name.removeprefix(reference.scope) for name in (*names.split_layers, *names.endpoints))
     full = (name.removeprefix(reference.scope) for name in names.entries if "@" not in name)

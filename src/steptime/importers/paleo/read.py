@@ -99,12 +99,12 @@ def _type(entry: Entry) -> LayerType:
 
 def layers_of(network: Network, batch: int) -> tuple[Layer, ...]:
     """Return the layers with shapes for a batch; raises `InputError` where they do not fit."""
-    made: dict[str, Shape] = {}
+    new: dict[str, Shape] = {}
     layers = []
     for entry in network.entries:
-        parents = [made[name] for name in entry.parents]
+        parents = [new[name] for name in entry.parents]
         layer = _type(entry).shapes(entry, parents, Batch(network.batch, batch))
-        made[entry.name] = layer.outputs
+        new[entry.name] = layer.outputs
         layers.append(layer)
     return tuple(layers)
 
@@ -121,12 +121,12 @@ def lower(b: Builder, network: Network, batch: int) -> str:
     for entry, layer in zip(network.entries, layers_of(network, batch), strict=True):
         parents = [tensors[name] for name in entry.parents]
         classified = entry.type == "Softmax" and b.training and entry.name in ends
-        made = parents[0] if classified else _type(entry).lower(b, entry, layer, parents)
-        tensors[entry.name] = made
+        new = parents[0] if classified else _type(entry).lower(b, entry, layer, parents)
+        tensors[entry.name] = new
         op = entry.name if layer.kind != "input" and entry.name in b.tensors else ""
         b.layers.append(replace(layer, op=op))
         if entry.name in ends:
-            results.append(_result(b, entry.name, made, classified))
+            results.append(_result(b, entry.name, new, classified))
     b.unmodelled.extend(network.unmodelled)
     return _sum(b, results) if b.training else results[-1]
 

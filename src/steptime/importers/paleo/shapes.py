@@ -25,10 +25,10 @@ Padding = str | Pair
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch that the file names, and the one asked for in its place."""
+    """The batch that the file names, and the size that takes its place."""
 
     file: int
-    asked: int
+    size: int
 
 
 def checked(layer: str, shape: Sequence[int], what: str) -> Shape:
@@ -80,17 +80,17 @@ def _image(e: Entry, shape: Shape) -> Shape:
 
 def _slid(e: Entry, shape: Shape, kernel: Pair, strides: Pair, padding: Padding) -> Pair:
     """Height and width of a window's positions; raises `InputError` where it fits nowhere."""
-    made = []
+    new = []
     for i in (0, 1):
         size = shape[1 + i]
         if padding == "SAME":
             sides = same_padding(size, kernel[i], strides[i])
         else:
             sides = (0, 0) if isinstance(padding, str) else (padding[i], padding[i])
-        made.append(positions(size, kernel[i], strides[i], sides))
-    if min(made) < 1:
+        new.append(positions(size, kernel[i], strides[i], sides))
+    if min(new) < 1:
         raise fault(e.name, f"a window {list(kernel)} does not fit into {list(shape)}")
-    return made[0], made[1]
+    return new[0], new[1]
 
 
 def _filter(e: Entry) -> tuple[Pair, int, int]:
@@ -112,13 +112,13 @@ def _divided(e: Entry, filters: int) -> int:
 
 
 def _layer(e: Entry, kind: str, inputs: Shape, outputs: Sequence[int], **more: Any) -> Layer:
-    made = checked(e.name, outputs, "output")
-    return Layer(e.name, kind, e.type, e.parents, inputs, made, split=e.split, **more)
+    new = checked(e.name, outputs, "output")
+    return Layer(e.name, kind, e.type, e.parents, inputs, new, split=e.split, **more)
 
 
 def input_layer(e: Entry, _: Sequence[Shape], batch: Batch) -> Layer:
     """`tensor [n, ...]`, the asked batch in the place of n."""
-    shape = (batch.asked, *_sizes(e, "tensor", (2, 3, 4))[1:])
+    shape = (batch.size, *_sizes(e, "tensor", (2, 3, 4))[1:])
     return _layer(e, "input", shape, shape)
 
 
@@ -150,7 +150,7 @@ def deconvolution(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
     """
     shape = _image(e, parents[0])
     n, *size, channels = _sizes(e, "output_shape", (4,))
-    if batch.asked == batch.file and n != shape[0]:
+    if batch.size == batch.file and n != shape[0]:
         raise fault(e.name, f"output_shape has batch {n}, its parent has {shape[0]}")
     kernel, c_out, c_in = _filter(e)
     if c_out not in (-1, channels):
@@ -230,7 +230,7 @@ def reshape(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
         raise fault(e.name, f"output_shape must be 2 to 4 numbers, not {shorten(value)}")
     sizes = [-1 if type(s) is int and s == -1 else _size(e.name, "output_shape", s) for s in value]
     if sizes[0] == batch.file:
-        sizes[0] = batch.asked
+        sizes[0] = batch.size
     size = math.prod(parents[0])
     known = math.prod(s for s in sizes if s != -1)
     if sizes.count(-1) == 1 and size % known == 0:

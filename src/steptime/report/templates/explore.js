@@ -20,8 +20,8 @@ function prefixed(value, unit, steps = STEPS) {
 const seconds = (value) => (value ? prefixed(value, "s", SMALL) : "0 s");
 const grouped = (value, most = 0) => value.toLocaleString("en", { maximumFractionDigits: most });
 const hoursText = (value) => (value >= 1000 ? grouped(value) : digits(value, 3));
-const money = (value) => (value === null ? "no price"
-  : `$${value.toLocaleString("en", { maximumFractionDigits: 2, minimumFractionDigits: 2 })}`);
+const money = (value) => (value === null ? "no price" : `$${value < 1000 ? value.toFixed(2)
+  : grouped(value)}`);
 const cut = (text) => (text.length > 60 ? `${text.slice(0, 60)}...` : text);
 
 function element(name, text, className) {
@@ -29,36 +29,6 @@ function element(name, text, className) {
   made.textContent = text;
   if (className) made.className = className;
   return made;
-}
-
-function fill() {
-  const options = (name, pairs) => field(name).replaceChildren(
-    ...pairs.map((pair) => (Array.isArray(pair) ? new Option(pair[1], pair[0])
-      : new Option(pair, pair))));
-  options("network", data.models.map((one) => one.name));
-  const groups = Map.groupBy ? Map.groupBy(data.devices, (one) => one.group)
-    : data.devices.reduce((all, one) => all.set(one.group, [...all.get(one.group) ?? [], one]),
-      new Map());
-  field("device").replaceChildren(...[...groups].map(([label, devices]) => {
-    const group = Object.assign(document.createElement("optgroup"), { label });
-    group.append(...devices.map((one) => new Option(one.name, one.name)));
-    return group;
-  }));
-  const links = data.links.map((one) =>
-    [one.name, `${one.name} (${digits(one.bytes_per_s / 1e9)} GB/s)`]);
-  options("link", links);
-  options("inside", [["", "the same"], ...links]);
-  for (const name of ["dtype", "optimizer"]) options(name, data[`${name}s`]);
-  options("method", Object.keys(data.methods));
-  options("software", [...Object.entries(data.software).map(([name, shares]) =>
-    [name, name === "none" ? "none: the peaks are reached" : `${name} ${shares.join(" / ")}`]),
-  [OWN, "own numbers"]]);
-  const collectives = Object.keys(Object.values(data.methods)[0].exchanges);
-  options("collective", [[USUAL, "the method's own"], ...collectives]);
-  options("replicas", data.replicas);
-  for (const [name, values] of Object.entries(data.layout)) {
-    options(name, values.toSorted((a, b) => a - b));
-  }
 }
 
 function put(values) {

@@ -163,25 +163,16 @@ function command(choice, values, rows) {
 
 function sources(choice, values) {
   const { device, link, method } = choice;
-  const left = data.left_out.map((one) => `${one.model} with ${one.method}: ${one.reason}`);
-  const shares = Object.entries(data.software).filter(([name]) => name !== "none")
-    .map(([name, pair]) => `${name} ${pair.join(" / ")}`);
   const peaks = Object.entries(device.peaks).map(([name, peak]) => `${name} ${digits(peak)}`);
   const lines = [
     ["method", `${values.method} ${method.version}; share of compute ${values.ppp_comp}, of the `
       + `link ${values.ppp_comm}; collective ${choice.collective}`],
-    ["times", "of forward, backward and update, as steptime scale computes them, at batches "
-      + `${data.batches.map((n) => grouped(n)).join(", ")}; between them on lines of the logarithms`],
     ["step", `training with ${TRAINED[choice.optimizer]}, ${choice.dtype}, data parallel; `
       + `${grouped(choice.work.parameters)} parameters, `
       + `${prefixed(choice.work.gradient_bytes, "B")} of gradients exchanged after the backward pass`],
     ["device", `${device.name}: TFLOP/s ${peaks.join(", ")}; `
       + `${digits(device.memory_bytes_per_s / 1e9)} GB/s. ${device.source}`],
     ["link", `${link.name}: ${digits(link.bytes_per_s / 1e9)} GB/s. ${link.source}`],
-    ["software", `shares of compute peak / link's rate: ${shares.join(", ")} `
-      + "(Qi, Sparks, Talwalkar, ICLR 2017)"],
-    ["cost", "every device is paid by the second, from the first to the last of the training"],
-    ["left out", left.length ? left.join("; ") : "nothing"],
   ];
   byId("sources").replaceChildren(...lines.map(([name, text]) => {
     const made = document.createElement("tr");
@@ -249,7 +240,6 @@ function open() {
   return update(fromFragment());
 }
 
-fill();
 open();
 form.addEventListener("input", (event) => {
   if (event.target.name === "software") showShares();

@@ -14,11 +14,12 @@ from steptime.core.dtypes import Precision, precision
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
 from steptime.measure import ranks
-from steptime.measure.backends import torch_device, torch_parallel
-from steptime.measure.backends.torch_input import EVENTS
-from steptime.measure.backends.torch_kinds import RUNS
-from steptime.measure.backends.torch_parallel import STRATEGIES, Joined, Stopwatch
-from steptime.measure.backends.torch_step import Assembled, assemble, outputs_of
+from steptime.measure.backends.torch import device as torch_device
+from steptime.measure.backends.torch import parallel as torch_parallel
+from steptime.measure.backends.torch.input import EVENTS
+from steptime.measure.backends.torch.kinds import RUNS
+from steptime.measure.backends.torch.parallel import STRATEGIES, Joined, Stopwatch
+from steptime.measure.backends.torch.step import Assembled, assemble, outputs_of
 from steptime.measure.contract import (
     DeviceFacts,
     Feed,

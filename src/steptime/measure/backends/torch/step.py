@@ -14,15 +14,16 @@ from steptime.core.dtypes import Precision, precision
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.measure import synthetic
-from steptime.measure.backends import torch_device, torch_parallel
-from steptime.measure.backends.torch_input import Take, Waited, input_of
-from steptime.measure.backends.torch_module import (
+from steptime.measure.backends.torch import device as torch_device
+from steptime.measure.backends.torch import parallel as torch_parallel
+from steptime.measure.backends.torch.input import Take, Waited, input_of
+from steptime.measure.backends.torch.module import (
     draw_inputs,
     initial_values,
     join_recurrent_weights,
     module_of,
 )
-from steptime.measure.backends.torch_parallel import Joined, Spread, Stopwatch
+from steptime.measure.backends.torch.parallel import Joined, Spread, Stopwatch
 from steptime.measure.contract import Arrays, Feed, Options
 
 Network = Callable[..., Tensor]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, fx, nn
 
 from steptime.core.dtypes import Precision
-from steptime.core.graph import Graph, Op
-from steptime.measure.backends.torch_kinds import RECURRENT, RUNS, TAKES_BIAS
-from steptime.measure.contract import UnsupportedError
+from steptime.core.graph import Graph
+from steptime.measure.backends.torch.kinds import RECURRENT, RUNS, TAKES_BIAS
+from steptime.measure.interpreter import Call, calls_of, interpret
 from steptime.measure.synthetic import Fill, fills, rotary_angle
 
 
@@ -26,55 +25,31 @@ def module_of(
     it, as a library's layer has it. Under autocast (`precision.mixed`) casts of inputs and weights
     are left to autocast. Raises `UnsupportedError` for kinds that PyTorch does not run here.
     """
-    missing = sorted({op.kind for op in graph.ops} - RUNS.keys())
-    if missing:
-        raise UnsupportedError(f"torch does not run: {', '.join(missing)}")
+    calls = calls_of(
+        graph,
+        RUNS,
+        "torch",
+        takes_bias=TAKES_BIAS,
+        # autocast casts by itself; two names for one tensor stand for the cast
+        is_left_out=lambda op: op.kind == "cast" and precision.mixed,
+    )
     root = nn.Module()
     lines = fx.Graph()
     nodes = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
-    for name in graph.weights:
+    for name in (*graph.weights, *graph.buffers):
         nodes[name] = _attribute(lines, root, name, values[name])
-    for name in graph.buffers:
-        nodes[name] = _attribute(lines, root, name, values[name])
-    makers = {op.outputs[0]: op for op in graph.ops}
-    joined = _joined(graph, makers)
-    for op in graph.ops:
-        if op.name in joined:
-            continue
-        product = makers.get(op.inputs[0])
-        # autocast casts by itself; two names for one tensor stand for the cast
-        if op.kind == "cast" and precision.mixed:
-            nodes[op.outputs[0]] = nodes[op.inputs[0]]
-            continue
-        done, tensors = op, op.inputs
-        if product is not None and product.name in joined:
-            done, tensors = product, (*product.inputs, op.inputs[1])
-        run = RUNS[done.kind]
-        if compiled and done.kind in RECURRENT:  # the compiler would unroll every time step
+
+    def node(call: Call, inputs: list[fx.Node]) -> fx.Node:
+        run = call.function
+        if compiled and call.kind in RECURRENT:  # the compiler would unroll every time step
             run = torch.compiler.disable(run)
-        arguments = tuple(nodes[name] for name in tensors)
-        nodes[op.outputs[0]] = lines.create_node(
-            "call_function", run, arguments, dict(done.attrs), _identifier(op.name)
+        return lines.create_node(
+            "call_function", run, tuple(inputs), dict(call.attrs), _identifier(call.name)
         )
+
+    interpret(calls, nodes, node)
     lines.output(nodes[graph.outputs[0]])
     return fx.GraphModule(root, lines, _identifier(graph.name))
-
-
-def _joined(graph: Graph, makers: Mapping[str, Op]) -> set[str]:
-    """Give the names of products that are computed by the bias op after them."""
-    users = Counter(name for op in graph.ops for name in op.inputs)
-    users.update(graph.outputs)
-    joined = set()
-    for op in graph.ops:
-        product = makers.get(op.inputs[0])
-        if op.kind != "bias" or product is None or product.kind not in TAKES_BIAS:
-            continue
-        rank = len(graph.tensors[op.inputs[0]].shape)
-        axis = op.attrs.get("axis", -1)
-        along = isinstance(axis, int) and axis % rank == TAKES_BIAS[product.kind] % rank
-        if along and users[op.inputs[0]] == 1:
-            joined.add(product.name)
-    return joined
 
 
 def _identifier(name: str) -> str:

@@ -1,0 +1,68 @@
+"""How a table of a data file is checked: every key known, every value of its type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+
+Check = tuple[Callable[[object], bool], str]  # whether a value is good, and what it must be
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def list_of(good: Callable[[object], bool], what: str) -> Check:
+    """Return the check of a list of good values, called `what`."""
+    return (lambda value: isinstance(value, list) and all(map(good, value)), f"a list of {what}")
+
+
+TEXT: Check = (_is_text, "a text")
+TEXTS = list_of(lambda value: isinstance(value, str), "texts")
+WHOLE: Check = (_is_whole, "a whole number")
+WHOLES = list_of(_is_whole, "whole numbers")
+FLAG: Check = (lambda value: isinstance(value, bool), "true or false")
+NUMBER: Check = (lambda value: type(value) in {int, float}, "a number")
+TABLE: Check = (lambda value: isinstance(value, dict), "a table")
+
+
+def checked(
+    table: Mapping[str, Any],
+    checks: Mapping[str, Check],
+    required: Sequence[str],
+    where: str,
+    prefix: str = "",
+) -> dict[str, Any]:
+    """Return the values of a table, lists as tuples; `where` and `prefix` are named in errors.
+
+    Raises `InputError` for an unknown key, a missing one, and a value of another type.
+    """
+    for key in table:
+        if key not in checks:
+            raise unknown("key", key, checks, where)
+    for key in required:
+        if key not in table:
+            raise InputError(f"{where}: '{key}' is missing")
+    for key, value in table.items():
+        good, what = checks[key]
+        if not good(value):
+            raise InputError(f"{where}: '{prefix}{key}' must be {what}, not {shorten(value)}")
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
+
+
+def positive(value: float, factor: float, key: str, where: str) -> float:
+    """Return `value * factor`, a datasheet's number in SI; raises `InputError` unless above 0."""
+    try:
+        scaled = float(value) * factor
+    except OverflowError:
+        scaled = inf
+    if not 0 < scaled < inf:
+        raise InputError(f"{where}: '{key}' must be positive and finite, not {shorten(value)}")
+    return scaled

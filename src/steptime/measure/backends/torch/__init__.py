@@ -1,0 +1,1 @@
+"""PyTorch as a backend: `backend` has what `measure/contract.py` asks for."""

@@ -1,0 +1,115 @@
+"""The walk through a graph that all backends share: a table of functions, and what they are given.
+
+A backend is a table `{kind: function}`. `calls_of` turns a graph into calls of that table, and
+`interpret` makes them one after the other, letting go of each tensor after its last use. A backend
+that compiles says with `apply` what a call is: a node of a traced program, say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from steptime.core.graph import Graph, Op
+from steptime.measure.contract import UnsupportedError
+
+Table = Mapping[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a table's function: tensors by name, and those that nobody reads after it."""
+
+    name: str
+    kind: str
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any]
+    part: str
+    last_of: tuple[str, ...] = ()
+
+
+def calls_of(
+    graph: Graph,
+    table: Table,
+    backend: str,
+    keep: Collection[str] = (),
+    takes_bias: Mapping[str, int] | None = None,
+    is_left_out: Callable[[Op], bool] = lambda _: False,
+) -> tuple[Call, ...]:
+    """Return the calls of a graph's ops, in order; `keep` names tensors that are read afterwards.
+
+    The kinds of `takes_bias` add a bias along that axis themselves, as a third input. An op that
+    `is_left_out` stands for its input. Raises `UnsupportedError` for kinds without a function.
+    """
+    missing = sorted({op.kind for op in graph.ops} - table.keys())
+    if missing:
+        raise UnsupportedError(f"{backend} does not run: {', '.join(missing)}")
+    makers = {name: op for op in graph.ops for name in op.outputs[:1]}
+    joined = _joined(graph, makers, takes_bias or {})
+    stands_for: dict[str, str] = {}
+    calls = []
+    for op in graph.ops:
+        if op.name in joined:
+            continue
+        if is_left_out(op):
+            stands_for[op.outputs[0]] = stands_for.get(op.inputs[0], op.inputs[0])
+            continue
+        done, tensors = op, op.inputs
+        product = makers.get(op.inputs[0])
+        if product is not None and product.name in joined:
+            done, tensors = product, (*product.inputs, op.inputs[1])
+        inputs = tuple(stands_for.get(name, name) for name in tensors)
+        function = table[done.kind]
+        calls.append(Call(op.name, done.kind, function, inputs, op.outputs, done.attrs, op.part))
+    lasting = {*graph.inputs, *graph.weights, *graph.buffers, *graph.outputs, *keep}
+    return _with_last_uses(calls, lasting)
+
+
+def _joined(graph: Graph, makers: Mapping[str, Op], takes_bias: Mapping[str, int]) -> set[str]:
+    """Return the names of products that are computed by the bias op after them."""
+    users = Counter(name for op in graph.ops for name in op.inputs)
+    users.update(graph.outputs)
+    joined = set()
+    for op in graph.ops:
+        product = makers.get(op.inputs[0])
+        if op.kind != "bias" or product is None or product.kind not in takes_bias:
+            continue
+        rank = len(graph.tensors[op.inputs[0]].shape)
+        axis = op.attrs.get("axis", -1)
+        along = isinstance(axis, int) and axis % rank == takes_bias[product.kind] % rank
+        if along and users[op.inputs[0]] == 1:
+            joined.add(product.name)
+    return joined
+
+
+def _with_last_uses(calls: list[Call], lasting: Collection[str]) -> tuple[Call, ...]:
+    last = {name: i for i, call in enumerate(calls) for name in (*call.inputs, *call.outputs)}
+    names: dict[int, list[str]] = {}
+    for name, i in last.items():
+        if name not in lasting:
+            names.setdefault(i, []).append(name)
+    return tuple(
+        Call(**{**vars(call), "last_of": tuple(names.get(i, ()))}) for i, call in enumerate(calls)
+    )
+
+
+def _direct(call: Call, inputs: list[Any]) -> Any:
+    return call.function(*inputs, **call.attrs)
+
+
+def interpret(
+    calls: Iterable[Call],
+    live: dict[str, Any],
+    apply: Callable[[Call, list[Any]], Any] = _direct,
+) -> None:
+    """Make the calls in order over the tensors in `live`, which has the outputs afterwards."""
+    for call in calls:
+        made = apply(call, [live[name] for name in call.inputs])
+        results = made if isinstance(made, tuple) else (made,)
+        live.update(zip(call.outputs, results, strict=False))
+        for name in call.last_of:
+            live.pop(name, None)
