@@ -123,21 +123,22 @@ def test_the_batch_script_is_a_pure_function(name: str) -> None:
 
 def test_cells_are_packed_by_what_they_need() -> None:
     slurm = {**EXPERIMENT["slurm"], "cpus": 2}
-    jobs = packed(_visits(threads=[1, 2], slurm=slurm))
-    assert [job.need.request.gpu for job in jobs] == [("k80",), ("p100",)]
-    assert [job.first_task for job in jobs] == [0, 3]
-    assert [len(task) for job in jobs for task in job.tasks] == [4] * 6
-    assert len({trial.id for job in jobs for trial in job.trials}) == 24
-    for job in jobs:  # a worker is started once for its cells, not for every other cell
-        threads = [trial.cell.options.threads for trial in job.trials]
-        assert threads == [1] * 6 + [2] * 6
+    tasks = packed(_visits(threads=[1, 2], slurm=slurm))
+    assert [(task.number, task.job, *task.need.request.gpu) for task in tasks] == [
+        (0, 0, "k80"), (1, 0, "k80"), (2, 0, "k80"), (3, 1, "p100"), (4, 1, "p100"), (5, 1, "p100"),
+    ]  # fmt: skip
+    assert [len(task.trials) for task in tasks] == [4] * 6
+    assert len({trial.id for task in tasks for trial in task.trials}) == 24
+    threads = [trial.cell.options.threads for task in tasks for trial in task.trials]
+    assert threads == ([1] * 6 + [2] * 6) * 2, "a worker is started once for its cells"
 
 
 def test_a_process_gets_as_many_cores_as_threads() -> None:
     def cores(**changes: Any) -> list[tuple[int, int | None]]:
         slurm = {k: changes.pop(k) for k in ("cpus", "exclusive") if k in changes}
-        jobs = packed(_visits(**{**changes, "slurm": slurm}))
-        return [(job.need.cores, job.trials[0].cell.options.threads) for job in jobs]
+        tasks = packed(_visits(**{**changes, "slurm": slurm}))
+        asked = [(task.need.cores, task.trials[0].cell.options.threads) for task in tasks]
+        return list(dict.fromkeys(asked))
 
     assert cores(threads=[1, 2]) == [(1, 1), (2, 2)]
     assert cores(cpus=4) == [(4, 1)]
@@ -175,10 +176,9 @@ def test_tables_for_one_gpu_need_names() -> None:
 
 
 def test_a_large_job_is_several_arrays_one_after_the_other() -> None:
-    jobs = packed(_visits())
-    submission = Submission(Path("001-aa"), "ab", How(), jobs, largest=1)
-    assert [(job, one.first, one.tasks) for job, one in submission.arrays] == [
-        (0, 0, 1), (0, 1, 1), (1, 2, 1), (1, 3, 1),
+    submission = Submission(Path("001-aa"), "ab", How(), packed(_visits()), largest=1)
+    assert [(one.script.name, one.first, one.tasks) for one in submission.arrays] == [
+        ("job-0.sh", 0, 1), ("job-0.sh", 1, 1), ("job-1.sh", 2, 1), ("job-1.sh", 3, 1),
     ]  # fmt: skip
 
 
@@ -593,7 +593,7 @@ def test_a_submission_of_version_0_4_is_read_and_collected(
     assert _answer(capsys, "collect", out)["written"] == 3
     assert _answer(capsys, "status", out)["causes"] == {"cancelled": 3}
     (submission,) = files.submissions(out)
-    trial = submission.trials[0]
+    trial = submission.tasks[0].trials[0]
     assert trial.id == trial.cell.id(submission.how.runs, trial.round), "its cells are today's"
 
 
