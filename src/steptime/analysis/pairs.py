@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
-from steptime.analysis.results import FACTS, cell_of, good, hosts, over, runs, share_of_roof
+from steptime.analysis.results import FACTS, cell_of, good, hosts, over, pooled, runs, share_of_roof
 from steptime.analysis.row import BESIDES, Row, facts, headline, labels
-from steptime.analysis.statistics import estimate
 from steptime.analysis.verdict import Comparison, compare_runs, verdicts
 from steptime.core.errors import InputError, unknown
 from steptime.core.progress import watched
@@ -270,25 +268,17 @@ def _value(group: Group, quantity: str) -> Row:
     }
     # a prediction that says "does not fit" still says how long a step would take
     held = good(group, quantity) if last.origin == "measured" else group
-    sampled = runs(held, quantity)
-    if sampled and _positive(sampled):
-        found = estimate(sampled)
-        value = median(sample for run in sampled for sample in run)
-        ends = (found.low, found.high) if found.low is not None else (None, None)
-        low = None if ends[0] is None else min(ends[0], value)
-        high = None if ends[1] is None else max(ends[1], value)
-        return {
-            **about,
-            "value": value,
-            "low": low,
-            "high": high,
-            "interval": found.interval,
-            "runs": len(sampled),
+    summary = pooled(held, quantity) if _positive(runs(held, quantity)) else None
+    if summary:
+        return about | {
+            "value": summary.median_s,
+            "low": summary.low_s,
+            "high": summary.high_s,
+            "interval": summary.interval,
+            "runs": summary.runs,
         }
-    quantities = [r.quantities[quantity] for r in held if quantity in r.quantities]
-    latest = quantities[-1] if quantities else None
-    return {
-        **about,
+    latest = next((r.quantities[quantity] for r in held[::-1] if quantity in r.quantities), None)
+    return about | {
         "value": headline(latest) if latest else None,
         "low": latest.low if latest else None,
         "high": latest.high if latest else None,

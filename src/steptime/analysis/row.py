@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from steptime.analysis.statistics import Summary, summarize_steps
+from steptime.analysis.statistics import summarize
+from steptime.core.errors import InputError
 from steptime.core.progress import watched
 from steptime.core.record import Quantity, Record
 from steptime.core.units import QUANTITIES
@@ -163,7 +164,7 @@ def row_of(record: Record) -> Row:
             "step_s_high": step.high,
             "speed_per_s": speed,
         }
-    summary = summarize(step, examples)
+    summary = summarize(samples_by_run(step), examples)
     return table | {
         "step_s": summary.median_s,
         "step_s_low": summary.low_s,
@@ -227,13 +228,22 @@ def _infeed(record: Record) -> float | None:
 
 
 def runs_of(quantity: Quantity) -> tuple[int, ...]:
-    """Return the run (fresh process) of each sample; without that column all are of one run."""
-    return quantity.columns.get("run") or (0,) * len(quantity.samples)
+    """Return the run (fresh process) of each sample; without that column all are of one run.
+
+    Raises `InputError` for a column of another length.
+    """
+    told: tuple[int, ...] = quantity.columns.get("run") or (0,) * len(quantity.samples)
+    if len(told) != len(quantity.samples):
+        raise InputError(f"{len(quantity.samples)} samples, but {len(told)} say their run")
+    return told
 
 
-def summarize(quantity: Quantity, batch: int) -> Summary:
-    """Return the statistics of the samples [s] of a step over `batch` examples."""
-    return summarize_steps(quantity.samples, runs_of(quantity), batch)
+def samples_by_run(quantity: Quantity) -> list[list[float]]:
+    """Return the samples of each run."""
+    by_run: dict[int, list[float]] = {}
+    for run, sample in zip(runs_of(quantity), quantity.samples, strict=True):
+        by_run.setdefault(run, []).append(sample)
+    return list(by_run.values())
 
 
 def headline(quantity: Quantity) -> float | None:
