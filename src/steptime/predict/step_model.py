@@ -42,8 +42,7 @@ class StepModel:
     `InputError` for what is not known.
 
     `method` is the method under these options, `seen` the device as its kernels find it; `fabric`
-    is None without a link; `as_paleo` tells whether communication follows the published rules: no
-    latency, and faults kept.
+    is None without a link.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class StepModel:
             else make_workload(read_model(str(network)), None, dtype, phase, optimizer)
         )
         self.device = device if isinstance(device, Device) else catalog.device(device)
-        self.as_paleo = chosen.as_published
         self.overlap = overlap
         self._link = link
         self.fabric = self._fabric(link)
