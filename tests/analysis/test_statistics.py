@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steptime.analysis.row import samples_by_run
 from steptime.analysis.statistics import (
     estimate,
-    summarize_steps,
+    summarize,
     two_sided_p,
     two_sided_t,
 )
@@ -20,6 +21,7 @@ from steptime.analysis.verdict import (
 )
 from steptime.analysis.warmup import find_warm_up
 from steptime.core.errors import InputError
+from steptime.core.record import Quantity
 
 TIMES = st.lists(st.floats(1e-6, 10.0), min_size=2, max_size=30)
 RUNS = st.lists(TIMES, min_size=1, max_size=6)
@@ -35,7 +37,7 @@ def noisy(seed, runs=5, samples=20, level=0.01, middle=1.0):
 
 def test_the_seeds_numbers_by_hand():
     # batch 10: speeds 10, 5, 2.5 a second
-    summary = summarize_steps([1.0, 2.0, 4.0], [0, 0, 0], 10)
+    summary = summarize([[1.0, 2.0, 4.0]], 10)
     assert summary.mean_s == pytest.approx(7 / 3)
     assert summary.median_s == 2.0
     assert summary.min_s == 1.0
@@ -43,23 +45,17 @@ def test_the_seeds_numbers_by_hand():
     # mean speed 35/6; squares of deviations 625/36, 25/36, 400/36; a third of 1050/36 is 9.7222
     assert summary.speed_uncertainty == pytest.approx(math.sqrt(1050 / 36 / 3) / math.sqrt(3))
     assert summary.speed_jitter == pytest.approx(1.4826 * 2.5)  # deviations 5, 0, 2.5
-    assert (summary.runs, summary.n, summary.disturbed) == (1, 3, None)
+    assert (summary.runs, summary.n) == (1, 3)
 
 
 def test_percentiles_lie_between_samples():
-    summary = summarize_steps([float(i) for i in range(1, 22)], [0] * 21, 1)
+    summary = summarize([[float(i) for i in range(1, 22)]], 1)
     assert (summary.p5_s, summary.p95_s) == (2.0, 20.0)  # rank 0.05 * 20 above the first
-
-
-def test_disturbed_samples_are_counted_and_kept():
-    summary = summarize_steps([1.0, 1.0, 1.0, 9.0], [0] * 4, 1, [False, False, False, True])
-    assert summary.disturbed == 0.25
-    assert summary.mean_s == 3.0
 
 
 def test_the_interval_of_a_summary_holds_its_median():
     slow_start = [3.0] * 6 + [1.0 + 0.001 * (i % 5) for i in range(7)]
-    summary = summarize_steps(slow_start, [0] * 13, 1)
+    summary = summarize([slow_start], 1)
     assert summary.median_s == pytest.approx(1.004)
     assert summary.low_s <= summary.value_s <= summary.high_s
     assert summary.low_s <= summary.median_s <= summary.high_s
@@ -89,7 +85,7 @@ def test_one_run_says_that_it_is_one():
 def test_one_sample_has_no_interval():
     found = estimate([[2.0]])
     assert (found.value, found.low, found.high) == (2.0, None, None)
-    summary = summarize_steps([2.0], [0], 8)
+    summary = summarize([[2.0]], 8)
     assert (summary.low_s, summary.high_s, summary.speed_mean) == (None, None, 4.0)
 
 
@@ -115,10 +111,8 @@ def test_a_time_is_a_positive_number(wrong):
 
 
 def test_columns_of_unequal_length_are_refused():
-    with pytest.raises(InputError, match="3 samples"):
-        summarize_steps([1.0, 1.0, 1.0], [0, 0], 1)
-    with pytest.raises(InputError, match="3 samples"):
-        summarize_steps([1.0, 1.0, 1.0], [0, 0, 0], 1, [True])
+    with pytest.raises(InputError, match="3 samples, but 2 say their run"):
+        samples_by_run(Quantity(samples=(1.0, 1.0, 1.0), columns={"run": (0, 0)}))
 
 
 # warm-up

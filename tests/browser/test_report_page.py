@@ -86,10 +86,21 @@ def test_all_plots_are_drawn_without_overlap_or_complaint(
     assert found["labels"][0] == ('"status"' if width == 390 else "none")
 
 
-def test_a_folder_of_failures_alone_has_no_complaint(chromium: str, tmp_path: Path) -> None:
-    records = [synthetic.failed(synthetic.workloads()[0], "failed", "crashed", "signal 11")]
+ONE_KIND = {
+    "failures": [synthetic.failed(synthetic.workloads()[0], "failed", "crashed", "signal 11")],
+    "predictions": [one for w in synthetic.workloads() for one in synthetic.predicted(w, ops=True)],
+    "measurements": [synthetic.measured(w) for w in synthetic.workloads()],
+    "a pair": [synthetic.measured(w, runs=3) for w in synthetic.workloads()[:1]]
+    + synthetic.predicted(synthetic.workloads()[0]),
+}
+
+
+@pytest.mark.parametrize("kind", ONE_KIND)
+def test_a_folder_of_one_kind_of_records_has_no_complaint(
+    chromium: str, tmp_path: Path, kind: str
+) -> None:
     path = tmp_path / "report.html"
-    path.write_text(page(records, "results")[0])
+    path.write_text(page(ONE_KIND[kind], "results")[0])
     answer = browse(chromium, path, "--dump-dom")
     assert complaints(answer) == []
     assert 'data-plots="ready"' in answer.stdout

@@ -214,6 +214,19 @@ def test_the_dtype_has_its_size_and_its_peak() -> None:
         lowered(narrow, "dtype=paleo", "bfloat16")
 
 
+def test_an_op_of_a_mixed_step_has_the_peak_of_its_own_type() -> None:
+    graph = network("resnet18", 2, dtype="bfloat16-mixed")
+    model = step_model(graph, TOY, dtype="bfloat16-mixed")
+    found = {one.unit: set() for one in model.lowered().kernels}
+    for one in model.lowered().kernels:
+        found[one.unit].add(one.dtype)
+    assert found == {"matrix": {"bfloat16"}, "vector": {"bfloat16", "float32"}}
+    assert model.price(kernel(1e9, 0)).compute_s == 1.0  # float32
+    assert model.price(kernel(1e9, 0)._replace(dtype="bfloat16")).compute_s == 0.25
+    narrow = replace(TOY, peak_flop_per_s={"bfloat16": 4e9})
+    assert step_model(graph, narrow, dtype="bfloat16-mixed").timeline().step_s > 0
+
+
 def test_the_optimizer_is_the_workloads() -> None:
     sgd, adam = times(network(FC)), times(network(FC, optimizer="adam"))
     assert adam.update_s > 2 * sgd.update_s

@@ -15,7 +15,8 @@ import synthetic
 from psc_log_text import psc_log
 from steptime import store
 from steptime.analysis.devices_table import COLUMNS, device_bars, device_rows
-from steptime.analysis.row import summarize
+from steptime.analysis.row import samples_by_run
+from steptime.analysis.statistics import summarize
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record
@@ -110,7 +111,9 @@ def test_forms_of_the_table(logs: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_table_of_measurements_is_by_the_formulas_of_the_seed() -> None:
     record = synthetic.measured(synthetic.workloads()[0])
     (row,) = device_rows([record, *synthetic.predicted(record.workload)])
-    summary = summarize(record.quantities["step_s"], record.workload.batch_per_replica)
+    summary = summarize(
+        samples_by_run(record.quantities["step_s"]), record.workload.batch_per_replica
+    )
     assert row["mean_speed"] == row["mean_speed_corrected"] == summary.speed_mean
     assert row["speed_uncertainty"] == summary.speed_uncertainty
     assert row["Speed_Jitter"] == summary.speed_jitter

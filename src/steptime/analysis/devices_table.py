@@ -1,7 +1,7 @@
 """The seed's table: speed, its uncertainty and jitter by device, number of devices and staging.
 
 A row is a record. Published numbers stand as they were published; those of measured records follow
-from their samples by the same formulas (`statistics.summarize_steps`).
+from their samples by the same formulas (`statistics.summarize`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from steptime.analysis.row import BESIDES, Row, facts, headline, labels, runs_of
-from steptime.analysis.statistics import Summary, summarize_steps
+from steptime.analysis.row import BESIDES, Row, facts, headline, labels, samples_by_run
+from steptime.analysis.statistics import Summary, summarize
 from steptime.core.progress import watched
 from steptime.core.record import Record
 from steptime.store import identity
@@ -90,25 +90,14 @@ def good(records: Iterable[Record], quantity: str = "step_s") -> list[Record]:
 
 def runs(records: Iterable[Record], quantity: str = "step_s") -> list[list[float]]:
     """Return the samples of `quantity` by run; a run of one record is never one of another."""
-    found: list[list[float]] = []
-    for record in good(records, quantity):
-        held = record.quantities[quantity]
-        by_run: dict[int, list[float]] = {}
-        for run, sample in zip(runs_of(held), held.samples, strict=True):
-            by_run.setdefault(run, []).append(sample)
-        found += by_run.values()
-    return found
+    held = [record.quantities[quantity] for record in good(records, quantity)]
+    return [run for one in held for run in samples_by_run(one)]
 
 
-def pooled(records: Sequence[Record]) -> Summary | None:
-    """Return the statistics of all samples [s] of the step in records of one cell, or None."""
-    found = runs(records)
-    if not found:
-        return None
-    workload = records[0].workload
-    samples = [sample for run in found for sample in run]
-    of_run = [index for index, run in enumerate(found) for _ in run]
-    return summarize_steps(samples, of_run, workload.global_batch)
+def pooled(records: Sequence[Record], quantity: str = "step_s") -> Summary | None:
+    """Return the statistics of all samples [s] of `quantity` in records of one cell, or None."""
+    found = runs(records, quantity)
+    return summarize(found, records[0].workload.global_batch) if found else None
 
 
 def _row(tried: Sequence[Record], predicted: Record | None) -> tuple[Row, Row]:

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from steptime.analysis.statistics import Summary, summarize_steps
+from steptime.analysis.statistics import summarize
+from steptime.core.errors import InputError
 from steptime.core.progress import watched
 from steptime.core.record import Quantity, Record
 from steptime.core.units import QUANTITIES
@@ -163,7 +164,7 @@ def row_of(record: Record) -> Row:
             "step_s_high": step.high,
             "speed_per_s": speed,
         }
-    summary = summarize(step, examples)
+    summary = summarize(samples_by_run(step), examples)
     return table | {
         "step_s": summary.median_s,
         "step_s_low": summary.low_s,
@@ -227,13 +228,22 @@ def _infeed(record: Record) -> float | None:
 
 
 def runs_of(quantity: Quantity) -> tuple[int, ...]:
-    """Return the run (fresh process) of each sample; without that column all are of one run."""
-    return quantity.columns.get("run") or (0,) * len(quantity.samples)
+    """Return the run (fresh process) of each sample; without that column all are of one run.
+
+    Raises `InputError` for a column of another length.
+    """
+    told: tuple[int, ...] = quantity.columns.get("run") or (0,) * len(quantity.samples)
+    if len(told) != len(quantity.samples):
+        raise InputError(f"{len(quantity.samples)} samples, but {len(told)} say their run")
+    return told
 
 
-def summarize(quantity: Quantity, batch: int) -> Summary:
-    """Return the statistics of the samples [s] of a step over `batch` examples."""
-    return summarize_steps(quantity.samples, runs_of(quantity), batch)
+def samples_by_run(quantity: Quantity) -> list[list[float]]:
+    """Return the samples of each run."""
+    by_run: dict[int, list[float]] = {}
+    for run, sample in zip(runs_of(quantity), quantity.samples, strict=True):
+        by_run.setdefault(run, []).append(sample)
+    return list(by_run.values())
 
 
 def headline(quantity: Quantity) -> float | None:
@@ -247,26 +257,23 @@ def exchange_name(told: Row) -> str:
     return (f", {strategy}" if strategy else "") + ("" if overlap else ", no overlap")
 
 
-def labels(
-    told: Sequence[Row], *, batch: bool = True, besides: Collection[str] = BESIDES
-) -> list[str]:
+def labels(told: Sequence[Row], besides: Collection[str] = BESIDES) -> list[str]:
     """Return the shortest name of each row of `facts` that tells it from the others.
 
     Of the settings of a model only those are named that tell its networks apart, then the batch,
-    then of how each ran what tells rows of one network apart: `fc nodes 256, batch 64, gpu p100`.
-    The keys `besides` are columns that stand beside the name, and tell rows apart, too.
+    then of how each ran what tells rows of one network apart: `fc nodes 256, batch 64, p100`. The
+    keys `besides` are columns that stand beside the name, and tell rows apart, too.
     """
-    networks = [(one["family"], one["settings"], one["batch"] if batch else None) for one in told]
+    networks = [(one["family"], one["settings"], one["batch"]) for one in told]
     names = [name + exchange_name(one) for name, one in zip(_networks(networks), told, strict=True)]
-    alike: dict[tuple[Any, ...], dict[Any, list[int]]] = {}
+    alike: dict[tuple[Any, ...], list[int]] = {}
     for index, one in enumerate(told):
-        place = alike.setdefault((names[index], *(one[key] for key in besides)), {})
-        place.setdefault(one["batch"], []).append(index)
-    for by_batch in alike.values():
-        held = [[(index, _how(told[index])) for index in same] for same in by_batch.values()]
-        telling = [name for same in held for name in telling_of([how for _, how in same])]
-        for index, how in (one for same in held for one in same):
-            words = [said(n, how[n]) for n in dict.fromkeys(telling) if how.get(n) is not None]
+        alike.setdefault((names[index], *(one[key] for key in besides)), []).append(index)
+    for places in alike.values():
+        ways = [_how(told[index]) for index in places]
+        telling = telling_of(ways)
+        for index, how in zip(places, ways, strict=True):
+            words = [said(name, how[name]) for name in telling if how.get(name) is not None]
             names[index] = ", ".join([names[index], *words])
     return names
 

@@ -49,7 +49,7 @@ class Summary:
 
     Mean, median, percentiles and speeds are over all samples, disturbed ones too. `value_s` is the
     headline of `estimate`; `low_s` and `high_s` are its interval, widened where the plain median
-    lies outside. `disturbed` is the share of samples marked so, None if that was not watched.
+    lies outside.
     """
 
     value_s: float
@@ -68,7 +68,6 @@ class Summary:
     n: int
     warm_up: tuple[int, ...]
     steady: bool | None
-    disturbed: float | None
 
 
 def estimate(runs: Sequence[Sequence[float]]) -> Estimate:
@@ -100,27 +99,17 @@ def estimate(runs: Sequence[Sequence[float]]) -> Estimate:
     )
 
 
-def summarize_steps(
-    samples: Sequence[float],
-    runs: Sequence[int],
-    batch: int,
-    disturbed: Sequence[bool] | None = None,
-) -> Summary:
-    """Return the statistics of samples [s a step] of a step over `batch` examples.
+def summarize(runs: Sequence[Sequence[float]], batch: int) -> Summary:
+    """Return the statistics of runs [samples of s] of a step over `batch` examples.
 
-    `runs` holds the run of each sample. Speed uncertainty and jitter are those of TensorFlow's
+    Speed uncertainty and jitter are those of TensorFlow's
     benchmarks (tf_cnn_benchmarks) and the logs made with them: the population standard deviation
     of the speeds over sqrt(n), and 1.4826 times their median absolute deviation. The uncertainty is
     one sigma, assumes independent samples, and is of the mean of the speeds, not of `speed_mean`.
-    Raises `InputError` like `estimate`, and for columns of unequal length.
+    Raises `InputError` like `estimate`.
     """
-    if len(runs) != len(samples) or (disturbed is not None and len(disturbed) != len(samples)):
-        raise InputError(f"{len(samples)} samples, but {len(runs)} say their run")
-    by_run: dict[int, list[float]] = {}
-    for run, sample in zip(runs, samples, strict=True):
-        by_run.setdefault(run, []).append(sample)
-    found = estimate(list(by_run.values()))
-    times = np.asarray(samples, dtype=np.float64)
+    found = estimate(runs)
+    times = np.concatenate([np.asarray(run, dtype=np.float64) for run in runs])
     ordered = np.sort(times)
     speeds = batch / times
     median_s = middle(times)
@@ -137,11 +126,10 @@ def summarize_steps(
         speed_mean=float(batch / times.mean()),
         speed_uncertainty=float(speeds.std() / math.sqrt(len(times))),
         speed_jitter=1.4826 * middle(np.abs(speeds - middle(speeds))),
-        runs=len(by_run),
+        runs=len(runs),
         n=len(times),
         warm_up=found.warm_up,
         steady=found.steady,
-        disturbed=None if disturbed is None else sum(disturbed) / len(disturbed),
     )
 
 

@@ -13,7 +13,7 @@ from steptime.core.table import Answer, Table, columns
 from steptime.core.units import QUANTITIES, seconds, shown, si
 
 Rows = list[dict[str, Any]]
-TOPICS = ("models", "devices", "links", "methods", "ops", "quantities", "accelerators")
+TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities", "accelerators")
 
 
 @command(tabular=True)
@@ -118,6 +118,14 @@ def _links() -> Rows:
     return [_picked(link, "name", "bytes_per_s", "latency_s", "source") for link in links]
 
 
+def _stacks() -> Rows:
+    from dataclasses import asdict
+
+    from steptime import catalog
+
+    return [asdict(catalog.stack(name)) for name in catalog.stack_names()]
+
+
 def _methods() -> Rows:
     from inspect import getdoc
 
@@ -182,6 +190,11 @@ def _accelerator_row(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "published": ", ".join(said)}
 
 
+def _stack_row(row: dict[str, Any]) -> dict[str, Any]:
+    joins = [kind for into in row["joins"].values() for kind in into]
+    return {**row, "fuses": list(row["fuses"]), "joins": joins}
+
+
 def _method_row(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "options": list(row["options"])}
 
@@ -195,6 +208,7 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for peopl
     "models": (_models, _model_row, "name parameters"),
     "devices": (_devices, _device_row, _SHOWN_OF_DEVICE),
     "links": (_links, dict, "name bytes_per_s=rate latency_s=latency"),
+    "stacks": (_stacks, _stack_row, "name fuses joins=bias_in source"),
     "methods": (_methods, _method_row, "name what options"),
     "ops": (_ops, dict, "kind gradient source"),
     "quantities": (_quantities, dict, "name unit meaning"),

@@ -142,7 +142,7 @@ def scale(
     fabric = _fabric(link, {**shape, "--latency-us": latency})
     given = options.pairs(option_, "option")
     found = StepModel(workload, options.one_device(device), fabric, method, given)
-    if found.as_paleo and latency is not None:
+    if found.method.as_published and latency is not None:
         raise InputError("--latency-us: method paleo knows no latency")
     how = Exchange(collective, _number(compression, "--compression", least=1.0), overlap)
     counts = _counts(replicas, parallel)
@@ -315,7 +315,7 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[
         has = size(model.device.memory_bytes or 0)
         needs = f"{size(memory)} (optimizer {model.workload.optimizer})"
         notes.insert(0, f"batch {largest} needs {needs}, {model.device.name} has {has}")
-    if model.fabric is not None and not model.as_paleo:
+    if model.fabric is not None and not model.method.as_published:
         notes += [
             f"{name}: no latency is known, so none is counted (--latency-us)"
             if name == model.fabric.between.name

@@ -51,6 +51,13 @@ class _Rank:
         self.ops = list(graph.ops)
         self.place = {op.name: i for i, op in enumerate(graph.ops)}
         self.updates = {op.inputs[0]: op for op in graph.ops if op.part == "update"}
+        self.made = {name: i for i, op in enumerate(graph.ops) for name in op.outputs}
+        self.backward = {op.of: i for i, op in enumerate(graph.ops) if op.part == "backward"}
+        self.readers: dict[str, list[int]] = {}
+        for i, op in enumerate(graph.ops):
+            for name in op.inputs:
+                if name in self.updates:
+                    self.readers.setdefault(name, []).append(i)
         self.before: dict[int, list[Op]] = {}
         self.shards: dict[str, str] = {}
 
@@ -74,11 +81,8 @@ class _Rank:
         """Add up the gradients of a bucket when its last row has them; update with the sums."""
         grads = [self.updates[weight].inputs[-1] for weight in bucket]
         rows = {self.updates[weight].of for weight in bucket}
-        ready = 1 + max(
-            i
-            for i, op in enumerate(self.ops)
-            if op.part == "backward" and (op.of in rows or not set(grads).isdisjoint(op.outputs))
-        )
+        ends = [self.backward[row] for row in rows if row in self.backward]
+        ready = 1 + max([*ends, *(self.made[grad] for grad in grads)])
         row = self.updates[bucket[0]].of
         kind = "reduce_scatter" if self.zero else "all_reduce"
         name = f"gradients{number}/{kind}"
@@ -128,13 +132,13 @@ class _Rank:
 
     def first_uses(self, buckets: Sequence[Sequence[str]], part: Part) -> dict[int, int]:
         """Return the place of the first op of a pass that reads a weight of each bucket."""
-        bucket_of = {weight: i for i, bucket in enumerate(buckets) for weight in bucket}
-        found: dict[int, int] = {}
-        for i, op in enumerate(self.whole.ops):
-            for name in op.inputs if op.part == part else ():
-                if name in bucket_of:
-                    found.setdefault(bucket_of[name], i)
-        return found
+        first: dict[int, int] = {}
+        for number, bucket in enumerate(buckets):
+            places = (i for weight in bucket for i in self.readers[weight])
+            used = [i for i in places if self.whole.ops[i].part == part]
+            if used:
+                first[number] = min(used)
+        return first
 
     def gather(
         self, bucket: Sequence[str], number: int, part: Part, at: int, for_both: bool
@@ -144,10 +148,9 @@ class _Rank:
         name, row = f"weights{number}/{part}", self.updates[bucket[0]].of
         gathered = self.add(at, name, "all_gather", shards, self.lengths(bucket), part, row)
         whole = dict(zip(bucket, gathered, strict=True))
-        for i, op in enumerate(self.ops):
-            if (op.part == part or (for_both and op.part != "update")) and whole.keys() & {
-                *op.inputs
-            }:
+        for i in {i for weight in bucket for i in self.readers[weight]}:
+            op = self.ops[i]
+            if op.part == part or (for_both and op.part != "update"):
                 self.ops[i] = replace(op, inputs=tuple(whole.get(n, n) for n in op.inputs))
 
     def add(

@@ -68,17 +68,17 @@ class OpKind:
     `products(*specs, **attrs)` returns the matrix products of a kind that consists of them, each
     `(batch, m, n, k)`: `batch` times `[m, k] [k, n] -> [m, n]`; their FLOP follow (`matrix_kind`).
     `serial(*specs, **attrs)` returns the number of steps that wait for each other, 1 if left out.
-    `saved(*specs, **attrs)` returns what the forward pass keeps for the backward pass besides inputs
-    and outputs; it is written only when the op is differentiated, and `always_saves` says that
-    kernels make it, and drop it, in inference too. `work` groups the kinds whose
-    FLOP other counters count too. `storage` says whether the first output is a new tensor, a
-    view of the first input, or overwrites it (every output overwrites the input of its place).
+    `saved(*specs, **attrs)` returns what the forward pass keeps for the backward pass besides
+    inputs and outputs; it is written only when the op is differentiated, and `always_saves` says
+    that kernels make it, and drop it, in inference too. `work` groups the kinds whose FLOP other
+    counters count too. `storage` says whether the first output is a new tensor, a view of the first
+    input, or overwrites it (every output overwrites the input of its place).
     `read(*specs, **attrs)` returns the bytes read where an op does not read every input whole.
-    `scratch(*specs, **attrs)` returns the bytes of whole tensors that are made and dropped inside the
-    op (not the workspace of kernels). A `pointwise` kind makes each element from the same element
-    of its inputs, so that it can run in the kernel that makes one of them. `autocast` says which
-    type a forward op runs in under mixed precision, as torch's lists for CUDA devices do: the `low`
-    one, the `wide` one of the weights, that of its `first` input, or any ("", the widest of all).
+    `scratch(*specs, **attrs)` returns the bytes of whole tensors that are made and dropped inside
+    the op (not the workspace of kernels). A `pointwise` kind makes each element from the same
+    element of its inputs, so that it can run in the kernel that makes one of them. `autocast` says
+    which type a forward op runs in under mixed precision, as torch's lists for CUDA devices do: the
+    `low` one, the `wide` one of the weights, that of its `first` input, or any ("", the widest).
     `exchanged(*specs, **attrs)` returns the bytes that a kind exchanges with other ranks.
     """
 

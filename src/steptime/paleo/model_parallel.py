@@ -64,15 +64,15 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     count = _checked(model, workers)
     every = nodes(model, batch, "model")
     items = nested([node.layer for node in every])
-    notes = [NESTED_NOTE] if model.as_paleo and has_nested_forks(items) else []
-    if model.as_paleo and count == 1 and any(isinstance(item, Group) for item in items):
+    notes = [NESTED_NOTE] if model.method.as_published and has_nested_forks(items) else []
+    if model.method.as_published and count == 1 and any(isinstance(item, Group) for item in items):
         notes.append(FORK_NOTE)
-    if model.as_paleo and crosses_groups([node.layer for node in every]):
+    if model.method.as_published and crosses_groups([node.layer for node in every]):
         notes.append(MEMORY_NOTE)
     upper = [sum(part(node).total_s for node in every) for part in (_forward, _backward)]
     fetched = sum(node.fetch_s for node in every)
     update, of_all = 0.0, 0.0
-    if not model.as_paleo:
+    if not model.method.as_published:
         update = max(_update_s(model, own) for own in _by_device(every, count))
         of_all = _update_s(model, every)
     forward, backward = (_lower(model, items, every, part) for part in (_forward, _backward))
@@ -110,7 +110,7 @@ def hybrid(
     notes = [note] if note else []
     every = nodes(model, share, "hybrid")
     items = nested([node.layer for node in every])
-    if model.as_paleo and has_nested_forks(items):
+    if model.method.as_published and has_nested_forks(items):
         notes.append(NESTED_NOTE)
     whole = [node for node in every if node.layer.split is None]
     split = [node for node in every if node.layer.split is not None]
@@ -122,7 +122,7 @@ def hybrid(
     hidden = _hidden_s(model, every, count)
     once = [_lower(model, items, split, part) for part in (_forward, _backward)]
     devices = _by_device(split, count)
-    if model.as_paleo:
+    if model.method.as_published:
         forward, backward = ((seconds - hidden) * count + hidden for seconds in once)
         update = _update_s(model, split, in_turn=True)
     else:
@@ -166,7 +166,7 @@ def _lower(
     return lower_bound(
         items,
         lambda name: seconds.get(name, 0.0),
-        None if model.as_paleo else lambda name: device.get(name, 0),
+        None if model.method.as_published else lambda name: device.get(name, 0),
     )
 
 
@@ -178,7 +178,7 @@ def _hidden_s(model: StepModel, every: Sequence[Node], workers: int) -> float:
         for node in every
         if node.layer.split is not None and unsplit.keys() & set(node.layer.parents)
     ]
-    if not model.as_paleo:
+    if not model.method.as_published:
         return max((node.fetch_s for node in fed), default=0.0)
     if model.fabric is None:
         return 0.0

@@ -141,14 +141,14 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
     cycle = 1.0 / clock_hz if clock_hz else 0.0
     full, latency = model.device.memory_bytes_per_s, 0.0
     link = None if model.fabric is None else model.fabric.between
-    if model.as_paleo and mode == "model":
+    if model.method.as_published and mode == "model":
         link = None
     if link is not None:
         full, latency = link.bytes_per_s, link.latency_s or 0.0
     full *= settings.link_efficiency * (GIB / GB if "gigabyte" in settings.faults else 1.0)
 
     def remote(layer: Layer, parent: Layer) -> bool:
-        if model.as_paleo:  # the text "0" of a split is not the number 0 of other layers
+        if model.method.as_published:  # the text "0" of a split is not the number 0 of other layers
             return layer.split != parent.split
         return device_of(layer) != device_of(parent)
 
@@ -157,14 +157,18 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
         for parent in parents:
             if not remote(layer, parent):
                 continue
-            halves = link is not None and _apart(layer, parent) and (several or not model.as_paleo)
+            halves = (
+                link is not None
+                and _apart(layer, parent)
+                and (several or not model.method.as_published)
+            )
             halvings += halves
-            if model.as_paleo and halvings > MOST_HALVINGS:
+            if model.method.as_published and halvings > MOST_HALVINGS:
                 raise InputError(
                     f"paleo: layer '{layer.name}' fetches from over {MOST_HALVINGS} devices of "
                     "other groups; each halves the link's rate in Paleo, until nothing is left"
                 )
-            rate = (rate if model.as_paleo else full) / (2 if halves else 1)
+            rate = (rate if model.method.as_published else full) / (2 if halves else 1)
             shape = parent.outputs if several else layer.inputs
             total += max(cycle, latency + element * prod(shape) / rate)
         return total

@@ -19,6 +19,7 @@ from steptime.plots.style import (
     Spec,
     finish,
     having,
+    lines_of,
     log_number,
     name,
     rounded,
@@ -29,6 +30,7 @@ from steptime.plots.style import (
     wrapped,
 )
 
+PANEL = 190  # pixels
 MOST_NAMES = 60
 STAGED = {"$LOCAL": "local", "$SCRATCH": "shared", None: "no file, or not said"}
 SPEED = (
@@ -60,7 +62,7 @@ def chart(data: Data) -> Spec:
         staged["legend"] = {"title": "input read from"}
     layers = [
         {
-            "transform": [{"filter": "datum.devices != '?' && isValid(datum.middle)"}],
+            "transform": having("middle"),
             "mark": {"type": "line", "opacity": 0.6},
             "encoding": {
                 **place,
@@ -79,10 +81,8 @@ def chart(data: Data) -> Spec:
         },
     ]
     view: Spec = {"layer": layers, "width": WIDTH}
-    if x["field"] == "at":
-        layers.pop(0)  # no line joins networks
-    else:
-        points, view = wrapped(points, "panel", view, 3, width=190, height=110)
+    if x["field"] == "devices":
+        points, view = wrapped(points, "panel", view, 3, width=PANEL, height=110)
     seen = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in seen)
     caption = [
@@ -113,6 +113,7 @@ def _arranged(points: Sequence[Row]) -> tuple[Sequence[Row], Spec, list[str]]:
     numbers = sorted({p["devices"] for p in points if p["devices"] != "?"})
     x = name("devices", sort=[*numbers, "?"], axis={"title": "devices", "labelAngle": 0})
     if not compared:
+        rows = [row | {"middle": None} for row in rows]  # no line joins networks
         x = name("at", axis={"title": None, "labelLimit": 200})
     return rows, x, [left_out] if len(shown) < len(panels) else []
 
@@ -127,11 +128,13 @@ def _points(bars: Sequence[Row], records: Sequence[Record]) -> Iterator[Row]:
     bars = [{**bar, "how": _how(bar)} for bar in _told_apart(bars)]
     for bar in sorted(bars, key=lambda b: (b["model"], b["how"], b["gpu_type"], b["num_gpu"] or 0)):
         label = by_label[bar["model"]]
-        panel = f"{label}|{bar['how']}" if several else bar["how"]
+        how = lines_of(bar["how"], PANEL)
+        panel = f"{label}|{how}" if several else how
         staged = STAGED[bar["staged_from"]]
         key = (panel, label, bar["how"], bar["gpu_type"], bar["num_gpu"], staged)
         cells.setdefault(key, []).append(bar)
     for (panel, network, how, gpu_type, devices, staged), runs in cells.items():
+        middle = median(one["speed"] for one in runs)
         for index, run in enumerate(runs, start=1):
             yield {
                 "panel": panel,
@@ -142,7 +145,7 @@ def _points(bars: Sequence[Row], records: Sequence[Record]) -> Iterator[Row]:
                 "staged": staged,
                 "lane": f"{gpu_type} {staged}",
                 "speed": rounded(run["speed"]),
-                "middle": rounded(median(one["speed"] for one in runs)) if index == 1 else None,
+                "middle": rounded(middle) if index == 1 and devices is not None else None,
                 "low": rounded(run["low"]),
                 "high": rounded(run["high"]),
                 "examples_per_s": unit_text(run["speed"], "/s"),

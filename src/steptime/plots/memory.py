@@ -52,6 +52,7 @@ def chart(data: Data) -> Spec:
             "encoding": {**place, **told, "tooltip": tooltip(*TOOLTIP)},
         }
         for side in SIDES
+        if any(point["kind"] == side for point in points)
     ]
     left_out = [f"The {len(kept)} of {len(rows)} that need most."] if len(kept) < len(rows) else []
     caption = [*left_out, "Filled: measured. Hollow: predicted.", sources(data.records)]

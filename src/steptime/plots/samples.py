@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from steptime.analysis.results import good
-from steptime.analysis.row import runs_of, short_names
+from steptime.analysis.row import facts, labels, runs_of
 from steptime.core.record import Record
 from steptime.plots import Data, EmptyPlotError
 from steptime.plots.style import (
@@ -13,6 +13,7 @@ from steptime.plots.style import (
     Row,
     Spec,
     finish,
+    lines_of,
     name,
     number,
     rounded,
@@ -22,6 +23,7 @@ from steptime.plots.style import (
     wrapped,
 )
 
+WIDTH, GAP = 215, 84
 KINDS = ("quiet", "disturbed")
 X = number("sample", "", format="d", grid=False, tickCount=4)
 Y = number("seconds", "step (s)", "s", tickCount=3)
@@ -30,11 +32,11 @@ Y = number("seconds", "step (s)", "s", tickCount=3)
 def chart(data: Data) -> Spec:
     """Return a panel a network: time of a sample [s] over its number; raises `EmptyPlotError`."""
     tried = [r for r in good(data.records) if r.origin == "measured" and not r.scope]
-    names = short_names(record.workload for record in tried)
+    names = labels([facts(record) for record in tried])
     several = len({record.platform for record in tried}) > 1
     panels: dict[str, list[Row]] = {}
-    for record in tried:
-        panel = names[record.workload.key] + (f"|{record.platform}" if several else "")
+    for record, label in zip(tried, names, strict=True):
+        panel = lines_of(label + (f" on {record.platform}" if several else ""), WIDTH + GAP)
         points = panels.setdefault(panel, [])
         points += _points(record, panel, len(points))
     full = {panel: points for panel, points in panels.items() if points}
@@ -58,7 +60,7 @@ def chart(data: Data) -> Spec:
         "mark": {"type": "rule", "style": "quiet"},
         "encoding": {"y": {**Y, "aggregate": "median"}},
     }
-    kept, view = wrapped(rows, "panel", {"layer": [middle, marks]}, 3, width=215, height=70)
+    kept, view = wrapped(rows, "panel", {"layer": [middle, marks]}, 3, GAP, width=WIDTH, height=70)
     left_out = f" The {len(widest)} of {len(full)} networks that scatter most."
     caption = [
         "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."

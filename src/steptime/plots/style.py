@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -87,7 +89,14 @@ def config(*, dark: bool = False) -> Spec:
 
 
 def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any) -> Spec:
-    """Return the Vega-Lite of a view over rows, with its title, caption and configuration."""
+    """Return the Vega-Lite of a view over rows, with its title, caption and configuration.
+
+    Layers of fields that no row has are left out: Vega complains about them.
+    """
+    known = {field for row in rows for field, value in row.items() if value is not None}
+    for layers in (view, view.get("spec", {})):
+        if "layer" in layers:
+            layers["layer"] = [one for one in layers["layer"] if _fields(one) <= known]
     return {
         "$schema": SCHEMA,
         "title": {"text": title, "subtitle": list(caption)},
@@ -97,25 +106,37 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
     }
 
 
+def _fields(layer: Spec) -> set[str]:
+    """Return the fields that rows of a layer must have."""
+    filters = [str(one.get("filter")) for one in layer.get("transform", ())]
+    return {name for one in filters for name in re.findall(r"^isValid\(datum\.(\w+)\)$", one)}
+
+
 def wrapped(
-    rows: Sequence[Row], field: str, panel: Spec, columns: int, **size: Any
+    rows: Sequence[Row], field: str, panel: Spec, columns: int, gap: int = 20, **size: Any
 ) -> tuple[Sequence[Row], Spec]:
     """Return rows and a view: the panel itself for one value of `field`, else a panel a value.
 
-    At most `MOST_PANELS`, the first ones; `size` is of a panel among several. A name has a line
-    for each part between `|`.
+    At most `MOST_PANELS`, the first ones; `size` is of a panel among several, `gap` [pixel] what
+    lies between them. A name has a line for each part between `|`.
     """
     names = list(dict.fromkeys(row[field] for row in rows))[:MOST_PANELS]
     if len(names) == 1:
         return rows, panel
     facet = {"field": field, "type": "nominal", "title": None, "sort": names}
     header = {"labelAnchor": "start", "labelFontWeight": "bold", "labelPadding": 4}
+    limit = {"labelLimit": size["width"] + gap - 6}
     kept = [row for row in rows if row[field] in names]
     return kept, {
-        "facet": {**facet, "header": header},
+        "facet": {**facet, "header": header | limit},
         "columns": columns,
         "spec": {**panel, **size},
     }
+
+
+def lines_of(text: str, width: int) -> str:
+    """Return the name of a panel of `width` pixels in lines, as `wrapped` takes it."""
+    return "|".join(textwrap.wrap(text, width // 7))
 
 
 def number(field: str, title: str, unit: str = "", **axis: Any) -> Spec:
@@ -160,7 +181,7 @@ def told_by(field: str, rows: Iterable[Row], title: str = "", **more: Any) -> Sp
 
 
 def having(field: str) -> list[Spec]:
-    """Return the filter of rows with a number in `field`."""
+    """Return the filter of rows with a value in `field`."""
     return [{"filter": f"isValid(datum.{field})"}]
 
 

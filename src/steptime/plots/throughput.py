@@ -53,9 +53,10 @@ def _panel(family: str, points: Sequence[Row]) -> Spec:
     }
     place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
     clear = 0.9 if lines <= MOST_LINES else 0.25
-    told: Spec = {"detail": {"field": "line"}}
-    if lines <= MOST_LINES:
-        told = told_by("line", mine, " ", orient="bottom", columns=1)
+    told = told_by("line", mine, " ", orient="bottom", columns=1)
+    if lines > MOST_LINES:
+        colour = told_by("platform", mine, "platform", orient="bottom", columns=1)["color"]
+        told = {"color": colour, "detail": {"field": "line"}}
     along = {kind: one for kind, one in told.items() if kind != "shape"}
     marks = [
         {"mark": {"type": "line", "opacity": clear}, "encoding": {**place, **along}},

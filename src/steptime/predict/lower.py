@@ -17,6 +17,7 @@ from steptime.ops.execution import executed
 from steptime.ops.table import Products
 from steptime.ops.training import parameters_of
 from steptime.predict.kernel import Exchange, Kernel
+from steptime.predict.price import FLOATS
 from steptime.predict.settings import Settings
 
 
@@ -149,7 +150,7 @@ def _kernel(
         head.of or head.name,
         head.kind,
         head.part,
-        compute,
+        _dtype_of(graph, head, compute),
         "matrix" if products else "vector",
         _whole(flop),
         _whole(moved),
@@ -160,9 +161,16 @@ def _kernel(
     )
 
 
+def _dtype_of(graph: Graph, op: Op, compute: str) -> str:
+    """Return the type that an op computes in, which in a mixed step is not the same for all."""
+    made = graph.tensors[op.outputs[0]].dtype
+    return made if made in FLOATS else compute
+
+
 def _whole(value: float) -> float:
     """Return a whole number as an int, which it is but for a factor of the stack."""
-    return int(value) if value == int(value) else value
+    whole = int(value)
+    return whole if whole == value else value
 
 
 def op_rows(graph: Graph) -> tuple[Row, ...]:

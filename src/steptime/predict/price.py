@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.core.dtypes import precision
+from steptime.core.dtypes import PRECISIONS, precision
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.predict.kernel import Interval, Kernel, Larger
 from steptime.predict.settings import Settings
+
+FLOATS = tuple(dict.fromkeys(one.compute for one in PRECISIONS.values()))
 
 
 def roofline(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
@@ -48,15 +50,18 @@ def peak_flop_per_s(device: Device, dtype: str, tf32: bool = False) -> float:
 def seen(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it: its rates as far as they are reached.
 
-    Its `launch_s` is what a kernel takes longer for being launched, None where the host issues
-    ahead of the device (`issue_s`). Raises `InputError` where no peak of `dtype` is known.
+    The peak of `dtype` stands first. Kernels that a mixed step runs in another type have the peak
+    of theirs, or that of `dtype` where none is published: a bound. `launch_s` is what a kernel
+    takes longer for being launched, None where the host issues ahead of the device (`issue_s`).
+    Raises `InputError` where no peak of `dtype` is known.
     """
     peak = peak_flop_per_s(device, dtype, settings.tf32)
-    reached = settings.compute_efficiency
+    reached, compute = settings.compute_efficiency, precision(dtype).compute
+    peaks = {name: device.peak_flop_per_s.get(name, peak) for name in FLOATS} | {compute: peak}
     added = settings.host == "added" or (settings.host == "ahead" and device.is_own_host)
     return replace(
         device,
-        peak_flop_per_s={precision(dtype).compute: peak * reached},
+        peak_flop_per_s={name: peaks[name] * reached for name in (compute, *FLOATS)},
         memory_bytes_per_s=device.memory_bytes_per_s * reached,
         launch_s=device.launch_s if added else None,
     )

@@ -45,7 +45,7 @@ def records(model: StepModel) -> Sequence[Record]:
 def record_method(model: StepModel) -> Method:
     """Return what a record says of how its numbers were obtained."""
     method, seen = model.method, model.seen
-    (peak,) = seen.peak_flop_per_s.values()
+    peak = next(iter(seen.peak_flop_per_s.values()))
     return Method(
         method.name,
         method.version,

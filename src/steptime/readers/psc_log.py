@@ -52,35 +52,35 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> Found:
     """Return the record of a log, or the reason why it is not one of this benchmark."""
     log = log_fields(source.text)
-    if not log.is_benchmark:
+    if not log["is_benchmark"]:
         reason = "not_a_benchmark: no job that runs CNN_MNIST, and no result"
         return Found(unread=(Unread(source.name, None, reason),))
     return Found((_record(log, file_name(source.name)),))
 
 
 def _record(log: Log, name: FileName) -> Record:
-    mode = log.mode or name.mode or "single"
-    staging = log.staging or name.staging or "scratch"
+    mode = log["mode"] or name.mode or "single"
+    staging = log["staging"] or name.staging or "scratch"
     worked = _worked(log, name)
     batch, batch_source = _batch(log, name)
-    replicas = 1 if mode == "single" else log.gpus_used or worked.count or 1
+    replicas = 1 if mode == "single" else log["gpus_used"] or worked.count or 1
     workload = make_workload(
         read_model("deep_mnist"), batch=batch, optimizer="adam", replicas=replicas
     )
-    ok = log.step_s is not None and log.speed is not None
-    causes = log.causes or (() if ok else ("no_result",))
+    ok = log["step_s"] is not None and log["speed"] is not None
+    causes = log["causes"] or (() if ok else ("no_result",))
     status = "ok" if ok else "timeout" if "slurm_time_limit" in causes else "failed"
     on_gpu = worked.kind == "gpu"
     options = {
-        "gpu": (log.gpu_type or worked.type).lower() if on_gpu else "",
+        "gpu": (log["gpu_type"] or worked.type).lower() if on_gpu else "",
         "devices": worked.count if on_gpu else 1,
         "staging": STAGINGS[staging],
         "strategy": STRATEGIES[mode],
-        "program": log.program,
+        "program": log["program"],
     }
     return Record(
         origin="published",
-        method=Method(METHOD, log.tensorflow or "unknown", options),
+        method=Method(METHOD, log["tensorflow"] or "unknown", options),
         workload=workload,
         platform=_platform(log, worked),
         quantities=_quantities(log, timed=ok),
@@ -88,39 +88,39 @@ def _record(log: Log, name: FileName) -> Record:
         cause="" if ok else "+".join(causes),
         note="; ".join(_notes(log, batch, batch_source, ok=ok, alone=replicas == 1)),
         env={
-            "date": log.day,
-            "submitted": log.submitted,
+            "date": log["day"],
+            "submitted": log["submitted"],
             "device_kind": worked.kind,
             "device_type": worked.type,
             "device_count": worked.count,
             "device_type_source": worked.says,
-            "gpus_used": log.gpus_used,
-            "allocated_gpu_type": log.gpu_type.upper(),
-            "allocated_gpu_count": log.gpu_count,
-            "numcpus": log.cpus,
+            "gpus_used": log["gpus_used"],
+            "allocated_gpu_type": log["gpu_type"].upper(),
+            "allocated_gpu_count": log["gpu_count"],
+            "numcpus": log["cpus"],
             "batch_source": batch_source or "unknown",
             "staging": staging,
             "mode": mode,
             "outcome": "ok" if ok else "failed",
-            "job_id": log.job_id,
-            "host": log.node,
-            "partition": log.partition,
+            "job_id": log["job_id"],
+            "host": log["node"],
+            "partition": log["partition"],
         },
-        taken_at=log.started,
+        taken_at=log["started"],
     )
 
 
 def _notes(log: Log, batch: int | None, batch_source: str, *, ok: bool, alone: bool) -> list[str]:
     """Return what a reader of the numbers should know; `alone` says that one device worked."""
     notes = []
-    if ok and log.causes:
-        notes.append(f"finished, but the log says {'+'.join(log.causes)}")
-    if log.results > 1:
-        notes.append(f"the log holds {log.results} results; this is the first")
+    if ok and log["causes"]:
+        notes.append(f"finished, but the log says {'+'.join(log['causes'])}")
+    if log["results"] > 1:
+        notes.append(f"the log holds {log['results']} results; this is the first")
     if not batch_source:
         notes.append(UNKNOWN_BATCH)
-    elif batch and alone and log.speed and log.step_s:
-        implied = log.speed * log.step_s
+    elif batch and alone and log["speed"] and log["step_s"]:
+        implied = log["speed"] * log["step_s"]
         if abs(implied / batch - 1) > BATCHES_AGREE:
             notes.append(f"the batch is {batch} ({batch_source}), speed x time is {implied:.6g}")
     return notes
@@ -128,12 +128,12 @@ def _notes(log: Log, batch: int | None, batch_source: str, *, ok: bool, alone: b
 
 def _quantities(log: Log, *, timed: bool) -> Mapping[str, Quantity]:
     """Return what was logged; of a log without a time only what does not follow from times."""
-    found = {"accuracy": log.accuracy}
+    found = {"accuracy": log["accuracy"]}
     times = {
-        "step_s": log.step_s,
-        "published_speed_per_s": log.speed,
-        "published_speed_uncertainty_per_s": log.uncertainty,
-        "published_speed_jitter_per_s": log.jitter,
+        "step_s": log["step_s"],
+        "published_speed_per_s": log["speed"],
+        "published_speed_uncertainty_per_s": log["uncertainty"],
+        "published_speed_jitter_per_s": log["jitter"],
     }
     found |= times if timed else {}
     return {name: Quantity(value) for name, value in found.items() if value is not None}
@@ -141,12 +141,12 @@ def _quantities(log: Log, *, timed: bool) -> Mapping[str, Quantity]:
 
 def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
     """Return the batch and who says so: the program, else the name, else speed x time."""
-    if log.batch is not None:
-        return log.batch, "logged"
+    if log["batch"] is not None:
+        return log["batch"], "logged"
     if name.batch is not None:
         return name.batch, "filename"
-    if log.speed and log.step_s:
-        implied = log.speed * log.step_s  # the speed is the batch over the mean time
+    if log["speed"] and log["step_s"]:
+        implied = log["speed"] * log["step_s"]  # the speed is the batch over the mean time
         if implied > 0.5 and abs(implied - round(implied)) < 1e-3:
             return round(implied), "implied"
     return None, ""
@@ -154,41 +154,41 @@ def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
 
 def _worked(log: Log, name: FileName) -> Worked:
     if _on_gpu(log, name):
-        if log.gpu_product:
-            kind, says = log.gpu_product, "log"
-        elif log.gpu_type:
-            kind, says = log.gpu_type, "slurm"
+        if log["gpu_product"]:
+            kind, says = log["gpu_product"], "log"
+        elif log["gpu_type"]:
+            kind, says = log["gpu_type"], "slurm"
         else:
             kind, says = name.gpu, "filename"
-        count = log.gpu_count if log.gpu_count is not None else name.count
+        count = log["gpu_count"] if log["gpu_count"] is not None else name.count
         return Worked("gpu", kind.upper(), count, says if kind else "unknown")
     kind, says = _cpu(log, name)
-    did_work = log.gpus_used is not None or log.sees_no_gpu or name.cpu
-    return Worked("cpu", kind, log.tasks if did_work else None, says)
+    did_work = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
+    return Worked("cpu", kind, log["tasks"] if did_work else None, says)
 
 
 def _on_gpu(log: Log, name: FileName) -> bool:
     """Whether the work was done on GPUs; where operations were placed tells, then what was seen."""
-    if log.gpus_used is not None:
-        return log.gpus_used > 0
-    if log.gpu_product:
+    if log["gpus_used"] is not None:
+        return bool(log["gpus_used"] > 0)
+    if log["gpu_product"]:
         return True
-    if log.sees_no_gpu or name.cpu:
+    if log["sees_no_gpu"] or name.cpu:
         return False
-    return bool(log.gpu_type or name.gpu)
+    return bool(log["gpu_type"] or name.gpu)
 
 
 def _cpu(log: Log, name: FileName) -> tuple[str, str]:
-    if log.cpu_product:
-        return log.cpu_product, "log"
-    if name.cpu and (log.cluster, log.partition) in NODES:
-        return NODES[log.cluster, log.partition], "inferred"
+    if log["cpu_product"]:
+        return log["cpu_product"], "log"
+    if name.cpu and (log["cluster"], log["partition"]) in NODES:
+        return NODES[log["cluster"], log["partition"]], "inferred"
     return (name.cpu, "filename") if name.cpu else ("", "unknown")
 
 
 def _platform(log: Log, worked: Worked) -> str:
     """Return the name of the device in data/; one that the log does not print by Slurm's word."""
     if worked.kind == "gpu":
-        return platform_of(log.gpu_full_name or worked.type)
+        return platform_of(log["gpu_full_name"] or worked.type)
     model = re.sub(r"[^a-z0-9]+", "-", (worked.type or "unknown").lower())
-    return f"cpu-{model}-{log.cpus}t" if log.cpus else f"cpu-{model}"
+    return f"cpu-{model}-{log['cpus']}t" if log["cpus"] else f"cpu-{model}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
 # What may follow a result: a number that another line breaks into is none.
@@ -35,39 +37,8 @@ class FileName:
     mode: str = ""
 
 
-@dataclass(frozen=True)
-class Log:
-    """What a log says; "" and None where it says nothing. `results` counts its speeds."""
-
-    job_id: int | None
-    day: str
-    submitted: str
-    started: str
-    cluster: str
-    partition: str
-    node: str
-    tasks: int | None
-    cpus: int | None
-    gpu_type: str
-    gpu_count: int | None
-    gpu_full_name: str
-    gpu_product: str
-    cpu_product: str
-    gpus_used: int | None
-    sees_no_gpu: bool
-    program: str
-    tensorflow: str
-    mode: str
-    staging: str
-    batch: int | None
-    step_s: float | None
-    speed: float | None
-    uncertainty: float | None
-    jitter: float | None
-    accuracy: float | None
-    causes: tuple[str, ...]
-    is_benchmark: bool
-    results: int
+Log = dict[str, Any]
+"""What a log says, by the names of `FIELDS` and `log_fields`; "" and None where it is silent."""
 
 
 def file_name(path: str) -> FileName:
@@ -89,48 +60,29 @@ def file_name(path: str) -> FileName:
 
 
 def log_fields(text: str) -> Log:
-    """Return the fields of a log; standard output and error may be interleaved anywhere in it."""
-    gres = re.search(r"\bGres=gpu:(\w+):(\d{1,6})\b", text)
-    program = _first(text, r"^\+ python\d? (\S+\.py)")
-    full_name = _first(text, r"\bname: ((?:Tesla|GeForce|Quadro|NVIDIA) [\w -]*?\w)(?=,| major|$)")
-    step_s = _number(text, _TIME) or None  # no step takes no time
-    speed = _number(text, _SPEED)
-    started = _first(text, r"\bStartTime=(\d{4}-\d\d-\d\dT[\d:]+)")
-    return Log(
-        job_id=_whole(text, r"^JobId=(\d+)"),
-        day=started[:10] or _printed_day(text),
-        submitted=_first(text, r"\bSubmitTime=(\d{4}-\d\d-\d\d)"),
-        started=started,
-        cluster=_first(text, r"^SLURM_CLUSTER_NAME=(\S+)"),
-        partition=_first(text, r"\bPartition=(\S+)"),
-        node=_first(text, r"^ *NodeList=(\w\S*)"),
-        tasks=_whole(text, r"\bNumTasks=(\d+)"),
-        cpus=_whole(text, r"\bNumCPUs=(\d+)"),
-        gpu_type=gres[1] if gres else "",
-        gpu_count=int(gres[2]) if gres else None,
-        gpu_full_name=full_name,
-        gpu_product=re.sub(r"^\w+ |-.*", "", full_name),
-        cpu_product=_cpu(text),
-        gpus_used=_gpus_used(text),
-        sees_no_gpu="Device mapping: no known devices" in text,
-        program=program,
-        tensorflow=_tensorflow(text),
-        mode=_mode(program),
-        staging=_staging(text),
-        batch=_whole(text, r"batch_size = (\d+)") or _whole(text, r"batch_size=(\d+)"),
-        step_s=step_s,
-        speed=speed,
-        uncertainty=_number(text, r"speed uncertainty *: *"),
-        jitter=_number(text, r"Speed Jitter *: *"),
-        accuracy=_number(text, r"test accuracy *:? *"),
-        causes=tuple(word for word, says in _CAUSES if re.search(says, text, re.MULTILINE)),
-        is_benchmark=bool(
-            speed is not None
-            or "CNN_MNIST" in program
-            or re.search(r"^JobId=\d+ JobName=\S*CNN_MNIST", text, re.MULTILINE)
-        ),
-        results=len(re.findall(rf"(?i:{_SPEED}){_NUMBER}{_END}", text, re.MULTILINE)),
-    )
+    """Return the fields of a log; standard output and error may be interleaved anywhere in it.
+
+    `results` counts its speeds, `gpus_used` those GPUs on which operations were placed.
+    """
+    log: Log = {name: read(text, pattern) for name, (read, pattern) in FIELDS.items()}
+    benchmark = r"^JobId=\d+ JobName=\S*CNN_MNIST"
+    return log | {
+        "day": log["started"][:10] or _printed_day(text),
+        "gpu_product": re.sub(r"^\w+ |-.*", "", log["gpu_full_name"]),
+        "cpu_product": _cpu(text),
+        "gpus_used": _gpus_used(text),
+        "sees_no_gpu": "Device mapping: no known devices" in text,
+        "tensorflow": _tensorflow(text),
+        "mode": _mode(log["program"]),
+        "staging": _staging(text),
+        "batch": _whole(text, r"batch_size = (\d+)") or _whole(text, r"batch_size=(\d+)"),
+        "step_s": log["step_s"] or None,  # no step takes no time
+        "causes": tuple(word for word, says in _CAUSES if re.search(says, text, re.MULTILINE)),
+        "is_benchmark": log["speed"] is not None
+        or "CNN_MNIST" in log["program"]
+        or bool(re.search(benchmark, text, re.MULTILINE)),
+        "results": len(re.findall(rf"(?i:{_SPEED}){_NUMBER}{_END}", text, re.MULTILINE)),
+    }
 
 
 def _first(text: str, pattern: str) -> str:
@@ -192,3 +144,27 @@ def _staging(text: str) -> str:
     if re.search(r"^\+ cd /local/", text, re.MULTILINE):
         return "local"
     return "scratch" if re.search(r"^\+ python", text, re.MULTILINE) else ""
+
+
+FIELDS: Mapping[str, tuple[Callable[[str, str], Any], str]] = {  # how it is read, where it stands
+    "job_id": (_whole, r"^JobId=(\d+)"),
+    "submitted": (_first, r"\bSubmitTime=(\d{4}-\d\d-\d\d)"),
+    "started": (_first, r"\bStartTime=(\d{4}-\d\d-\d\dT[\d:]+)"),
+    "cluster": (_first, r"^SLURM_CLUSTER_NAME=(\S+)"),
+    "partition": (_first, r"\bPartition=(\S+)"),
+    "node": (_first, r"^ *NodeList=(\w\S*)"),
+    "tasks": (_whole, r"\bNumTasks=(\d+)"),
+    "cpus": (_whole, r"\bNumCPUs=(\d+)"),
+    "gpu_type": (_first, r"\bGres=gpu:(\w+):\d{1,6}\b"),
+    "gpu_count": (_whole, r"\bGres=gpu:\w+:(\d{1,6})\b"),
+    "gpu_full_name": (
+        _first,
+        r"\bname: ((?:Tesla|GeForce|Quadro|NVIDIA) [\w -]*?\w)(?=,| major|$)",
+    ),
+    "program": (_first, r"^\+ python\d? (\S+\.py)"),
+    "step_s": (_number, _TIME),
+    "speed": (_number, _SPEED),
+    "uncertainty": (_number, r"speed uncertainty *: *"),
+    "jitter": (_number, r"Speed Jitter *: *"),
+    "accuracy": (_number, r"test accuracy *:? *"),
+}

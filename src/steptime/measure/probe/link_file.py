@@ -21,7 +21,7 @@ from steptime.catalog import LOCAL
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
 from steptime.core.hardware import GB
-from steptime.core.units import seconds, size
+from steptime.core.units import size
 
 SIZES_BYTES = tuple(1024 * 4**step for step in range(9))  # 1 kB to 67 MB
 
@@ -42,11 +42,6 @@ class Fit:
         """The median error of the formula."""
         return median(map(abs, self.errors))
 
-    @property
-    def worst_error(self) -> float:
-        """How far it is off at most."""
-        return max(map(abs, self.errors))
-
 
 def ring_s(size_bytes: float, processes: int, latency_s: float, bytes_per_s: float) -> float:
     """Return the seconds of an all-reduce of `size_bytes` by a ring, as this module's page says."""
@@ -55,7 +50,7 @@ def ring_s(size_bytes: float, processes: int, latency_s: float, bytes_per_s: flo
 
 
 def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) -> Fit:
-    """Give the link whose ring takes `times_s`; raises `InputError` where larger is not slower."""
+    """Return the link whose ring takes `times_s`; raises `InputError` if larger is not slower."""
     weights = [1 / time**2 for time in times_s]
     whole = sum(weights)
     mean_size = sum(w * x for w, x in zip(weights, sizes_bytes, strict=True)) / whole
@@ -79,7 +74,7 @@ def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) 
 
 
 def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the link `local`, in the units of a link file, that a worker's answer describes."""
+    """Return the link `local`, in the units of a link file, that a worker's answer describes."""
     processes, times = answer["processes"], answer["all_reduce_s"]
     sizes = [int(text) for text in times]
     medians = [median(samples) for samples in times.values()]
@@ -110,10 +105,3 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         "fit_error": list(found.errors),
     }
     return table
-
-
-def link_rows(table: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """Give the all-reduces as rows for people: size, time, and how far the formula is off."""
-    measured = table["measured"]
-    columns = (measured["bytes"], measured["all_reduce_s"], measured["fit_error"])
-    return [(size(x), seconds(t), f"{e:+.0%}") for x, t, e in zip(*columns, strict=True)]

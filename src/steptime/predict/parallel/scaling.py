@@ -112,7 +112,7 @@ def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tup
         return batch, ""
     share = -(-batch // workers)
     if batch < workers:
-        if not model.as_paleo:
+        if not model.method.as_published:
             raise InputError(f"{workers} replicas cannot share a batch of {batch} examples")
         return share, f"{workers} workers compute one example each, {workers} and not {batch}"
     if batch % workers:
