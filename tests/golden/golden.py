@@ -105,18 +105,21 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def condensed(cells: Iterable[Any]) -> Any:
-    """Two sums of numbers, a digest of anything else."""
+    """Two sums of numbers and where there is none, a digest of anything else."""
     cells = list(cells)
-    if all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells):
-        weighted = (cell * (1 + index % 97) for index, cell in enumerate(cells))
-        return [math.fsum(cells), math.fsum(weighted)]
+    if all(cell is None or type(cell) in {int, float} for cell in cells):
+        places = [(1 + index % 97, cell) for index, cell in enumerate(cells)]
+        known = [(place, cell) for place, cell in places if cell is not None]
+        missing = sum(place for place, cell in places if cell is None)
+        sums = math.fsum(cell for _, cell in known), math.fsum(i * cell for i, cell in known)
+        return [*sums, missing]
     return hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def capture(whole: bool) -> dict[str, Any]:
-    """What every case gives, by its command line."""
+def captured(chosen: Iterable[Case]) -> dict[str, Any]:
+    """What each case gives, by its command line."""
     found: dict[str, Any] = {}
-    for case in cases(whole):
+    for case in chosen:
         code, text = printed(case)
         values = dict(flat(json.loads(text))) if code == 0 else {"message": text.strip()}
         found[" ".join(case)] = {"code": code, "values": values}
@@ -160,7 +163,7 @@ def _write(path: str, found: dict[str, Any]) -> None:
 def main(words: list[str]) -> int:
     """Do what the command line says."""
     if words[:1] == ["capture"] and len(words) > 1:
-        _write(words[1], capture("--whole" in words))
+        _write(words[1], captured(cases("--whole" in words)))
         return 0
     if words[:1] == ["compare"] and len(words) == 3:
         found = list(differences(_read(words[1]), _read(words[2])))
