@@ -2,16 +2,23 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: help run test check
+SLOW := slow or slurm or browser
+
+.PHONY: help run test test-slow test-all check
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/run.stamp ## measure and predict about 24 small networks here, and write a report
 	@$(VENV)/bin/steptime quickstart
 
-test: $(VENV)/dev.stamp ## run the tests; groups that this machine cannot run are skipped and named
-	@$(VENV)/bin/python -m pytest
+test: $(VENV)/dev.stamp ## run the quick tests; groups that this machine cannot run are skipped and named
+	@$(VENV)/bin/python -m pytest -m "not ($(SLOW))"
+
+test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
+	@$(VENV)/bin/python -m pytest -m "$(SLOW)"
+
+test-all: test test-slow ## run every test; with -j2 both halves at once
 
 check: $(VENV)/dev.stamp ## format, lint, types, import contracts and the budget of lines
 	$(VENV)/bin/ruff format --check

@@ -212,7 +212,7 @@ def exclusive(folder: Path) -> Iterator[None]:
     The lock ends with the process, however it ends; its file, and a folder that was made for
     nothing, go where it ends by itself.
     """
-    made = _make(folder)
+    is_new = _make(folder)
     path = folder / LOCK
     descriptor = _locked(folder, path)
     try:
@@ -222,7 +222,7 @@ def exclusive(folder: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         os.close(descriptor)
-        if made:
+        if is_new:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
 

@@ -73,7 +73,7 @@ def _ignore(_: str) -> None:
     """Take a warning that a test is not about."""
 
 
-def _visits(**changes: Any) -> list[Trial]:
+def _trials(**changes: Any) -> list[Trial]:
     experiment = check_experiment({**EXPERIMENT, **changes}, "here")
     cells, _ = cells_of(experiment, "here", on_cluster=True)
     return [Trial(cell.id(1, 0), cell, 0) for cell in cells]
@@ -123,21 +123,22 @@ def test_the_batch_script_is_a_pure_function(name: str) -> None:
 
 def test_cells_are_packed_by_what_they_need() -> None:
     slurm = {**EXPERIMENT["slurm"], "cpus": 2}
-    jobs = packed(_visits(threads=[1, 2], slurm=slurm))
-    assert [job.need.request.gpu for job in jobs] == [("k80",), ("p100",)]
-    assert [job.first_task for job in jobs] == [0, 3]
-    assert [len(task) for job in jobs for task in job.tasks] == [4] * 6
-    assert len({trial.id for job in jobs for trial in job.trials}) == 24
-    for job in jobs:  # a worker is started once for its cells, not for every other cell
-        threads = [trial.cell.options.threads for trial in job.trials]
-        assert threads == [1] * 6 + [2] * 6
+    tasks = packed(_trials(threads=[1, 2], slurm=slurm))
+    assert [(task.number, task.job, *task.need.request.gpu) for task in tasks] == [
+        (0, 0, "k80"), (1, 0, "k80"), (2, 0, "k80"), (3, 1, "p100"), (4, 1, "p100"), (5, 1, "p100"),
+    ]  # fmt: skip
+    assert [len(task.trials) for task in tasks] == [4] * 6
+    assert len({trial.id for task in tasks for trial in task.trials}) == 24
+    threads = [trial.cell.options.threads for task in tasks for trial in task.trials]
+    assert threads == ([1] * 6 + [2] * 6) * 2, "a worker is started once for its cells"
 
 
 def test_a_process_gets_as_many_cores_as_threads() -> None:
     def cores(**changes: Any) -> list[tuple[int, int | None]]:
         slurm = {k: changes.pop(k) for k in ("cpus", "exclusive") if k in changes}
-        jobs = packed(_visits(**{**changes, "slurm": slurm}))
-        return [(job.need.cores, job.trials[0].cell.options.threads) for job in jobs]
+        tasks = packed(_trials(**{**changes, "slurm": slurm}))
+        asked = [(task.need.cores, task.trials[0].cell.options.threads) for task in tasks]
+        return list(dict.fromkeys(asked))
 
     assert cores(threads=[1, 2]) == [(1, 1), (2, 2)]
     assert cores(cpus=4) == [(4, 1)]
@@ -151,15 +152,15 @@ def test_a_process_gets_as_many_cores_as_threads() -> None:
 
 
 def test_a_cell_has_one_name_in_every_process_and_another_for_each_setting() -> None:
-    (first, *_), (again, *_) = _visits(), _visits()
+    (first, *_), (again, *_) = _trials(), _trials()
     assert first.id == again.id == "953e513a5c38b397"
-    every = [*_visits(), *_visits(tf32=True), *_visits(replicas=2), *_visits(input="host")]
+    every = [*_trials(), *_trials(tf32=True), *_trials(replicas=2), *_trials(input="host")]
     assert len({visit.id for visit in every}) == 48
     assert first.cell.id(1, 0) != first.cell.id(1, 1) != first.cell.id(2, 1)
 
 
 def test_two_folders_have_no_job_in_common(out: Path) -> None:
-    one, other = (files.compose(out / name, How(), _visits(), 9) for name in ("a", "b"))
+    one, other = (files.compose(out / name, How(), _trials(), 9) for name in ("a", "b"))
     assert one.folder.name == other.folder.name
     assert one.name != other.name
 
@@ -167,27 +168,26 @@ def test_two_folders_have_no_job_in_common(out: Path) -> None:
 def test_tables_for_one_gpu_need_names() -> None:
     tables = [{"gpu": "k80", "partition": name} for name in ("old", "new")]
     with pytest.raises(InputError, match="two tables for gpu 'k80'; give each a name of its own"):
-        _visits(slurm=tables)
+        _trials(slurm=tables)
     named = [table | {"name": table["partition"]} for table in tables]
-    visits = _visits(slurm=named)
+    visits = _trials(slurm=named)
     assert len({visit.id for visit in visits}) == 12
     assert {visit.cell.options.allocation for visit in visits} == {"old", "new"}
 
 
 def test_a_large_job_is_several_arrays_one_after_the_other() -> None:
-    jobs = packed(_visits())
-    submission = Submission(Path("001-aa"), "ab", How(), jobs, largest=1)
-    assert [(job, one.first, one.tasks) for job, one in submission.arrays] == [
-        (0, 0, 1), (0, 1, 1), (1, 2, 1), (1, 3, 1),
+    submission = Submission(Path("001-aa"), "ab", How(), packed(_trials()), largest=1)
+    assert [(one.script.name, one.first, one.tasks) for one in submission.arrays] == [
+        ("job-0.sh", 0, 1), ("job-0.sh", 1, 1), ("job-1.sh", 2, 1), ("job-1.sh", 3, 1),
     ]  # fmt: skip
 
 
 def test_what_is_submitted_can_be_read_again(out: Path) -> None:
-    submission = files.compose(out, How(runs=2), _visits(), 1001)
+    submission = files.compose(out, How(runs=2), _trials(), 1001)
     assert files.submissions(out) == []
     files.write(submission, fake_scheduler.SCHEDULER, "python3")
     assert files.submissions(out) == [submission]
-    follower = files.compose(out, How(runs=2), _visits(), 1001)
+    follower = files.compose(out, How(runs=2), _trials(), 1001)
     assert follower.folder.name == submission.folder.name.replace("001", "002")
 
 
@@ -261,7 +261,7 @@ def test_an_array_whose_answer_was_lost_is_found_by_its_name(
 @pytest.fixture
 def sent(slurm: State, out: Path) -> Submission:
     """Give a submission whose four tasks run."""
-    cells = [visit.cell for visit in _visits()]
+    cells = [visit.cell for visit in _trials()]
     send(Request("small", cells, out, How()), _ignore)
     set_state("RUNNING")
     (submission,) = files.submissions(out)
@@ -354,7 +354,7 @@ def test_a_file_that_the_node_lacks(
     data = {"type": "Input", "parents": [], "tensor": [2, 8, 8, 3]}
     layers = {"data": data, "conv": paleo_net.conv("data", 3, 3, 3, 4)}
     net.write_text(json.dumps({"name": "net", "layers": layers}))
-    cells = [visit.cell for visit in _visits(networks=[{"model": str(net)}], batch=2)]
+    cells = [visit.cell for visit in _trials(networks=[{"model": str(net)}], batch=2)]
     send(Request("file", cells, out, How()), _ignore)
     (submission,) = files.submissions(out)
     net.unlink()
@@ -420,7 +420,7 @@ def test_what_is_final_when_it_is_collected_is_not_sent_again(
     _began(sent, 0)
     _printed(sent, 0, "steptime: begun 7\nerror: Exceeded job memory limit")
     set_state("FAILED")
-    cells = [visit.cell for visit in _visits()]
+    cells = [visit.cell for visit in _trials()]
     again = send(Request("small", cells, out, How()), _ignore)
     assert (again["collected"], again["done_before"], again["submitted"]) == (12, 1, 11)
 
@@ -458,7 +458,7 @@ def test_no_answer_of_a_scheduler_is_not_an_answer(
 def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(
     sent: Submission, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    visits = sent.tasks[0].trials
+    trials = sent.tasks[0].trials
     _began(sent, 0)  # the first cell was in flight when the node went down
     monkeypatch.setenv("FAKE_RESTARTS", "1")
     monkeypatch.setenv("FAKE_NODE", "n1")
@@ -466,7 +466,7 @@ def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(
     records = store.load(out, _ignore)
     lost, *measured = records
     assert (lost.status, lost.cause, lost.env["slurm"]) == ("failed", "node-fail", {"node": "n0"})
-    assert [r.env["cell"] for r in measured] == [visit.id for visit in visits]
+    assert [r.env["cell"] for r in measured] == [trial.id for trial in trials]
     assert {(r.status, r.env["slurm"]["node"]) for r in measured} == {("ok", "n1")}
     assert {r.method.options["gpu"] for r in measured} == {"k80"}
     monkeypatch.setenv("FAKE_RESTARTS", "2")
@@ -489,7 +489,7 @@ def test_a_cell_that_takes_its_job_down_again_and_again_is_given_up(
 
 
 def test_what_a_worker_refuses_is_a_record(sent: Submission, out: Path, slurm: State) -> None:
-    cells = [visit.cell for visit in _visits(device="cuda")]
+    cells = [visit.cell for visit in _trials(device="cuda")]
     send(Request("gpu", cells, out, How()), _ignore)
     second = files.submissions(out)[-1]
     assert task.main([str(second.folder), "1"]) == 0
@@ -558,11 +558,11 @@ def test_what_must_fit_and_is_known_not_to_is_left_out(
 
 
 def test_a_node_needs_room_for_all_of_its_processes_and_none_is_counted_for_shards() -> None:
-    (alone,) = _visits(batch=2, networks=[LARGE], slurm={"memory_GB": 60})
-    (two,) = _visits(batch=2, networks=[LARGE], slurm={"memory_GB": 60}, replicas=2)
+    (alone,) = _trials(batch=2, networks=[LARGE], slurm={"memory_GB": 60})
+    (two,) = _trials(batch=2, networks=[LARGE], slurm={"memory_GB": 60}, replicas=2)
     apart = {"memory_GB": 60, "replicas_per_node": 1}
-    (nodes,) = _visits(batch=2, networks=[LARGE], slurm=apart, replicas=2)
-    (shards,) = _visits(
+    (nodes,) = _trials(batch=2, networks=[LARGE], slurm=apart, replicas=2)
+    (shards,) = _trials(
         batch=2, networks=[LARGE], slurm={"memory_GB": 1}, replicas=2, strategy="sharded"
     )
     assert [fits(one.cell) for one in (alone, two, nodes, shards)] == [True, False, True, True]
@@ -593,7 +593,7 @@ def test_a_submission_of_version_0_4_is_read_and_collected(
     assert _answer(capsys, "collect", out)["written"] == 3
     assert _answer(capsys, "status", out)["causes"] == {"cancelled": 3}
     (submission,) = files.submissions(out)
-    trial = submission.trials[0]
+    trial = submission.tasks[0].trials[0]
     assert trial.id == trial.cell.id(submission.how.runs, trial.round), "its cells are today's"
 
 

@@ -37,7 +37,7 @@ from steptime.measure.data.dataset import find
 from steptime.measure.data.fit import fit
 from steptime.measure.data.order import Order
 from steptime.measure.data.sources import Sources
-from steptime.measure.datamark import data_mark
+from steptime.measure.fingerprint import dataset_fingerprint
 from steptime.measure.infeed import loader_death
 
 FC = "fc:layers=1,nodes=8,inputs=16,outputs=4"
@@ -262,9 +262,13 @@ def test_a_loader_has_as_many_batches_ready_as_it_may(
 def test_a_mark_tells_data_sets_of_one_name_apart(tmp_path: Path) -> None:
     one, other, copy = (idx_folder.write(tmp_path / way / "mnist") for way in ("a", "b", "c"))
     (other / "train-labels-idx1-ubyte").write_bytes(idx_folder.idx(np.zeros(40, np.uint8)))
-    assert data_mark(str(one)) == data_mark(str(copy)) != data_mark(str(other))
-    assert data_mark(str(one)).startswith("mnist-")
-    assert data_mark(str(tmp_path / "absent" / "mnist")) == "mnist"
+    assert (
+        dataset_fingerprint(str(one))
+        == dataset_fingerprint(str(copy))
+        != dataset_fingerprint(str(other))
+    )
+    assert dataset_fingerprint(str(one)).startswith("mnist-")
+    assert dataset_fingerprint(str(tmp_path / "absent" / "mnist")) == "mnist"
 
 
 def test_what_is_no_plain_file_is_told(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Workload
 from steptime.measure.contract import Feed, Options, Prepared, UnsupportedError, meaningful, method
 from steptime.measure.data.sources import Input, Sources
-from steptime.measure.datamark import data_mark
+from steptime.measure.fingerprint import dataset_fingerprint
 from steptime.measure.infeed import clocked
 from steptime.measure.timing import take_samples, take_training
 from steptime.measure.training import examination
@@ -423,7 +423,7 @@ def test_the_whole_way_on_the_command_line(
         "tf32": False,
         "runs": 1,
         "input": "dataset",
-        "data": data_mark(str(folder)),
+        "data": dataset_fingerprint(str(folder)),
         "staging": "local",
         "loaders": 1,
         "train_steps": 1000,

@@ -14,8 +14,8 @@ from steptime.core.errors import InputError
 from steptime.launch.local import Worker, WorkerDiedError
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import Options
+from steptime.measure.process_group import check_apart
 from steptime.measure.ranks import Rank, first_host, here, local_variables
-from steptime.measure.team import check_apart
 from steptime.measure.worker import own_device
 
 TORCHRUN = {
@@ -75,8 +75,8 @@ def test_processes_meet_at_a_host_that_is_there() -> None:
 def test_processes_of_our_own_come_before_those_of_srun() -> None:
     first, second = local_variables(2, 1234)
     assert here({**SRUN, **second}) == Rank(1, 2, 1, 2, "127.0.0.1", 1234)
-    assert here(first).leads
-    assert not here(second).leads
+    assert here(first).is_zero
+    assert not here(second).is_zero
 
 
 @pytest.mark.parametrize(

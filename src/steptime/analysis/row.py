@@ -257,26 +257,23 @@ def exchange_name(told: Row) -> str:
     return (f", {strategy}" if strategy else "") + ("" if overlap else ", no overlap")
 
 
-def labels(
-    told: Sequence[Row], *, batch: bool = True, besides: Collection[str] = BESIDES
-) -> list[str]:
+def labels(told: Sequence[Row], besides: Collection[str] = BESIDES) -> list[str]:
     """Return the shortest name of each row of `facts` that tells it from the others.
 
     Of the settings of a model only those are named that tell its networks apart, then the batch,
-    then of how each ran what tells rows of one network apart: `fc nodes 256, batch 64, gpu p100`.
-    The keys `besides` are columns that stand beside the name, and tell rows apart, too.
+    then of how each ran what tells rows of one network apart: `fc nodes 256, batch 64, p100`. The
+    keys `besides` are columns that stand beside the name, and tell rows apart, too.
     """
-    networks = [(one["family"], one["settings"], one["batch"] if batch else None) for one in told]
+    networks = [(one["family"], one["settings"], one["batch"]) for one in told]
     names = [name + exchange_name(one) for name, one in zip(_networks(networks), told, strict=True)]
-    alike: dict[tuple[Any, ...], dict[Any, list[int]]] = {}
+    alike: dict[tuple[Any, ...], list[int]] = {}
     for index, one in enumerate(told):
-        place = alike.setdefault((names[index], *(one[key] for key in besides)), {})
-        place.setdefault(one["batch"], []).append(index)
-    for by_batch in alike.values():
-        held = [[(index, _how(told[index])) for index in same] for same in by_batch.values()]
-        telling = [name for same in held for name in telling_of([how for _, how in same])]
-        for index, how in (one for same in held for one in same):
-            words = [said(n, how[n]) for n in dict.fromkeys(telling) if how.get(n) is not None]
+        alike.setdefault((names[index], *(one[key] for key in besides)), []).append(index)
+    for places in alike.values():
+        ways = [_how(told[index]) for index in places]
+        telling = telling_of(ways)
+        for index, how in zip(places, ways, strict=True):
+            words = [said(name, how[name]) for name in telling if how.get(name) is not None]
             names[index] = ", ".join([names[index], *words])
     return names
 

@@ -109,6 +109,7 @@ def _emit(document: object) -> None:
     if not any(isinstance(value, Iterator) for value in lists.values()):
         _print(json_text(document))
         return
+    encode = json.JSONEncoder(allow_nan=False).encode  # made once: a grid has a million cells
     between = "{"
     for key, value in lists.items():
         sys.stdout.write(f"{between}{json.dumps(key)}: ")
@@ -116,10 +117,10 @@ def _emit(document: object) -> None:
         if isinstance(value, Iterator):
             sys.stdout.write("[")
             for i, item in enumerate(value):
-                sys.stdout.write((",\n" if i else "\n") + json.dumps(item, allow_nan=False))
+                sys.stdout.write((",\n" if i else "\n") + encode(item))
             sys.stdout.write("\n]")
         else:
-            sys.stdout.write(json.dumps(finite(value), allow_nan=False))
+            sys.stdout.write(encode(finite(value)))
     _print("}\n")
 
 

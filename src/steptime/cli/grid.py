@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +18,11 @@ from steptime.core.units import size
 
 if TYPE_CHECKING:
     from steptime.core.hardware import Device, Link
+    from steptime.core.workload import Workload
     from steptime.predict.grid import Cell
 
 MOST_CELLS = 10_000_000
 SHOWN_ROWS = 40
-
-
-@dataclass(frozen=True)
-class How:
-    """What all cells of a grid share: the options of a single prediction."""
-
-    phase: str
-    dtype: str
-    optimizer: str
-    method: str
-    options: Mapping[str, str]
-    allow_unknown: bool
 
 
 @dataclass(frozen=True)
@@ -45,16 +34,10 @@ class Axes:
     batches: tuple[int, ...] | None
     workers: tuple[int, ...]
     link: Link | None
-    how: How
 
 
 def axes(
-    models: str,
-    devices: str,
-    batches: str | None,
-    replicas: str | None,
-    link: str | None,
-    how: How,
+    models: str, devices: str, batches: str | None, replicas: str | None, link: str | None
 ) -> Axes:
     """Return the axes that the texts of the command line say; raises `InputError`."""
     from steptime import catalog
@@ -65,7 +48,6 @@ def axes(
         None if batches is None else tuple(numbers(batches, "--batch")),
         (1,) if replicas is None else tuple(numbers(replicas, "--replicas")),
         None if link is None else catalog.link(link),
-        how,
     )
     _checked([device.name for device in found.devices], "--device")
     if max(found.workers) > 1 and found.link is None:
@@ -101,8 +83,17 @@ def _checked(names: list[str], where: str) -> list[str]:
     return names
 
 
-def answer(found: Axes, out: str | None) -> Answer:
-    """Predict every cell, write them to a file where one is named, and return the answer."""
+def answer(
+    found: Axes,
+    workload_of: Callable[[str, int | None], Workload],
+    method: str,
+    given: Mapping[str, str],
+    out: str | None,
+) -> Answer:
+    """Predict every cell, write them to a file where one is named, and return the answer.
+
+    `workload_of` makes a model's workload at a batch, or at the model's own.
+    """
     from steptime.plots.files import check_folder, write_whole
     from steptime.predict.grid import grid
 
@@ -110,17 +101,11 @@ def answer(found: Axes, out: str | None) -> Answer:
         if Path(out).suffix not in FORMATS:
             raise unknown("table format", Path(out).suffix or out, FORMATS, shorten(out))
         check_folder(Path(out))
-    cells = grid(
-        [_maker(name, found.how) for name in found.models],
-        found.devices,
-        found.batches,
-        found.workers,
-        found.link,
-        found.how.method,
-        found.how.options,
-    )
-    missing = _unmodelled(found)
-    tables: tuple[Table, ...] = (_table(cells, found),)
+    first = workload_of(found.models[0], None)
+    makers = [partial(workload_of, name) for name in found.models]
+    cells = grid(makers, found.devices, found.batches, found.workers, found.link, method, given)
+    missing = _unmodelled(found, workload_of)
+    tables: tuple[Table, ...] = (_table(cells, found, first, method),)
     if out is not None:
         kept = list(cells)
         write_whole(Path(out), FORMATS[Path(out).suffix](kept).encode())
@@ -130,23 +115,15 @@ def answer(found: Axes, out: str | None) -> Answer:
     return Answer(document, tables, unmodelled(missing))
 
 
-def _maker(name: str, how: How) -> Any:
-    """Return the function that makes a model's workload at a batch, or at its own (None)."""
-    from steptime.build import make_workload, read_model
-
-    choice = read_model(name, how.allow_unknown)
-    return lambda batch: make_workload(choice, batch, how.dtype, how.phase, how.optimizer)
-
-
-def _unmodelled(found: Axes) -> list[str]:
+def _unmodelled(found: Axes, workload_of: Callable[[str, int | None], Workload]) -> list[str]:
     """Return the layers of unknown type in all models, with the model where there are several."""
     from steptime.build import build
 
     batch = found.batches[0] if found.batches else None
     return [
         layer if len(found.models) == 1 else f"{model}: {layer}"
-        for model in (found.models if found.how.allow_unknown else ())
-        for layer in build(_maker(model, found.how)(batch)).unmodelled
+        for model in found.models
+        for layer in build(workload_of(model, batch)).unmodelled
     ]
 
 
@@ -179,16 +156,15 @@ class _Rows(Sequence[Row]):
         return [{**row._asdict(), "memory": _memory(row)} for row in self._rows[index]]
 
 
-def _table(cells: Iterator[Cell], found: Axes) -> Table:
-    how = found.how
-    memory = "peak memory" if how.phase == "infer" else f"peak memory ({how.optimizer})"
+def _table(cells: Iterator[Cell], found: Axes, first: Workload, method: str) -> Table:
+    memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
     batches = len(found.batches or (1,))
     cells_in_all = len(found.models) * len(found.devices) * batches * len(found.workers)
     return Table(
         columns("model", "device", "batch", "?workers=replicas", "step_s=step", "?comm_s=exchange",
                 "samples_per_s=examples/s", f"memory={memory}"),
         _Rows(cells),
-        f"{cells_in_all} cells, {how.phase}, {how.dtype} ({how.method})",
+        f"{cells_in_all} cells, {first.phase}, {first.dtype} ({method})",
         most=SHOWN_ROWS,
     )  # fmt: skip
 

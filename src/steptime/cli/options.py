@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import MOST_VISITS, whole_number
+from steptime.core.ranges import whole_number
 from steptime.core.units import size
 from steptime.core.workload import Plan, Workload
 
@@ -86,11 +86,9 @@ NoOverlap = Annotated[
 Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
-Picture = option("--out -o FILE", "A .png, .svg, .pdf or .html file.")
 Backend = Annotated[str, option("--backend", "torch, or one that a package adds.")]
 Place = Annotated[str, option("--device", "Where to run: cpu, cuda[:n] or mps.")]
 Threads = Annotated[Text, option("--threads K", "CPU threads. Default: all cores.")]
-Visits = Annotated[int | None, option("--runs", "Fresh processes.", min=1, max=MOST_VISITS)]
 
 
 def memory_shown(document: Mapping[str, Any]) -> str:

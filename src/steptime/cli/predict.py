@@ -60,12 +60,21 @@ def predict(
     given = options.pairs(option_, "option")
     run = _run(steps, kwh_price, kwh_co2)
     if all_cells:
-        how = grid.How(phase, dtype, optimizer, method, given, allow_unknown)
         if by_op:
             raise InputError("--by-op shows the ops of one prediction; leave out --grid")
         if steps is not None:
             raise InputError("--steps gives the energy of one prediction; leave out --grid")
-        return grid.answer(grid.axes(model, device, batch, replicas, link, how), out)
+        from functools import cache
+
+        from steptime.build import make_workload, read_model
+
+        axes = grid.axes(model, device, batch, replicas, link)
+        choice = cache(lambda name: read_model(name, allow_unknown))  # a file is read once
+
+        def cell(name: str, size: int | None) -> Workload:
+            return make_workload(choice(name), size, dtype, phase, optimizer)
+
+        return grid.answer(axes, cell, method, given, out)
     for value, name in ((replicas, "--replicas"), (link, "--link"), (out, "--out")):
         if value is not None:
             raise InputError(f"{name} needs --grid (for one network see also steptime scale)")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steptime.cluster.resources import Memory, device_of, memories
-from steptime.cluster.scheduler import scheduler_of
+from steptime.cluster.scheduler import Need, scheduler_of
 from steptime.cluster.status import Warn, snapshot
 from steptime.cluster.submission import Job, Trial, compose
 from steptime.cluster.submit import counts, missing
@@ -32,7 +32,7 @@ class ResourceEstimate:
     `needs_bytes` and `has_bytes` are of the GPU, or of the node where none was asked for.
     """
 
-    job: Job
+    need: Need
     row: Mapping[str, Any]
     too_large: tuple[tuple[Trial, Memory], ...]
 
@@ -43,24 +43,24 @@ def estimate(job: Job, how: How) -> ResourceEstimate:
     A cell takes its budget, or as many steps as it must run where they take longer, in each run.
     It is predicted where a data file has the type of GPU.
     """
-    need, request = job.need, job.need.request
-    device = device_of(request.gpu[0])
-    own = [(trial, memories(trial.cell)) for trial in job.trials]
+    need = job[0].need
+    device = device_of(need.request.gpu[0])
+    own = [(trial, memories(trial.cell)) for task in job for trial in task.trials]
     too_large = tuple(
         (trial, memory) for trial, both in own for memory in both if not memory.suffices
     )
     untried = set() if how.try_all else {trial.id for trial, _ in too_large}
     seconds = {
         trial.id: 0.0 if trial.id in untried else _seconds(trial, how, device)
-        for trial in watched(job.trials, "cells estimated")
+        for trial, _ in watched(own, "cells estimated")
     }
-    tasks = [START_S + sum(seconds[trial.id] for trial in task) for task in job.tasks]
+    tasks = [START_S + sum(seconds[trial.id] for trial in task.trials) for task in job]
     memory, on_node = (
         max((both[which] for _, both in own), key=lambda one: one.needs_bytes) for which in (0, -1)
     )
     row = {
-        "gpu": request.gpu[0],
-        "partition": request.partition,
+        "gpu": need.request.gpu[0],
+        "partition": need.request.partition,
         "replicas": need.replicas,
         "nodes": need.nodes,
         "cells": len(own),
@@ -73,7 +73,7 @@ def estimate(job: Job, how: How) -> ResourceEstimate:
         "node_has_bytes": on_node.has_bytes,
         "predicted_on": device.name if device else None,
     }
-    return ResourceEstimate(job, row, too_large)
+    return ResourceEstimate(need, row, too_large)
 
 
 def _seconds(trial: Trial, how: How, device: Device | None) -> float:
@@ -103,11 +103,11 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
     return document | {
         "remarks": [*document["remarks"], *_remarks(estimates)],
         "jobs": [
-            {**one.row, "script": submission.script(one.job, row, sys.executable)}
+            {**one.row, "script": submission.script(one.need, row, sys.executable)}
             for one in estimates
         ],
         "node_hours": sum(one.row["node_hours"] for one in estimates),
-        "visits": [_row(trial) for trial in submission.trials],
+        "visits": [_row(trial) for task in submission.tasks for trial in task.trials],
         "not_fitting": [
             _row(trial)
             | {"needs_bytes": memory.needs_bytes, "has_bytes": memory.has_bytes, "of": memory.of}
@@ -122,7 +122,7 @@ def _remarks(estimates: list[ResourceEstimate]) -> Iterator[str]:
     for one in estimates:
         if one.row["node_has_bytes"] is None:
             needs = f"a node needs at least {size(one.row['node_needs_bytes'])}"
-            yield f"{one.job.need.text}: {needs}; without memory_GB the site says what a job gets"
+            yield f"{one.need.text}: {needs}; without memory_GB the site says what a job gets"
 
 
 def _row(trial: Trial) -> dict[str, Any]:

@@ -118,8 +118,8 @@ def ended(tasks: Collection[TaskJob], since: str) -> dict[TaskJob, JobExit]:
             _tried(["sacct", "--noheader", "--allocations", "--parsable2", *wanted])
         )
     for job in sorted({job for job, index in tasks if (job, index) not in exits}):
-        told = _of_controller(_tried(["scontrol", "show", "job", "--oneliner", job]))
-        exits = dict(told) | exits
+        answer = _tried(["scontrol", "show", "job", "--oneliner", job])
+        exits = dict(_of_controller(answer)) | exits
     return exits
 
 

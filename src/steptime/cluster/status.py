@@ -66,7 +66,7 @@ def snapshot(out: Path, warn: Warn) -> Snapshot:
     states: dict[str, CellState] = {}
     for submission in every:
         for task in submission.tasks:
-            queued = live.get((task.array, task.index))
+            queued = live.get(submission.names[task.number])
             began = submission.begun(task.number) if queued and queued.running else []
             for trial in task.trials:
                 record = own.get((submission.folder.name, trial.id))
@@ -86,7 +86,7 @@ def _queued(every: Sequence[Submission]) -> dict[TaskName, Queued]:
     """Return the tasks of these submissions that wait or run, asking once."""
     if not every:
         return {}
-    names = [array.name for one in every for _, array in one.arrays]
+    names = [array.name for one in every for array in one.arrays]
     return scheduler_of(every[0].scheduler).queued(names)
 
 

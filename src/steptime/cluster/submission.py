@@ -23,11 +23,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
 from steptime.cluster.resources import need_of
-from steptime.cluster.scheduler import Array, Need, Scheduler, TaskJob, scheduler_of
+from steptime.cluster.scheduler import Array, Need, Scheduler, TaskJob, TaskName, scheduler_of
 from steptime.core.errors import InputError, shorten
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
@@ -51,28 +52,16 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Job:
-    """Tasks with one need, the first of them by its number, and the trials of each."""
-
-    need: Need
-    first_task: int
-    tasks: tuple[tuple[Trial, ...], ...]
-
-    @property
-    def trials(self) -> list[Trial]:
-        """The trials of all its tasks."""
-        return [trial for task in self.tasks for trial in task]
-
-
-@dataclass(frozen=True)
 class Task:
-    """One task of an array: its number in the submission, its place in the array, its trials."""
+    """Trials that one task of an array measures: its number, and the job (by need) it is of."""
 
     number: int
-    array: str
-    index: int
+    job: int
     need: Need
     trials: tuple[Trial, ...]
+
+
+Job = tuple[Task, ...]  # tasks with one need, sent as one array or several
 
 
 @dataclass(frozen=True)
@@ -85,7 +74,7 @@ class Submission:
     folder: Path
     token: str
     how: How
-    jobs: tuple[Job, ...]
+    tasks: tuple[Task, ...]
     largest: int
     scheduler: str = "slurm"
 
@@ -99,38 +88,30 @@ class Submission:
         """The name that its arrays begin with."""
         return f"steptime-{self.token}"
 
-    @property
-    def trials(self) -> list[Trial]:
-        """All trials, in the order of tasks."""
-        return [trial for job in self.jobs for trial in job.trials]
+    @cached_property
+    def jobs(self) -> tuple[Job, ...]:
+        """The tasks of each job."""
+        return tuple(tuple(tasks) for _, tasks in groupby(self.tasks, lambda task: task.job))
 
     @cached_property
-    def arrays(self) -> tuple[tuple[int, Array], ...]:
-        """The arrays to submit, each with the number of its job; its name is how it is found."""
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays to submit, several of a job where it is too large for one."""
         return tuple(
-            (
-                number,
-                Array(
-                    self.folder / f"job-{number}.sh",
-                    f"{self.name}-{first}",
-                    first,
-                    min(self.largest, job.first_task + len(job.tasks) - first),
-                    job.need.request.tasks_at_once,
-                ),
+            Array(
+                self.folder / f"job-{job[0].job}.sh",
+                f"{self.name}-{part[0].number}",
+                part[0].number,
+                len(part),
+                part[0].need.request.tasks_at_once,
             )
-            for number, job in enumerate(self.jobs)
-            for first in range(job.first_task, job.first_task + len(job.tasks), self.largest)
+            for job in self.jobs
+            for part in (job[i : i + self.largest] for i in range(0, len(job), self.largest))
         )
 
     @cached_property
-    def tasks(self) -> tuple[Task, ...]:
-        """Every task, by its number."""
-        return tuple(
-            Task(task, array.name, task - array.first, job.need, job.tasks[task - job.first_task])
-            for number, array in self.arrays
-            for job in (self.jobs[number],)
-            for task in range(array.first, array.first + array.tasks)
-        )
+    def names(self) -> Mapping[int, TaskName]:
+        """How the scheduler knows each task: its array, by name, and its place in it."""
+        return {one.first + i: (one.name, i) for one in self.arrays for i in range(one.tasks)}
 
     @cached_property
     def sent(self) -> Mapping[int, TaskJob]:
@@ -147,10 +128,10 @@ class Submission:
         times = (line["at"] for line in read_lines(self.folder / SUBMITTED))
         return datetime.fromisoformat(min(times))
 
-    def script(self, job: Job, scheduler: Scheduler, python: str) -> str:
-        """Return the batch script of one of the jobs."""
-        interpreter = job.need.request.python or python
-        return scheduler.script(job.need, self.name, str(self.folder), interpreter)
+    def script(self, need: Need, scheduler: Scheduler, python: str) -> str:
+        """Return the batch script of the job with a need."""
+        interpreter = need.request.python or python
+        return scheduler.script(need, self.name, str(self.folder), interpreter)
 
     def progress(self, task: int, restart: int) -> list[dict[str, Any]]:
         """Return what one start of a task wrote of itself."""
@@ -180,26 +161,22 @@ def begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
     return [line["cell"] for line in lines if "cell" in line]
 
 
-def packed(trials: Iterable[Trial]) -> tuple[Job, ...]:
-    """Return the jobs for trials, those with one need together, as many in a task as it says.
+def packed(trials: Iterable[Trial]) -> tuple[Task, ...]:
+    """Return the tasks for trials, those with one need together, as many in a task as it says.
 
     Within a need cells of one worker stand together, so that it is started once a task.
     """
     by_need: dict[Need, list[Trial]] = {}
     for trial in trials:
         by_need.setdefault(need_of(trial.cell), []).append(trial)
-    jobs: list[Job] = []
-    first = 0
-    for need, group in by_need.items():
-        order = {
-            process: i for i, process in enumerate(dict.fromkeys(t.cell.process for t in group))
-        }
+    tasks: list[Task] = []
+    for job, (need, group) in enumerate(by_need.items()):
+        order = {cell: i for i, cell in enumerate(dict.fromkeys(t.cell.process for t in group))}
         group.sort(key=lambda trial: (trial.round, order[trial.cell.process]))
-        each = need.request.cells_per_task
-        tasks = tuple(tuple(group[i : i + each]) for i in range(0, len(group), each))
-        jobs.append(Job(need, first, tasks))
-        first += len(tasks)
-    return tuple(jobs)
+        for start in range(0, len(group), need.request.cells_per_task):
+            some = group[start : start + need.request.cells_per_task]
+            tasks.append(Task(len(tasks), job, need, tuple(some)))
+    return tuple(tasks)
 
 
 def compose(
@@ -207,7 +184,7 @@ def compose(
 ) -> Submission:
     """Return the next submission beside the records in `out`; nothing is written yet."""
     plain = Submission(Path(), "", how, packed(trials), largest, scheduler)
-    content = _plan(plain) + "".join(trial.id for trial in plain.trials)  # an id hashes its cell
+    content = _plan(plain) + "".join(trial.id for task in plain.tasks for trial in task.trials)
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     number = 1 + max((int(path.name.partition("-")[0]) for path in folders(out)), default=0)
     folder = (out / FOLDER / f"{number:03}-{digest}").absolute()
@@ -227,26 +204,29 @@ def write(submission: Submission, scheduler: Scheduler, python: str) -> None:
             "options": asdict(trial.cell.options),
             "round": trial.round,
         }) + "\n"
-        for trial in submission.trials
+        for task in submission.tasks
+        for trial in task.trials
     )  # fmt: skip
     (folder / CELLS).write_text(lines, encoding="utf-8")
-    for number, job in enumerate(submission.jobs):
-        text = submission.script(job, scheduler, python)
-        (folder / f"job-{number}.sh").write_text(text, encoding="utf-8")
+    for first, *_ in submission.jobs:
+        text = submission.script(first.need, scheduler, python)
+        (folder / f"job-{first.job}.sh").write_text(text, encoding="utf-8")
     (folder / PLAN).write_text(_plan(submission), encoding="utf-8")  # last: now it is whole
 
 
 def _plan(submission: Submission) -> str:
     """Return the text of all but the cells."""
-    jobs, start = [], 0
-    for job in submission.jobs:
-        slices = []
-        for task in job.tasks:
-            slices.append((start, start + len(task)))
-            start += len(task)
-        need = {"replicas": job.need.replicas, "cores": job.need.cores}
-        table = {"allocation": job.need.request.model_dump(), **need, "first_task": job.first_task}
-        jobs.append({**table, "slices": slices})
+    ends = list(accumulate((len(task.trials) for task in submission.tasks), initial=0))
+    jobs = [
+        {
+            "allocation": job[0].need.request.model_dump(),
+            "replicas": job[0].need.replicas,
+            "cores": job[0].need.cores,
+            "first_task": job[0].number,
+            "slices": [(ends[task.number], ends[task.number + 1]) for task in job],
+        }
+        for job in submission.jobs
+    ]
     plan = {
         "version": VERSION,
         "scheduler": submission.scheduler,
@@ -267,11 +247,11 @@ def read(folder: Path) -> Submission:
             knows = f"this steptime knows up to {VERSION}; upgrade steptime"
             raise InputError(f"{folder / PLAN}: has version {shorten(version)}, {knows}")
         lines = (folder / CELLS).read_text(encoding="utf-8").splitlines()
-        jobs = _jobs(plan["jobs"], lines)
+        tasks = _tasks(plan["jobs"], lines)
         scheduler = plan.get("scheduler", "slurm")
         scheduler_of(scheduler)
         return Submission(
-            folder, plan["token"], How(**plan["how"]), jobs, plan["largest"], scheduler
+            folder, plan["token"], How(**plan["how"]), tasks, plan["largest"], scheduler
         )
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror}") from None
@@ -279,19 +259,18 @@ def read(folder: Path) -> Submission:
         raise InputError(f"{folder}: is no submission: {error}") from None
 
 
-def _jobs(tables: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Job, ...]:
-    jobs = []
-    for table in tables:
-        request = ResourceRequest(**table["allocation"])
-        tasks = tuple(
-            tuple(_trial(json.loads(line), request) for line in lines[start:stop])
-            for start, stop in table["slices"]
-        )
-        need = Need(request, table["replicas"], table["cores"])
-        jobs.append(Job(need, table["first_task"], tasks))
-    if max((stop for table in tables for _, stop in table["slices"]), default=0) != len(lines):
+def _tasks(jobs: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Task, ...]:
+    """Return the tasks of a plan's jobs, whose cells are lines; raises `ValueError` for others."""
+    tasks: list[Task] = []
+    for number, job in enumerate(jobs):
+        request = ResourceRequest(**job["allocation"])
+        need = Need(request, job["replicas"], job["cores"])
+        for start, stop in job["slices"]:
+            trials = tuple(_trial(json.loads(line), request) for line in lines[start:stop])
+            tasks.append(Task(len(tasks), number, need, trials))
+    if max((stop for job in jobs for _, stop in job["slices"]), default=0) != len(lines):
         raise ValueError(f"{CELLS} has {len(lines)} lines")
-    return tuple(jobs)
+    return tuple(tasks)
 
 
 def _trial(table: Mapping[str, Any], request: ResourceRequest) -> Trial:

@@ -126,15 +126,16 @@ def submit(submission: Submission, scheduler: Scheduler, warn: Warn) -> None:
     files.write(submission, scheduler, sys.executable)
     before: dict[int, str] = {}
     refused: dict[int, str] = {}
-    for number, array in submission.arrays:
-        if number in refused:
+    for array in submission.arrays:
+        task = submission.tasks[array.first]
+        if task.job in refused:
             continue
         try:
-            before[number] = scheduler.submit(replace(array, after=before.get(number, "")))
+            before[task.job] = scheduler.submit(replace(array, after=before.get(task.job, "")))
         except InputError as error:
-            refused[number] = f"{submission.jobs[number].need.text}: {error}"
+            refused[task.job] = f"{task.need.text}: {error}"
             continue
-        files.note_sent(submission, array, before[number])
+        files.note_sent(submission, array, before[task.job])
     if not before:
         shutil.rmtree(submission.folder)
         with suppress(OSError):  # it holds earlier ones

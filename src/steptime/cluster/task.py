@@ -56,7 +56,7 @@ class Start:
         """The file that tells what it began."""
         return self.submission.progress_file(self.task.number, self.placement.restarts)
 
-    def told(self, record: Record, trial: Trial, facts: Mapping[str, str]) -> Record:
+    def with_facts(self, record: Record, trial: Trial, facts: Mapping[str, str]) -> Record:
         """Return the record with what it is found by later: its cell, submission and job."""
         own = {"cell": trial.id, "submission": self.submission.folder.name}
         env = {**record.env, **own, self.submission.scheduler: dict(facts)}
@@ -100,7 +100,7 @@ def _lead(start: Start) -> None:
             record = _record(start, trial, partial(say, cell=trial.id))
             if record.status == "failed":
                 time.sleep(SETTLE_S)
-            writer.append(start.told(record, trial, facts))
+            writer.append(start.with_facts(record, trial, facts))
     say(ended="all done")
 
 
@@ -160,7 +160,7 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
             record = failure_record(trial, submission.how, failure)
             record = replace(record, env={**record.env, "again": times <= requeues})
             facts: dict[str, str] = next((one["began"] for one in before if "began" in one), {})
-            writer.append(start.told(record, trial, facts))
+            writer.append(start.with_facts(record, trial, facts))
         if times <= requeues:
             rest.append(trial)
     return tuple(rest)

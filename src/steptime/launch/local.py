@@ -108,7 +108,7 @@ class _Process:
         return self._process.poll() is not None
 
     def failure(self) -> Failure:
-        """Give how it ended, or end it where it only seems to have."""
+        """Return how it ended, or end it where it only seems to have."""
         try:
             code = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -246,7 +246,7 @@ class Worker:
         return answers[0]
 
     def _blamed(self, rank: int, answer: dict[str, Any]) -> dict[str, Any]:
-        """Give a failure of one of several with its rank, and end all; a death comes before."""
+        """Return a failure of one of several with its rank, and end all; a death comes before."""
         if len(self._processes) == 1:
             return answer
         for process in self._processes:
@@ -280,7 +280,7 @@ def _failed(answer: Mapping[str, Any]) -> bool:
 
 
 def _kills_so_far() -> int:
-    """Give how many processes the system has killed for memory, where it tells."""
+    """Return how many processes the system has killed for memory, where it tells."""
     total = 0
     for path in _KILL_COUNTERS:
         try:

@@ -18,7 +18,7 @@ from steptime.measure import machine, ranks
 from steptime.measure.contract import MissingFileError, Options, Prepared, UnsupportedError
 from steptime.measure.disturbance import Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
-from steptime.measure.team import Pace, shared_results, team_watch
+from steptime.measure.process_group import Pace, group_watch, shared_results
 from steptime.measure.timing import WARM_UP_RULE, Samples, take_samples, take_training
 
 Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
@@ -50,7 +50,7 @@ def measure_cell(
         feed = given.feed if given else None
         prepared: Prepared = backend.prepare(graph, workload, options, feed)
         prepared.reset_memory()
-        pace = Pace(prepared.team, prepared.sync, prepared.waited) if prepared.team else None
+        pace = Pace(prepared.group, prepared.sync, prepared.waited) if prepared.group else None
         found = Measurement()
         samples, watch = _timed(prepared, pace, workload, options, request, given, found, tell)
         peak, meter = prepared.memory()
@@ -96,14 +96,14 @@ def _refuse(graph: Graph, workload: Workload, options: Options, request: Mapping
 
 @functools.cache
 def _sources() -> Any:
-    """Give the data sets of this process; numpy, which reads them, is not loaded before."""
+    """Return the data sets of this process; numpy, which reads them, is not loaded before."""
     from steptime.measure.data.sources import Sources
 
     return Sources()
 
 
 def _input(graph: Graph, workload: Workload, options: Options, held: ExitStack) -> Any:
-    """Give the opened data set with its feed, closed with `held`; None where there is none."""
+    """Return the opened data set with its feed, closed with `held`; None where there is none."""
     if options.input != "dataset":
         return None
     rank, replicas = ranks.here().rank, workload.plan.data
@@ -126,9 +126,9 @@ def _timed(
 
     Of several replicas rank 0 has the samples.
     """
-    watch = team_watch(pace) if pace else Watch()
+    watch = group_watch(pace) if pace else Watch()
     samples: Samples | None = None
-    if pace is None or pace.team.leads:
+    if pace is None or pace.group.is_zero:
         step, sync, waited = prepared.step, prepared.sync, prepared.waited
         timer = pace.lead if pace else prepared.timer
         how: dict[str, Any] = {
@@ -162,7 +162,7 @@ def _times(samples: Samples) -> dict[str, Quantity]:
 
 
 def _run(samples: tuple[float, ...]) -> dict[str, tuple[Any, ...]]:
-    """Give the column that says the run of each sample: one worker is one run."""
+    """Return the column that says the run of each sample: one worker is one run."""
     return {"run": (0,) * len(samples)}
 
 
@@ -170,7 +170,7 @@ def _parts(prepared: Prepared, pace: Pace | None, samples: Samples | None) -> di
     """Time forward, backward and update apart, synchronised after each, as many samples again."""
     wanted, steps = (len(samples.step_s), samples.steps_per_sample) if samples else (0, 0)
     if pace:
-        wanted, steps = pace.team.agree(wanted), pace.team.agree(steps)
+        wanted, steps = pace.group.agree(wanted), pace.group.agree(steps)
     taken: dict[str, list[float]] = {name: [] for name in prepared.parts}
     for _ in range(wanted):
         totals = dict.fromkeys(prepared.parts, 0.0)

@@ -22,7 +22,7 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.record import Method
-from steptime.measure.datamark import data_mark
+from steptime.measure.fingerprint import dataset_fingerprint
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ _PLAIN = Options()
 
 
 def method(backend: str, version: str, options: Options, runs: int) -> Method:
-    """Give the method of a measured record: the framework, and the options that change numbers.
+    """Return the method of a measured record: the framework, and the options that change numbers.
 
     An option that came later than the first records is named where it is not the default.
     """
-    options = replace(options, data=data_mark(options.data) if options.data else "")
+    options = replace(options, data=dataset_fingerprint(options.data) if options.data else "")
     chosen = {
         "compile": options.compile,
         "threads": options.threads,
@@ -154,7 +154,7 @@ def method(backend: str, version: str, options: Options, runs: int) -> Method:
 
 
 def meaningful(options: Options, replicas: int) -> Options:
-    """Give the options without those that mean nothing beside the others: one cell, one key."""
+    """Return the options without those that mean nothing beside the others: one cell, one key."""
     if replicas == 1:
         options = replace(options, strategy="", overlap=True)
     elif options.strategy in {"", "independent", "parameter-server"}:
@@ -188,7 +188,7 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Team:
+class ProcessGroup:
     """What joins the processes that run one step together; all of them make the same calls.
 
     `agree` gives every process the number of rank 0, and so waits for rank 0; `gather` gives every
@@ -208,7 +208,7 @@ class Team:
     alone: Callable[[], Callable[[], None]] | None = None
 
     @property
-    def leads(self) -> bool:
+    def is_zero(self) -> bool:
         """Whether this process decides and reports: it is rank 0."""
         return self.rank == 0
 
@@ -228,7 +228,7 @@ class Prepared:
     `inference(graph)` takes the inference graph of the same network and gives its function: inputs
     by name to the output as a numpy array, by the weights as they are when it is called.
 
-    `team` joins the processes of a step of several replicas; None for one.
+    `group` joins the processes of a step of several replicas; None for one.
     """
 
     step: Callable[[], None]
@@ -242,4 +242,4 @@ class Prepared:
     loss: Callable[[], float] | None = None
     inference: Callable[[Graph], Callable[[Arrays], Any]] | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
-    team: Team | None = None
+    group: ProcessGroup | None = None

@@ -70,7 +70,7 @@ def _siblings(cpu: int, root: Path) -> tuple[int, ...] | None:
 
 
 def cores(root: Path = ROOT) -> Cores:
-    """Give the CPUs: how many there are, which are allowed, cores behind them, quota."""
+    """Return the CPUs: how many there are, which are allowed, cores behind them, quota."""
     allowed = _allowed(root)
     online = read_text(root / CPUS / "online")
     siblings = {_siblings(cpu, root) for cpu in allowed}
@@ -97,7 +97,7 @@ def _cpu_quota(root: Path) -> float | None:
 
 
 def caches(root: Path = ROOT) -> tuple[Cache, ...] | None:
-    """Give the caches seen from the first allowed CPU, nearest first; None where unknown."""
+    """Return the caches seen from the first allowed CPU, nearest first; None where unknown."""
     folder = root / CPUS / f"cpu{_allowed(root)[0]}/cache"
     found = []
     for index in sorted(folder.glob("index*")):
@@ -113,7 +113,7 @@ def caches(root: Path = ROOT) -> tuple[Cache, ...] | None:
 
 
 def last_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int | None:
-    """Give the bytes of all last-level caches that `cpus` reach together; None where unknown."""
+    """Return the bytes of all last-level caches that `cpus` reach together; None where unknown."""
     seen: dict[tuple[int, str], int] = {}
     for cpu in cpus:
         for index in (root / CPUS / f"cpu{cpu}/cache").glob("index*"):
@@ -125,7 +125,7 @@ def last_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int | None:
 
 
 def default_threads(root: Path = ROOT, processes: int = 1) -> int:
-    """Give the threads of each of some processes: one a physical core, within the quota."""
+    """Return the threads of each of some processes: one a physical core, within the quota."""
     found = cores(root)
     threads = found.physical or len(found.allowed)
     return max(1, min(threads, int(found.quota or threads)) // processes)
@@ -146,7 +146,7 @@ def check_cpus(threads: int, processes: int = 1, root: Path = ROOT) -> None:
 def choose_cpus(
     threads: int, root: Path = ROOT, process: int = 0, processes: int = 1
 ) -> tuple[int, ...]:
-    """Give `threads` allowed CPUs: different physical cores first, one socket before the next.
+    """Return `threads` allowed CPUs: different physical cores first, one socket before the next.
 
     They are those of one `process` of several on this machine, which share none. Raises
     `InputError` for fewer than one thread, or more than there are allowed CPUs.
@@ -165,7 +165,7 @@ def choose_cpus(
 
 
 def bind_threads(threads: int, process: int = 0, processes: int = 1) -> tuple[int, ...]:
-    """Bind this process to `threads` CPUs, tell it to the libraries, and give the CPUs.
+    """Bind this process to `threads` CPUs, tell it to the libraries, and return the CPUs.
 
     They are no other's of the `processes` on this machine. Raises `InputError` where the system
     says that the process has not got them.

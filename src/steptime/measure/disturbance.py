@@ -28,7 +28,7 @@ class AbsentError(Exception):
 
 
 def involuntary_switches() -> Read:
-    """Give a reader of how often a thread of this process was made to give up its CPU."""
+    """Return a reader of how often a thread of this process was made to give up its CPU."""
     try:
         import resource
     except ImportError as error:
@@ -41,17 +41,17 @@ def involuntary_switches() -> Read:
 
 
 def waited_s() -> Read:
-    """Give a reader of the seconds that this thread was ready and had no CPU."""
+    """Return a reader of the seconds that this thread was ready and had no CPU."""
     return _field("/proc/thread-self/schedstat", 1, 1e-9)
 
 
 def steal_s() -> Read:
-    """Give a reader of the seconds, over all CPUs, that a virtual machine was not run."""
+    """Return a reader of the seconds, over all CPUs, that a virtual machine was not run."""
     return _field("/proc/stat", 8, 1.0 / os.sysconf("SC_CLK_TCK"))
 
 
 def throttles() -> Read:
-    """Give a reader of how often the processor package was slowed to cool down."""
+    """Return a reader of how often the processor package was slowed to cool down."""
     cpu = min(_cpus())
     return _field(f"/sys/devices/system/cpu/cpu{cpu}/thermal_throttle/package_throttle_count", 0, 1)
 
@@ -78,14 +78,14 @@ class Watch:
                 self.absent[name] = str(error)
 
     def read(self) -> dict[str, float | None]:
-        """Give every counter's present value; None where it is absent."""
+        """Return every counter's present value; None where it is absent."""
         return {name: read() if read else None for name, read in self._readers.items()}
 
 
 def changes(
     before: Mapping[str, float | None], after: Mapping[str, float | None], elapsed_s: float
 ) -> dict[str, float | bool | None]:
-    """Give how far each counter rose during a sample of `elapsed_s` seconds, and `disturbed`.
+    """Return how far each counter rose during a sample of `elapsed_s` seconds, and `disturbed`.
 
     `disturbed` follows `DISTURBED_RULE`. Steal is counted by the kernel in ticks of 10 ms, so one
     tick marks a short sample of a small machine and not a long one of a large machine.
@@ -110,7 +110,7 @@ def _cpus() -> set[int]:
 
 
 def _field(path: str, index: int, unit: float) -> Read:
-    """Give a reader of one number in the first line of a kernel file, times `unit`."""
+    """Return a reader of one number in the first line of a kernel file, times `unit`."""
     if not Path(path).exists():
         raise AbsentError(f"no {path}")
     file = os.open(path, os.O_RDONLY)  # stays open: opening costs more than reading

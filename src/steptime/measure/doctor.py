@@ -35,7 +35,7 @@ TOOLS = {  # what: (commands, any of which will do; what it is for, and how to g
 
 
 def examine(root: Path = ROOT) -> dict[str, Any]:
-    """Give what was found as JSON values; imports no framework.
+    """Return what was found as JSON values; imports no framework.
 
     `missing` names what some feature would need and how to get it; `problems` are lines that say
     what makes measurements doubtful or impossible, and the remedy. Unknown is None.
@@ -69,7 +69,7 @@ def examine(root: Path = ROOT) -> dict[str, Any]:
 
 
 def nvidia_gpus() -> list[dict[str, str]] | None:
-    """Give the NVIDIA GPUs as their driver lists them; None where its tool does not answer."""
+    """Return the NVIDIA GPUs as their driver lists them; None where its tool does not answer."""
     query = f"--query-gpu={','.join(NVIDIA_FIELDS)}"
     text = machine.output("nvidia-smi", query, "--format=csv,noheader")
     if text is None:
@@ -79,7 +79,7 @@ def nvidia_gpus() -> list[dict[str, str]] | None:
 
 
 def meters(root: Path = ROOT) -> dict[str, str | None]:
-    """Give the meters of energy and events: None where it can be read, else what helps."""
+    """Return the meters of energy and events: None where it can be read, else what helps."""
     domain = next(iter(sorted((root / "sys/class/powercap").glob("intel-rapl:*/energy_uj"))), None)
     rapl = None
     if domain is None:
@@ -97,7 +97,7 @@ def meters(root: Path = ROOT) -> dict[str, str | None]:
 
 
 def clock_resolution_s(ticks: int = 50) -> float:
-    """Give the least step in seconds that the clock of all timings was seen to make."""
+    """Return the least step in seconds that the clock of all timings was seen to make."""
     steps = []
     for _ in range(ticks):
         before = after = time.perf_counter()
@@ -108,7 +108,7 @@ def clock_resolution_s(ticks: int = 50) -> float:
 
 
 def imports(framework: str, limit_s: float = 60.0) -> bool:
-    """Give whether a framework really imports, tried in a process of its own."""
+    """Return whether a framework really imports, tried in a process of its own."""
     code = f"import {framework}"
     return machine.output(sys.executable, "-c", code, limit_s=limit_s) is not None
 
@@ -175,7 +175,7 @@ def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Give the report without its problems as rows of a name and a text, for a person."""
+    """Return the report without its problems as rows of a name and a text, for a person."""
     cpu, memory, devices = report["cpu"], report["memory"], report["user_devices"]
     quota = "" if cpu["quota"] is None else f", quota {cpu['quota']:g}"
     allowed = f"{len(cpu['allowed'])} allowed{quota}"

@@ -14,7 +14,7 @@ HOST_CLOCK = "host's clock, from asking for the batch to the end of its copy"
 def clocked(
     take: Callable[[], None], clock: Callable[[], float] = perf_counter
 ) -> tuple[Callable[[], None], Callable[[], float]]:
-    """Give `take` on a clock, and what gives the seconds spent in it since that was last asked."""
+    """Return `take` on a clock, and what gives the seconds spent in it since last asked."""
     spent_s = 0.0
 
     def timed() -> None:

@@ -61,7 +61,7 @@ class MemoryPeak:
 
 
 def cpu_model(root: Path = ROOT) -> str:
-    """Give the CPU's name as it reports itself, such as `AMD EPYC 9R14`.
+    """Return the CPU's name as it reports itself, such as `AMD EPYC 9R14`.
 
     A hypervisor may hide the model (`Intel(R) Xeon(R) Processor`): a name without a digit gets
     family, model and stepping behind it, so that two machines do not share a name by accident.
@@ -81,7 +81,7 @@ def cpu_model(root: Path = ROOT) -> str:
 
 
 def output(*command: str, limit_s: float = 10.0) -> str | None:
-    """Give what a command prints, or None where it is absent, fails, or takes too long."""
+    """Return what a command prints, or None where it is absent, fails, or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -90,7 +90,7 @@ def output(*command: str, limit_s: float = 10.0) -> str | None:
 
 
 def memory(root: Path = ROOT) -> Memory:
-    """Give total, available, limited and usable main memory in bytes."""
+    """Return total, available, limited and usable main memory in bytes."""
     info = fields(root / "proc/meminfo")
     if "MemTotal" not in info:
         return Memory(_physical_memory_bytes(), None, None, None, NO_TREE)
@@ -125,7 +125,7 @@ def host_facts() -> DeviceFacts:
 
 
 def slug(name: str) -> str:
-    """Give a product's name as part of a platform's name.
+    """Return a product's name as part of a platform's name.
 
     `Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz` is `intel-xeon-platinum-8375c`,
     `AMD EPYC 7763 64-Core Processor` is `amd-epyc-7763`.
@@ -135,7 +135,7 @@ def slug(name: str) -> str:
 
 
 def platform_name(device: str, product: str, threads: int | None) -> str:
-    """Give the platform of a run on `device` (`cpu`, `cuda:0`, `mps`) whose product is known.
+    """Return the platform of a run on `device` (`cpu`, `cuda:0`, `mps`) whose product is known.
 
     The name of a device in data/ where its `products` hold it, else `cpu-<model>-<threads>t`, or
     the product of an accelerator.
@@ -149,7 +149,7 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
 
 
 def environment() -> Mapping[str, Any]:
-    """Give what a record's `env` says of this machine; `unknown` holds reasons for each None."""
+    """Return what a record's `env` says of this machine; `unknown` holds reasons for each None."""
     found = cores()
     room = memory()
     facts: dict[str, Any] = {
@@ -191,7 +191,7 @@ def _os_name() -> str:
 
 
 def installed_version(package: str) -> str | None:
-    """Give the version of an installed package without importing it, or None where it is not."""
+    """Return the version of an installed package without importing it, or None where it is not."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -199,19 +199,19 @@ def installed_version(package: str) -> str | None:
 
 
 def environment_threads() -> int | None:
-    """Give the threads that the libraries of this process were told, or None."""
+    """Return the threads that the libraries of this process were told, or None."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     return int(text) if text.isdigit() else None
 
 
 def is_virtual(root: Path = ROOT) -> bool | None:
-    """Give whether the CPU says it runs under a hypervisor; None where it does not tell."""
+    """Return whether the CPU says it runs under a hypervisor; None where it does not tell."""
     flags = fields(root / "proc/cpuinfo").get("flags")
     return None if flags is None else "hypervisor" in flags.split()
 
 
 def load() -> float | None:
-    """Give how many processes wanted a CPU in the last minute, a CPU here; None where unknown."""
+    """Return how many processes wanted a CPU in the last minute, a CPU here; None where unknown."""
     return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
 
@@ -250,7 +250,7 @@ def keep_freed_memory() -> None:
 
 
 def _release_free_pages() -> None:
-    """Give free heap pages back to the system where the C library can (glibc)."""
+    """Return free heap pages back to the system where the C library can (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

@@ -50,7 +50,7 @@ class Energy:
 
 
 def rise_j(meter: Meter, before: float, after: float, elapsed_s: float) -> float:
-    """Give the joules between two readings; a counter may have wrapped once.
+    """Return the joules between two readings; a counter may have wrapped once.
 
     Raises `AbsentError` for a counter that fell and does not wrap.
     """
@@ -66,7 +66,7 @@ def rise_j(meter: Meter, before: float, after: float, elapsed_s: float) -> float
 def meters(
     device: str, root: Path = Path("/"), environ: Mapping[str, str] = os.environ
 ) -> tuple[Meter, ...]:
-    """Give the meters of `cpu` or `cuda[:n]`, to be added; raises `AbsentError`, saying why."""
+    """Return the meters of `cpu` or `cuda[:n]`, to be added; raises `AbsentError`, saying why."""
     kind, _, number = device.partition(":")
     if kind == "cpu":
         return rapl(root)
@@ -80,7 +80,7 @@ def meters(
 
 
 def rapl(root: Path) -> tuple[Meter, ...]:
-    """Give the RAPL counters of all packages, and of memory where it has its own.
+    """Return the RAPL counters of all packages, and of memory where it has its own.
 
     Raises `AbsentError` where there is none, or it may not be read.
     """
@@ -117,7 +117,7 @@ def _microjoules(path: Path) -> float:
 
 
 def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
-    """Give the meter of the GPU that CUDA calls `number`, by the module `pynvml`.
+    """Return the meter of the GPU that CUDA calls `number`, by the module `pynvml`.
 
     The counter of energy (Volta and later), else power. Raises `AbsentError` where NVML has
     neither, and where it cannot be said which GPU it is.
@@ -139,7 +139,7 @@ def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
 
 
 def _reader(nvml: Any, function: Callable[[Any], int], handle: Any) -> Callable[[], float]:
-    """Give a reader of a number that NVML gives in thousandths."""
+    """Return a reader of a number that NVML gives in thousandths."""
 
     def read() -> float:
         try:
@@ -151,7 +151,7 @@ def _reader(nvml: Any, function: Callable[[Any], int], handle: Any) -> Callable[
 
 
 def _handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
-    """Give NVML's handle of a CUDA device. CUDA numbers GPUs in another order unless told."""
+    """Return NVML's handle of a CUDA device. CUDA numbers GPUs in another order unless told."""
     visible = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     name = str(number)
     if visible != [""]:
@@ -237,7 +237,7 @@ def take_energy(
     find: Callable[[], Sequence[Meter]],
     clock: Clock = time.perf_counter,
 ) -> Energy:
-    """Give the energy of a step: run `steps` and `sync`, again and again, for `least_s` seconds.
+    """Return the energy of a step: run `steps` and `sync`, again and again, for `least_s` seconds.
 
     `find` gives the meters. What `step` raises passes through.
     """

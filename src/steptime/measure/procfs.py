@@ -10,7 +10,7 @@ NO_TREE = "this system has no /proc and /sys to read it from"
 
 
 def read_text(path: Path) -> str | None:
-    """Give the stripped text of a small system file, or None where it cannot be read."""
+    """Return the stripped text of a small system file, or None where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -18,7 +18,7 @@ def read_text(path: Path) -> str | None:
 
 
 def fields(path: Path) -> dict[str, str]:
-    """Give the `key : value` lines of a file; of repeated keys the first."""
+    """Return the `key : value` lines of a file; of repeated keys the first."""
     found: dict[str, str] = {}
     for line in (read_text(path) or "").splitlines():
         key, colon, value = line.partition(":")
@@ -28,7 +28,7 @@ def fields(path: Path) -> dict[str, str]:
 
 
 def number_list(text: str) -> tuple[int, ...]:
-    """Give the numbers of a list as kernel and Slurm write it: `0-2,5` is `(0, 1, 2, 5)`."""
+    """Return the numbers of a list as kernel and Slurm write it: `0-2,5` is `(0, 1, 2, 5)`."""
     numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -37,7 +37,7 @@ def number_list(text: str) -> tuple[int, ...]:
 
 
 def group_folders(controller: str, root: Path) -> list[Path]:
-    """Give the control group's folders of this process, the innermost first (version 1 and 2)."""
+    """Return the control group's folders of this process, the innermost first (version 1 and 2)."""
     folders: list[Path] = []
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -52,18 +52,18 @@ def group_folders(controller: str, root: Path) -> list[Path]:
 
 
 def cache_bytes(text: str) -> int:
-    """Give the bytes of a size such as `32K`; 0 for what is none."""
+    """Return the bytes of a size such as `32K`; 0 for what is none."""
     match = re.fullmatch(r"(\d+)([KMG]?)", text)
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]] if match else 0
 
 
 def kilobytes(text: str | None) -> int | None:
-    """Give the bytes of a text such as `24105 kB`."""
+    """Return the bytes of a text such as `24105 kB`."""
     return int(text.split()[0]) * 1024 if text else None
 
 
 def number(*paths: Path) -> int | None:
-    """Give the whole number in the first of the files that holds one."""
+    """Return the whole number in the first of the files that holds one."""
     for path in paths:
         text = read_text(path)
         if text and text.isdigit():

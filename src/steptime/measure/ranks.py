@@ -41,13 +41,13 @@ class Rank:
     attempt: int = 0
 
     @property
-    def leads(self) -> bool:
+    def is_zero(self) -> bool:
         """Whether this is the process that decides, writes and prints."""
         return self.rank == 0
 
 
 def here(environ: Mapping[str, str] = os.environ) -> Rank:
-    """Give the rank of this process; without a launcher it is the only one.
+    """Return the rank of this process; without a launcher it is the only one.
 
     Raises `InputError` for variables that are missing, no numbers, or contradict each other.
     """
@@ -95,7 +95,7 @@ def _by_srun(environ: Mapping[str, str]) -> Rank:
 
 
 def _tasks_here(environ: Mapping[str, str], launcher: str) -> int:
-    """Give the tasks of this node: `2(x3),1` are 2 on each of three nodes and 1 on the fourth."""
+    """Return the tasks of this node: `2(x3),1` are 2 on each of three nodes and 1 on the fourth."""
     step, job = "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"
     name = step if step in environ else job
     text = _text(environ, name, launcher)
@@ -110,7 +110,7 @@ def _tasks_here(environ: Mapping[str, str], launcher: str) -> int:
 
 
 def first_host(nodes: str) -> str:
-    """Give the first host of a list as Slurm writes it: `gpu[03-05,9],login` is `gpu03`."""
+    """Return the first host of a list as Slurm writes it: `gpu[03-05,9],login` is `gpu03`."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
     found = re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0]) if first else ""
     if not re.fullmatch(r"[\w.-]+", found):
@@ -159,7 +159,7 @@ def check_address(rank: Rank) -> None:
 
 
 def local_variables(size: int, port: int) -> tuple[dict[str, str], ...]:
-    """Give the variables of each of `size` processes on this machine."""
+    """Return the variables of each of `size` processes on this machine."""
     common = {
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
@@ -170,7 +170,7 @@ def local_variables(size: int, port: int) -> tuple[dict[str, str], ...]:
 
 
 def free_port() -> int:
-    """Give a port of this machine that nobody listens on."""
+    """Return a port of this machine that nobody listens on."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]

@@ -24,7 +24,7 @@ ROTARY_BASE = 10_000.0  # Su et al. 2021, section 3.3
 
 
 def optimizer_epsilon(dtype: str) -> float:
-    """Give what RMSProp and Adam add to a root: 1e-8, which would be 0 in float16."""
+    """Return what RMSProp and Adam add to a root: 1e-8, which would be 0 in float16."""
     return 1e-4 if dtype == "float16" else 1e-8
 
 
@@ -41,7 +41,7 @@ class Fill:
 
 
 def rotary_angle(position: int, pair: int, head_width: int) -> float:
-    """Give the angle in radians by which a pair of features is turned (Su et al. 2021, eq. 15).
+    """Return the angle in radians by which a pair of features is turned (Su et al. 2021, eq. 15).
 
     A table of `angles` `[l, d]` holds d/2 cosines and then d/2 sines in each row.
     """
@@ -100,7 +100,7 @@ _PASSED_ON = ("cast", "slice", "reshape", "transpose", "flatten")  # the next op
 
 
 def fills(graph: Graph) -> dict[str, Fill]:
-    """Give the values of every input, weight and buffer, by the op that first uses it.
+    """Return the values of every input, weight and buffer, by the op that first uses it.
 
     In a training graph the gradient of the loss is 1 and the optimizer's state 0.
     """

@@ -80,7 +80,7 @@ class _Taker:
         self._counted = watch.read() if watch else {}
 
     def take(self, steps: int) -> tuple[float, dict[str, Any]]:
-        """Give the seconds of `steps` steps, and the row of columns of this sample."""
+        """Return the seconds of `steps` steps, and the row of columns of this sample."""
         if self._waited:
             self._waited()
         total_s = self._seconds_of(self._step, steps)
@@ -165,7 +165,7 @@ def take_training(
     waited: Callable[[], float] | None = None,
     started: Callable[[float, float], object] | None = None,
 ) -> Samples:
-    """Run `step` exactly `total` times (at least 10) and give the samples of that.
+    """Run `step` exactly `total` times (at least 10) and return the samples of that.
 
     Blocks grow until one fills a sample; the last may hold up to twice as many steps. Samples are
     those after warm-up, at most two thirds of them, at least `least`.
@@ -196,7 +196,7 @@ def take_training(
 
 
 def _warm_blocks(times_s: Sequence[float]) -> int:
-    """Give how many of these are warm-up: up to the first two windows that agree, or a third."""
+    """Return how many of these are warm-up: up to the first two windows that agree, or a third."""
     most = int(len(times_s) * WARM_UP_SHARE)
     for end in range(2 * WINDOW, most + 1, WINDOW):
         if agree(times_s[end - 2 * WINDOW : end - WINDOW], times_s[end - WINDOW : end]):
@@ -226,7 +226,7 @@ def _samples(
 
 
 def agree(earlier: Sequence[float], later: Sequence[float]) -> bool:
-    """Say whether two groups of times have the same median, within 1 % or within their noise."""
+    """Return whether two groups of times have the same median, within 1 % or within their noise."""
     middles = median(earlier), median(later)
     variance = sum(_sigma(group) ** 2 / len(group) for group in (earlier, later))
     error = math.sqrt(math.pi / 2 * variance)  # of a median, for normal noise
@@ -234,7 +234,7 @@ def agree(earlier: Sequence[float], later: Sequence[float]) -> bool:
 
 
 def median_half_width(ordered: Sequence[float]) -> float:
-    """Give half the 95 % interval of the median of sorted times, as a share of the median.
+    """Return half the 95 % interval of the median of sorted times, as a share of the median.
 
     Its ends have the ranks (n - 1.96 sqrt(n)) / 2 and 1 + (n + 1.96 sqrt(n)) / 2, counted from 1,
     rounded outwards (Le Boudec 2010, chapter 2; Hoefler and Belli 2015).
@@ -285,7 +285,7 @@ def _warm_up(
 
 
 def _steps_for(sample_s: float, step_s: float) -> int:
-    """Give how many steps fill a sample; very many if the clock saw no time pass."""
+    """Return how many steps fill a sample; very many if the clock saw no time pass."""
     return max(1, math.ceil(MARGIN * sample_s / max(step_s, 1e-9)))
 
 

@@ -22,7 +22,7 @@ from steptime.measure.synthetic import LEARNING_RATE
 def examination(
     prepared: Prepared, workload: Workload, options: Options, given: Input | None
 ) -> Callable[[], tuple[dict[str, Quantity], dict[str, Any]]]:
-    """Give what is called after a training: its last loss and accuracy, and what a record says.
+    """Return what is called after a training: its last loss and accuracy, and what a record says.
 
     `guess` is the accuracy of always naming the most frequent class of the test set. Raises
     `UnsupportedError` now, before the training, where there will be nothing to say.
@@ -57,7 +57,7 @@ def examination(
 
 
 def accuracy(network: Callable[[Arrays], Any], test: Split, fit: Fit, batch: int) -> float:
-    """Give the share of a test set that a network tells right.
+    """Return the share of a test set that a network tells right.
 
     It takes `batch` images at a time; the last batch is filled up with images that do not count.
     """

@@ -41,8 +41,8 @@ from steptime.measure.contract import (
     method,
 )
 from steptime.measure.probe.ceilings import probe
+from steptime.measure.process_group import check_apart
 from steptime.measure.ranks import Rank
-from steptime.measure.team import check_apart
 
 
 def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
@@ -76,7 +76,7 @@ class Session:
 
 
 def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
-    """Bind the cores, import the backend, and give the session with its greeting."""
+    """Bind the cores, import the backend, and return the session with its greeting."""
     row = registry.backend(request["backend"])
     options = Options(**request["options"])
     scratch.use_own_tmpdir()
@@ -100,8 +100,8 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
         "framework": f"{request['backend']} {backend.version()}",
         "product": product,
     }
-    if prepared.team is not None:
-        env["ranks"] = prepared.team.gather(_about(rank, options, env))
+    if prepared.group is not None:
+        env["ranks"] = prepared.group.gather(_about(rank, options, env))
         check_apart(env["ranks"])
     facts: DeviceFacts = backend.device_facts(options.device)
     greeting = {
@@ -115,7 +115,7 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
 
 
 def own_device(device: str, rank: Rank) -> str:
-    """Give the device of this process: replicas have one each.
+    """Return the device of this process: replicas have one each.
 
     Where each process is shown a single GPU, that is its own (NCCL refuses two on one).
     """

@@ -26,14 +26,16 @@ CORES = 8  # of a Cloud TPU v2-8: its files count FLOP of one core
 TPU, GPU = "tpu-v2-8", "v100-sxm2-16gb"
 BEST = "best interval of the run"
 
-SPEEDS = {  # list: our quantity, our unit over theirs, whether theirs is of one core of a TPU
-    "example_per_sec": ("published_speed_per_s", 1.0, False),
-    "flops": ("published_flop_per_s", 1e9, True),
-    "fl": ("published_flop", 1e9, True),
-    "intensity": ("published_flop_per_parameter_byte", 1.0, False),
-    "params": ("published_parameters", 1.0, False),
+Amounts = Mapping[str, tuple[str, float]]  # list: our quantity, our unit over theirs
+SPEEDS: Amounts = {
+    "example_per_sec": ("published_speed_per_s", 1.0),
+    "flops": ("published_flop_per_s", 1e9),
+    "fl": ("published_flop", 1e9),
+    "intensity": ("published_flop_per_parameter_byte", 1.0),
+    "params": ("published_parameters", 1.0),
 }
-PROFILE = {
+OF_CORE = ("flops", "fl")  # of one core of a TPU
+PROFILE: Amounts = {
     "time_perc": ("published_time_share", 0.01),
     "flops_perc": ("published_flop_share", 0.01),
     "memory_bandwidth": ("published_bandwidth_share", 0.01),
@@ -41,10 +43,8 @@ PROFILE = {
     "intensity": ("published_intensity_flop_per_byte", 1.0),
     "infeed": ("published_infeed_share", 0.01),
     "infeed_std": ("published_infeed_share_std", 0.01),
-}
-TRACES = {  # list: our quantity, whose samples are the profiles of a run
-    "flops_trace": "published_flop_shares",
-    "infeed_trace": "published_infeed_shares",
+    "flops_trace": ("published_flop_shares", 0.01),  # samples: the profiles of a run
+    "infeed_trace": ("published_infeed_shares", 0.01),
 }
 OF_TRACES = ("flops_perc_m", "flops_perc_std", "infeed_m")  # mean and deviation of the above
 FAILURES = ("err_jobs", "states")
@@ -64,11 +64,9 @@ def read(source: Source) -> Found:
         lists = json.loads(source.text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is no JSON: {shorten(str(error))[1:-1]}") from None
-    lists = _checked(lists)
-    points = _speeds if "example_per_sec" in lists or lists["err_jobs"] else _profiles
     records: list[Record] = []
     unread: list[Unread] = []
-    for place, found in points(lists, source.name):
+    for place, found in _points(_checked(lists), source.name):
         if isinstance(found, Record):
             records.append(found)
         else:
@@ -95,55 +93,41 @@ class _Machine:
     file: str  # whose name may say the kind of block or cell
 
 
-Points = Iterator[tuple[str | None, Record | str]]  # a label, and its record or why there is none
-
-
-def _speeds(lists: Lists, file: str) -> Points:
-    machine = _machine(lists, file)
-    method = Method("paradnn", "unknown", {"statistic": BEST})
-    known = {"labels", "step_per_sec", *SPEEDS, *FAILURES}
-    yield from _unknown_lists(lists, known)
+def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]]:
+    """Yield each label with its record, or why there is none."""
+    timed = "example_per_sec" in lists or bool(lists["err_jobs"])
+    amounts, others = (SPEEDS, ("step_per_sec",)) if timed else (PROFILE, OF_TRACES)
+    machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
+    method = Method("paradnn-profile", "unknown", {})
+    if timed:
+        machine = _machine(lists, file)
+        method = Method("paradnn", "unknown", {"statistic": BEST})
+    for name in lists:
+        if name not in {"labels", *amounts, *others, *FAILURES}:
+            yield None, f"list {shorten(name)} is not known"
     for index, label in enumerate(lists["labels"]):
-        values = {
-            ours: _scaled(lists, name, index, unit * (machine.cores if of_core else 1))
-            for name, (ours, unit, of_core) in SPEEDS.items()
+        held = {
+            ours: _quantity(lists[name][index], unit * (machine.cores if name in OF_CORE else 1))
+            for name, (ours, unit) in amounts.items()
+            if name in lists
         }
-        steps = _scaled(lists, "step_per_sec", index, 1.0)
-        if steps is None or steps <= 0:
+        steps = _scaled(lists, "step_per_sec", index, 1.0) if timed else None
+        if steps is not None and steps > 0:
+            held["step_s"] = Quantity(1 / steps)
+        if timed and "step_s" not in held:
             yield str(label), "has no positive step_per_sec"
         else:
-            yield _point(label, machine, method, {"step_s": 1 / steps, **values})
+            yield _point(label, machine, method, held)
     for label, state in zip(lists["err_jobs"], lists["states"], strict=True):
         status = STATES.get(str(state), "failed")
         yield _point(label, machine, method, {}, status=status, cause=str(state))
 
 
-def _profiles(lists: Lists, file: str) -> Points:
-    machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
-    method = Method("paradnn-profile", "unknown", {})
-    yield from _unknown_lists(lists, {"labels", *FAILURES, *PROFILE, *TRACES, *OF_TRACES})
-    for index, label in enumerate(lists["labels"]):
-        values = {
-            ours: _scaled(lists, name, index, unit)
-            for name, (ours, unit) in PROFILE.items()
-            if name in lists
-        }
-        traces = {
-            ours: _trace(lists[name][index]) for name, ours in TRACES.items() if name in lists
-        }
-        yield _point(label, machine, method, values, traces)
-
-
-def _unknown_lists(lists: Lists, known: set[str]) -> Points:
-    for name in lists:
-        if name not in known:
-            yield None, f"list {shorten(name)} is not known"
-
-
-def _trace(values: object) -> Quantity | None:
-    if not isinstance(values, list) or not values or not all(map(_is_number, values)):
-        return None
-    return Quantity(samples=tuple(0.01 * share for share in values))
+def _quantity(value: Any, unit: float) -> Quantity | None:
+    """Return a number or the numbers of a list in SI, None for what is neither."""
+    if isinstance(value, list) and value and all(map(_is_number, value)):
+        return Quantity(samples=tuple(one * unit for one in value))
+    return Quantity(value * unit) if _is_number(value) else None
 
 
 def _is_number(value: object) -> bool:
@@ -164,8 +148,7 @@ def _point(
     label: object,
     machine: _Machine,
     method: Method,
-    values: Mapping[str, float | None],
-    traces: Mapping[str, Quantity | None] | None = None,
+    held: Mapping[str, Quantity | None],
     *,
     status: str = "ok",
     cause: str = "",
@@ -178,17 +161,15 @@ def _point(
     except InputError as error:
         return text[:200], str(error)
     env: dict[str, Any] = {"source_entry": text, "cores": machine.cores}
-    absent = [name for name, value in {**values, **(traces or {})}.items() if value is None]
+    absent = [name for name, quantity in held.items() if quantity is None]
     if absent:
         env["not_given"] = absent
-    known = {name: Quantity(value) for name, value in values.items() if value is not None}
-    known |= {name: trace for name, trace in (traces or {}).items() if trace}
     return text, Record(
         origin="published",
         method=method,
         workload=workload,
         platform=machine.platform,
-        quantities=known,
+        quantities={name: quantity for name, quantity in held.items() if quantity},
         status=status,
         cause=cause,
         scope=scope,

@@ -128,17 +128,17 @@ def read_filters(
         if " ".join(text.split()) == FITS:
             fits = True
             continue
-        found = _FILTER.fullmatch(text)
-        if not found:
+        match = _FILTER.fullmatch(text)
+        if not match:
             raise InputError(f"{where}: where: {shorten(text)} is not 'name < number' or '{FITS}'")
-        if found[1] not in names:
-            raise unknown("name in where", found[1], sorted(names), where)
+        if match[1] not in names:
+            raise unknown("name in where", match[1], sorted(names), where)
         limit = math.nan
         with suppress(ValueError):
-            limit = float(found[3])
+            limit = float(match[3])
         if math.isnan(limit):
-            raise InputError(f"{where}: where: {shorten(found[3])} is no number")
-        filters.append(Filter(found[1], found[2], limit))
+            raise InputError(f"{where}: where: {shorten(match[3])} is no number")
+        filters.append(Filter(match[1], match[2], limit))
     return filters, fits
 
 
@@ -202,8 +202,8 @@ def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
     if request and chosen["threads"] is None:
         chosen = {**chosen, "threads": request.cpus or (None if request.exclusive else 1)}
     if request and request.cpus and (chosen["threads"] or 0) > request.cpus:
-        asked = f"{chosen['threads']} threads on cpus = {request.cpus}"
-        raise InputError(f"{one.place}: {asked}: a thread needs a core of its own")
+        threads = f"{chosen['threads']} threads on cpus = {request.cpus}"
+        raise InputError(f"{one.place}: {threads}: a thread needs a core of its own")
     options = Options(
         **{name: chosen[name] for name in (*PLACE_AXES[1:], *FEED_AXES)},
         **fixed,

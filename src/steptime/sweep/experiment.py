@@ -182,9 +182,9 @@ def _check_words(experiment: Experiment, where: str) -> None:
         raise InputError(f"{where}: name must be a text on one line")
     if experiment.link and not experiment.predict:
         raise InputError(f"{where}: link is for predictions: it goes with predict")
-    asked = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
-    for gpu, name in asked:
-        if asked.count((gpu, name)) > 1:
+    jobs = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
+    for gpu, name in jobs:
+        if jobs.count((gpu, name)) > 1:
             what = f"gpu {shorten(gpu)}" if gpu else "no gpu"
             raise InputError(f"{where}: slurm: two tables for {what}; give each a name of its own")
     if "dataset" in experiment.input and not experiment.data:
@@ -228,7 +228,7 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
     What the file says of a cluster is an axis, `request`, where the cells are for one.
     Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
     """
-    found = []
+    axes = []
     for i, entry in enumerate(experiment.networks):
         place = f"{where}: networks[{i}]"
         choice = choice_of(entry, place)
@@ -251,8 +251,8 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
                 values[name] = _values(choice.given[name], f"{place}: {name}")
             elif parameter.sweep and not chosen.named:
                 values[name] = _values(parameter.sweep, f"{place}: {name}")
-        found.append(Axes(choice, place, values))
-    return found
+        axes.append(Axes(choice, place, values))
+    return axes
 
 
 def _values(value: object, where: str) -> Sequence[Any]:

@@ -64,7 +64,7 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
         if link is None and options.strategy != "independent":
             return []
         cluster = Cluster(device, ((workload.plan.data, link),) if link else ())
-        found = predict_replicas(workload, cluster, options.strategy, options.overlap)
+        every = predict_replicas(workload, cluster, options.strategy, options.overlap)
     else:
-        found = records(StepModel(workload, device))
-    return list(found) if by_op else [found[0]]
+        every = records(StepModel(workload, device))
+    return list(every) if by_op else [every[0]]

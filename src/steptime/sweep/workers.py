@@ -50,7 +50,7 @@ class Workers:
     @property
     def leads(self) -> bool:
         """Whether records of this process are to be kept."""
-        return self._rank.leads
+        return self._rank.is_zero
 
     @property
     def joined(self) -> bool:

@@ -89,14 +89,14 @@ class DataSet:
 
 
 def format_of(name: str) -> Format:
-    """Give the format of a name of `FORMATS`."""
+    """Return the format of a name of `FORMATS`."""
     module, _, attribute = FORMATS[name].partition(":")
     found: Format = getattr(importlib.import_module(module), attribute)
     return found
 
 
 def find(folder: str) -> DataSet:
-    """Give the data set in a folder; raises `MissingFileError` where there is none."""
+    """Return the data set in a folder; raises `MissingFileError` where there is none."""
     path = Path(folder)
     if not path.is_dir():
         what = "is no folder" if path.exists() else "no such folder"

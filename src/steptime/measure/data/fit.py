@@ -18,13 +18,13 @@ class Fit:
     shape: tuple[int, ...]
 
     def arrays(self, images: Any, labels: Any) -> Arrays:
-        """Give a batch, images `[n, c, h, w]` and labels `[n]`, by the names of the inputs."""
+        """Return a batch, images `[n, c, h, w]` and labels `[n]`, by the names of the inputs."""
         found = {self.images: images.reshape(self.shape)}
         return found | {self.labels: labels} if self.labels else found
 
 
 def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> Fit:
-    """Say how images of `shape` (c, h, w) with labels of so many `classes` fit a forward graph.
+    """Return how images of `shape` (c, h, w) with labels of so many `classes` fit a forward graph.
 
     A network fits if its one input beside the labels is `[n, c, h, w]`, or `[n, c * h * w]`, which
     takes them flattened, and it tells at least as many classes. Raises `UnsupportedError`.

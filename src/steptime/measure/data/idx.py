@@ -34,7 +34,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def files(folder: Path) -> Mapping[str, Path]:
-    """Give the files of an IDX folder by `train-images` and so on; {} where it has none of them.
+    """Return the files of an IDX folder by `train-images` and so on; {} where it has none of them.
 
     Of a file that is there twice, plain and gzipped, the plain one is taken. Raises
     `MissingFileError` where one is missing or two could be meant.
@@ -57,7 +57,7 @@ def files(folder: Path) -> Mapping[str, Path]:
 
 
 def read(paths: Mapping[str, Path], part: str) -> Split:
-    """Give a part, `train` or `test`: images `[n, 1, h, w]` and as many labels.
+    """Return a part, `train` or `test`: images `[n, 1, h, w]` and as many labels.
 
     Raises `BadDataError`, naming the file, for what is no such file.
     """
@@ -72,7 +72,7 @@ def read(paths: Mapping[str, Path], part: str) -> Split:
 
 
 def read_array(path: Path, rank: int) -> Bytes:
-    """Give the array of bytes with `rank` dimensions of a file; raises `BadDataError`."""
+    """Return the array of bytes with `rank` dimensions of a file; raises `BadDataError`."""
     if not path.is_file():
         raise BadDataError(f"{path}: is no plain file")
     with path.open("rb") as file:
@@ -124,7 +124,7 @@ def _hex(data: bytes) -> str:
 
 
 def idx_bytes(array: Bytes) -> bytes:
-    """Give an array of bytes as the content of an IDX file."""
+    """Return an array of bytes as the content of an IDX file."""
     header = bytes((0, 0, UNSIGNED_BYTE, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
     return header + array.tobytes()
 

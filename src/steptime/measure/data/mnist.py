@@ -34,7 +34,7 @@ PUBLISHED = {  # sha256 of the files of yann.lecun.com/exdb/mnist, unpacked
 
 
 def installed() -> Path:
-    """Give the folder of the CSV files of the installed package; raises `MissingFileError`."""
+    """Return the folder of the CSV files of the installed package; raises `MissingFileError`."""
     try:
         found = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -74,7 +74,7 @@ def write(source: Path, out: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, rows: int) -> npt.NDArray[np.uint8]:
-    """Give the rows `[rows, 1 + 784]` of label and pixels of a CSV file with one line of names."""
+    """Return the rows `[rows, 1 + 784]` of label and pixels of a CSV file with a header."""
     if not path.is_file():
         raise MissingFileError(f"{path}: no such file; '{GET}' brings it")
     text = path.read_bytes().partition(b"\n")[2].replace(b"\r", b"").rstrip()

@@ -31,7 +31,7 @@ class Order:
         return self.count // self.replicas // self.batch
 
     def indices(self, step: int) -> Indices:
-        """Give the images of a step, counted from 0."""
+        """Return the images of a step, counted from 0."""
         epoch, within = divmod(step, self.per_epoch)
         shard = _shuffled(self.count, self.seed, epoch)[self.rank :: self.replicas]
         return shard[within * self.batch : (within + 1) * self.batch]

@@ -72,7 +72,7 @@ class Sources:
         return Input(feed, dataset, fitted, order, facts)
 
     def _staged(self, options: Options) -> Staged:
-        """Give the data set as it is staged, and count the cells that have used its copy."""
+        """Return the data set as it is staged, and count the cells that have used its copy."""
         original = find(options.data)
         mark = (options.staging, options.stage_to, *_state(original))
         found = self._opened.get(mark)
@@ -86,6 +86,6 @@ class Sources:
 
 
 def _state(dataset: DataSet) -> _Mark:
-    """Give what changes where a file of the data set is another one, or was written again."""
+    """Return what changes where a file of the data set is another one, or was written again."""
     states = ((str(path.absolute()), path.stat()) for path in dataset.files.values())
     return tuple((path, state.st_size, state.st_mtime_ns) for path, state in states)

@@ -33,7 +33,7 @@ class Staged:
 
 
 def place(stage_to: str) -> Path:
-    """Give where copies go: `stage_to`, else $LOCAL, else $TMPDIR, else the system's folder."""
+    """Return where copies go: `stage_to`, else $LOCAL, else $TMPDIR, else the system's folder."""
     named = {"": stage_to} | {f" (${name})": os.environ.get(name, "") for name in _PLACES}
     for says, text in named.items():
         if text:
@@ -80,7 +80,7 @@ def _copied(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, 
 
 
 def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
-    """Give the copies of the files, and the seconds and the checksum of copying."""
+    """Return the copies of the files, and the seconds and the checksum of copying."""
     copies, sums = {}, {}
     began = perf_counter()
     for name, path in dataset.files.items():
@@ -97,7 +97,7 @@ def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[s
 
 
 def _copy_file(source: Path, target: Path) -> str:
-    """Copy a file to the disk and give the checksum of what was read."""
+    """Copy a file to the disk and return the checksum of what was read."""
     digest = hashlib.sha256()
     with source.open("rb") as reading, target.open("wb") as writing:
         while chunk := reading.read(_CHUNK_BYTES):

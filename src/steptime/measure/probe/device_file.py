@@ -21,7 +21,7 @@ COUNTED = (
 
 
 def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the device, in the datasheet units of a device file, that a worker's answer describes.
+    """Return the device, in the datasheet units of a device file, that a worker's answer describes.
 
     The name is that of the platform (`-probed` behind it where a shipped device has the name); the
     whole curves stand in `measured`. Raises `InputError` where GEMM or bandwidth was not measured.
@@ -62,13 +62,13 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def best_per_s(curve: Mapping[str, Any]) -> float:
-    """Give the most work a second of a curve, by the least time of each of its cases."""
+    """Return the most work a second of a curve, by the least time of each of its cases."""
     pairs = zip(curve["work"], curve["min_s"], strict=True)
     return max(float(work / least) for work, least in pairs)
 
 
 def _out_of_cache_per_s(streams: Mapping[str, Any], cache_bytes: int | None) -> float:
-    """Give the most bytes a second of the arrays far out of the last cache, else of the largest."""
+    """Return the most bytes a second of arrays far out of the last cache, else of the largest."""
     points = [
         (work, float(work / least))
         for curve in streams.values()
@@ -122,7 +122,7 @@ def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
 
 
 def _measured(answer: Mapping[str, Any], platform: str) -> dict[str, Any]:
-    """Give the facts and curves, `gemm.float32` as a table in a table, without what is unknown."""
+    """Return the facts and curves, `gemm.float32` as a table in a table, without unknowns."""
     facts = ("backend", "version", "device", "product", "threads", "cache_bytes", "taken_at")
     times = ("load", "budget_s", "wall_s")
     table: dict[str, Any] = {

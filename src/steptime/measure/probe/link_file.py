@@ -55,7 +55,7 @@ def ring_s(size_bytes: float, processes: int, latency_s: float, bytes_per_s: flo
 
 
 def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) -> Fit:
-    """Give the link whose ring takes `times_s`; raises `InputError` where larger is not slower."""
+    """Return the link whose ring takes `times_s`; raises `InputError` if larger is not slower."""
     weights = [1 / time**2 for time in times_s]
     whole = sum(weights)
     mean_size = sum(w * x for w, x in zip(weights, sizes_bytes, strict=True)) / whole
@@ -79,7 +79,7 @@ def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) 
 
 
 def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the link `local`, in the units of a link file, that a worker's answer describes."""
+    """Return the link `local`, in the units of a link file, that a worker's answer describes."""
     processes, times = answer["processes"], answer["all_reduce_s"]
     sizes = [int(text) for text in times]
     medians = [median(samples) for samples in times.values()]
@@ -113,7 +113,7 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def link_rows(table: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """Give the all-reduces as rows for people: size, time, and how far the formula is off."""
+    """Return the all-reduces as rows for people: size, time, and how far the formula is off."""
     measured = table["measured"]
     columns = (measured["bytes"], measured["all_reduce_s"], measured["fit_error"])
     return [(size(x), seconds(t), f"{e:+.0%}") for x, t, e in zip(*columns, strict=True)]

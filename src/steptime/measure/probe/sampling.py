@@ -66,7 +66,7 @@ class RefusedError(Exception):
 def sample(
     cases: Iterable[Case], budget_s: float, clock: Callable[[], float] = time.perf_counter
 ) -> Samples:
-    """Time the cases within the budget in seconds, and give their curves.
+    """Time the cases within the budget in seconds, and return their curves.
 
     The cases of a group come in ascending order of work. Each group has its share of the budget:
     a case is admitted if, at the pace of those before it, its warm-up and `MIN_SAMPLES` fit in
@@ -160,7 +160,7 @@ def _may_be_a_hiccup(last: _Visited, left_s: Mapping[str, float]) -> bool:
 
 
 def _warm_calls(timer: Timer, most: int) -> int:
-    """Warm up, and give the calls that make a sample of about `SAMPLE_S`, at most `most`."""
+    """Warm up, and return the calls that make a sample of about `SAMPLE_S`, at most `most`."""
     timer(1)
     calls, enough = 0, 1
     while calls != enough:

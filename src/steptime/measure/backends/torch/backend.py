@@ -26,7 +26,7 @@ from steptime.measure.contract import (
     Options,
     OutOfMemoryError,
     Prepared,
-    Team,
+    ProcessGroup,
     UnsupportedError,
 )
 from steptime.measure.infeed import HOST_CLOCK, loader_death
@@ -46,12 +46,12 @@ _NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of one
 
 
 def version() -> str:
-    """Give PyTorch's version without the tag of its build."""
+    """Return PyTorch's version without the tag of its build."""
     return torch.__version__.partition("+")[0]
 
 
 def device_product(device: str) -> str:
-    """Give the device's name; raises `InputError` for a device that is not here."""
+    """Return the device's name; raises `InputError` for a device that is not here."""
     return torch_device.product(torch_device.find(device))
 
 
@@ -80,7 +80,7 @@ def collectives(options: Options, sizes: Sequence[int], budget_s: float) -> dict
 def prepare(
     graph: Graph, workload: Workload, options: Options, feed: Feed | None = None
 ) -> Prepared:
-    """Give the step of a forward graph, ready on its device: weights, inputs, optimizer made.
+    """Return the step of a forward graph, ready on its device: weights, inputs, optimizer made.
 
     Raises `InputError` for a device that is not here, `UnsupportedError` for a kind, type or plan
     that cannot be run, `OutOfMemoryError` where the weights and inputs do not fit.
@@ -111,7 +111,7 @@ def prepare(
         return translated(held[-1].step_alone)
 
     memory, reset_memory = torch_device.memory_meter(device)
-    team = None if joined is None else _team(joined, found, watch, alone)
+    group = None if joined is None else _process_group(joined, found, watch, alone)
     return Prepared(
         step=translated(found.step),
         sync=sync,
@@ -124,7 +124,7 @@ def prepare(
         loss=found.loss,
         inference=lambda one: outputs_of(one, found.values, types, device),
         facts=_facts(options, device) | found.facts,
-        team=team,
+        group=group,
     )
 
 
@@ -164,19 +164,19 @@ def _settings(options: Options) -> None:
         torch.compiler.reset()
 
 
-def _team(
+def _process_group(
     joined: Joined,
     found: Assembled,
     watch: Stopwatch,
     alone: Callable[[], Callable[[], None]],
-) -> Team:
+) -> ProcessGroup:
     if found.timed:
         meter = "host clock around every exchange of a rank, waiting for others included; mean"
     elif found.quiet:
         meter = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
     else:
         meter = "exposed: step less that of an unsharded copy without exchange, in turns"
-    return Team(
+    return ProcessGroup(
         rank=joined.rank.rank,
         backend=joined.backend,
         agree=joined.agree,

@@ -14,7 +14,7 @@ from steptime.measure.contract import DeviceFacts
 
 
 def find(name: str) -> torch.device:
-    """Give the device of `cpu`, `cuda[:n]` or `mps`; raises `InputError` where it is not here."""
+    """Return the device of `cpu`, `cuda[:n]` or `mps`; raises `InputError` where it is not here."""
     here = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
     if torch.backends.mps.is_available():
         here.append("mps")
@@ -25,7 +25,7 @@ def find(name: str) -> torch.device:
 
 
 def product(device: torch.device) -> str:
-    """Give the name that the driver or the system gives the device."""
+    """Return the name that the driver or the system gives the device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return machine.cpu_model()  # an Apple GPU is part of the chip
@@ -48,7 +48,7 @@ def facts(device: torch.device) -> DeviceFacts:
 
 
 def sync(device: torch.device) -> Callable[[], None]:
-    """Give what returns when the device has finished its work."""
+    """Return what returns when the device has finished its work."""
     if device.type == "cuda":
         return partial(torch.cuda.synchronize, device)
     if device.type == "mps":
@@ -57,7 +57,7 @@ def sync(device: torch.device) -> Callable[[], None]:
 
 
 def timer(device: torch.device) -> Callable[[Callable[[], None], int], float] | None:
-    """Give a timer of n steps by the device's own clock, in seconds; None where it has none."""
+    """Return a timer of n steps by the device's own clock, in seconds; None where it has none."""
     return partial(_event_s, device) if device.type == "cuda" else None
 
 
@@ -76,7 +76,7 @@ def _event_s(device: torch.device, step: Callable[[], None], steps: int) -> floa
 def memory_meter(
     device: torch.device,
 ) -> tuple[Callable[[], tuple[int | None, str]], Callable[[], None]]:
-    """Give what reads the peak bytes and names the meter, and what sets the peak back."""
+    """Return what reads the peak bytes and names the meter, and what sets the peak back."""
     if device.type == "cuda":
         return (
             lambda: (torch.cuda.max_memory_allocated(device), "torch.cuda.max_memory_allocated"),

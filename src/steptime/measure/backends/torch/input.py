@@ -24,7 +24,7 @@ def input_of(
     options: Options,
     feed: Feed | None,
 ) -> tuple[Take, Waited] | None:
-    """Give what copies a step's input to where the step reads it, and how long steps waited.
+    """Return what copies a step's input to where the step reads it, and how long steps waited.
 
     None where the input is resident. Synthetic input lies on the host, in pages that the device
     can read by itself if it is a CUDA one; batches of a data set are put into such pages first.
@@ -56,7 +56,7 @@ def _pinned(tensor: Tensor, pinned: bool) -> Tensor:
 
 
 def _by_events(take: Take, device: torch.device) -> tuple[Take, Waited]:
-    """Give `take` between two events on the device, and the seconds between them so far.
+    """Return `take` between two events on the device, and the seconds between them so far.
 
     The first event comes when the work before is done, so time in which the host reads while the
     device still computes is not waited for.

@@ -31,30 +31,30 @@ def matmul(
     transpose_b: bool = False,
     fold: bool = False,
 ) -> Tensor:
-    """Give the product of two (batches of) matrices."""
+    """Return the product of two (batches of) matrices."""
     if fold:
         a, b = a.flatten(0, -2), b.flatten(0, -2)
     return torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
 
 
 def bias(x: Tensor, b: Tensor, axis: int = -1) -> Tensor:
-    """Give `x` with `b` added along `axis`."""
+    """Return `x` with `b` added along `axis`."""
     after = x.dim() - 1 - axis % x.dim()
     return x + b.view(-1, *(1,) * after)
 
 
 def reduce_sum(x: Tensor, axes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
-    """Give `x` summed over `axes`, then seen as `shape`."""
+    """Return `x` summed over `axes`, then seen as `shape`."""
     return (x.sum(axes) if axes else x).reshape(shape)
 
 
 def expand(x: Tensor, shape: tuple[int, ...], scale: float = 1.0) -> Tensor:
-    """Give `x` repeated to `shape` and multiplied by `scale`."""
+    """Return `x` repeated to `shape` and multiplied by `scale`."""
     return x.view(*x.shape, *(1,) * (len(shape) - x.dim())).expand(shape) * scale
 
 
 def _padded(x: Tensor, padding: Sides, kernel: Pair, value: float) -> tuple[Tensor, Pair]:
-    """Give `x` and the padding left to the op: all of it where the op can take it."""
+    """Return `x` and the padding left to the op: all of it where the op can take it."""
     top, bottom, left, right = padding
     if top == bottom and left == right and 2 * top <= kernel[0] and 2 * left <= kernel[1]:
         return x, (top, left)
@@ -70,7 +70,7 @@ def conv2d(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Give the convolution; unequal padding is made by an op of its own."""
+    """Return the convolution; unequal padding is made by an op of its own."""
     top, bottom, left, right = padding
     if (top, left) == (bottom, right):
         return functional.conv2d(x, w, b, stride, (top, left), dilation, groups)
@@ -89,7 +89,7 @@ def conv_transpose2d(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """Give the transposed convolution; unequal padding is cut off its result."""
+    """Return the transposed convolution; unequal padding is cut off its result."""
     sides = padding[:2], padding[2:]
     inner = [reach(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i]) for i in (0, 1)]
     beyond = [output_size[i] + sum(sides[i]) - inner[i] for i in (0, 1)]
@@ -103,7 +103,7 @@ def conv_transpose2d(
 
 
 def _cropped(y: Tensor, x: Tensor, **attrs: Any) -> Tensor:
-    """Give `y` without the windows that would start in the padding after `x`."""
+    """Return `y` without the windows that would start in the padding after `x`."""
     (spec,) = pool_outputs(TensorSpec(tuple(x.shape)), **attrs)
     return y[:, :, : spec.shape[2], : spec.shape[3]]
 
@@ -111,7 +111,7 @@ def _cropped(y: Tensor, x: Tensor, **attrs: Any) -> Tensor:
 def max_pool2d(
     x: Tensor, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
 ) -> Tensor:
-    """Give the maxima of windows; padding never wins."""
+    """Return the maxima of windows; padding never wins."""
     wide, pads = _padded(x, padding, kernel, -inf)
     y = functional.max_pool2d(wide, kernel, stride, pads, ceil_mode=ceil)
     if wide is x or not ceil:
@@ -122,7 +122,7 @@ def max_pool2d(
 def avg_pool2d(
     x: Tensor, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
 ) -> Tensor:
-    """Give the means of windows, padding counted as zeros; what lies beyond it is not counted."""
+    """Return the means of windows, padding counted as zeros; what lies beyond it is not counted."""
     wide, pads = _padded(x, padding, kernel, 0.0)
     y = functional.avg_pool2d(wide, kernel, stride, pads, ceil_mode=ceil)
     if wide is x or not ceil:
@@ -131,12 +131,12 @@ def avg_pool2d(
 
 
 def global_avg_pool(x: Tensor) -> Tensor:
-    """Give the mean of each map."""
+    """Return the mean of each map."""
     return x.mean((2, 3))
 
 
 def upsample2d(x: Tensor, scale: Pair) -> Tensor:
-    """Give each element repeated."""
+    """Return each element repeated."""
     size = (x.shape[2] * scale[0], x.shape[3] * scale[1])
     return functional.interpolate(x, size=size, mode="nearest")
 
@@ -144,67 +144,67 @@ def upsample2d(x: Tensor, scale: Pair) -> Tensor:
 def batch_norm(
     x: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor, training: bool = True
 ) -> Tensor:
-    """Give `x` normalised by channel; in training the running statistics are brought up to date."""
+    """Return `x` normalised by channel; in training the running statistics follow."""
     return functional.batch_norm(x, mean, variance, w, b, training, RUNNING_SHARE, NORM_EPSILON)
 
 
 def layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    """Give `x` normalised over the last axis."""
+    """Return `x` normalised over the last axis."""
     return functional.layer_norm(x, w.shape, w, b, NORM_EPSILON)
 
 
 def rms_norm(x: Tensor, w: Tensor) -> Tensor:
-    """Give `x` divided by its root mean square; a weight of a wider type is cast first."""
+    """Return `x` divided by its root mean square; a weight of a wider type is cast first."""
     return functional.rms_norm(x, w.shape, w.to(x.dtype), NORM_EPSILON)
 
 
 def local_response_norm(x: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
-    """Give `x` divided by a power of its neighbours' squares."""
+    """Return `x` divided by a power of its neighbours' squares."""
     return functional.local_response_norm(x, size, alpha, beta, k)
 
 
 def softmax(x: Tensor) -> Tensor:
-    """Give the softmax over the last axis."""
+    """Return the softmax over the last axis."""
     return torch.softmax(x, -1)
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Give `x` with a share `p` dropped and the rest scaled."""
+    """Return `x` with a share `p` dropped and the rest scaled."""
     return functional.dropout(x, p, training=True)
 
 
 def cast(x: Tensor, dtype: str) -> Tensor:
-    """Give `x` in another element type."""
+    """Return `x` in another element type."""
     return x.to(getattr(torch, dtype))
 
 
 def concat(*tensors: Tensor, axis: int) -> Tensor:
-    """Give the tensors joined along `axis`."""
+    """Return the tensors joined along `axis`."""
     return torch.cat(tensors, axis)
 
 
 def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Give `x` with another shape."""
+    """Return `x` with another shape."""
     return x.reshape(shape)
 
 
 def flatten(x: Tensor) -> Tensor:
-    """Give `x [n, ...] -> [n, product of the rest]`."""
+    """Return `x [n, ...] -> [n, product of the rest]`."""
     return x.flatten(1)
 
 
 def transpose(x: Tensor, order: tuple[int, ...]) -> Tensor:
-    """Give `x` with its axes in `order`."""
+    """Return `x` with its axes in `order`."""
     return x.permute(order)
 
 
 def slice_(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """Give a part of `x` along `axis`."""
+    """Return a part of `x` along `axis`."""
     return x.narrow(axis, start, stop - start)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int, causal: bool) -> Tensor:
-    """Give fused attention, `[n, l, heads*d]`."""
+    """Return fused attention, `[n, l, heads*d]`."""
     y = functional.scaled_dot_product_attention(
         q.reshape(*q.shape[:2], heads, -1).transpose(1, 2),
         k.reshape(*k.shape[:2], kv_heads, -1).transpose(1, 2),
@@ -216,7 +216,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int, causal
 
 
 def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> Tensor:
-    """Give `x [n, l, heads*d]` with feature i of a head and feature i + d/2 turned as a pair."""
+    """Return `x [n, l, heads*d]` with feature i of a head and feature i + d/2 turned as a pair."""
     cos, sin = table.to(x.dtype).unsqueeze(1).chunk(2, -1)
     if inverse:
         sin = -sin
@@ -230,26 +230,26 @@ def _state(x: Tensor, w_hh: Tensor) -> Tensor:
 
 
 def rnn(x: Tensor, *w: Tensor) -> Tensor:
-    """Give the outputs of a recurrent layer with tanh, `[n, l, hidden]`."""
+    """Return the outputs of a recurrent layer with tanh, `[n, l, hidden]`."""
     how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)
     return torch.rnn_tanh(x, _state(x, w[1]), w, *how)[0]
 
 
 def lstm(x: Tensor, *w: Tensor) -> Tensor:
-    """Give the outputs of an LSTM layer, `[n, l, hidden]`."""
+    """Return the outputs of an LSTM layer, `[n, l, hidden]`."""
     state = _state(x, w[1])
     how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)
     return torch.lstm(x, (state, state), w, *how)[0]
 
 
 def gru(x: Tensor, *w: Tensor) -> Tensor:
-    """Give the outputs of a GRU layer, `[n, l, hidden]`."""
+    """Return the outputs of a GRU layer, `[n, l, hidden]`."""
     how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)
     return torch.gru(x, _state(x, w[1]), w, *how)[0]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Give the mean over the labels that are not ignored."""
+    """Return the mean over the labels that are not ignored."""
     return functional.cross_entropy(
         logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL
     )

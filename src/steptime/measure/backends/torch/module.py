@@ -18,7 +18,7 @@ from steptime.measure.synthetic import Fill, fills, rotary_angle
 def module_of(
     graph: Graph, values: Mapping[str, Tensor], precision: Precision, compiled: bool = False
 ) -> fx.GraphModule:
-    """Give the module of a forward graph: inputs in the graph's order `->` its first output.
+    """Return the module of a forward graph: inputs in the graph's order `->` its first output.
 
     Weights and buffers are `values`, shared and not copied. The generated function lets go of
     each tensor after its last use, and calls nothing but the ops. A bias joins the product before
@@ -67,7 +67,7 @@ def _attribute(lines: fx.Graph, root: nn.Module, name: str, value: Tensor) -> fx
 
 
 def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, Tensor]:
-    """Give values for every input, weight and buffer of `graph`; weights are parameters.
+    """Return values for every input, weight and buffer of `graph`; weights are parameters.
 
     They are drawn on the device in the type of the tensor, each from the same generator.
     """

@@ -43,13 +43,13 @@ class Joined:
     control: Any
 
     def agree(self, number: int) -> int:
-        """Give every process the number of rank 0."""
+        """Return every process the number of rank 0."""
         found = torch.tensor([number], dtype=torch.int64)
         dist.broadcast(found, 0, group=self.control)
         return int(found.item())
 
     def gather(self, value: object) -> list[Any]:
-        """Give every process the values of all, in the order of ranks."""
+        """Return every process the values of all, in the order of ranks."""
         found: list[Any] = [None] * self.rank.size
         dist.all_gather_object(found, value, group=self.control)
         return found
@@ -59,12 +59,12 @@ _JOINED: dict[Rank, Joined] = {}  # joining is for the life of a process
 
 
 def join(rank: Rank, device: torch.device) -> Joined:
-    """Give the joined processes; the first call waits until all are there."""
+    """Return the joined processes; the first call waits until all are there."""
     if rank not in _JOINED:
         backend = "nccl" if device.type == "cuda" else "gloo"
         theirs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun serves it
         store = dist.TCPStore(  # type: ignore[attr-defined]  # documented all the same
-            rank.address, rank.port, rank.size, is_master=rank.leads and not theirs
+            rank.address, rank.port, rank.size, is_master=rank.is_zero and not theirs
         )
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -98,7 +98,7 @@ class Stopwatch:
         self._seconds += perf_counter() - began
 
     def read(self) -> float:
-        """Give the seconds since the last reading."""
+        """Return the seconds since the last reading."""
         found, self._seconds = self._seconds, 0.0
         return found
 
@@ -151,13 +151,13 @@ def _parameter_server(module: fx.GraphModule, joined: Joined, watch: Stopwatch, 
     weights = list(module.parameters())
     buckets = _buckets(weights)
     others = range(1, joined.rank.size)
-    leads = joined.rank.leads
+    is_zero = joined.rank.is_zero
 
     def exchange() -> None:
         with watch.running():
             for bucket in buckets:
                 flat = _flat(bucket)
-                if not leads:
+                if not is_zero:
                     dist.send(flat, 0)
                     continue
                 theirs = torch.empty_like(flat)
@@ -170,7 +170,7 @@ def _parameter_server(module: fx.GraphModule, joined: Joined, watch: Stopwatch, 
         with watch.running(), torch.no_grad():
             for bucket in buckets:
                 flat = torch.cat([weight.reshape(-1) for weight in bucket])
-                if leads:
+                if is_zero:
                     for other in others:
                         dist.send(flat, other)
                     continue
@@ -178,7 +178,7 @@ def _parameter_server(module: fx.GraphModule, joined: Joined, watch: Stopwatch, 
                 for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
                     weight.copy_(part)
 
-    return Spread(module, weights, exchange, publish, updates=leads)
+    return Spread(module, weights, exchange, publish, updates=is_zero)
 
 
 def _sharded(module: fx.GraphModule, _: Joined, __: Stopwatch, overlap: bool) -> Spread:
@@ -200,7 +200,7 @@ def _sharded(module: fx.GraphModule, _: Joined, __: Stopwatch, overlap: bool) ->
 
 
 def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModule]]:
-    """Give the network as a chain of modules, each with weights of 25 MiB or more but the last.
+    """Return the network as a chain of modules, each with weights of 25 MiB or more but the last.
 
     A weight that several of them use stays with the whole, which FSDP gathers for all of the step.
     """
@@ -264,14 +264,14 @@ STRATEGIES: dict[str, Callable[[fx.GraphModule, Joined, Stopwatch, bool], Spread
 def spread(
     strategy: str, module: fx.GraphModule, joined: Joined, watch: Stopwatch, overlap: bool
 ) -> Spread:
-    """Give the network under a strategy; raises `UnsupportedError` for one that is not there."""
+    """Return the network under a strategy; raises `UnsupportedError` for one that is not there."""
     if strategy not in STRATEGIES:
         raise UnsupportedError(f"torch has no strategy '{strategy}' for several replicas")
     return STRATEGIES[strategy](module, joined, watch, overlap)
 
 
 def _buckets(weights: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Give weights of one type in buckets of 25 MiB, the last first: so gradients become ready."""
+    """Return weights of one type in buckets of 25 MiB, the last first, as gradients get ready."""
     found: list[list[Tensor]] = []
     filled = BUCKET_BYTES
     for weight in reversed(weights):
@@ -284,7 +284,7 @@ def _buckets(weights: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def _flat(bucket: list[Tensor]) -> Tensor:
-    """Give the gradients of a bucket as one tensor; a weight that had no part in it has zeros."""
+    """Return the gradients of a bucket as one tensor; a weight that had no part in it has zeros."""
     grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket]
     return torch.cat([grad.reshape(-1) for grad in grads])
 
@@ -303,7 +303,7 @@ def _hand_out(flat: Tensor, bucket: list[Tensor]) -> None:
 def all_reduce_s(
     device: torch.device, sizes: Sequence[int], sync: Call, budget_s: float
 ) -> dict[int, list[float]]:
-    """Give the seconds of an all-reduce of float32 by its bytes, one for each round over all sizes.
+    """Return the seconds of an all-reduce of float32 by its bytes, one a round over all sizes.
 
     A time is the mean of as many in a row as take a millisecond, and that of the slowest rank. Rank
     0 ends when `budget_s` is spent, after three rounds at the least.

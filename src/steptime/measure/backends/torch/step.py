@@ -71,7 +71,7 @@ def assemble(
     watch: Stopwatch,
     feed: Feed | None = None,
 ) -> Assembled:
-    """Give the parts of a step by name; replicas have the same weights and inputs of their own."""
+    """Return the parts of a step by name; replicas share weights, not inputs."""
     device, types = torch_device.find(options.device), precision(workload.dtype)
     training = workload.phase == "train"
     own_seed = options.seed + (joined.rank.rank if joined else 0)
@@ -107,7 +107,7 @@ def assemble(
 
 
 def autocast_of(types: Precision, device: torch.device) -> Open:
-    """Give what opens autocast, or None where the whole network has one type."""
+    """Return what opens autocast, or None where the whole network has one type."""
     if not types.mixed:
         return None
     dtype = getattr(torch, types.compute)
@@ -130,7 +130,7 @@ def _training(
     scaler: torch.amp.GradScaler | None,
     spread: Spread,
 ) -> tuple[dict[str, Callable[[], None]], Callable[[], float]]:
-    """Give forward, backward and update, and what gives the last loss.
+    """Return forward, backward and update, and what gives the last loss.
 
     Gradients are dropped after they have been used, and the loss keeps none of what it is from.
     """
@@ -166,7 +166,7 @@ def _training(
 def outputs_of(
     graph: Graph, values: Mapping[str, Tensor], types: Precision, device: torch.device
 ) -> Callable[[Arrays], Any]:
-    """Give the function of an inference graph over the weights in `values`, eager."""
+    """Return the function of an inference graph over the weights in `values`, eager."""
     module = module_of(graph, values, types)
     autocast = autocast_of(types, device)
 
@@ -184,7 +184,7 @@ def outputs_of(
 
 
 def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
-    """Give torch's optimizer of that name over `weights` of type `dtype`."""
+    """Return torch's optimizer of that name over `weights` of type `dtype`."""
     return _OPTIMIZERS[name](weights, dtype)
 
 

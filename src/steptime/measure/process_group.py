@@ -13,7 +13,7 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.record import Quantity
-from steptime.measure.contract import OutOfMemoryError, Prepared, Team
+from steptime.measure.contract import OutOfMemoryError, Prepared, ProcessGroup
 from steptime.measure.disturbance import COUNTERS, Watch
 from steptime.measure.timing import Samples, Step
 
@@ -22,25 +22,25 @@ SAMPLE_ENDS = "with the slowest rank"
 
 
 class Pace:
-    """Samples of the steps of one team; `comm_s` are the seconds of exchange so far, a rank.
+    """Samples of the steps of one process group; `comm_s`: seconds of exchange so far, a rank.
 
     `waited`, if given, is asked by each rank for how long its steps waited for their input.
     """
 
     def __init__(
         self,
-        team: Team,
+        group: ProcessGroup,
         sync: Callable[[], object],
         waited: Callable[[], float] | None = None,
     ) -> None:
-        self.team = team
+        self.group = group
         self.comm_s = 0.0
         self._sync = sync
         self._waited = waited or (lambda: 0.0)
-        self._read = team.comm_s or (lambda: 0.0)
+        self._read = group.comm_s or (lambda: 0.0)
 
     def lead(self, step: Step, steps: int) -> float:
-        """Give the seconds of a sample, which the others run as well: a timer of rank 0."""
+        """Return the seconds of a sample, which the others run as well: a timer of rank 0."""
         return self.one(step, steps)
 
     def end(self, step: Step) -> None:
@@ -48,31 +48,31 @@ class Pace:
 
         That is the first step, which rank 0 times alone, and samples.
         """
-        if self.team.leads:
-            self.team.agree(0)
+        if self.group.is_zero:
+            self.group.agree(0)
             return
         step()
         self._sync()
-        while steps := self.team.agree(0):
+        while steps := self.group.agree(0):
             self._sample(step, steps)
             self._waited()
 
     def one(self, step: Step, steps: int) -> float:
-        """Give the seconds of one sample of so many steps, where all know that it comes."""
-        return self._sample(step, self.team.agree(steps))
+        """Return the seconds of one sample of so many steps, where all know that it comes."""
+        return self._sample(step, self.group.agree(steps))
 
     def _sample(self, step: Step, steps: int) -> float:
         began = perf_counter()
         for _ in range(steps):
             step()
         self._sync()
-        taken = self.team.gather((perf_counter() - began, self._read()))
+        taken = self.group.gather((perf_counter() - began, self._read()))
         self.comm_s += fmean(comm for _, comm in taken)
         return max(float(elapsed) for elapsed, _ in taken)
 
 
-def team_watch(pace: Pace) -> Watch:
-    """Give a watch that counts the seconds of exchange, too."""
+def group_watch(pace: Pace) -> Watch:
+    """Return a watch that counts the seconds of exchange, too."""
     return Watch({**COUNTERS, "comm_s": lambda: lambda: pace.comm_s})
 
 
@@ -83,8 +83,8 @@ def shared_results(
     peak_bytes: int | None,
     request: Mapping[str, Any],
 ) -> tuple[int | None, dict[str, Quantity], dict[str, Any]]:
-    """Give the peak memory of the rank that needs most, communication, and facts about the team."""
-    peaks = pace.team.gather(peak_bytes)
+    """Return peak memory (of the rank that needs most), communication, and facts."""
+    peaks = pace.group.gather(peak_bytes)
     comm, meter = communication(prepared, pace, samples, request["timing"]["budget_s"])
     facts = {
         "peak_memory_bytes_of_ranks": peaks,
@@ -92,8 +92,8 @@ def shared_results(
         "sample_ends": SAMPLE_ENDS,
         "disturbed_seen_by": "rank 0",
         "input_s_of": "rank 0" if prepared.waited else None,
-        "overlap": request["options"]["overlap"] and pace.team.alone is not None,
-        "comm_backend": pace.team.backend,
+        "overlap": request["options"]["overlap"] and pace.group.alone is not None,
+        "comm_backend": pace.group.backend,
     }
     peak = None if None in peaks else max(peaks)
     return peak, {"comm_s": comm} if comm else {}, facts
@@ -102,32 +102,32 @@ def shared_results(
 def communication(
     prepared: Prepared, pace: Pace, samples: Samples | None, budget_s: float
 ) -> tuple[Quantity | None, str]:
-    """Give the seconds of communication in a step, None for all but rank 0, and how it was timed.
+    """Return the seconds of communication in a step, None for all but rank 0, and how it was timed.
 
     There is one sample for each sample of the step where exchanges are timed inside of it; else
     the differences of steps with and without an exchange, in turns, as they come: around 0 where
     all of it hides behind the computation.
     """
-    team = pace.team
-    if team.alone is not None:
+    group = pace.group
+    if group.alone is not None:
         return _exposed(prepared, pace, samples, budget_s)
     if samples is None:
-        return None, team.comm_meter
+        return None, group.comm_meter
     counted = zip(samples.columns["comm_s"], samples.columns["steps"], strict=True)
-    return Quantity(samples=tuple(s / n for s, n in counted)), team.comm_meter
+    return Quantity(samples=tuple(s / n for s, n in counted)), group.comm_meter
 
 
 def _exposed(
     prepared: Prepared, pace: Pace, samples: Samples | None, budget_s: float
 ) -> tuple[Quantity | None, str]:
-    """Give the seconds by which a step with its exchange is longer, in turns with one without."""
-    team = pace.team
+    """Return the seconds by which a step with its exchange is longer, in turns with one without."""
+    group = pace.group
     alone, lack = None, ""
     try:
-        alone = team.alone() if team.alone else None
+        alone = group.alone() if group.alone else None
     except (OutOfMemoryError, MemoryError) as error:
         lack = f"not measured: no memory for a copy without exchange ({error})"
-    lacks = [text for text in team.gather(lack) if text]
+    lacks = [text for text in group.gather(lack) if text]
     if lacks or alone is None:
         return None, lacks[0]
     steps = pairs = 0
@@ -136,10 +136,10 @@ def _exposed(
         fitting = int(budget_s / (2 * steps * min(samples.step_s)))
         pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, fitting))
     found = []
-    for _ in range(1 + team.agree(pairs)):  # the first pair warms up
+    for _ in range(1 + group.agree(pairs)):  # the first pair warms up
         both = [pace.one(step, steps) for step in (prepared.step, alone)]
         found.append((both[0] - both[1]) / max(1, steps))
-    return (Quantity(samples=tuple(found[1:])) if team.leads else None), team.comm_meter
+    return (Quantity(samples=tuple(found[1:])) if group.is_zero else None), group.comm_meter
 
 
 def check_apart(ranks: list[Mapping[str, Any]]) -> None:

@@ -11,8 +11,8 @@ _END_BYTES = 1 << 16
 
 
 @lru_cache(maxsize=256)
-def data_mark(folder: str) -> str:
-    """Give the folder's name and a hash of the sizes and both ends of its files.
+def dataset_fingerprint(folder: str) -> str:
+    """Return the folder's name and a hash of the sizes and both ends of its files.
 
     Where it lies changes nothing. A folder that is not here has its name alone.
     """
