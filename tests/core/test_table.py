@@ -86,6 +86,12 @@ def test_a_narrow_place_loses_spare_columns_and_breaks_no_name() -> None:
     assert text(DEVICES, 1000) == text(DEVICES)
 
 
+def test_a_column_may_have_a_format_of_its_own() -> None:
+    table = Table(columns("ratio:.3f=b / a"), [{"ratio": 1.2345}, {"ratio": None}])
+    assert text(table) == " b / a\n 1.234\n     -\n"
+    assert comma_separated(table) == 'ratio\n1.2345\n""\n'
+
+
 def test_people_see_the_first_rows_and_are_told_of_the_rest() -> None:
     table = Table(columns("n"), [{"n": i} for i in range(50)], most=20)
     lines = text(table).splitlines()

@@ -234,6 +234,7 @@ def test_slow_examples_are_understood(page: str, line: str, shown: str, place: P
 TINY = {"run": ["--budget", "0.05", "--runs", "1"], "probe": ["--budget", "1"]}
 
 
+@pytest.mark.slow
 @pytest.mark.framework
 def test_the_example_of_replicas_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -257,6 +258,7 @@ def _of_pages(*names: str) -> list[Any]:
     return [one for one in _of(*names) if "examples/" not in one.values[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.parametrize(("page", "line", "shown"), _of_pages("run", "sweep", "probe"))
 def test_slow_examples_run(

@@ -279,6 +279,7 @@ def test_the_same_network_runs_on_numpy() -> None:
     assert made.sum(-1) == pytest.approx([1, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.framework
 def test_everything_that_can_be_read_runs_on_torch(tmp_path: Path) -> None:
     import torch

@@ -169,10 +169,9 @@ def test_tensors_are_let_go_after_their_last_use() -> None:
             assert "_bias = None" in line
 
 
-def test_casts_of_autocast_are_left_to_it_and_the_loss_is_in_float32() -> None:
-    code = module_code(workload(FC, dtype="bfloat16-mixed"))
-    assert code.count("kinds_cast(") == 1
-    assert "dtype = 'float32'" in code
+def test_casts_of_autocast_are_left_to_it() -> None:
+    """That the loss is in float32 all the same is seen in `test_weights_move_and_stay_finite`."""
+    assert "kinds_cast(" not in module_code(workload(FC, dtype="bfloat16-mixed"))
 
 
 def test_the_same_seed_draws_the_same_values() -> None:
@@ -232,6 +231,7 @@ def test_too_large_a_network_is_out_of_memory() -> None:
         prepared(workload("fc:layers=1,nodes=20000000,inputs=20000000,outputs=2,batch=1"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports warn
 def test_a_compiled_network_trains() -> None:
     ready = prepared(workload(FC), Options(compile=True))

@@ -289,7 +289,14 @@ def tracked_bytes(make: Callable[[], nn.Module], shape: Shape, optimizer: str | 
         return peak["Total"]
 
 
-@pytest.mark.parametrize("text", NETWORKS)
+LARGE = ("resnet50", "bert_base", "rnn:cell=lstm,layers=5", "rnn:cell=rnn,layers=5")  # for seconds
+NETWORKS_BY_TIME = [
+    pytest.param(text, marks=pytest.mark.slow) if text.startswith(LARGE) else text
+    for text in NETWORKS
+]
+
+
+@pytest.mark.parametrize("text", NETWORKS_BY_TIME)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", None])
 def test_peak_memory(text: str, optimizer: str | None) -> None:
     make, shape = NETWORKS[text]

@@ -281,7 +281,9 @@ def _append_many(folder: Path, who: int, count: int) -> None:
             writer.append(replace(RECORD, env={"round": index, "who": who}))
 
 
-@pytest.mark.parametrize(("writers", "records"), [(8, 25), (200, 3)])
+@pytest.mark.parametrize(
+    ("writers", "records"), [(8, 25), pytest.param(200, 3, marks=pytest.mark.slow)]
+)
 def test_writers_at_once_lose_nothing_and_double_nothing(
     tmp_path: Path, writers: int, records: int
 ) -> None:

@@ -105,7 +105,7 @@ def children(pid: int) -> list[int]:
     return [one for one in pids if parent_and_state(one)[0] == pid]
 
 
-def wait_for_end(pids: list[int], limit_s: float = 5.0) -> None:
+def wait_for_end(pids: list[int], limit_s: float = 120.0) -> None:
     deadline = time.monotonic() + limit_s
     while alive := [pid for pid in pids if parent_and_state(pid)[1] != "Z"]:
         assert time.monotonic() < deadline, f"workers {alive} outlive their parent"

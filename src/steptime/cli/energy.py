@@ -248,52 +248,28 @@ def _notes(found: Estimate, counted: str) -> list[str]:
 
 def _diagnosis(found: dict[str, list[dict[str, Any]]]) -> list[Table]:
     """Return the tables of a diagnosis: layers, networks from the others, other platforms."""
-    every = [
-        *found["layers"],
-        *({**one, "net": "all", "layer": "average", "macs": None} for one in found["averages"]),
-    ]
-    layers = [
-        {
-            **row,
-            "macs": row["macs"] or None,
-            "time": f"{row['latency_s_per_mac'] * 1e12:.4g} ps",
-            "energy": f"{row['energy_j_per_mac'] * 1e12:.4g} pJ",
-        }
-        for row in every
-    ]
-    cross = [
-        {
-            **row,
-            "latency_off": f"{row['latency_ratio']:.3f}",
-            "energy_off": f"{row['energy_ratio']:.3f}",
-        }
-        for row in found["cross"]
-    ]
-    rivals = [
-        {
-            **row,
-            "latency": f"{row['latency_ratio']:.4g} x",
-            "energy": f"{row['energy_ratio']:,.0f} x",
-        }
-        for row in found["rivals"]
-    ]
+    averages = ({**one, "net": "all", "layer": "average", "macs": None}
+                for one in found["averages"])  # fmt: skip
+    layers = [{**row, "macs": row["macs"] or None} for row in (*found["layers"], *averages)]
     tables = [
         Table(
-            columns("accelerator", "net", "layer", "macs=MAC", "time", "energy"),
+            columns("accelerator", "net", "layer", "macs=MAC", "latency_s_per_mac=time",
+                    "energy_j_per_mac=energy"),
             layers,
             "cost a multiply-add of each measured layer",
         ),
         Table(
             columns("accelerator", "net", "latency_s=latency", "predicted_latency_s=predicted",
-                    "latency_off=ratio", "energy_j=energy", "predicted_energy_j=predicted",
-                    "energy_off=ratio"),
-            cross,
+                    "latency_ratio:.3f=ratio", "energy_j=energy", "predicted_energy_j=predicted",
+                    "energy_ratio:.3f=ratio"),
+            found["cross"],
             "each network from the others of its table",
         ),
         Table(
-            columns("accelerator", "platform", "weights", "batch", "latency", "energy"),
-            rivals,
-            "other platforms of the papers, over the accelerator (geometric means of layers)",
+            columns("accelerator", "platform", "weights", "batch", "latency_ratio:.4g=latency",
+                    "energy_ratio:,.0f=energy"),
+            found["rivals"],
+            "other platforms of the papers, times the accelerator (geometric means of layers)",
         ),
     ]  # fmt: skip
     return [table for table in tables if table.rows]

@@ -207,14 +207,13 @@ def _preview(request: Request, scheduler: str) -> Answer:
     )
     jobs = Table(
         columns("gpu", "replicas", "nodes", "cells", "tasks", "longest=longest task",
-                "hours=node-hours", "needs_bytes=memory", "?has_bytes=of",
+                "node_hours:.3g=node-hours", "needs_bytes=memory", "?has_bytes=of",
                 "node_needs_bytes=of a node", "?predicted_on=by"),
         [
             {
                 **job,
                 "gpu": job["gpu"] or None,
                 "longest": duration(job["longest_task_s"]),
-                "hours": f"{job['node_hours']:.3g}",
                 "predicted_on": job["predicted_on"] or "the budget alone",
             }
             for job in document["jobs"]

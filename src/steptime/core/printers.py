@@ -50,10 +50,16 @@ def text(table: Table, width: int | None = None) -> str:
 def _cells(table: Table, kept: Sequence[Column]) -> Cells:
     """Return the headings and the rows that are shown, as texts on one line each."""
     rows = [
-        [_one_line(shown(column.key if table.units else "", row[column.key])) for column in kept]
+        [_one_line(_cell(column, row[column.key], table.units)) for column in kept]
         for row in table.rows[: table.most]
     ]
     return [[column.heading for column in kept], *rows]
+
+
+def _cell(column: Column, value: Any, units: bool) -> str:
+    if column.form and isinstance(value, int | float):
+        return format(value, column.form)
+    return shown(column.key if units else "", value)
 
 
 def _one_line(cell: str) -> str:

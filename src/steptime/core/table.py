@@ -17,12 +17,14 @@ Row = Mapping[str, Any]
 class Column:
     """A column: the key of its cells, what stands above them, and whether it may be left out.
 
-    A `spare` column is the first to go where a terminal is narrow.
+    A `spare` column is the first to go where a terminal is narrow. `form` is the format of its
+    numbers where that of the key's unit will not do.
     """
 
     key: str
     heading: str
     spare: bool = False
+    form: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,14 @@ class Answer:
 def columns(*said: str) -> tuple[Column, ...]:
     """Return columns as `key=heading` says them; a `?` in front makes a column spare.
 
-    A key without `=` is its own heading: `columns("name", "step_s=step", "?source")`.
+    A key without `=` is its own heading: `columns("name", "step_s=step", "?source")`. After `:` it
+    may have a format: `columns("ratio:.3f=b / a")`.
     """
     found = []
     for text in said:
-        key, equals, heading = text.removeprefix("?").partition("=")
-        found.append(Column(key, heading if equals else key, text.startswith("?")))
+        told, equals, heading = text.removeprefix("?").partition("=")
+        key, _, form = told.partition(":")
+        found.append(Column(key, heading if equals else key, text.startswith("?"), form))
     return tuple(found)
 
 

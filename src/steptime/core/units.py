@@ -91,6 +91,8 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
     "s": seconds,
     "h": lambda value: f"{value:.4g} h",
     "j": _of("J"),
+    "s_per_mac": lambda value: f"{value * 1e12:.4g} ps",
+    "j_per_mac": lambda value: f"{value * 1e12:.4g} pJ",
     "w": _of("W"),
     "g": _of("g"),
     "kwh": lambda value: f"{value:.4g} kWh",

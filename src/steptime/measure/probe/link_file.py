@@ -21,7 +21,7 @@ from steptime.catalog import LOCAL
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
 from steptime.core.hardware import GB
-from steptime.core.units import seconds, size
+from steptime.core.units import size
 
 SIZES_BYTES = tuple(1024 * 4**step for step in range(9))  # 1 kB to 67 MB
 
@@ -41,11 +41,6 @@ class Fit:
     def median_error(self) -> float:
         """The median error of the formula."""
         return median(map(abs, self.errors))
-
-    @property
-    def worst_error(self) -> float:
-        """How far it is off at most."""
-        return max(map(abs, self.errors))
 
 
 def ring_s(size_bytes: float, processes: int, latency_s: float, bytes_per_s: float) -> float:
@@ -110,10 +105,3 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         "fit_error": list(found.errors),
     }
     return table
-
-
-def link_rows(table: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """Return the all-reduces as rows for people: size, time, and how far the formula is off."""
-    measured = table["measured"]
-    columns = (measured["bytes"], measured["all_reduce_s"], measured["fit_error"])
-    return [(size(x), seconds(t), f"{e:+.0%}") for x, t, e in zip(*columns, strict=True)]
