@@ -615,6 +615,8 @@ def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     _answer(capsys, *sweep)
     set_state("FAILED")
+    dtypes = Counter(row["dtype"] for row in _answer(capsys, "status", out)["unsuccessful"])
+    assert dtypes == {"float32": 12}, "rows say what tells them apart"
     file.write_text(json.dumps({**EXPERIMENT, "dtype": "float64"}))
     assert _answer(capsys, *sweep)["submitted"] == 12
     status = _answer(capsys, "status", out)
