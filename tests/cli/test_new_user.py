@@ -20,8 +20,10 @@ import synthetic
 from steptime import store
 from steptime.catalog import devices
 from steptime.cli import progress
+from steptime.cli.command import command
 from steptime.cli.main import run
 from steptime.cli.run import PEAKS
+from steptime.core.table import Answer
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -198,3 +200,32 @@ peaks = steptime.plots.memory:chart
     assert json.loads(drawn)["plot"] == "peaks"
     for topic, name in (("models", "mine"), ("methods", "bound")):
         assert [row["name"] for row in json.loads(ask("list", topic, name, "--json"))] == [name]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Due:
+        """A timer whose time is up at once."""
+
+        daemon = False
+
+        def __init__(self, _: float, say: Any, words: tuple[str, ...]) -> None:
+            self.say, self.words = say, words
+
+        def start(self) -> None:
+            self.say(*self.words)
+
+        def cancel(self) -> None:
+            pass
+
+    @command(long="reading the records")
+    def slow() -> Answer:
+        return Answer({}, notes=["done"])
+
+    monkeypatch.setattr("threading.Timer", Due)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert slow(json=False) == 0
+    said = ["reading the records ...", "done"] if terminal else ["done"]
+    assert capsys.readouterr().err.splitlines() == said
