@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+import synthetic
+from steptime import store
 from steptime.catalog import devices
 from steptime.cli import progress
 from steptime.cli.command import command
@@ -167,6 +169,10 @@ hello = hello_steptime:hello
 mine = steptime.models.fc:FAMILY
 [steptime.methods]
 bound = steptime.predict.roofline:METHOD
+[steptime.analyses]
+misses = steptime.analysis.errors:ANALYSIS
+[steptime.plots]
+peaks = steptime.plots.memory:chart
 """)
     paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -183,6 +189,15 @@ bound = steptime.predict.roofline:METHOD
                  for model, method in (("mine", "bound"), ("fc", "roofline"))]  # fmt: skip
     assert predicted[0]["step_s"] == predicted[1]["step_s"]
     assert predicted[0]["method"] == "bound"
+    assert re.search(r"^  misses +Print how far predictions are", ask("--help"), re.MULTILINE)
+    with store.open_writer(tmp_path / "results") as writer:
+        writer.append_all(synthetic.sweep())
+    folder = str(tmp_path / "results")
+    assert json.loads(ask("misses", folder, "--json")) == json.loads(
+        ask("errors", folder, "--json")
+    )
+    drawn = ask("plot", "peaks", "--in", folder, "-o", str(tmp_path / "peaks.svg"), "--json")
+    assert json.loads(drawn)["plot"] == "peaks"
     for topic, name in (("models", "mine"), ("methods", "bound")):
         assert [row["name"] for row in json.loads(ask("list", topic, name, "--json"))] == [name]
 
