@@ -186,6 +186,23 @@ def test_two_platforms_pair_like_with_like() -> None:
         two_platforms(records, here, here)
 
 
+def test_two_platforms_of_a_cluster_pair_whatever_word_a_gpu_was_asked_for_by() -> None:
+    torch = synthetic.TORCH
+    records = [
+        a_measurement(
+            *[time + i * 1e-5 for i in range(20)],
+            platform=platform,
+            method=replace(torch, options={"gpu": gpu, "allocation": gpu, "staging": staging}),
+        )
+        for platform, gpu, time in (("p100-pcie-16gb", "p100", 0.2), ("v100-sxm2-16gb", "v", 0.1))
+        for staging in ("local", "shared")
+    ]
+    found = two_platforms(records, "p100-pcie-16gb", "v100-sxm2-16gb")
+    assert found.unpaired == []
+    assert [pair["options_that_differ"] for pair in found.pairs] == [["gpu", "allocation"]] * 2
+    assert {pair["verdict"] for pair in found.pairs} == {"faster"}
+
+
 def test_pairs_of_unlike_types_have_one_name_and_no_type() -> None:
     here = a_prediction(0.1)
     half = replace(here.workload, dtype="bfloat16-mixed")

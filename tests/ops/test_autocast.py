@@ -140,10 +140,10 @@ def tracked_bytes(work: Workload) -> int:
         "alexnet:batch=8",
         "resnet50:batch=8",
         "cnn:block=residual,blocks=1,filters=16,image=200,batch=8",
-        "inception_v3:batch=2",
-        "densenet121:batch=2",
+        pytest.param("inception_v3:batch=2", marks=pytest.mark.slow),
+        pytest.param("densenet121:batch=2", marks=pytest.mark.slow),
         "transformer:layers=2,width=256,length=256,vocabulary=1000,batch=4",
-        "bert_base",
+        pytest.param("bert_base", marks=pytest.mark.slow),
     ],
 )
 def test_peak_memory_is_that_of_the_module_that_is_run(text: str, phase: str, dtype: str) -> None:

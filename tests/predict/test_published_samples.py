@@ -16,8 +16,9 @@ from steptime.cli.main import run
 from steptime.core.hardware import Link
 from steptime.count import count
 from steptime.ops import OPS
+from steptime.paleo.collectives import PUBLISHED
 from steptime.predict.kernel import Kernel
-from steptime.predict.parallel.collectives import PALEO, Fabric
+from steptime.predict.parallel.collectives import Fabric
 from steptime.predict.parallel.scaling import data_parallel
 from steptime.predict.price import roofline
 from steptime.predict.step_model import StepModel
@@ -55,7 +56,9 @@ def test_an_exchange_is_that_of_the_original_paleo(row: Row) -> None:
     link = catalog.link(row["link"])
     assert isinstance(link, Link)
     fabric = Fabric(link, efficiency=float(row["link_share"]))
-    found = [PALEO[name](float(row["bytes"]), int(row["workers"]), fabric) for name in EXCHANGES]
+    found = [
+        PUBLISHED[name](float(row["bytes"]), int(row["workers"]), fabric) for name in EXCHANGES
+    ]
     assert found == pytest.approx(exchanges(row), rel=1e-12)
 
 

@@ -17,6 +17,7 @@ from steptime import catalog
 from steptime.cli.main import run
 from steptime.core.progress import listening
 from steptime.models import FAMILIES, ZOO
+from steptime.predict.method import as_they_are
 from steptime.predict.parallel.collectives import COLLECTIVES, GROUP, Fabric, fabric_of
 from steptime.predict.step_model import StepModel
 from steptime.report.explore_data import (
@@ -202,9 +203,9 @@ def test_both_16_bit_types_are_one_where_their_peaks_are() -> None:
 def test_an_exchange_is_coefficients_by_hand() -> None:
     ring = COLLECTIVES["ring"]
     # 6 messages of a quarter; three quarters are added up, each byte 3 times moved
-    assert coefficients(ring, 4, (False, 8, 1, 1), False) == [6, 0, 2.25, 1.5, 0]
+    assert coefficients(ring, 4, (False, 8, 1, 1), as_they_are) == [6, 0, 2.25, 1.5, 0]
     # two nodes of two: 2 messages cross, all go at the pace of the slowest link
-    assert coefficients(ring, 4, (True, 2, 1, 1), False) == [2, 4, 2.25, 1.5, 0, 0, 1.5]
+    assert coefficients(ring, 4, (True, 2, 1, 1), as_they_are) == [2, 4, 2.25, 1.5, 0, 0, 1.5]
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
@@ -216,13 +217,13 @@ def test_coefficients_give_every_exchange(name: str) -> None:
         has_inside, per_node, links, servers = layout
         fabric = Fabric(between, inside if has_inside else None, per_node, links, servers)
         for n in REPLICAS:
-            far, near, added, *moved = coefficients(COLLECTIVES[name], n, layout, False)
+            far, near, added, *moved = coefficients(COLLECTIVES[name], n, layout, as_they_are)
             slowest = max(
                 a / between.bytes_per_s + b / inside.bytes_per_s
                 for a, b in zip(moved[::2], moved[1::2], strict=True)
             )
             ours = far * 3e-6 + near * 1e-6 + size * slowest / 0.8 + size * added / memory
-            exact = COLLECTIVES[name](size, n, fabric_of(fabric, 0.8, False, memory))
+            exact = COLLECTIVES[name](size, n, fabric_of(fabric, 0.8, memory))
             assert ours == pytest.approx(exact, rel=1e-12), (layout, n)
 
 
@@ -234,7 +235,7 @@ def test_a_collective_of_another_form_is_refused() -> None:
             ),
             4,
             (True, 2, 1, 1),
-            False,
+            as_they_are,
         )
 
 

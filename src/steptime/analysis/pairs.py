@@ -5,7 +5,7 @@ Side A is what side B is held against: `ratio` is B / A, and a verdict is on B.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from steptime.analysis.results import FACTS, cell_of, good, hosts, over, pooled, runs, share_of_roof
@@ -16,6 +16,7 @@ from steptime.core.progress import watched
 from steptime.core.record import Method, Record
 from steptime.store import identity
 
+OF_PLATFORM = ("gpu", "allocation")  # options that say by what word a platform was asked for
 Group = list[Record]  # records of one cell and one method: their samples are pooled
 Key = Callable[[Record], Hashable]
 
@@ -81,6 +82,7 @@ def two_platforms(
         quantity,
         {"a": f"on {a}", "b": f"on {b}"},
         any_dtype=any_dtype,
+        apart=OF_PLATFORM,
     )
 
 
@@ -118,8 +120,9 @@ def _alike(
     sides: Mapping[str, str],
     *,
     any_dtype: bool = False,
+    apart: Collection[str] = (),
 ) -> Pairing:
-    """Pair groups of equal options; where each side has a single one, these whatever they are."""
+    """Pair groups of equal options, but those `apart`; a single one a side whatever they are."""
     a, b = _cells(a_records, key), _cells(b_records, key)
     matched: list[tuple[Group, Group]] = []
     lonely: list[tuple[str, Group, str]] = []
@@ -127,8 +130,8 @@ def _alike(
         left, right = a.get(cell, []), b.get(cell, [])
         by_options: dict[str, list[Group]] = {}
         for group in right:
-            by_options.setdefault(_options_text(group), []).append(group)
-        same = [(x, y) for x in left for y in by_options.get(_options_text(x), ())]
+            by_options.setdefault(_options_text(group, apart), []).append(group)
+        same = [(x, y) for x in left for y in by_options.get(_options_text(x, apart), ())]
         if not same and len(left) == len(right) == 1:
             same = [(left[0], right[0])]
         matched += same
@@ -140,8 +143,9 @@ def _alike(
     return _pairing(matched, lonely, quantity, sides, any_dtype=any_dtype)
 
 
-def _options_text(group: Group) -> str:
-    return identity(Method("", "", group[0].method.options))
+def _options_text(group: Group, apart: Collection[str]) -> str:
+    options = group[0].method.options
+    return identity(Method("", "", {k: v for k, v in options.items() if k not in apart}))
 
 
 def _pairing(

@@ -78,17 +78,20 @@ def conv_relu(
     return b.op("relu", x, name=f"{name}/relu")
 
 
-def batch_norm(b: Builder, x: str, name: str) -> str:
-    """Return `x` normalised by its batch in training, by the running statistics in inference."""
+def batch_norm(b: Builder, x: str, name: str, op: str = "") -> str:
+    """Return `x` normalised by its batch in training, by the running statistics in inference.
+
+    Its weights lie under `name`, the op is `op`, or `batch_norm` there.
+    """
     width = (b.shape(x)[1],)
-    with b.scope(name):
-        inputs = (
-            b.weight("w", width),
-            b.weight("b", width),
-            b.buffer("running_mean", width),
-            b.buffer("running_variance", width),
-        )
-        return b.op("batch_norm", x, *inputs, name="batch_norm", training=b.training)
+    inputs = (
+        b.weight(f"{name}/w", width),
+        b.weight(f"{name}/b", width),
+        b.buffer(f"{name}/running_mean", width),
+        b.buffer(f"{name}/running_variance", width),
+    )
+    op = op or f"{name}/batch_norm"
+    return b.op("batch_norm", x, *inputs, name=op, training=b.training)
 
 
 def max_pool(

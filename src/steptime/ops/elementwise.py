@@ -165,30 +165,17 @@ KINDS = {
         Example((_X, _X)),
         "dx = y (dy - sum(y dy))",
     ),
-    "add": OpKind(
-        broadcast_outputs,
-        per_element(1),
-        Example((vector(2, 3, 4), vector(3, 4))),
-        "definition",
-        gradient=add_gradient,
-        pointwise=True,
-    ),
-    "sub": OpKind(
-        broadcast_outputs,
-        per_element(1),
-        Example((vector(2, 3, 4), vector(3, 4))),
-        "definition",
-        gradient=sub_gradient,
-        pointwise=True,
-    ),
-    "mul": OpKind(
-        broadcast_outputs,
-        per_element(1),
-        Example((vector(2, 3, 4), vector(4))),
-        "definition",
-        gradient=mul_gradient,
-        pointwise=True,
-    ),
+    **{
+        name: OpKind(
+            broadcast_outputs,
+            per_element(1),
+            Example((vector(2, 3, 4), vector(3, 4))),
+            "definition",
+            gradient=gradient,
+            pointwise=True,
+        )
+        for name, gradient in (("add", add_gradient), ("sub", sub_gradient), ("mul", mul_gradient))
+    },
     "maximum": OpKind(
         maximum_outputs,
         per_element(1),

@@ -13,6 +13,8 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import shorten
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
+from steptime.paleo.collectives import PALEO as PALEO_EXCHANGES
+from steptime.paleo.collectives import without_latency
 from steptime.paleo.layers import unknown_work
 from steptime.paleo.lower import lower
 from steptime.paleo.price import added, longer, seen
@@ -98,6 +100,8 @@ METHOD = with_faults(
             ),
         },
         collective="tree",
+        collectives=PALEO_EXCHANGES,
+        links=without_latency,
         as_published=True,
     ),
     FAULTS,

@@ -13,6 +13,7 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.predict.kernel import Price
 from steptime.predict.lower import Lowered, lower
+from steptime.predict.parallel.collectives import COLLECTIVES, Collective, Fabric
 from steptime.predict.price import roofline, seen
 from steptime.predict.settings import Settings
 
@@ -36,6 +37,11 @@ def no_notes(_graph: Graph, _dtype: str, _device: Device, _settings: Settings) -
     return ()
 
 
+def as_they_are(fabric: Fabric) -> Fabric:
+    """Return what joins replicas unchanged."""
+    return fabric
+
+
 @dataclass(frozen=True)
 class Method:
     """A method of prediction: two verbs, and which settings of them a user may change.
@@ -43,7 +49,8 @@ class Method:
     `lower(graph, dtype, settings)` returns the kernels of a step, `price(kernel, device)` the
     seconds of one; `sees(device, dtype, settings)` returns the device as its kernels find it,
     `notes(graph, dtype, device, settings)` what a reader must know. `collective` is how replicas
-    exchange gradients if nothing else is asked for. `as_published` keeps Paleo's rules for workers
+    exchange gradients if nothing else is asked for, by a name of `collectives`, over links
+    as `links(fabric)` finds them. `as_published` keeps Paleo's rules for workers
     too: messages without latency, faults and all.
     """
 
@@ -56,6 +63,8 @@ class Method:
     sees: Callable[[Device, str, Settings], Device] = seen
     notes: Callable[[Graph, str, Device, Settings], tuple[str, ...]] = no_notes
     collective: str = "ring"
+    collectives: Mapping[str, Collective] = field(default_factory=lambda: COLLECTIVES)
+    links: Callable[[Fabric], Fabric] = as_they_are
     as_published: bool = False
 
     def under(self, given: Mapping[str, str]) -> Method:

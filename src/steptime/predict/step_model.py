@@ -24,7 +24,7 @@ from steptime.predict import DEFAULT, cost_model
 from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel, Larger
 from steptime.predict.lower import Lowered, stack_of
 from steptime.predict.method import Method
-from steptime.predict.parallel.collectives import EXCHANGES, Fabric, fabric_of, schemes
+from steptime.predict.parallel.collectives import EXCHANGES, Fabric, fabric_of
 from steptime.predict.parallel.groups import fabric_of_group
 from steptime.predict.prediction import Prediction, fits_into
 from steptime.predict.price import issue_s
@@ -71,7 +71,7 @@ class StepModel:
         self.overlap = overlap
         self._link = link
         self.fabric = self._fabric(link)
-        self.collectives = schemes(chosen.as_published)
+        self.collectives = self.method.collectives
         self._latest = None if graph is None else (self.workload.batch_per_replica, graph)
         self._lowered: dict[int, Lowered] = {}
         self._timelines: dict[int, Timeline] = {}
@@ -85,8 +85,8 @@ class StepModel:
         if link is None:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
-        reached, published = self.settings.link_efficiency, self.method.as_published
-        return fabric_of(found, reached, published, self.device.memory_bytes_per_s)
+        rate = self.device.memory_bytes_per_s
+        return self.method.links(fabric_of(found, self.settings.link_efficiency, rate))
 
     def on(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device; what it runs is kept."""

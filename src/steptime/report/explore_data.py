@@ -12,32 +12,34 @@ import os
 import re
 import sys
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from math import inf, isclose
+from multiprocessing import get_context
 from typing import Any
 
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device, Link
 from steptime.core.progress import tell
-from steptime.core.workload import OPTIMIZERS
 from steptime.predict import cost_model
 from steptime.predict.grid import Steps
-from steptime.predict.parallel.collectives import Collective, Fabric, fabric_of, schemes
+from steptime.predict.parallel.collectives import Collective, Fabric, fabric_of
 from steptime.predict.parallel.scaling import PAYS
 from steptime.predict.step_model import StepModel
 
 Table = dict[str, Any]
+Cells = Mapping[str, Sequence[tuple[str, str]]]  # types and optimizers by method
+Links = Callable[[Fabric], Fabric]
 
 BATCHES = tuple(2**i for i in range(17))
 REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 PER_NODE, LINKS_PER_NODE, SERVERS = (8, 2, 4, 16), (1, 2, 4, 8), (1, 2, 4, 8)
 DTYPES = ("bfloat16-mixed", "float16-mixed", "float32", "bfloat16", "float16")
-TRAINED_BY = tuple(name for name in OPTIMIZERS if name in ("adam", "sgd"))
-METHODS = {  # of Paleo's rules one type and one optimizer: they know no other
+TRAINED_BY = ("adam", "sgd")
+METHODS: Cells = {  # of Paleo's rules one type and one optimizer: they know no other
     "analytic": [(dtype, optimizer) for dtype in DTYPES for optimizer in TRAINED_BY],
     "paleo": [("float32", "sgd")],
 }
@@ -132,15 +134,16 @@ class _Pool:
 
 def _networks(models: Sequence[str], devices: Sequence[Device]) -> Iterator[Table]:
     """Yield the tables of networks in their order, many of them by all processors at once."""
-    one = partial(network, devices=devices)
+    one = partial(network, devices=devices, methods=METHODS)
     if len(models) <= FEW:
         yield from map(one, models)
         return
-    with ProcessPoolExecutor(min(len(models), os.cpu_count() or 1)) as workers:
+    count = min(len(models), os.cpu_count() or 1)
+    with ProcessPoolExecutor(count, get_context("spawn")) as workers:
         yield from workers.map(one, models)
 
 
-def network(text: str, devices: Sequence[Device]) -> Table:
+def network(text: str, devices: Sequence[Device], methods: Cells) -> Table:
     """Return a network's memory, gradients, and its times on each device as bytes.
 
     Times are seconds of forward, then of backward at each listed batch, then of the update: one
@@ -155,7 +158,7 @@ def network(text: str, devices: Sequence[Device]) -> Table:
     notes: Table = {}
     why: dict[str, str] = {}
     clocked = replace(devices[0], clock_hz=1.0)
-    for method, cells in METHODS.items():
+    for method, cells in methods.items():
         for dtype, optimizer in cells:
             workload = make_workload(choice, BATCHES[0], dtype, "train", optimizer)
             model = StepModel(workload, clocked, None, method)
@@ -203,18 +206,19 @@ def _times(found: Steps, on: StepModel) -> bytes | None:
 def _method(name: str) -> Table:
     """Return a method's rules for replicas, and its exchanges in every layout."""
     method = cost_model(name)
-    table = schemes(method.as_published)
     return {
         "version": method.version,
         "collective": method.collective,
         "as_paleo": method.as_published,
         "cells": [f"{dtype} {optimizer}" for dtype, optimizer in METHODS[name]],
         "update_at_peak": method.settings.update_efficiency == 1.0,
-        "exchanges": {one: _exchanges(table[one], method.as_published) for one in table},
+        "exchanges": {
+            name: _exchanges(one, method.links) for name, one in method.collectives.items()
+        },
     }
 
 
-def _exchanges(collective: Collective, as_published: bool) -> Table:
+def _exchanges(collective: Collective, links: Links) -> Table:
     """Return a collective's coefficients: `tables` of rows of replicas, and `of` each layout.
 
     Layouts stand in the order of `inside` (none, some), `per_node`, `links_per_node`, `servers`.
@@ -223,10 +227,10 @@ def _exchanges(collective: Collective, as_published: bool) -> Table:
     of = []
     for inside in (False, True):
         for per_node in PER_NODE:
-            for links in LINKS_PER_NODE:
+            for shared in LINKS_PER_NODE:
                 for servers in SERVERS:
-                    layout = (inside, per_node, links, servers)
-                    rows = [coefficients(collective, n, layout, as_published) for n in REPLICAS]
+                    layout = (inside, per_node, shared, servers)
+                    rows = [coefficients(collective, n, layout, links) for n in REPLICAS]
                     if rows not in tables:
                         tables.append(rows)
                     of.append(tables.index(rows))
@@ -234,7 +238,7 @@ def _exchanges(collective: Collective, as_published: bool) -> Table:
 
 
 def coefficients(
-    collective: Collective, replicas: int, layout: tuple[bool, int, int, int], as_published: bool
+    collective: Collective, replicas: int, layout: tuple[bool, int, int, int], links: Links
 ) -> Sequence[float]:
     """Return how an exchange grows: latencies between and inside, bytes added up, bytes moved.
 
@@ -246,7 +250,7 @@ def coefficients(
 
     def seconds(between: Link, inside: Link, size: float = 1.0, memory: float = inf) -> float:
         fabric = Fabric(between, inside if has_inside else None, per_node, links_per_node, servers)
-        return collective(size, replicas, fabric_of(fabric, 1.0, as_published, memory))
+        return collective(size, replicas, links(fabric_of(fabric, 1.0, memory)))
 
     def link(latency_s: float, slowness: float) -> Link:
         return Link("", latency_s, 1 / slowness if slowness else inf, "")

@@ -12,7 +12,7 @@ from steptime.core.errors import shorten, unknown
 from steptime.core.graph import Layer
 from steptime.core.windows import same_padding
 from steptime.importers.paleo.blocks import Entry, fault
-from steptime.layers import dense
+from steptime.layers import dense, image
 from steptime.ops.builder import Builder
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu")
@@ -67,17 +67,6 @@ def has_bias(e: Entry, width: int) -> bool:
     return True
 
 
-def _batch_norm(b: Builder, x: str, weights: str, name: str) -> str:
-    width = (b.shape(x)[1],)
-    inputs = (
-        b.weight(f"{weights}/w", width),
-        b.weight(f"{weights}/b", width),
-        b.buffer(f"{weights}/running_mean", width),
-        b.buffer(f"{weights}/running_variance", width),
-    )
-    return b.op("batch_norm", x, *inputs, name=name, training=b.training)
-
-
 def _bias(b: Builder, x: str, name: str) -> str:
     return b.op("bias", x, b.weight(f"{name}/b", (b.shape(x)[1],)), name=f"{name}/bias", axis=1)
 
@@ -85,7 +74,7 @@ def _bias(b: Builder, x: str, name: str) -> str:
 def _after(b: Builder, e: Entry, x: str) -> str:
     """Return what follows a product: batch norm or bias, then the activation."""
     if name_of(e, "normalizer_fn", NORMALIZERS):
-        x = _batch_norm(b, x, f"{e.name}/batch_norm", f"{e.name}/batch_norm")
+        x = image.batch_norm(b, x, f"{e.name}/batch_norm", f"{e.name}/batch_norm")
     elif has_bias(e, b.shape(x)[1]):
         x = _bias(b, x, e.name)
     activation = name_of(e, "activation_fn", ACTIVATIONS)
@@ -211,7 +200,7 @@ def activation(kind: str) -> Lower:
 
 def batch_norm(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
     """Return batch norm with scale and shift."""
-    return _batch_norm(b, x[0], e.name, e.name)
+    return image.batch_norm(b, x[0], e.name, e.name)
 
 
 def scale(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:

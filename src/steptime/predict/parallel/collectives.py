@@ -1,14 +1,13 @@
 """Seconds that a group of devices needs to exchange tensors: one function a scheme.
 
 `COLLECTIVES` are the schemes by which a gradient is added up (all-reduce), `EXCHANGES` what else is
-exchanged, and `PALEO` the four closed forms of Paleo (Qi, Sparks, Talwalkar, ICLR 2017), in which a
-message has no latency. In the first two every message takes latency + bytes / bandwidth (the
-alpha-beta model of Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication
-Operations in MPICH"), a device sends and receives one message at a time, both at once, and one
-device alone exchanges nothing. Adding up takes the time of memory traffic, two bytes read and one
-written for each that is added, where the rate of the memory is known: seconds that libraries hide
-in part. How the share of a link's rate that a protocol reaches depends on the size of a message is
-not known without measuring it (`steptime probe --collectives`).
+exchanged. Every message takes latency + bytes / bandwidth (the alpha-beta model of Thakur,
+Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH"), a device
+sends and receives one message at a time, both at once, and one device alone exchanges nothing.
+Adding up takes the time of memory traffic, two bytes read and one written for each that is added,
+where the rate of the memory is known: seconds that libraries hide in part. How the share of a
+link's rate that a protocol reaches depends on the size of a message is not known without measuring
+it (`steptime probe --collectives`).
 
 Devices are alone on their links, or several to a node: `Fabric`.
 """
@@ -108,7 +107,7 @@ class Fabric:
         return inside * self.inside_message_s(0.0) + between * self.message_s(0.0)
 
 
-def _rounds(workers: int) -> int:
+def rounds(workers: int) -> int:
     """Return ceil(log2(workers)), exactly: the height of a binary tree, rounds of a butterfly."""
     return (workers - 1).bit_length()
 
@@ -130,7 +129,7 @@ def tree(size_bytes: float, workers: int, fabric: Fabric) -> float:
     "Two-tree algorithms for full bandwidth broadcast, reduction and scan").
     """
     near, nodes = fabric.near_and_nodes(workers)
-    latencies = fabric.latencies_s(2 * _rounds(near), 2 * _rounds(nodes))
+    latencies = fabric.latencies_s(2 * rounds(near), 2 * rounds(nodes))
     added = fabric.add_s(size_bytes) if workers > 1 else 0.0
     return latencies + fabric.slowest_s(2 * size_bytes, near, nodes) + added
 
@@ -141,9 +140,9 @@ def butterfly(size_bytes: float, workers: int, fabric: Fabric) -> float:
     Paleo's count of rounds, ceil(log2 n), is short of what other n than powers of two need.
     """
     near, nodes = fabric.near_and_nodes(workers)
-    inside = _rounds(near) * fabric.inside_message_s(size_bytes)
-    between = _rounds(nodes) * fabric.message_s(size_bytes, near)
-    return inside + between + fabric.add_s((_rounds(near) + _rounds(nodes)) * size_bytes)
+    inside = rounds(near) * fabric.inside_message_s(size_bytes)
+    between = rounds(nodes) * fabric.message_s(size_bytes, near)
+    return inside + between + fabric.add_s((rounds(near) + rounds(nodes)) * size_bytes)
 
 
 def butterfly_mixing(size_bytes: float, workers: int, fabric: Fabric) -> float:
@@ -286,19 +285,6 @@ EXCHANGES: Mapping[str, Collective] = {  # by the kind of op: what is not an all
 }
 
 
-def _whole_s(size_bytes: float, fabric: Fabric) -> float:
-    """Return the seconds of a whole gradient over the link, as Paleo has it: without latency."""
-    return size_bytes / fabric.between.bytes_per_s / fabric.efficiency
-
-
-PALEO: Mapping[str, Collective] = {
-    "one-to-all": lambda size, n, fabric: 2 * (n - 1) * _whole_s(size, fabric),
-    "tree": lambda size, n, fabric: 2 * _rounds(n) * _whole_s(size, fabric),
-    "butterfly": lambda size, n, fabric: _rounds(n) * _whole_s(size, fabric),
-    "butterfly-mixing": lambda size, n, fabric: _whole_s(size, fabric),  # of one worker too
-}
-
-
 def overlapped(
     ready: Sequence[tuple[float, float]],
     one: Callable[[float], float],
@@ -330,26 +316,13 @@ def overlapped(
     return max(0.0, done_s - backward_s)
 
 
-def schemes(as_published: bool) -> Mapping[str, Collective]:
-    """Return the collectives by name, Paleo's own four in their published form if asked."""
-    return {**COLLECTIVES, **PALEO} if as_published else COLLECTIVES
-
-
 def fabric_of(
-    link: Link | Fabric,
-    efficiency: float,
-    as_published: bool,
-    memory_bytes_per_s: float | None = None,
+    link: Link | Fabric, efficiency: float, memory_bytes_per_s: float | None = None
 ) -> Fabric:
     """Return what joins the workers, at the share `efficiency` of its rates.
 
-    As published, messages have no latency and adding up takes no time. A measured link's rate is
-    that of whole all-reduces, adding up included.
+    A measured link's rate is that of whole all-reduces, adding up included.
     """
     fabric = link if isinstance(link, Fabric) else Fabric(link)
-    if as_published:
-        inside = None if fabric.inside is None else replace(fabric.inside, latency_s=None)
-        between = replace(fabric.between, latency_s=None)
-        return replace(fabric, between=between, inside=inside, efficiency=efficiency)
     adds = None if fabric.between.measured else memory_bytes_per_s
     return replace(fabric, efficiency=efficiency, memory_bytes_per_s=adds)
