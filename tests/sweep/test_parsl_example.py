@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from test_cluster import EXPERIMENT
 
 from places import ROOT
 from steptime import store
 
+EXPERIMENT = {
+    "name": "small",
+    "backend": "null",
+    "budget_s": 0.02,
+    "batch": [2, 4, 8],
+    "networks": [{"family": "fc", "layers": [1, 2], "nodes": 4, "inputs": 8, "outputs": 4}],
+}
 SCRIPT = ROOT / "examples/parsl_shards.py"
 CONFIG = """
 from parsl import Config, ThreadPoolExecutor
@@ -23,8 +30,6 @@ config = Config(executors=[ThreadPoolExecutor(max_threads=2)], initialize_loggin
 
 @pytest.mark.slow
 def test_parts_end_in_one_folder_and_go_on_where_they_were(tmp_path: Path) -> None:
-    import json
-
     (tmp_path / "config.py").write_text(CONFIG)
     (tmp_path / "small.json").write_text(json.dumps(EXPERIMENT))
     out = tmp_path / "results"
