@@ -1,7 +1,5 @@
 """Blocks of the residual networks (He et al. 2015) and of the transformers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Named convolutional networks without branches: AlexNet, OverFeat, Network in Network, VGG."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ResNet-like convolutional networks, as ParaDnn sweeps them (Wang, Wei, Brooks 2019)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

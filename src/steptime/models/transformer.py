@@ -1,7 +1,5 @@
 """Transformers: encoders as BERT, decoders as GPT-2 and Llama, are settings of one family."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
