@@ -144,8 +144,8 @@ function command(choice, values, rows) {
   const quoted = (word) =>
     (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
   const words = ["steptime", "scale", choice.network.name, "--device", choice.device.text,
-    "--network", choice.link.name, "--batch", choice.batch,
-    "--workers", rows.map((row) => row.workers).join(","), "--scaling", choice.scaling,
+    "--link", choice.link.name, "--batch", choice.batch,
+    "--replicas", rows.map((row) => row.workers).join(","), "--scaling", choice.scaling,
     "--collective", choice.collective, "--method", values.method,
     "--dtype", choice.dtype, "--optimizer", choice.optimizer];
   if (choice.latency_us !== null) words.push("--latency-us", values.latency);
