@@ -59,6 +59,7 @@ EXACT = ("count", "predict", "explain", "split", "scale", "energy", "list")
 SLOW = ("run", "sweep", "probe", "quickstart", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
+    "results", "errors",
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
@@ -447,6 +448,8 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "energy": "energy fc",
     "doctor": "doctor",
     "import": "import timings.csv --mapping timings.toml --out keys",
+    "results": "results results",
+    "errors": "errors results",
     "compare": "compare results",
     "query": "query 'FROM records' --in results",
     "export": "export --in results -o keys.csv",

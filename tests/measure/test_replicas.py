@@ -164,10 +164,10 @@ def test_replicas_of_inference_are_independent(pair: Worker) -> None:
     assert set(record.quantities["comm_s"].samples) == {0.0}
 
 
-def test_numpy_has_no_replicas(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["run", SMALL, "--backend", "numpy", "--replicas", "2", "--threads", "1"]
+def test_a_backend_of_one_device_has_no_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", SMALL, "--backend", "null", "--replicas", "2", "--threads", "1"]
     assert run(words) == 3
-    assert "unsupported): numpy runs on one device" in capsys.readouterr().err
+    assert "unsupported): null runs on one device" in capsys.readouterr().err
 
 
 def test_too_many_processes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from cluster import SlurmCluster
 
 HERE = Path(__file__).parent

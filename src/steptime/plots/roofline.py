@@ -12,13 +12,11 @@ from steptime.plots.style import (
     finish,
     having,
     log_number,
-    percent_text,
     rounded,
     sources,
-    time_text,
+    texts,
     told_by,
     tooltip,
-    unit_text,
     wrapped,
 )
 
@@ -89,17 +87,7 @@ def _point(row: Row) -> Row:
         "x": rounded(row["intensity"]),
         "measured": rounded(row["flop_per_s"]),
         "predicted": rounded(row["predicted_flop_per_s"]),
-        "network": row["label"],
-        "measured_step": time_text(
-            row["measured_s"], row["measured_low_s"], row["measured_high_s"]
-        ),
-        "predicted_step": time_text(row["predicted_s"]),
-        "measured_speed": unit_text(row["flop_per_s"], "FLOP/s"),
-        "predicted_speed": unit_text(row["predicted_flop_per_s"], "FLOP/s"),
-        "of_peak": percent_text(row["peak_fraction"]),
-        "of_roof": percent_text(row["roof_fraction"]),
-        "FLOP_per_byte": f"{row['intensity']:.4g}",
-        "platform": row["platform"],
+        **texts(row, *TOOLTIP),
     }
 
 

@@ -125,19 +125,16 @@ function table(rows, choice) {
   ];
   const line = (cells, kind) => {
     const made = document.createElement("tr");
-    made.append(...cells.map(([name, text]) => {
-      const cell = element(kind, text, "number");
-      cell.dataset.name = name;
-      return cell;
-    }));
+    made.append(...cells.map((text) => element(kind, text, "number")));
     return made;
   };
-  byId("rows").tHead.replaceChildren(line(columns.map(([name]) => [name, name]), "th"));
+  byId("rows").tHead.replaceChildren(line(columns.map(([name]) => name), "th"));
   byId("rows").tBodies[0].replaceChildren(...rows.map((row) => {
-    const made = line(columns.map(([name, write]) => [name, write(row)]), "td");
+    const made = line(columns.map(([, write]) => write(row)), "td");
     made.classList.toggle("bad", !row.fits);
     return made;
   }));
+  named(byId("rows"));
 }
 
 function command(choice, values, rows) {
