@@ -68,6 +68,7 @@ def alternate(pairs: int, threads: int) -> tuple[list[list[float]], list[list[fl
         "platform": "here",
         "timing": {"budget_s": BLOCK_S},
         "parts": False,
+        "energy": False,
         "options": asdict(Options(threads=threads)),
         "runs": 1,
         "round": 0,

@@ -2,4 +2,5 @@
 
 from steptime.cli.main import main
 
-main()
+if __name__ == "__main__":  # not in processes that it starts
+    main()

@@ -16,10 +16,14 @@ from typing import Any
 
 import pytest
 
+import synthetic
+from steptime import store
 from steptime.catalog import devices
 from steptime.cli import progress
+from steptime.cli.command import command
 from steptime.cli.main import run
 from steptime.cli.run import PEAKS
+from steptime.core.table import Answer
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -165,6 +169,10 @@ hello = hello_steptime:hello
 mine = steptime.models.fc:FAMILY
 [steptime.methods]
 bound = steptime.predict.roofline:METHOD
+[steptime.analyses]
+misses = steptime.analysis.errors:ANALYSIS
+[steptime.plots]
+peaks = steptime.plots.memory:chart
 """)
     paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -181,5 +189,43 @@ bound = steptime.predict.roofline:METHOD
                  for model, method in (("mine", "bound"), ("fc", "roofline"))]  # fmt: skip
     assert predicted[0]["step_s"] == predicted[1]["step_s"]
     assert predicted[0]["method"] == "bound"
+    assert re.search(r"^  misses +Print how far predictions are", ask("--help"), re.MULTILINE)
+    with store.open_writer(tmp_path / "results") as writer:
+        writer.append_all(synthetic.sweep())
+    folder = str(tmp_path / "results")
+    assert json.loads(ask("misses", folder, "--json")) == json.loads(
+        ask("errors", folder, "--json")
+    )
+    drawn = ask("plot", "peaks", "--in", folder, "-o", str(tmp_path / "peaks.svg"), "--json")
+    assert json.loads(drawn)["plot"] == "peaks"
     for topic, name in (("models", "mine"), ("methods", "bound")):
         assert [row["name"] for row in json.loads(ask("list", topic, name, "--json"))] == [name]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Due:
+        """A timer whose time is up at once."""
+
+        daemon = False
+
+        def __init__(self, _: float, say: Any, words: tuple[str, ...]) -> None:
+            self.say, self.words = say, words
+
+        def start(self) -> None:
+            self.say(*self.words)
+
+        def cancel(self) -> None:
+            pass
+
+    @command(long="reading the records")
+    def slow() -> Answer:
+        return Answer({}, notes=["done"])
+
+    monkeypatch.setattr("threading.Timer", Due)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert slow(json=False) == 0
+    said = ["reading the records ...", "done"] if terminal else ["done"]
+    assert capsys.readouterr().err.splitlines() == said

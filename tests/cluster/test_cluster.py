@@ -260,7 +260,7 @@ def test_an_array_whose_answer_was_lost_is_found_by_its_name(
 
 @pytest.fixture
 def sent(slurm: State, out: Path) -> Submission:
-    """Give a submission whose four tasks run."""
+    """Return a submission whose four tasks run."""
     cells = [visit.cell for visit in _trials()]
     send(Request("small", cells, out, How()), _ignore)
     set_state("RUNNING")
@@ -615,6 +615,8 @@ def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     _answer(capsys, *sweep)
     set_state("FAILED")
+    dtypes = Counter(row["dtype"] for row in _answer(capsys, "status", out)["unsuccessful"])
+    assert dtypes == {"float32": 12}, "rows say what tells them apart"
     file.write_text(json.dumps({**EXPERIMENT, "dtype": "float64"}))
     assert _answer(capsys, *sweep)["submitted"] == 12
     status = _answer(capsys, "status", out)
@@ -627,11 +629,15 @@ def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
 def test_the_parts_of_an_experiment_are_counted_together(
     slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     for part in ("1/2", "2/2"):
-        sweep = ["sweep", file, "--out", out, "--launcher", "slurm", "--shard", part]
-        assert _answer(capsys, *sweep)["submitted"] == 6
+        sent = _answer(capsys, *sweep, "--shard", part)
+        assert (sent["submitted"], len(sent["remarks"])) == (6, 1)
     status = _answer(capsys, "status", out)
     assert (status["cells"], status["queued"], status["older"]) == (12, 12, 0)
+    file.write_text(json.dumps({**EXPERIMENT, "dtype": "float64"}))
+    said = "12 cells of the experiment as it was before still wait or run"
+    assert _answer(capsys, *sweep)["remarks"][1:] == [said]
 
 
 def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(

@@ -97,6 +97,7 @@ def test_people_see_the_first_rows_and_are_told_of_the_rest() -> None:
     lines = text(table).splitlines()
     assert (len(lines), lines[-1]) == (22, "... and 30 more; --json has all")
     assert len(json.loads(json_rows(table))) == 50
+    assert (markdown(table).count("\n"), html(table).count("<tr>")) == (52, 51)
 
 
 def test_programs_get_numbers_in_their_units() -> None:

@@ -233,11 +233,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Shape]] = {  # (network, inpu
     ),
     "rnn:cell=rnn,layers=5": (lambda: recurrent("RNN", 5, 500, 1024), (64, 50)),
     "rnn:cell=rnn,vocabulary=2": (lambda: recurrent("RNN", 1, 500, 2), (64, 50)),
-    "rnn:cell=lstm,layers=5": (lambda: recurrent("LSTM", 5, 500, 1024), (64, 50)),
-    "rnn:cell=lstm,layers=5,embedding=100,length=10,vocabulary=64": (
-        lambda: recurrent("LSTM", 5, 100, 64),
-        (256, 10),
-    ),
+    "rnn:cell=lstm,layers=2": (lambda: recurrent("LSTM", 2, 500, 1024), (64, 50)),
+    "rnn:cell=lstm,embedding=100,length=10": (lambda: recurrent("LSTM", 1, 100, 1024), (256, 10)),
     "rnn:cell=gru,embedding=100": (lambda: recurrent("GRU", 1, 100, 1024), (256, 50)),
     "transformer:layers=4,width=256,length=512,vocabulary=1000": (
         lambda: transformer("decoder", 4, 512, 256, 4, 1000),
@@ -248,7 +245,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Shape]] = {  # (network, inpu
 
 
 def tracked_bytes(make: Callable[[], nn.Module], shape: Shape, optimizer: str | None) -> int:
-    """Give PyTorch's peak of the second step, when the optimizer has its state."""
+    """Return PyTorch's peak of the second step, when the optimizer has its state."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -289,7 +286,7 @@ def tracked_bytes(make: Callable[[], nn.Module], shape: Shape, optimizer: str | 
         return peak["Total"]
 
 
-LARGE = ("resnet50", "bert_base", "rnn:cell=lstm,layers=5", "rnn:cell=rnn,layers=5")  # for seconds
+LARGE = ("resnet50", "bert_base", "rnn:cell=lstm,layers=2", "rnn:cell=rnn,layers=5")  # for seconds
 NETWORKS_BY_TIME = [
     pytest.param(text, marks=pytest.mark.slow) if text.startswith(LARGE) else text
     for text in NETWORKS

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -288,3 +291,43 @@ def test_an_attribute_says_whether_a_row_holds() -> None:
     still = Op("norm", "batch_norm", ("x",), ("y",), {"training": False})
     assert execution_of(still, EAGER) == Execution()
     assert TensorSpec((2, 3)).size_bytes == 24
+
+
+@pytest.mark.slow
+@pytest.mark.framework
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler: g++")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler itself
+def test_what_a_compiled_stack_reads_twice_is_read_twice_by_inductors_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from torch._inductor.utils import run_and_get_code
+    from torch.nn import functional
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+
+    def code_of(call: Callable[[], Any]) -> tuple[Any, str]:
+        made, parts = run_and_get_code(call)
+        return made, "\n".join(parts)
+
+    def loads(code: str) -> Counter[str]:
+        return Counter(re.findall(r"loadu\((in_ptr\d+)", code))
+
+    x, dy = torch.rand(8, 16, 32, 32, requires_grad=True), torch.ones(8, 16, 32, 32)
+    w, b = (torch.rand(16, requires_grad=True) for _ in range(2))
+    norm = torch.compile(
+        lambda: functional.batch_norm(x, torch.zeros(16), torch.ones(16), w, b, training=True)
+    )
+    y, forward = code_of(norm)
+    _, backward = code_of(lambda: y.backward(dy))
+    compiled = catalog.stack("torch-compile").kinds
+    assert max(loads(forward).values()) == compiled["batch_norm"].reads[0]
+    twice = [times for times in loads(backward).values() if times == 2]
+    assert len(twice) == len(compiled["batch_norm_grad"].reads)
+
+    rows, weight, bias = torch.rand(128, 64), torch.rand(32, 64), torch.rand(32)
+    product = torch.compile(lambda: functional.linear(rows, weight, bias).relu())
+    _, code = code_of(product)
+    assert "extern_kernels.addmm" in code  # the bias within, what follows in a kernel of its own
+    assert len(re.findall(r"(cpp_fused_relu\w*) = async_compile", code)) == 1

@@ -66,7 +66,6 @@ class Summary:
     speed_jitter: float
     runs: int
     n: int
-    warm_up: tuple[int, ...]
     steady: bool | None
 
 
@@ -128,7 +127,6 @@ def summarize(runs: Sequence[Sequence[float]], batch: int) -> Summary:
         speed_jitter=1.4826 * middle(np.abs(speeds - middle(speeds))),
         runs=len(runs),
         n=len(times),
-        warm_up=found.warm_up,
         steady=found.steady,
     )
 

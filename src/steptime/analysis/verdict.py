@@ -28,7 +28,6 @@ from steptime.analysis.statistics import (
 from steptime.core.errors import InputError
 
 MARGIN = 0.02  # of the ratio, that counts as no difference
-VERDICTS = ("faster", "slower", "same", "unsure")
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,8 @@ class _Rows(Sequence[Row]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, slice):
+            return self[index : index + 1][0]
         return [{**row._asdict(), "memory": _memory(row)} for row in self._rows[index]]
 
 

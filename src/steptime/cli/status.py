@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from steptime.cli.command import command, note
 from steptime.cli.options import argument
@@ -27,7 +28,7 @@ def check_submitted(folder: Path) -> None:
 
 @command(tabular=True)
 def status(folder: Where) -> Answer:
-    """Show what is queued, running, done and failed of a submitted sweep, and why."""
+    """Show where the cells of a submitted sweep stand, and why."""
     from steptime.cluster import status as cluster
 
     check_submitted(folder)
@@ -43,17 +44,21 @@ def status(folder: Where) -> Answer:
         document["jobs"],
         most=MOST_SHOWN,
     )
-    cells = Table(
-        columns("status", "cause", "gpu", "?staging", "model", "batch", "note",
-                "again=tried again by"),
-        failed,
-        most=MOST_SHOWN,
-    )  # fmt: skip
+    always = ("status", "cause", "gpu", "?staging", "model", "batch")
+    after = ("note", "again=tried again by")
+    apart = {"id", "note", "again", *(name.lstrip("?") for name in always)}
+    more = [key for key in failed[0] if key not in apart and differs(failed, key)] if failed else []
+    cells = Table(columns(*always, *more, *after), failed, most=MOST_SHOWN)
     return Answer(
         document,
         [table for table in (jobs, cells) if table.rows],
         before=[f"{folder}: {document['cells']} cells: {counts or 'none'}", *older],
     )
+
+
+def differs(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column tells rows apart."""
+    return len({str(row[name]) for row in rows}) > 1
 
 
 def _short(text: str) -> str:

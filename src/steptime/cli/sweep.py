@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.options import Text, argument, option
-from steptime.cli.status import MOST_SHOWN
+from steptime.cli.status import MOST_SHOWN, differs
 from steptime.cluster.scheduler import ROOM, SCHEDULERS
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten
@@ -46,7 +46,10 @@ def sweep(
     ] = False,
     shard: Annotated[Text, option("--shard I/N", "Only the I-th of N parts, for N hosts.")] = None,
 ) -> Answer:
-    """Measure and predict what a folder lacks of an experiment file, here or by Slurm."""
+    """Measure and predict the missing cells of an experiment file.
+
+    Here, or on a cluster by Slurm. A cell that has a final record in the folder is not run again.
+    """
     from steptime.core.errors import unknown
     from steptime.core.record import STATUSES
     from steptime.sweep.experiment import read_experiment
@@ -185,10 +188,6 @@ ALWAYS = {"id": "cell", "model": "network", "batch": "batch", "replicas": "repli
 """Columns of a preview with their headings; others only where they differ."""
 
 
-def _differs(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return len({str(row[name]) for row in rows}) > 1
-
-
 def _preview(request: Request, scheduler: str) -> Answer:
     """Return what would be sent: the first cells, the jobs, the scripts."""
     from steptime.cluster.estimate import preview
@@ -198,7 +197,7 @@ def _preview(request: Request, scheduler: str) -> Answer:
         {key: None if value == "" else value for key, value in visit.items()}
         for visit in document["visits"]
     ]
-    shown = [key for key in visits[0] if key in ALWAYS or _differs(visits, key)] if visits else []
+    shown = [key for key in visits[0] if key in ALWAYS or differs(visits, key)] if visits else []
     cells = Table(
         [Column(key, ALWAYS.get(key, key)) for key in shown or ALWAYS],
         visits,

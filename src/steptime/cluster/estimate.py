@@ -10,7 +10,7 @@ from typing import Any
 from steptime.cluster.resources import Memory, device_of, memories
 from steptime.cluster.scheduler import Need, scheduler_of
 from steptime.cluster.status import Warn, snapshot
-from steptime.cluster.submission import Job, Trial, compose
+from steptime.cluster.submission import Job, Trial, compose, row_of
 from steptime.cluster.submit import counts, missing
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
@@ -107,9 +107,9 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
             for one in estimates
         ],
         "node_hours": sum(one.row["node_hours"] for one in estimates),
-        "visits": [_row(trial) for task in submission.tasks for trial in task.trials],
+        "visits": [row_of(trial) for task in submission.tasks for trial in task.trials],
         "not_fitting": [
-            _row(trial)
+            row_of(trial)
             | {"needs_bytes": memory.needs_bytes, "has_bytes": memory.has_bytes, "of": memory.of}
             for one in estimates
             for trial, memory in one.too_large
@@ -123,28 +123,3 @@ def _remarks(estimates: list[ResourceEstimate]) -> Iterator[str]:
         if one.row["node_has_bytes"] is None:
             needs = f"a node needs at least {size(one.row['node_needs_bytes'])}"
             yield f"{one.need.text}: {needs}; without memory_GB the site says what a job gets"
-
-
-def _row(trial: Trial) -> dict[str, Any]:
-    """Return what tells a trial from others: every column in which two of a sweep can differ."""
-    workload, options = trial.cell.workload, trial.cell.options
-    return {
-        "id": trial.id,
-        "model": workload.label,
-        "batch": workload.batch_per_replica,
-        "replicas": workload.plan.data,
-        "gpu": options.gpu,
-        "staging": options.staging,
-        "dtype": workload.dtype,
-        "phase": workload.phase,
-        "optimizer": workload.optimizer,
-        "backend": trial.cell.backend,
-        **{
-            name: getattr(options, name)
-            for name in (
-                "device", "threads", "compile", "tf32", "input", "loaders", "prefetch", "strategy",
-                "overlap", "allocation",
-            )
-        },
-        "round": trial.round,
-    }  # fmt: skip

@@ -160,12 +160,8 @@ def status(out: Path, warn: Warn) -> dict[str, Any]:
 
 def _row(one: CellState, outcomes: Outcomes) -> dict[str, Any]:
     trouble = one.record or outcomes[one.submission.folder, one.task.number].failure(one.trial)
-    workload, options = one.trial.cell.workload, one.trial.cell.options
     return {
-        "model": workload.label,
-        "batch": workload.batch_per_replica,
-        "gpu": options.gpu,
-        "staging": options.staging,
+        **files.row_of(one.trial),
         "status": trouble.status,
         "cause": trouble.cause,
         "note": trouble.note,

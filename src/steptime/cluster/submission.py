@@ -51,6 +51,31 @@ class Trial:
     round: int
 
 
+def row_of(trial: Trial) -> dict[str, Any]:
+    """Return what tells a trial from others: every column in which two of a sweep can differ."""
+    workload, options = trial.cell.workload, trial.cell.options
+    return {
+        "id": trial.id,
+        "model": workload.label,
+        "batch": workload.batch_per_replica,
+        "replicas": workload.plan.data,
+        "gpu": options.gpu,
+        "staging": options.staging,
+        "dtype": workload.dtype,
+        "phase": workload.phase,
+        "optimizer": workload.optimizer,
+        "backend": trial.cell.backend,
+        **{
+            name: getattr(options, name)
+            for name in (
+                "device", "threads", "compile", "tf32", "input", "loaders", "prefetch", "strategy",
+                "overlap", "allocation",
+            )
+        },
+        "round": trial.round,
+    }  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Task:
     """Trials that one task of an array measures: its number, and the job (by need) it is of."""

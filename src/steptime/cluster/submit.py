@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,11 +27,15 @@ from steptime.sweep.run import Request
 
 @dataclass(frozen=True)
 class Missing:
-    """What an experiment wants of a folder: all trials, and those to be submitted now."""
+    """What an experiment wants of a folder: all trials, and those to be submitted now.
+
+    `older` cells, which it no longer wants, wait or run.
+    """
 
     wanted: tuple[str, ...]
     done: int
     in_flight: int
+    older: int
     trials: tuple[Trial, ...]
 
 
@@ -56,7 +60,8 @@ def missing(request: Request, seen: Snapshot) -> Missing:
             else:
                 trials.append(trial)
     in_flight = len(wanted) - done - len(trials)
-    return Missing(tuple(wanted), done, in_flight, tuple(trials))
+    older = len(live.difference(wanted)) if request.whole else 0
+    return Missing(tuple(wanted), done, in_flight, older, tuple(trials))
 
 
 def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
@@ -107,13 +112,17 @@ def counts(request: Request, lacks: Missing) -> dict[str, Any]:
         "cells": len(lacks.wanted),
         "done_before": lacks.done,
         "in_flight": lacks.in_flight,
-        "remarks": [*unseen_data(one.cell for one in lacks.trials), *_idle(lacks.trials)],
+        "remarks": [*unseen_data(one.cell for one in lacks.trials), *_remarks(lacks)],
     }
 
 
-def _idle(trials: Iterable[Trial]) -> list[str]:
-    idle = sum(one.cell.options.gpu != "" and one.cell.options.device == "cpu" for one in trials)
-    return [f'{idle} cells ask for a GPU and run on device "cpu"'] if idle else []
+def _remarks(lacks: Missing) -> Iterator[str]:
+    cells = [trial.cell for trial in lacks.trials]
+    idle = sum(cell.options.gpu != "" and cell.options.device == "cpu" for cell in cells)
+    if idle:
+        yield f'{idle} cells ask for a GPU and run on device "cpu"'
+    if lacks.older:
+        yield f"{lacks.older} cells of the experiment as it was before still wait or run"
 
 
 def submit(submission: Submission, scheduler: Scheduler, warn: Warn) -> None:

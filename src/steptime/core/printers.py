@@ -23,7 +23,7 @@ def text(table: Table, width: int | None = None) -> str:
     then columns go from the right; a name is never broken. What went is said below.
     """
     kept = list(table.columns)
-    cells = _cells(table, kept)
+    cells = _cells(table, kept, table.most)
     gone: list[Column] = []
     while width and len(kept) > 1 and _width(cells) > width:
         spare = [i for i, column in enumerate(kept) if column.spare]
@@ -47,11 +47,11 @@ def text(table: Table, width: int | None = None) -> str:
     return "".join(f"{line}\n" for line in [*lines, *table.below])
 
 
-def _cells(table: Table, kept: Sequence[Column]) -> Cells:
-    """Return the headings and the rows that are shown, as texts on one line each."""
+def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cells:
+    """Return the headings and the first rows, all for None, as texts on one line each."""
     rows = [
         [_one_line(_cell(column, row[column.key], table.units)) for column in kept]
-        for row in table.rows[: table.most]
+        for row in table.rows[:most]
     ]
     return [[column.heading for column in kept], *rows]
 

@@ -28,6 +28,7 @@ from steptime.measure.ranks import free_port, local_variables
 
 START_LIMIT_S = 300.0
 _GRACE_S = 5.0
+_BLAME_S = 1.0  # who is killed closes its connections some time before it is gone
 _STDERR_BYTES = 2000
 _CAUSES: Mapping[int, str] = {signal.SIGKILL: "killed", signal.SIGILL: "illegal-instruction"}
 _SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a file torch.py in the current directory is not PyTorch
@@ -102,10 +103,13 @@ class _Process:
         *lines, self._unread = (self._unread + piece).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether it is gone."""
-        return self._process.poll() is not None
+    def ends_by(self, deadline: float) -> bool:
+        """Return whether it is gone, or goes before a moment of the monotonic clock."""
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def failure(self) -> Failure:
         """Return how it ended, or end it where it only seems to have."""
@@ -249,8 +253,9 @@ class Worker:
         """Return a failure of one of several with its rank, and end all; a death comes before."""
         if len(self._processes) == 1:
             return answer
+        deadline = time.monotonic() + _BLAME_S
         for process in self._processes:
-            if process.has_ended:
+            if process is not self._processes[rank] and process.ends_by(deadline):
                 raise WorkerDiedError(process.failure())
         self._kill()
         key = "refused" if "refused" in answer else "note"

@@ -13,15 +13,15 @@ from steptime.plots.style import (
     name,
     rounded,
     sources,
+    texts,
     told_by,
     tooltip,
-    unit_text,
 )
 
 ROW_HEIGHT = 19
 MOST_ROWS = 120
 SIDES = ("measured", "predicted")
-TOOLTIP = ("network", "measured", "predicted", "measured_/_predicted")
+TOOLTIP = ("network", "measured_memory", "predicted_memory", "platform")
 
 
 def chart(data: Data) -> Spec:
@@ -65,16 +65,6 @@ def _largest(row: Row) -> float:
 
 
 def _points(row: Row) -> Iterator[Row]:
-    measured, predicted = (row[f"{side}_memory_bytes"] for side in SIDES)
-    common = {
-        "network": row["label"],
-        "platform": row["platform"],
-        "measured": unit_text(measured, "B"),
-        "predicted": unit_text(predicted, "B"),
-        "measured_/_predicted": f"{measured / predicted:.3g}"
-        if measured and predicted
-        else "unknown",
-    }
-    for kind, value in (("measured", measured), ("predicted", predicted)):
-        if value:
-            yield {**common, "kind": kind, "bytes": rounded(value)}
+    for kind in SIDES:
+        if value := row[f"{kind}_memory_bytes"]:
+            yield {**texts(row, *TOOLTIP), "kind": kind, "bytes": rounded(value)}

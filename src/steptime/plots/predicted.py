@@ -11,7 +11,7 @@ from steptime.plots.style import (
     log_number,
     rounded,
     sources,
-    time_text,
+    texts,
     told_by,
     tooltip,
 )
@@ -94,11 +94,5 @@ def _point(row: Row) -> Row:
         "measured": rounded(row["measured_s"]),
         "measured_low": rounded(row["measured_low_s"]),
         "measured_high": rounded(row["measured_high_s"]),
-        "network": row["label"],
-        "measured_step": time_text(
-            row["measured_s"], row["measured_low_s"], row["measured_high_s"]
-        ),
-        "predicted_step": time_text(row["predicted_s"]),
-        "ratio": f"{row['ratio']:.3g}",
-        "platform": row["platform"],
+        **texts(row, *TOOLTIP),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from steptime.core.record import Record
@@ -215,6 +215,31 @@ def percent_text(value: float | None) -> str:
     if value is None:
         return "unknown"
     return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
+
+
+TEXTS: dict[str, Callable[[Row], str]] = {  # what tooltips say of a row of results
+    "network": lambda row: str(row["label"]),
+    "platform": lambda row: str(row["platform"]),
+    "batch": lambda row: str(row["batch"]),
+    "measured_step": lambda row: time_text(
+        row["measured_s"], row["measured_low_s"], row["measured_high_s"]
+    ),
+    "predicted_step": lambda row: time_text(row["predicted_s"]),
+    "ratio": lambda row: f"{row['ratio']:.3g}",
+    "measured_speed": lambda row: unit_text(row["flop_per_s"], "FLOP/s"),
+    "predicted_speed": lambda row: unit_text(row["predicted_flop_per_s"], "FLOP/s"),
+    "examples_per_s": lambda row: unit_text(row["examples_per_s"], "/s"),
+    "of_peak": lambda row: percent_text(row["peak_fraction"]),
+    "of_roof": lambda row: percent_text(row["roof_fraction"]),
+    "FLOP_per_byte": lambda row: f"{row['intensity']:.4g}",
+    "measured_memory": lambda row: unit_text(row["measured_memory_bytes"], "B"),
+    "predicted_memory": lambda row: unit_text(row["predicted_memory_bytes"], "B"),
+}
+
+
+def texts(row: Row, *names: str) -> Row:
+    """Return what tooltips of these names say of a row of results."""
+    return {name: TEXTS[name](row) for name in names}
 
 
 def tooltip(*fields: str) -> list[Spec]:

@@ -13,10 +13,9 @@ from steptime.plots.style import (
     log_number,
     rounded,
     sources,
-    time_text,
+    texts,
     told_by,
     tooltip,
-    unit_text,
 )
 
 MOST_LINES = 24  # with names of their own
@@ -82,12 +81,7 @@ def _point(row: Row) -> Row:
     return {
         "family": row["family"],
         "line": line or row["family"],
-        "batch": row["batch"],
         "speed": rounded(row["examples_per_s"]),
-        "network": row["label"],
-        "examples_per_s": unit_text(row["examples_per_s"], "/s"),
-        "measured_step": time_text(
-            row["measured_s"], row["measured_low_s"], row["measured_high_s"]
-        ),
-        "platform": row["platform"],
+        **texts(row, *TOOLTIP),
+        "batch": row["batch"],
     }

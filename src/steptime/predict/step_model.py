@@ -36,7 +36,7 @@ class StepModel:
 
     `network` is model text (`resnet50`), a path or a workload; `device` and `link` are names,
     paths or what the catalog gives; a `Fabric` or a `Cluster` in place of a link says more about
-    what joins the workers. `options` are those of the method, as text or as Python values. `graph`
+    what joins the replicas. `options` are those of the method, as text or as Python values. `graph`
     is that of the workload's step where it is built already, of one rank too (`ops/ranks.py`),
     whose exchanges `overlap` with its kernels. Steps are computed once a batch and kept. Raises
     `InputError` for what is not known.
@@ -79,7 +79,7 @@ class StepModel:
     def _fabric(
         self, link: str | Path | Link | Fabric | Cluster | None, ranks: range | None = None
     ) -> Fabric | None:
-        """Return what joins ranks of a cluster, all of them if none are said, or other workers."""
+        """Return what joins ranks of a cluster, all of them if none are said, or other replicas."""
         if isinstance(link, Cluster):
             link = fabric_of_group(link, range(link.devices) if ranks is None else ranks)
         if link is None:
@@ -134,7 +134,7 @@ class StepModel:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of all gradients, which the workers exchange in a step."""
+        """Bytes of all gradients, which the replicas exchange in a step."""
         return self.lowered().gradient_bytes
 
     @cached_property
@@ -252,7 +252,7 @@ class StepModel:
         """Return the seconds in which `workers` add up their gradients.
 
         `collective` is a name of the table of collectives; None is the method's own. Raises
-        `InputError` for another name, and where more than one worker has no link.
+        `InputError` for another name, and where more than one replica has no link.
         """
         name = self.collective(collective)
         return self.collective_s(name, self.gradient_bytes, whole_number(workers, "workers"))
@@ -268,7 +268,7 @@ class StepModel:
     def collective_s(self, name: str, size_bytes: float, workers: int) -> float:
         """Return the seconds of an exchange of `size_bytes` by one collective.
 
-        Without a link there is one worker only, who exchanges nothing.
+        Without a link there is one replica only, which exchanges nothing.
         """
         if self.fabric is None:
             if workers > 1:
@@ -282,7 +282,7 @@ class StepModel:
 
 
 def no_link(workers: int) -> InputError:
-    """Return the error of workers that nothing joins."""
+    """Return the error of replicas that nothing joins."""
     return InputError(f"{workers} replicas need a link: --link LINK (steptime list links)")
 
 

@@ -17,13 +17,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from math import inf, isclose
+from multiprocessing import get_context
 from typing import Any
 
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device, Link
 from steptime.core.progress import tell
-from steptime.core.workload import OPTIMIZERS
 from steptime.predict import cost_model
 from steptime.predict.grid import Steps
 from steptime.predict.parallel.collectives import Collective, Fabric, fabric_of
@@ -31,14 +31,15 @@ from steptime.predict.parallel.scaling import PAYS
 from steptime.predict.step_model import StepModel
 
 Table = dict[str, Any]
+Cells = Mapping[str, Sequence[tuple[str, str]]]  # types and optimizers by method
 Links = Callable[[Fabric], Fabric]
 
 BATCHES = tuple(2**i for i in range(17))
 REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 PER_NODE, LINKS_PER_NODE, SERVERS = (8, 2, 4, 16), (1, 2, 4, 8), (1, 2, 4, 8)
 DTYPES = ("bfloat16-mixed", "float16-mixed", "float32", "bfloat16", "float16")
-TRAINED_BY = tuple(name for name in OPTIMIZERS if name in ("adam", "sgd"))
-METHODS = {  # of Paleo's rules one type and one optimizer: they know no other
+TRAINED_BY = ("adam", "sgd")
+METHODS: Cells = {  # of Paleo's rules one type and one optimizer: they know no other
     "analytic": [(dtype, optimizer) for dtype in DTYPES for optimizer in TRAINED_BY],
     "paleo": [("float32", "sgd")],
 }
@@ -133,15 +134,16 @@ class _Pool:
 
 def _networks(models: Sequence[str], devices: Sequence[Device]) -> Iterator[Table]:
     """Yield the tables of networks in their order, many of them by all processors at once."""
-    one = partial(network, devices=devices)
+    one = partial(network, devices=devices, methods=METHODS)
     if len(models) <= FEW:
         yield from map(one, models)
         return
-    with ProcessPoolExecutor(min(len(models), os.cpu_count() or 1)) as workers:
+    count = min(len(models), os.cpu_count() or 1)
+    with ProcessPoolExecutor(count, get_context("spawn")) as workers:
         yield from workers.map(one, models)
 
 
-def network(text: str, devices: Sequence[Device]) -> Table:
+def network(text: str, devices: Sequence[Device], methods: Cells) -> Table:
     """Return a network's memory, gradients, and its times on each device as bytes.
 
     Times are seconds of forward, then of backward at each listed batch, then of the update: one
@@ -156,7 +158,7 @@ def network(text: str, devices: Sequence[Device]) -> Table:
     notes: Table = {}
     why: dict[str, str] = {}
     clocked = replace(devices[0], clock_hz=1.0)
-    for method, cells in METHODS.items():
+    for method, cells in methods.items():
         for dtype, optimizer in cells:
             workload = make_workload(choice, BATCHES[0], dtype, "train", optimizer)
             model = StepModel(workload, clocked, None, method)

@@ -47,3 +47,11 @@ function chart(place, spec, controls) {
   dark.addEventListener("change", draw);
   return draw();
 }
+
+// On a phone a row of a table is a card, in which each cell stands beside its heading.
+function named(table) {
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  for (const row of table.tBodies[0].rows) {
+    [...row.cells].forEach((cell, place) => { cell.dataset.name = names[place]; });
+  }
+}

@@ -96,10 +96,10 @@ function toFragment(values) {
 }
 
 // A number from text; a fault is thrown as a sentence.
-function read(text, what, { most = LARGEST, whole = false, least = whole ? 1 : 0 } = {}) {
+function read(text, what, { most = LARGEST, whole = false } = {}) {
   const form = whole ? /^\d{1,16}$/ : /^(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?$/;
   const value = form.test(text) ? Number(text) : NaN;
-  if (!(value > 0 && value >= least && value <= most)) {
+  if (!(value > 0 && value <= most)) {
     const range = whole ? `a whole number from 1 to ${grouped(most)}`
       : `a number above 0${most < LARGEST ? ` and at most ${most}` : ""}`;
     throw Error(`${what}: must be ${range}, not '${cut(text)}'`);
@@ -139,7 +139,7 @@ function chosen(values, faults) {
     faults.push(["network", network.left_out[values.method]]);
     return choice;
   }
-  const order = method.cells.toSorted((a, b) => // of the asked optimizer first
+  const order = [...method.cells].sort((a, b) => // of the asked optimizer first
     b.endsWith(` ${values.optimizer}`) - a.endsWith(` ${values.optimizer}`));
   choice.cell = [asked, ...order].find((name) => cells[name]?.at[choice.place] >= 0);
   if (!choice.cell) faults.push(["device", `${device.name}: no peak is known for any listed type`]);

@@ -125,27 +125,24 @@ function table(rows, choice) {
   ];
   const line = (cells, kind) => {
     const made = document.createElement("tr");
-    made.append(...cells.map(([name, text]) => {
-      const cell = element(kind, text, "number");
-      cell.dataset.name = name;
-      return cell;
-    }));
+    made.append(...cells.map((text) => element(kind, text, "number")));
     return made;
   };
-  byId("rows").tHead.replaceChildren(line(columns.map(([name]) => [name, name]), "th"));
+  byId("rows").tHead.replaceChildren(line(columns.map(([name]) => name), "th"));
   byId("rows").tBodies[0].replaceChildren(...rows.map((row) => {
-    const made = line(columns.map(([name, write]) => [name, write(row)]), "td");
+    const made = line(columns.map(([, write]) => write(row)), "td");
     made.classList.toggle("bad", !row.fits);
     return made;
   }));
+  named(byId("rows"));
 }
 
 function command(choice, values, rows) {
   const quoted = (word) =>
     (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
   const words = ["steptime", "scale", choice.network.name, "--device", choice.device.text,
-    "--network", choice.link.name, "--batch", choice.batch,
-    "--workers", rows.map((row) => row.workers).join(","), "--scaling", choice.scaling,
+    "--link", choice.link.name, "--batch", choice.batch,
+    "--replicas", rows.map((row) => row.workers).join(","), "--scaling", choice.scaling,
     "--collective", choice.collective, "--method", values.method,
     "--dtype", choice.dtype, "--optimizer", choice.optimizer];
   if (choice.latency_us !== null) words.push("--latency-us", values.latency);

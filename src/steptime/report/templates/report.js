@@ -13,6 +13,8 @@ Promise.allSettled(plots).then((ends) => {
   document.body.dataset.plots = failed ? `${failed} failed` : "ready";
 });
 
+document.querySelectorAll(".wide table").forEach(named);
+
 // Sort the table of results by a column; rows without a value stay last.
 const table = document.getElementById("results");
 table.querySelectorAll("thead button").forEach((button, column) => {
