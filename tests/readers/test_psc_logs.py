@@ -34,7 +34,7 @@ def _expected(shared: Path) -> dict[str, Mapping[str, str]]:
 
 
 def _fields(record: Record) -> Mapping[str, Any]:
-    """Give the columns of expected.csv, from the table where that has them, else from `env`."""
+    """Return the columns of expected.csv, from the table where that has them, else from `env`."""
     (row,) = device_rows([record])
     env = record.env
     unknown = row["batch_source"] == "unknown"
