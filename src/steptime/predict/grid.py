@@ -19,9 +19,9 @@ from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.count import live_bytes, peak_memory_bytes
 from steptime.predict.kernel import Kernel
-from steptime.predict.lower import Lowered
+from steptime.predict.lower import PASSES, Lowered
 from steptime.predict.prediction import fits_into
-from steptime.predict.schedule import PASSES, behind_host, overlapped
+from steptime.predict.schedule import behind_host, overlapped
 from steptime.predict.step_model import StepModel
 
 FEW = 3  # batches that are built as they are

@@ -5,7 +5,7 @@ From the parts of a step users compose simulations of their own; `parallel` does
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,16 +13,16 @@ from pathlib import Path
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError, unknown
-from steptime.core.graph import Graph
+from steptime.core.graph import Graph, Part
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.ranges import whole_number
 from steptime.core.stack import Stack
 from steptime.core.units import size
 from steptime.core.workload import Workload
-from steptime.count import peak_memory_bytes
+from steptime.count import op_work, peak_memory_bytes
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel, Larger
-from steptime.predict.lower import Lowered, stack_of
+from steptime.predict.lower import PASSES, Lowered, stack_of
 from steptime.predict.method import Method
 from steptime.predict.parallel.collectives import EXCHANGES, Fabric, fabric_of
 from steptime.predict.parallel.groups import fabric_of_group
@@ -165,6 +165,24 @@ class StepModel:
             self._lowered[wanted] = self.method.lower(graph, self.workload.dtype, self.settings)
         return self._lowered[wanted]
 
+    def counted(self, batch: int | None = None) -> Mapping[str, Mapping[Part, float]]:
+        """Return the FLOP of each row by pass, by the convention: what no software stack changes.
+
+        Layers of a file count by its rules. FLOP of no row are those of "".
+        """
+        graph, lowered = self.graph(batch), self.lowered(batch)
+        every: Iterable[tuple[str, Part, float]] = (
+            ((one.op, one.pass_, one.flop) for one in lowered.kernels)
+            if lowered.by_layer
+            else ((op.of or op.name, op.part, op_work(graph, op)[0]) for op in graph.ops)
+        )
+        found: dict[str, dict[Part, float]] = {
+            name: dict.fromkeys(PASSES, 0) for name in ("", *(row.name for row in lowered.rows))
+        }
+        for name, pass_, flop in every:
+            found[name if name in found else ""][pass_] += flop
+        return found
+
     def timeline(self, batch: int | None = None) -> Timeline:
         """Return the times of a step on `batch` examples, row by row and in all."""
         wanted = self.workload.batch_per_replica if batch is None else batch
@@ -206,7 +224,8 @@ class StepModel:
         if not fits:
             has = size(self.device.memory_bytes or 0)
             remarks = (f"needs {size(memory)}, {self.device.name} has {has}", *remarks)
-        return Prediction(self.timeline(batch), lowered, memory, fits, remarks)
+        counted = self.counted(batch)
+        return Prediction(self.timeline(batch), lowered, counted, memory, fits, remarks)
 
     def remarks(self, batch: int | None = None) -> tuple[str, ...]:
         """Return what the prediction leaves out: ops, layers, figures, wishes that it ignores."""
