@@ -14,7 +14,7 @@ class InputError(Exception):
 
 
 class OutsideError(Exception):
-    """What is no fault of the input: a full disk, a silent scheduler. The command exits with 1."""
+    """What is not the fault of input: a full disk, a silent scheduler. The command exits with 1."""
 
 
 def shorten(value: object) -> str:
