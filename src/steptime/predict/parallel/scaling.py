@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import MappingProxyType
 
 from steptime.core.errors import InputError, unknown
 from steptime.predict.parallel.collectives import overlapped
@@ -158,7 +157,7 @@ def scaling_row(
     exposed_s: float,
     alone_per_s: float | None = None,
     note: str = "",
-    more: Mapping[str, object] = MappingProxyType({}),
+    more: Mapping[str, object] | None = None,
 ) -> ScalingRow:
     """Return the row of workers, their batch and the share of one (`sizes`).
 
@@ -172,7 +171,7 @@ def scaling_row(
     hidden_s = chosen_s - exposed_s
     return ScalingRow(
         *sizes, *parts, sum(parts), comm_s, hidden_s, exposed_s, step_s,
-        speedup, speedup / workers, per_s, note, more,
+        speedup, speedup / workers, per_s, note, more or {},
     )  # fmt: skip
 
 
