@@ -81,7 +81,11 @@ def scale(
         str, option("--compression F", "Gradients are exchanged F times smaller.")
     ] = "1",
     per_node: Annotated[
-        Text, option("--per-node N", "Devices a node, where --inside says so. Default 8.")
+        Text,
+        option(
+            "--per-node N",
+            "Devices of a node, for hierarchical, --inside or --links-per-node. Default 8.",
+        ),
     ] = None,
     inside: Annotated[
         Text,
