@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
@@ -26,13 +26,12 @@ def count(
     optimizer: options.Optimizer = "sgd",
     allow_unknown: options.AllowUnknown = False,
     by_op: options.ByOp = False,
-    stack: Annotated[
-        str, option("--stack NAME", "What runs it: torch-eager, torch-compile, or a file.")
-    ] = "torch-eager",
-    graph_file: Annotated[
-        Path | None,
-        option("--graph FILE", "Write the network's graph to a .json file, which is a MODEL too."),
-    ] = None,
+    stack: str = option(
+        "--stack NAME", "What runs it: torch-eager, torch-compile, or a file.", "torch-eager"
+    ),
+    graph_file: Path | None = option(
+        "--graph FILE", "Write the network's graph to a .json file, which is a MODEL too.", None
+    ),
 ) -> Answer:
     """Count FLOP, bytes, parameters and peak memory of one step.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
@@ -30,39 +30,29 @@ ESTIMATED_ON = "row-stationary-12x14"
 
 @command()
 def energy(
-    network: Annotated[
-        Text,
-        argument(
-            "CONFIG|MODEL",
-            "A configuration of FODLAM (.json with net or netfile), or a network as for "
-            "count. Default: a configuration from standard input.",
-        ),
-    ] = None,
-    accelerator: Annotated[
-        str, option("--accelerator NAME+...", "The chips, each for its kind of layer.")
-    ] = "eyeriss+eie",
-    method: Annotated[str, option("--method", "accelerator, or fodlam: as published.")] = (
-        "accelerator"
+    network: Text = argument(
+        "CONFIG|MODEL",
+        "A configuration of FODLAM (.json with net or netfile), or a network as for "
+        "count. Default: a configuration from standard input.",
+        None,
     ),
-    process: Annotated[
-        Text,
-        option("--process NODE", "The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V."),
-    ] = None,
-    scaling: Annotated[
-        Text,
-        option("--scaling NAME", "dennard (default), constant-voltage, stillmaker-baas or none."),
-    ] = None,
-    nets: Annotated[
-        Path | None,
-        option("--nets DIR", "Where a netfile is looked for, before its own folder."),
-    ] = None,
-    dram: Annotated[
-        bool, option("--dram", "Show the energy of DRAM too, on a line of its own.")
-    ] = False,
-    diagnose: Annotated[
-        bool,
-        option("--diagnose", "Show cost a multiply-add, and each network from the others."),
-    ] = False,
+    accelerator: str = option(
+        "--accelerator NAME+...", "The chips, each for its kind of layer.", "eyeriss+eie"
+    ),
+    method: str = option("--method", "accelerator, or fodlam: as published.", "accelerator"),
+    process: Text = option(
+        "--process NODE", "The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V.", None
+    ),
+    scaling: Text = option(
+        "--scaling NAME", "dennard (default), constant-voltage, stillmaker-baas or none.", None
+    ),
+    nets: Path | None = option(
+        "--nets DIR", "Where a netfile is looked for, before its own folder.", None
+    ),
+    dram: bool = option("--dram", "Show the energy of DRAM too, on a line of its own.", False),
+    diagnose: bool = option(
+        "--diagnose", "Show cost a multiply-add, and each network from the others.", False
+    ),
     by_op: options.ByOp = False,
 ) -> Answer:
     """Estimate latency and energy on published accelerators.

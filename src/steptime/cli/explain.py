@@ -1,9 +1,7 @@
 """The command `explain`: from Paleo's number to the analytic one, correction by correction."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note, unmodelled
@@ -24,9 +22,7 @@ def explain(
     optimizer: options.Optimizer = "sgd",
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    out: Annotated[
-        Path | None, option("--out -o FILE", "Draw it: .png, .svg, .pdf or .html.")
-    ] = None,
+    out: Path | None = option("--out -o FILE", "Draw it: .png, .svg, .pdf or .html.", None),
 ) -> Answer:
     """Show how corrections lead from Paleo's number to ours."""
     from steptime import catalog

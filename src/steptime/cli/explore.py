@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from steptime.cli import grid
 from steptime.cli.command import command, note
@@ -17,23 +17,16 @@ if TYPE_CHECKING:
 
 @command(long="predicting every network on every device")
 def explore(
-    out: Annotated[Path, option("--out -o FILE", "The page, an .html file.")] = Path(
-        "explore.html"
+    out: Path = option("--out -o FILE", "The page, an .html file.", Path("explore.html")),
+    models: Text = option(
+        "--models MODEL,...",
+        "Networks to choose from: names, families with hyperparameters, files. "
+        "Default: every named network, and each family at its defaults.",
+        None,
     ),
-    models: Annotated[
-        Text,
-        option(
-            "--models MODEL,...",
-            "Networks to choose from: names, families with hyperparameters, files. "
-            "Default: every named network, and each family at its defaults.",
-        ),
-    ] = None,
-    devices: Annotated[
-        Text,
-        option(
-            "--devices NAME,...", "Devices to choose from (steptime list devices). Default: all."
-        ),
-    ] = None,
+    devices: Text = option(
+        "--devices NAME,...", "Devices to choose from (steptime list devices). Default: all.", None
+    ),
 ) -> Answer:
     """Write one offline page to explore training time and cost.
 

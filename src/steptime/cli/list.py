@@ -1,9 +1,7 @@
 """The command `list`: what there is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option
@@ -18,15 +16,11 @@ TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities"
 
 @command(tabular=True)
 def list_(
-    topic: Annotated[str, argument("[TOPIC]", f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}.")] = (
-        "models"
+    topic: str = argument("[TOPIC]", f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}.", "models"),
+    only: Text = argument("[TEXT]", "Only what has this in its name, or in a short name.", None),
+    sources: bool = option(
+        "--sources", "Show where the numbers come from, too (see also show).", False
     ),
-    only: Annotated[
-        Text, argument("[TEXT]", "Only what has this in its name, or in a short name.")
-    ] = None,
-    sources: Annotated[
-        bool, option("--sources", "Show where the numbers come from, too (see also show).")
-    ] = False,
 ) -> Answer:
     """List models, devices, links, methods, accelerators and more."""
     if topic not in TOPICS:

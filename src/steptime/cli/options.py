@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from steptime.measure.contract import Options
 
 
-def option(names: str, meaning: str, **more: Any) -> Any:
-    """Return an option of a command line from `--out -o FILE`, its names and what it takes."""
+def option(names: str, meaning: str, default: Any = ..., **more: Any) -> Any:
+    """Return an option of a command line from `--out -o FILE`, its names and what it takes.
+
+    It stands as the default of a parameter, or in `Annotated` for a type that commands share.
+    """
     words = names.split()
     metavar = None if words[-1].startswith("-") else words.pop()
-    return typer.Option(*words, metavar=metavar, help=meaning, **more)
+    return typer.Option(default, *words, metavar=metavar, help=meaning, **more)
 
 
-def argument(metavar: str, meaning: str) -> Any:
+def argument(metavar: str, meaning: str, default: Any = ...) -> Any:
     """Return an argument of a command line."""
-    return typer.Argument(metavar=metavar, help=meaning)
+    return typer.Argument(default, metavar=metavar, help=meaning)
 
 
 Text = str | None

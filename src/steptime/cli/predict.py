@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import grid, options
 from steptime.cli.command import command
@@ -32,29 +32,25 @@ def predict(
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    steps: Annotated[Text, option("--steps N", "Steps of a run, for its energy.")] = None,
-    kwh_price: Annotated[
-        float | None, option("--kwh-price P", "With --steps: price of a kWh.", min=0, max=1e6)
-    ] = None,
-    kwh_co2: Annotated[
-        float | None, option("--kwh-co2 G", "With --steps: grams of CO2 of a kWh.", min=0, max=1e6)
-    ] = None,
+    steps: Text = option("--steps N", "Steps of a run, for its energy.", None),
+    kwh_price: float | None = option(
+        "--kwh-price P", "With --steps: price of a kWh.", None, min=0, max=1e6
+    ),
+    kwh_co2: float | None = option(
+        "--kwh-co2 G", "With --steps: grams of CO2 of a kWh.", None, min=0, max=1e6
+    ),
     by_op: options.ByOp = False,
-    sources: Annotated[
-        bool, option("--sources", "Show where the device's numbers come from.")
-    ] = False,
-    all_cells: Annotated[
-        bool,
-        option(
-            "--grid",
-            "Predict every combination of what MODEL, --device, --batch and --replicas list.",
-        ),
-    ] = False,
-    replicas: Annotated[
-        Text, option("--replicas N,...", "With --grid: replicas, each keeps the batch.")
-    ] = None,
-    link: Annotated[Text, option("--link LINK", "With --grid: what joins the replicas.")] = None,
-    out: Annotated[Text, option("--out -o FILE", "With --grid: a .csv or .jsonl file.")] = None,
+    sources: bool = option("--sources", "Show where the device's numbers come from.", False),
+    all_cells: bool = option(
+        "--grid",
+        "Predict every combination of what MODEL, --device, --batch and --replicas list.",
+        False,
+    ),
+    replicas: Text = option(
+        "--replicas N,...", "With --grid: replicas, each keeps the batch.", None
+    ),
+    link: Text = option("--link LINK", "With --grid: what joins the replicas.", None),
+    out: Text = option("--out -o FILE", "With --grid: a .csv or .jsonl file.", None),
 ) -> Answer:
     """Predict how long one step takes on a device."""
     given = options.pairs(option_, "option")

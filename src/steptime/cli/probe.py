@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
@@ -25,13 +25,11 @@ def probe(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     threads: options.Threads = None,
-    budget: Annotated[float, option("--budget S", "Seconds in all.", min=1.0, max=86_400)] = 20.0,
-    collectives: Annotated[
-        bool, option("--collectives", "Measure all-reduces among processes: link 'local'.")
-    ] = False,
-    processes: Annotated[
-        Text, option("--processes N", "How many, for --collectives. Default: 2.")
-    ] = None,
+    budget: float = option("--budget S", "Seconds in all.", 20.0, min=1.0, max=86_400),
+    collectives: bool = option(
+        "--collectives", "Measure all-reduces among processes: link 'local'.", False
+    ),
+    processes: Text = option("--processes N", "How many, for --collectives. Default: 2.", None),
 ) -> Answer:
     """Measure the roofs of this machine, as device 'local', or the link between processes."""
     options.check_backend(backend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
@@ -31,85 +31,63 @@ DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
 def scale(
     model: options.Model,
     device: options.Device,
-    link: Annotated[
-        Text,
-        option(
-            "--link LINK",
-            "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
-        ),
-    ] = None,
-    batch: Annotated[
-        Text,
-        option(
-            "--batch N",
-            "Examples a step: of each replica in weak scaling, of all in strong scaling. "
-            "Default: 64, transformers 1, a file's own.",
-        ),
-    ] = None,
-    replicas: Annotated[
-        Text,
-        option(
-            "--replicas N,...",
-            "Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128; "
-            "with --parallel model or hybrid the splits of the file.",
-        ),
-    ] = None,
-    scaling: Annotated[
-        str, option("--scaling", "weak: a replica keeps its batch. strong: they share the batch.")
-    ] = "weak",
-    parallel: Annotated[
-        str,
-        option(
-            "--parallel",
-            "data; for files with split layers also model, or hybrid (split layers model "
-            "parallel, the others data parallel).",
-        ),
-    ] = "data",
-    collective: Annotated[
-        Text,
-        option(
-            "--collective NAME",
-            "How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring, "
-            "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
-        ),
-    ] = None,
-    overlap: Annotated[
-        bool,
-        option("--overlap", "Exchange gradients in buckets during the backward pass (not paleo)."),
-    ] = False,
-    compression: Annotated[
-        str, option("--compression F", "Gradients are exchanged F times smaller.")
-    ] = "1",
-    per_node: Annotated[
-        Text, option("--per-node N", "Devices a node, where --inside says so. Default 8.")
-    ] = None,
-    inside: Annotated[
-        Text,
-        option(
-            "--inside LINK",
-            "What joins the devices of a node. Default: every replica is alone on its link.",
-        ),
-    ] = None,
-    links_per_node: Annotated[
-        Text,
-        option(
-            "--links-per-node N",
-            "Links of a node that its devices share. Default 1.",
-        ),
-    ] = None,
-    servers: Annotated[Text, option("--servers K", "Parameter servers. Default 1.")] = None,
-    latency: Annotated[
-        Text, option("--latency-us T", "Latency of a message over the link (not paleo).")
-    ] = None,
-    samples: Annotated[
-        Text, option("--samples N", "Examples of an epoch: shows time and cost.")
-    ] = None,
-    epochs: Annotated[Text, option("--epochs E", "Epochs of a training. Default 1.")] = None,
-    price: Annotated[Text, option("--price P", "Price of a device for an hour.")] = None,
-    billing: Annotated[
-        Text,
-        option("--billing second|hour", "What is paid: every second (default), or started hour."),
-    ] = None,
+    link: Text = option(
+        "--link LINK",
+        "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
+        None,
+    ),
+    batch: Text = option(
+        "--batch N",
+        "Examples a step: of each replica in weak scaling, of all in strong scaling. "
+        "Default: 64, transformers 1, a file's own.",
+        None,
+    ),
+    replicas: Text = option(
+        "--replicas N,...",
+        "Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128; "
+        "with --parallel model or hybrid the splits of the file.",
+        None,
+    ),
+    scaling: str = option(
+        "--scaling", "weak: a replica keeps its batch. strong: they share the batch.", "weak"
+    ),
+    parallel: str = option(
+        "--parallel",
+        "data; for files with split layers also model, or hybrid (split layers model "
+        "parallel, the others data parallel).",
+        "data",
+    ),
+    collective: Text = option(
+        "--collective NAME",
+        "How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring, "
+        "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
+        None,
+    ),
+    overlap: bool = option(
+        "--overlap", "Exchange gradients in buckets during the backward pass (not paleo).", False
+    ),
+    compression: str = option("--compression F", "Gradients are exchanged F times smaller.", "1"),
+    per_node: Text = option(
+        "--per-node N", "Devices a node, where --inside says so. Default 8.", None
+    ),
+    inside: Text = option(
+        "--inside LINK",
+        "What joins the devices of a node. Default: every replica is alone on its link.",
+        None,
+    ),
+    links_per_node: Text = option(
+        "--links-per-node N", "Links of a node that its devices share. Default 1.", None
+    ),
+    servers: Text = option("--servers K", "Parameter servers. Default 1.", None),
+    latency: Text = option(
+        "--latency-us T", "Latency of a message over the link (not paleo).", None
+    ),
+    samples: Text = option("--samples N", "Examples of an epoch: shows time and cost.", None),
+    epochs: Text = option("--epochs E", "Epochs of a training. Default 1.", None),
+    price: Text = option("--price P", "Price of a device for an hour.", None),
+    billing: Text = option(
+        "--billing second|hour", "What is paid: every second (default), or started hour.", None
+    ),
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
     method: options.Method = DEFAULT,

@@ -1,7 +1,5 @@
 """The command `show`: one device, link or network, each number with its source."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated, Any
 

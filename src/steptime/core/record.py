@@ -1,7 +1,5 @@
 """The one record that measured, predicted and published numbers share, and its JSON form."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ The keys of a row carry their units (`step_s`, `peak_memory_bytes`), so `units.s
 every cell, and a column is only a key with a heading. `steptime.core.printers` has the printers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
