@@ -10,7 +10,7 @@ from steptime.cli import options
 from steptime.cli.command import command, unmodelled
 from steptime.cli.options import option
 from steptime.core.errors import InputError, shorten
-from steptime.core.table import Answer, Table, columns, facts
+from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
 
 if TYPE_CHECKING:
@@ -47,31 +47,21 @@ def count(
     found = count_graph(graph, catalog.stack(stack))
     ops: list[dict[str, Any]] = [
         {
-            "name": op.name,
-            "kind": op.kind,
-            "part": op.part,
+            **picked(op, "name kind part"),
             "work": OPS[op.kind].work,
-            "flop": op.flop,
-            "traffic_bytes": op.traffic_bytes,
-            "output_shape": list(op.output_shape),
+            **picked(op, "flop traffic_bytes output_shape"),
         }
         for op in found.ops
     ]
     document: dict[str, Any] = {
         "model": workload.label,
         "batch": workload.batch_per_replica,
-        "phase": workload.phase,
-        "dtype": workload.dtype,
-        "optimizer": workload.optimizer,
-        "parameters": found.parameters,
-        "flop": found.flop,
-        "traffic_bytes": found.traffic_bytes,
+        **picked(workload, "phase dtype optimizer"),
+        **picked(found, "parameters flop traffic_bytes"),
         "stack": stack,
         "executed_flop": round(found.executed_flop),
         "executed_traffic_bytes": round(found.executed_traffic_bytes),
-        "kernels": found.kernels,
-        "activation_bytes": found.activation_bytes,
-        "peak_memory_bytes": found.peak_memory_bytes,
+        **picked(found, "kernels activation_bytes peak_memory_bytes"),
         "unmodelled": list(graph.unmodelled),
         "ops": ops,
     }

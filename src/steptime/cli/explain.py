@@ -6,10 +6,10 @@ from typing import Any
 from steptime.cli import options
 from steptime.cli.command import command, note, unmodelled
 from steptime.cli.options import option
-from steptime.core.table import Answer, Table, columns
+from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
 
-PARTS = ("forward_s", "backward_s", "update_s")
+OF_STEP = "correction meaning step_s change_s forward_s backward_s update_s"
 
 
 @command(tabular=True)
@@ -41,22 +41,11 @@ def explain(
         "model": workload.label,
         "device": found.name,
         "batch": workload.batch_per_replica,
-        "phase": workload.phase,
-        "dtype": workload.dtype,
-        "optimizer": workload.optimizer,
+        **picked(workload, "phase dtype optimizer"),
         "options": given,
         "paleo_s": steps[0].step_s,
         "analytic_s": steps[-1].step_s,
-        "steps": [
-            {
-                "correction": step.correction,
-                "meaning": step.meaning,
-                "step_s": step.step_s,
-                "change_s": step.change_s,
-                **{part: getattr(step, part) for part in PARTS},
-            }
-            for step in steps
-        ],
+        "steps": [picked(step, OF_STEP) for step in steps],
         "unmodelled": list(graph.unmodelled),
     }
     title = (

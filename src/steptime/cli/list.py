@@ -1,13 +1,13 @@
 """The command `list`: what there is."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option
 from steptime.core import registry
 from steptime.core.errors import unknown
-from steptime.core.table import Answer, Table, columns
+from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import QUANTITIES, seconds, shown, si
 
 Rows = list[dict[str, Any]]
@@ -44,8 +44,8 @@ def list_(
 
 APART = "figures of one paper, taken for no other device"
 _OF_DEVICE = (
-    *("name", "kind", "peak_flop_per_s", "memory_bytes", "memory_bytes_per_s", "multiprocessors"),
-    *("cores", "l2_bytes", "process_nm", "clock_hz", "idle_w", "peak_w", "only_by_name", "details"),
+    "name kind peak_flop_per_s memory_bytes memory_bytes_per_s multiprocessors "
+    "cores l2_bytes process_nm clock_hz idle_w peak_w only_by_name details"
 )
 
 
@@ -55,14 +55,6 @@ def _apart(row: dict[str, Any]) -> str:
 
 def _names(row: dict[str, Any]) -> str:
     return " ".join([str(next(iter(row.values()))), *row.get("aliases", ())]).lower()
-
-
-def _picked(one: object, *names: str) -> dict[str, Any]:
-    """Return fields of a dataclass; texts and numbers of JSON in place of its tuples and tables."""
-    found = {name: getattr(one, name) for name in names}
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in found.items()
-    }
 
 
 def _models() -> Rows:
@@ -93,7 +85,7 @@ def _devices() -> Rows:
     for alias, name in catalog.aliases().items():
         short.setdefault(name, []).append(alias)
     return [
-        _picked(d, *_OF_DEVICE) | {"aliases": short.get(d.name, []), "source": d.source}
+        picked(d, _OF_DEVICE) | {"aliases": short.get(d.name, []), "source": d.source}
         for d in catalog.devices(note)
     ]
 
@@ -109,7 +101,7 @@ def _links() -> Rows:
     from steptime import catalog
 
     links = map(catalog.link, catalog.link_names())
-    return [_picked(link, "name", "bytes_per_s", "latency_s", "source") for link in links]
+    return [picked(link, "name bytes_per_s latency_s source") for link in links]
 
 
 def _stacks() -> Rows:
@@ -146,8 +138,7 @@ def _ops() -> Rows:
 
 def _quantities() -> Rows:
     return [
-        {"name": name, "unit": unit, "meaning": meaning}
-        for name, (unit, meaning) in QUANTITIES.items()
+        {"name": name, "unit": unit, "meaning": what} for name, (unit, what) in QUANTITIES.items()
     ]
 
 
@@ -158,7 +149,7 @@ def _accelerators() -> Rows:
 
     return [
         {
-            **_picked(one, "name", "process_nm", "clock_hz", "area_mm2", "power_w"),
+            **picked(one, "name process_nm clock_hz area_mm2 power_w"),
             "tables": list(one.networks),
             "published": [asdict(figure) for figure in one.figures],
             "source": one.source,

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from steptime.cli import grid, options
 from steptime.cli.command import command
 from steptime.cli.options import Text, option
-from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
-from steptime.core.table import Answer, Table, columns, facts
+from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import seconds, shown
 from steptime.predict import DEFAULT
 
@@ -56,10 +55,10 @@ def predict(
     given = options.pairs(option_, "option")
     run = _run(steps, kwh_price, kwh_co2)
     if all_cells:
-        if by_op:
-            raise InputError("--by-op shows the ops of one prediction; leave out --grid")
-        if steps is not None:
-            raise InputError("--steps gives the energy of one prediction; leave out --grid")
+        options.refuse({"--by-op": by_op}, "{} shows the ops of one prediction; leave out --grid")
+        options.refuse(
+            {"--steps": steps}, "{} gives the energy of one prediction; leave out --grid"
+        )
         from functools import cache
 
         from steptime.build import make_workload, read_model
@@ -71,9 +70,8 @@ def predict(
             return make_workload(choice(name), size, dtype, phase, optimizer)
 
         return grid.answer(axes, cell, method, given, out)
-    for value, name in ((replicas, "--replicas"), (link, "--link"), (out, "--out")):
-        if value is not None:
-            raise InputError(f"{name} needs --grid (for one network see also steptime scale)")
+    of_grid = {"--replicas": replicas, "--link": link, "--out": out}
+    options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     document, source = _predicted(workload, options.one_device(device), method, given, run)
     tables = [_totals(document, source if sources else None)]
@@ -91,9 +89,8 @@ def _run(steps: str | None, price: float | None, co2_g: float | None) -> Run | N
 
     if steps is not None:
         return Run(whole_number(steps, "--steps"), price, co2_g)
-    for name, value in (("--kwh-price", price), ("--kwh-co2", co2_g)):
-        if value is not None:
-            raise InputError(f"{name} needs --steps N, the steps of a run")
+    of_run = {"--kwh-price": price, "--kwh-co2": co2_g}
+    options.refuse(of_run, "{} needs --steps N, the steps of a run")
     return None
 
 
@@ -117,15 +114,8 @@ def _predicted(
         "method": method,
         "options": dict(record_method(asked).options),
         "batch": workload.batch_per_replica,
-        "phase": workload.phase,
-        "dtype": workload.dtype,
-        "optimizer": workload.optimizer,
-        "step_s": times.step_s,
-        **{f"{part}_s": getattr(times, f"{part}_s") for part in PARTS},
-        "host_s": times.host_s,
-        "low_s": times.low_s,
-        "high_s": times.high_s,
-        "extrapolates": times.extrapolates,
+        **picked(workload, "phase dtype optimizer"),
+        **picked(times, "step_s forward_s backward_s update_s host_s low_s high_s extrapolates"),
         "parameters": made.lowered.parameters,
         "flop": round(made.lowered.flop),
         "traffic_bytes": round(made.lowered.traffic_bytes),
@@ -150,15 +140,13 @@ def _predicted(
     }
     ops = [
         {
-            "name": row.row.name,
-            "kind": row.row.kind,
-            "forward_s": row.forward.value,
-            "backward_s": row.backward.value,
-            "update_s": row.update.value,
-            "forward_compute_s": row.forward.compute_s,
-            "forward_memory_s": row.forward.memory_s,
-            "backward_compute_s": row.backward.compute_s,
-            "backward_memory_s": row.backward.memory_s,
+            **picked(row.row, "name kind"),
+            **{f"{part}_s": getattr(row, part).value for part in PARTS},
+            **{
+                f"{part}_{name}": value
+                for part in PARTS[:2]
+                for name, value in picked(getattr(row, part), "compute_s memory_s").items()
+            },
             "parameters": row.row.parameters,
             "flop": round(row.flop),
         }

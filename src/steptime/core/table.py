@@ -74,6 +74,14 @@ def columns(*said: str) -> tuple[Column, ...]:
     return tuple(found)
 
 
+def picked(one: object, names: str) -> dict[str, Any]:
+    """Return attributes of an object as a row, plain tables in place of mappings of other kinds."""
+    found = {name: getattr(one, name) for name in names.split()}
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in found.items()
+    }
+
+
 def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
     """Return a table of one thing: its properties down the side, with their values under `heading`.
 
