@@ -1,10 +1,8 @@
 """The command `count`: what one step of a network costs, of no device."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
@@ -12,9 +10,7 @@ from steptime.cli.options import option
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
-
-if TYPE_CHECKING:
-    from steptime.core.workload import Workload
+from steptime.core.workload import Workload
 
 
 @command()

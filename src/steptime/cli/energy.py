@@ -74,9 +74,8 @@ def energy(
     request, graph = _request(network, nets)
     found = estimate(request, chips)
     if method == "fodlam":
-        for asked, name in ((by_op, "--by-op"), (dram, "--dram")):
-            if asked:
-                raise InputError(f"{name}: method fodlam prints only what the original does")
+        given = {"--by-op": by_op, "--dram": dram}
+        options.refuse(given, "{}: method fodlam prints only what the original does")
         for line in _notes(found, "counted as nothing"):
             note(line)
         document = {**published_form(found), **rivals}
@@ -110,9 +109,8 @@ def _chips(
     found = accelerators(names)
     how = {"method": method, "accelerators": [one.name for one in found]}
     if method == "fodlam":
-        for value, name in ((process, "--process"), (scaling, "--scaling")):
-            if value is not None:
-                raise InputError(f"{name} is of method accelerator; fodlam has a fixed one")
+        given = {"--process": process, "--scaling": scaling}
+        options.refuse(given, "{} is of method accelerator; fodlam has a fixed one")
         return published_chips(found), how
     to = PROCESS if process is None else read_process(process)
     by = SCALING if scaling is None else scaling
@@ -196,7 +194,6 @@ def _standard_input() -> bytes:
 
 
 def _tables(document: Mapping[str, Any], by_op: bool) -> list[Table]:
-    """Return the sums of the document as a table, and with `by_op` its layers as another."""
     rows = [_row(part, document[part]) for part in ("conv", "fc", "total")]
     if "dram" in document:
         rows.append(_row("DRAM, not in the total", document["dram"]))

@@ -1,18 +1,13 @@
 """The command `explore`: one offline page to choose network, device and replicas in."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from steptime.cli import grid
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, shorten
+from steptime.core.hardware import Device
 from steptime.core.table import Answer
-
-if TYPE_CHECKING:
-    from steptime.core.hardware import Device
 
 
 @command(long="predicting every network on every device")

@@ -1,6 +1,8 @@
 """The command `list`: what there is."""
 
 from collections.abc import Callable
+from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 from steptime.cli.command import command, note
@@ -74,10 +76,6 @@ def _models() -> Rows:
     ]
 
 
-def _model_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "parameters": {key: shown("", one) for key, one in row["parameters"].items()}}
-
-
 def _devices() -> Rows:
     from steptime import catalog
 
@@ -91,7 +89,6 @@ def _devices() -> Rows:
 
 
 def _device_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a device for a table: two peaks in place of all."""
     peaks = row["peak_flop_per_s"]
     half = peaks.get("bfloat16", peaks.get("float16"))
     return {**row, "float32_flop_per_s": peaks.get("float32"), "half_flop_per_s": half}
@@ -105,8 +102,6 @@ def _links() -> Rows:
 
 
 def _stacks() -> Rows:
-    from dataclasses import asdict
-
     from steptime import catalog
 
     return [asdict(catalog.stack(name)) for name in catalog.stack_names()]
@@ -136,15 +131,7 @@ def _ops() -> Rows:
     ]
 
 
-def _quantities() -> Rows:
-    return [
-        {"name": name, "unit": unit, "meaning": what} for name, (unit, what) in QUANTITIES.items()
-    ]
-
-
 def _accelerators() -> Rows:
-    from dataclasses import asdict
-
     from steptime.energy.accelerators import designs
 
     return [
@@ -175,28 +162,33 @@ def _accelerator_row(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "published": ", ".join(said)}
 
 
-def _stack_row(row: dict[str, Any]) -> dict[str, Any]:
-    joins = [kind for into in row["joins"].values() for kind in into]
-    return {**row, "fuses": list(row["fuses"]), "joins": joins}
-
-
-def _method_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "options": list(row["options"])}
-
-
 _SHOWN_OF_DEVICE = (
     "name ?kind memory_bytes=memory memory_bytes_per_s=bandwidth float32_flop_per_s=float32 "
     "half_flop_per_s=16-bit ?aliases"
 )
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for people, their columns
-    "models": (_models, _model_row, "name parameters"),
+    "models": (
+        _models,
+        lambda row: {**row, "parameters": {k: shown("", v) for k, v in row["parameters"].items()}},
+        "name parameters",
+    ),
     "devices": (_devices, _device_row, _SHOWN_OF_DEVICE),
     "links": (_links, dict, "name bytes_per_s=rate latency_s=latency"),
-    "stacks": (_stacks, _stack_row, "name fuses joins=bias_in source"),
-    "methods": (_methods, _method_row, "name what options"),
+    "stacks": (
+        _stacks,
+        lambda row: {**row, "joins": [*chain.from_iterable(row["joins"].values())]},
+        "name fuses joins=bias_in source",
+    ),
+    "methods": (_methods, lambda row: {**row, "options": [*row["options"]]}, "name what options"),
     "ops": (_ops, dict, "kind gradient source"),
-    "quantities": (_quantities, dict, "name unit meaning"),
+    "quantities": (
+        lambda: [
+            {"name": k, "unit": unit, "meaning": what} for k, (unit, what) in QUANTITIES.items()
+        ],
+        dict,
+        "name unit meaning",
+    ),
     "accelerators": (
         _accelerators,
         _accelerator_row,

@@ -178,7 +178,6 @@ def _totals(document: dict[str, Any], source: str | None) -> Table:
 
 
 def _energy(document: dict[str, Any]) -> str:
-    """Return the energy of a step as people read it, with what is not known of it."""
     energy, most, note = (document[k] for k in ("energy_j", "energy_at_most_j", "energy_note"))
     said = "unknown"
     if energy is not None:
@@ -189,7 +188,6 @@ def _energy(document: dict[str, Any]) -> str:
 
 
 def _run_rows(run: dict[str, Any] | None) -> list[tuple[str, Any]]:
-    """Return the rows of a run: its time, and its energy or the most that it can be."""
     if run is None:
         return []
     rows: list[tuple[str, Any]] = [(f"{run['steps']:,} steps", shown("h", run["run_s"] / 3600))]

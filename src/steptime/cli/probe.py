@@ -1,9 +1,7 @@
 """The command `probe`: what this machine can do at most, or the link between processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command
@@ -13,9 +11,7 @@ from steptime.core.hardware import GB, TFLOP
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown
-
-if TYPE_CHECKING:
-    from steptime.measure.contract import Options
+from steptime.measure.contract import Options
 
 PROCESSES = 2
 

@@ -183,7 +183,6 @@ ALWAYS = {"id": "cell", "model": "network", "batch": "batch", "replicas": "repli
 
 
 def _preview(request: Request, scheduler: str) -> Answer:
-    """Return what would be sent: the first cells, the jobs, the scripts."""
     from steptime.cluster.estimate import preview
 
     document = preview(request, note, scheduler)

@@ -56,12 +56,12 @@ class Record:
     schema: int = SCHEMA
 
 
+_AS_IT_STANDS = ("schema", "origin", "platform", "scope", "status", "cause", "note", "taken_at")
+
+
 def record_to_json(record: Record) -> dict[str, Any]:
-    """Give the record as JSON values; what is empty in a quantity is left out."""
-    table = {
-        name: getattr(record, name)
-        for name in ("schema", "origin", "platform", "scope", "status", "cause", "note", "taken_at")
-    }
+    """Return the record as JSON values; what is empty in a quantity is left out."""
+    table = {name: getattr(record, name) for name in _AS_IT_STANDS}
     table["method"] = asdict(record.method)
     table["workload"] = workload_to_json(record.workload)
     table["workload_key"] = record.workload.key
@@ -85,7 +85,7 @@ def _quantity_to_json(quantity: Quantity) -> dict[str, Any]:
 
 
 def record_from_json(table: Mapping[str, Any]) -> Record:
-    """Give the record back; raises `KeyError`, `TypeError`, `ValueError` for what is none."""
+    """Return the record; raises `KeyError`, `TypeError`, `ValueError` for what is none."""
     if table["origin"] not in ORIGINS or table["status"] not in STATUSES:
         raise ValueError(f"origin '{table['origin']}', status '{table['status']}'")
     quantities = {
@@ -98,17 +98,7 @@ def record_from_json(table: Mapping[str, Any]) -> Record:
         )
         for name, q in table["quantities"].items()
     }
-    return Record(
-        origin=table["origin"],
-        method=Method(**table["method"]),
-        workload=workload_from_json(table["workload"]),
-        platform=table["platform"],
-        quantities=quantities,
-        status=table["status"],
-        cause=table.get("cause", ""),
-        note=table.get("note", ""),
-        scope=table.get("scope", ""),
-        env=table.get("env", {}),
-        taken_at=table.get("taken_at", ""),
-        schema=table["schema"],
-    )
+    said = {name: table[name] for name in ("schema", "origin", "platform", "status")}
+    said |= {name: table[name] for name in (*_AS_IT_STANDS, "env") if name in table}
+    method, workload = Method(**table["method"]), workload_from_json(table["workload"])
+    return Record(method=method, workload=workload, quantities=quantities, **said)
