@@ -8,7 +8,7 @@ LONG = "x" * 500
 
 
 def _net(**changes: object) -> str:
-    """Give Paleo's file of one convolution, with keys of its layer changed; None leaves one out."""
+    """Return Paleo's file of one convolution, with keys of its layer changed; None drops one."""
     layer = {
         "type": "Convolution", "parents": ["data"], "filter": [3, 3, 3, 4],
         "strides": [1, 1, 1, 1], "padding": "SAME",

@@ -194,7 +194,7 @@ def _standard_input() -> bytes:
 
 
 def _tables(document: Mapping[str, Any], by_op: bool) -> list[Table]:
-    rows = [_row(part, document[part]) for part in ("conv", "fc", "total")]
+    rows = [_row(part, document[part]) for part in ("conv", "fc", "total") if part in document]
     if "dram" in document:
         rows.append(_row("DRAM, not in the total", document["dram"]))
     others = document["estimated"]

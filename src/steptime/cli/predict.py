@@ -117,7 +117,8 @@ def _predicted(
         **picked(workload, "phase dtype optimizer"),
         **picked(times, "step_s forward_s backward_s update_s host_s low_s high_s extrapolates"),
         "parameters": made.lowered.parameters,
-        "flop": round(made.lowered.flop),
+        "flop": round(made.flop),
+        "executed_flop": round(made.lowered.executed_flop),
         "traffic_bytes": round(made.lowered.traffic_bytes),
         "peak_memory_bytes": made.peak_memory_bytes,
         "utilisation": energy.utilisation,
@@ -148,7 +149,7 @@ def _predicted(
                 for name, value in picked(getattr(row, part), "compute_s memory_s").items()
             },
             "parameters": row.row.parameters,
-            "flop": round(row.flop),
+            "flop": round(made.counted[row.row.name]["forward"]),
         }
         for row in times.rows
     ]

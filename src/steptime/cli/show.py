@@ -15,7 +15,7 @@ from steptime.core.units import shown
 def show(
     name: Annotated[str, argument("NAME", "A device, link, model, or a device's FILE.toml.")],
 ) -> Answer:
-    """Show a device, a link or a network: every number and its source."""
+    """Show a device, link or network: each number and its source."""
     from steptime import catalog
     from steptime.build import model_names
     from steptime.models import family

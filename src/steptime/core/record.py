@@ -85,7 +85,7 @@ def _quantity_to_json(quantity: Quantity) -> dict[str, Any]:
 
 
 def record_from_json(table: Mapping[str, Any]) -> Record:
-    """Return the record; raises `KeyError`, `TypeError`, `ValueError` for what is none."""
+    """Return the record of JSON values; raises `KeyError`, `TypeError`, `ValueError` for others."""
     if table["origin"] not in ORIGINS or table["status"] not in STATUSES:
         raise ValueError(f"origin '{table['origin']}', status '{table['status']}'")
     quantities = {

@@ -144,6 +144,8 @@ def _first_users(graph: Graph) -> dict[str, str]:
     users: dict[str, str] = {}
     source = {weight: weight for weight in graph.weights}
     for op in graph.ops:
+        if op.part != "forward":
+            continue
         for name in op.inputs:
             weight = source.get(name)
             if weight is None:

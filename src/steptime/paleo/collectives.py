@@ -17,7 +17,7 @@ PUBLISHED: Mapping[str, Collective] = {  # the four closed forms
     "one-to-all": lambda size, n, fabric: 2 * (n - 1) * _whole_s(size, fabric),
     "tree": lambda size, n, fabric: 2 * rounds(n) * _whole_s(size, fabric),
     "butterfly": lambda size, n, fabric: rounds(n) * _whole_s(size, fabric),
-    "butterfly-mixing": lambda size, n, fabric: _whole_s(size, fabric),  # of one worker too
+    "butterfly-mixing": lambda size, n, fabric: _whole_s(size, fabric),  # of one replica, too
 }
 PALEO: Mapping[str, Collective] = {**COLLECTIVES, **PUBLISHED}
 

@@ -50,7 +50,7 @@ class Method:
     seconds of one; `sees(device, dtype, settings)` returns the device as its kernels find it,
     `notes(graph, dtype, device, settings)` what a reader must know. `collective` is how replicas
     exchange gradients if nothing else is asked for, by a name of `collectives`, over links
-    as `links(fabric)` finds them. `as_published` keeps Paleo's rules for workers
+    as `links(fabric)` finds them. `as_published` keeps Paleo's rules for replicas
     too: messages without latency, faults and all.
     """
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from steptime.core.graph import Part
 from steptime.core.hardware import Device
 from steptime.predict.lower import Lowered
 from steptime.predict.schedule import Timeline
@@ -13,24 +15,26 @@ from steptime.predict.schedule import Timeline
 class Prediction:
     """The times of a step on a device, what it runs, its peak memory, and remarks, each one line.
 
-    `fits` is False where the device is known to have less memory.
+    `counted` are the FLOP of each row by pass (`StepModel.counted`). `fits` is False where the
+    device is known to have less memory.
     """
 
     times: Timeline
     lowered: Lowered
+    counted: Mapping[str, Mapping[Part, float]]
     peak_memory_bytes: int
     fits: bool
     remarks: tuple[str, ...]
 
     @property
+    def flop(self) -> float:
+        """FLOP of the step by the counting convention; the kernels may execute more or fewer."""
+        return sum(sum(parts.values()) for parts in self.counted.values())
+
+    @property
     def status(self) -> str:
         """`ok`, or `oom` where the step does not fit."""
         return "ok" if self.fits else "oom"
-
-    @property
-    def forward_flop(self) -> float:
-        """FLOP of the forward pass."""
-        return sum(row.flop for row in self.times.rows)
 
 
 def fits_into(memory_bytes: float, device: Device) -> bool:

@@ -36,7 +36,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "independent": Strategy(),
     "allreduce": Strategy("ring", overlaps=True),
     "sharded": Strategy("ring", overlaps=True, shards=True),
-    # rank 0 is server and worker: 2 (n - 1) whole messages, one after the other
+    # rank 0 is the server and computes, too: 2 (n - 1) whole messages, one after the other
     "parameter-server": Strategy("one-to-all"),
 }
 
