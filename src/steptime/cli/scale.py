@@ -68,7 +68,9 @@ def scale(
     ),
     compression: str = option("--compression F", "Gradients are exchanged F times smaller.", "1"),
     per_node: Text = option(
-        "--per-node N", "Devices a node, where --inside says so. Default 8.", None
+        "--per-node N",
+        "Devices of a node, for hierarchical, --inside or --links-per-node. Default 8.",
+        None,
     ),
     inside: Text = option(
         "--inside LINK",
@@ -266,7 +268,7 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
 def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[str]:
     """Return what a reader must know: what does not fit, what is not counted."""
     from steptime.count import peak_memory_bytes
-    from steptime.predict.prediction import fits_into
+    from steptime.predict.step_model import fits_into
 
     largest = max(row.batch_per_worker for row in rows)
     graph = model.graph(largest)
