@@ -5,8 +5,6 @@ other costs its multiply-adds times the tables' cost a multiply-add of that kind
 after another; what the chips do not run costs nothing and is named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean

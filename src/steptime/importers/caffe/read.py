@@ -6,8 +6,6 @@ In training the losses are added; one without a loss is trained on its outputs, 
 the loss that it stands for. Labels are int64 inputs of the shape that the loss needs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
