@@ -6,10 +6,10 @@ from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
-    Backward,
     Example,
     OpKind,
     Specs,
+    fused,
     per_element,
     require,
     same_as_first,
@@ -43,17 +43,6 @@ def batch_norm_saved(x: TensorSpec, *_: TensorSpec, **__: Any) -> Specs:
     return (_statistics(x, x.shape[1]), _statistics(x, x.shape[1]))
 
 
-def norm_gradient(kind: str, parameters: int) -> Any:
-    """Return the rule of a norm with a fused backward kind and `parameters` trained vectors."""
-
-    def rule(b: Backward) -> tuple[str | None, ...]:
-        x, weight = b.op.inputs[:2]
-        new = b.emit(kind, (x, b.grad, weight, *b.saved), "grad")
-        return (*new, *(None for _ in b.op.inputs[1 + parameters :]))
-
-    return rule
-
-
 def norm_grad_outputs(parameters: int) -> Any:
     """Return the output rule of a fused norm backward: dX and the gradients of its vectors."""
 
@@ -82,12 +71,6 @@ def local_response_norm_flop(x: TensorSpec, size: int, **_: Any) -> int:
     return (size + 5) * x.size
 
 
-def local_response_norm_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Fused: needs X, Y and the denominators."""
-    inputs = (b.op.inputs[0], b.grad, b.output, *b.saved)
-    return (b.emit("local_response_norm_grad", inputs, "grad_input", **b.attrs)[0],)
-
-
 _X, _C, _W = vector(4, 3, 5, 5), vector(3), vector(6)
 _ROWS = vector(2, 4, 6)
 _LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "k": 2.0}
@@ -98,7 +81,7 @@ KINDS = {
         batch_norm_flop,
         Example((_X, _C, _C, _C, _C), {"training": True}),
         "Ioffe, Szegedy 2015, algorithm 1; 8 FLOP an element in training, 4 in inference",
-        gradient=norm_gradient("batch_norm_grad", 2),
+        gradient=fused("batch_norm_grad", "x dy w saved", "grad", attrs=False),
         saved=batch_norm_saved,
     ),
     "batch_norm_grad": OpKind(
@@ -112,7 +95,7 @@ KINDS = {
         per_element(8),
         Example((_ROWS, _W, _W)),
         "Ba, Kiros, Hinton 2016, eq. 3; mean 1, variance 3, normalise 2, scale and shift 2",
-        gradient=norm_gradient("layer_norm_grad", 2),
+        gradient=fused("layer_norm_grad", "x dy w saved", "grad", attrs=False),
         always_saves=True,
         autocast="wide",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]), _statistics(x, *x.shape[:-1])),
@@ -128,7 +111,7 @@ KINDS = {
         per_element(4),
         Example((_ROWS, _W)),
         "Zhang, Sennrich 2019, eq. 4; square and sum 2, normalise 1, scale 1",
-        gradient=norm_gradient("rms_norm_grad", 1),
+        gradient=fused("rms_norm_grad", "x dy w saved", "grad", attrs=False),
         always_saves=True,
         autocast="wide",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),),
@@ -144,7 +127,7 @@ KINDS = {
         local_response_norm_flop,
         Example((_X,), _LRN),
         "Krizhevsky, Sutskever, Hinton 2012, section 3.3, alpha divided by the size as in Caffe",
-        gradient=local_response_norm_gradient,
+        gradient=fused("local_response_norm_grad", "x dy y saved"),
         autocast="wide",
         saved=same_as_first,
     ),
