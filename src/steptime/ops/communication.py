@@ -5,8 +5,6 @@ exchange, as libraries fill buckets. An op is differentiated as if the losses of
 added up: the gradient of gathering is scattering the sum, and the other way round.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from steptime.core.graph import TensorSpec

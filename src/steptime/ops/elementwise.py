@@ -3,8 +3,6 @@
 A FLOP is one addition, multiplication, comparison, division, root or transcendental function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +15,7 @@ from steptime.ops.table import (
     Specs,
     fused,
     no_flop,
+    of_each,
     per_element,
     require,
     same_as_first,
@@ -51,30 +50,19 @@ def _summed(b: Backward, grad: str, suffix: str) -> str:
     return b.emit("reduce_sum", (grad,), suffix, axes=axes, shape=target)[0]
 
 
-def add_gradient(b: Backward) -> tuple[str | None, ...]:
-    """dA = dB = dY, dB summed where B was broadcast."""
-    return (
-        b.grad if b.needs[0] else None,
-        _summed(b, b.grad, "grad_b") if b.needs[1] else None,
-    )
-
-
-def sub_gradient(b: Backward) -> tuple[str | None, ...]:
-    """dA = dY, dB = -dY summed where B was broadcast."""
-    if not b.needs[1]:
-        return b.grad, None
+def _turned(b: Backward) -> str:
     turned = b.emit("expand", (b.grad,), "grad_b", shape=b.out.shape, scale=-1.0)[0]
-    return b.grad if b.needs[0] else None, _summed(b, turned, "grad_b_sum")
+    return _summed(b, turned, "grad_b_sum")
 
 
-def mul_gradient(b: Backward) -> tuple[str | None, ...]:
-    """dA = dY * B and dB = dY * A, summed where B was broadcast."""
-    left, right = b.op.inputs
-    da = b.emit("mul", (b.grad, right), "grad_a")[0] if b.needs[0] else None
-    db = None
-    if b.needs[1]:
-        db = _summed(b, b.emit("mul", (b.grad, left), "grad_b")[0], "grad_b_sum")
-    return da, db
+_GRADIENTS = {  # of the first input, and of the second, summed where that was broadcast
+    "add": of_each(lambda b: b.grad, lambda b: _summed(b, b.grad, "grad_b")),
+    "sub": of_each(lambda b: b.grad, _turned),
+    "mul": of_each(
+        lambda b: b.emit("mul", (b.grad, b.op.inputs[1]), "grad_a")[0],
+        lambda b: _summed(b, b.emit("mul", (b.grad, b.op.inputs[0]), "grad_b")[0], "grad_b_sum"),
+    ),
+}
 
 
 def maximum_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
@@ -131,7 +119,7 @@ KINDS = {
     ),
     **{
         name: _pointwise(broadcast_outputs, 1, (_IMAGE, vector(3, 4)), "definition", gradient)
-        for name, gradient in (("add", add_gradient), ("sub", sub_gradient), ("mul", mul_gradient))
+        for name, gradient in _GRADIENTS.items()
     },
     "maximum": _pointwise(
         maximum_outputs, 1, (_X, _X), "definition", fused("maximum_grad", "inputs dy", "grad")

@@ -1,7 +1,5 @@
 """Pooling and up-sampling over images `[batch, channels, height, width]`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from steptime.core.graph import TensorSpec

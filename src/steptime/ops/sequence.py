@@ -4,8 +4,6 @@ Attention and recurrent layers are single kinds because hardware runs them fused
 those of their matrix products alone, so that other counters can be compared exactly.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from steptime.core.graph import TensorSpec

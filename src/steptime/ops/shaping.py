@@ -3,8 +3,6 @@
 `reshape`, `flatten` and `transpose` are views: they take no memory of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What one row of the op table says, and how the gradient of an op is written down as ops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -138,6 +136,13 @@ def fused(kind: str, reads: str, suffix: str = "grad_input", attrs: bool = True)
         return (*new, *[None] * (len(b.op.inputs) - len(new)))
 
     return rule
+
+
+def of_each(*rules: Callable[[Backward], str | None]) -> Gradient:
+    """Return the rule that makes each input's gradient by itself, where one is needed."""
+    return lambda b: tuple(
+        rule(b) if needed else None for rule, needed in zip(rules, b.needs, strict=True)
+    )
 
 
 def require(condition: bool, message: str) -> None:

@@ -4,8 +4,6 @@ The op that does a layer's main work has the layer's name. What a function leave
 own way to compute, it says.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -349,12 +347,6 @@ UNMODELLED = (  # types that Caffe knows and for which there are no op kinds her
     "Threshold",
     "Tile",
 )
-
-
-def require_modelled(layer: Layer) -> None:
-    """Raise `UnmodelledError` for a type without op kinds."""
-    if layer.type not in TYPES:
-        raise UnmodelledError(f"a layer of type '{layer.type}'")
 
 
 def lowered(n: Lowering, layer: Layer, x: Tops) -> Tops:

@@ -6,8 +6,6 @@ In training the losses are added; one without a loss is trained on its outputs, 
 the loss that it stands for. Labels are int64 inputs of the shape that the loss needs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,13 +14,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.importers.caffe.inputs import SOURCES
-from steptime.importers.caffe.layers import (
-    TYPES,
-    UNMODELLED,
-    joins_batch_norm,
-    lowered,
-    require_modelled,
-)
+from steptime.importers.caffe.layers import TYPES, UNMODELLED, joins_batch_norm, lowered
 from steptime.importers.caffe.lowering import Lowering, UnmodelledError, axis_of
 from steptime.importers.caffe.net import LOSSES, UNUSED, Layer, Net, Phase, net_in_phase
 from steptime.importers.caffe.schema import parse
@@ -125,7 +117,8 @@ def _tops(n: Lowering, layer: Layer, is_end: bool, allow_unknown: bool) -> tuple
         elif layer.type == "Softmax" and is_end and n.b.training:
             tops = (_cross_entropy(n, layer, x),)
         else:
-            require_modelled(layer)
+            if layer.type not in TYPES:
+                raise _unmodelled(layer)
             others = (n.tensor(number) for number in layer.bottoms[1:])
             tops = lowered(n, layer, (x, *others))
     except UnmodelledError:
@@ -157,7 +150,11 @@ def _loss(n: Lowering, layer: Layer, x: str) -> str:
         return _cross_entropy(n, layer, x)
     if layer.type == "EuclideanLoss":
         return _euclidean(n, layer, x)
-    raise UnmodelledError(f"a layer of type '{layer.type}'")
+    raise _unmodelled(layer)
+
+
+def _unmodelled(layer: Layer) -> UnmodelledError:
+    return UnmodelledError(f"a layer of type '{layer.type}'")
 
 
 def _cross_entropy(n: Lowering, layer: Layer, x: str) -> str:

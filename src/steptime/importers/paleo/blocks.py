@@ -4,8 +4,6 @@ A `Block` is a namespace: inside, names are written short, and are looked for fr
 A `ModelParallel` block repeats each of its layers, once a split, as `block/layer@k`.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
