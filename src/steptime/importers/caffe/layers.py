@@ -325,27 +325,8 @@ TYPES = {
     "Crop": LayerType(shapes.crop, 2, 2),
 }
 UNMODELLED = (  # types that Caffe knows and for which there are no op kinds here
-    "AbsVal",
-    "ArgMax",
-    "BatchReindex",
-    "BNLL",
-    "Clip",
-    "ELU",
-    "Embed",
-    "Exp",
-    "Filter",
-    "Im2col",
-    "Log",
-    "LSTM",
-    "MVN",
-    "Parameter",
-    "Python",
-    "Reduction",
-    "RNN",
-    "SPP",
-    "Swish",
-    "Threshold",
-    "Tile",
+    "AbsVal ArgMax BatchReindex BNLL Clip ELU Embed Exp Filter Im2col Log LSTM MVN Parameter"
+    " Python Reduction RNN SPP Swish Threshold Tile"
 )
 
 
@@ -354,7 +335,9 @@ def lowered(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
     Raises `ShapeError` for sizes that do not fit, `UnmodelledError` for what has no op kinds.
     """
-    row = TYPES[layer.type]
+    row = TYPES.get(layer.type)
+    if row is None:
+        raise UnmodelledError(f"a layer of type '{layer.type}'")
     if not row.least <= len(x) <= row.most:
         several = "" if row.least == row.most else f" to {row.most}"
         raise ShapeError(f"{len(x)} bottoms, not {row.least}{several}")

@@ -22,7 +22,7 @@ from steptime.models.family import Family
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError, require
 
-KNOWN = (*TYPES, *LOSSES, *UNUSED, *UNMODELLED)
+KNOWN = (*TYPES, *LOSSES, *UNUSED, *UNMODELLED.split())
 
 
 def read(text: str, name: str, allow_unknown: bool) -> Family:
@@ -117,10 +117,8 @@ def _tops(n: Lowering, layer: Layer, is_end: bool, allow_unknown: bool) -> tuple
         elif layer.type == "Softmax" and is_end and n.b.training:
             tops = (_cross_entropy(n, layer, x),)
         else:
-            if layer.type not in TYPES:
-                raise _unmodelled(layer)
-            others = (n.tensor(number) for number in layer.bottoms[1:])
-            tops = lowered(n, layer, (x, *others))
+            others = layer.bottoms[1:] if layer.type in TYPES else ()
+            tops = lowered(n, layer, (x, *map(n.tensor, others)))
     except UnmodelledError:
         if not allow_unknown:
             raise
@@ -150,11 +148,7 @@ def _loss(n: Lowering, layer: Layer, x: str) -> str:
         return _cross_entropy(n, layer, x)
     if layer.type == "EuclideanLoss":
         return _euclidean(n, layer, x)
-    raise _unmodelled(layer)
-
-
-def _unmodelled(layer: Layer) -> UnmodelledError:
-    return UnmodelledError(f"a layer of type '{layer.type}'")
+    raise UnmodelledError(f"a layer of type '{layer.type}'")
 
 
 def _cross_entropy(n: Lowering, layer: Layer, x: str) -> str:
@@ -188,14 +182,10 @@ def _without_loss(n: Lowering, layer: Layer, x: str) -> str:
 
 def _losses(n: Lowering, layer: Layer, tops: tuple[str, ...]) -> list[str]:
     """Return the numbers that an end adds to the loss: its own, or the means of its outputs."""
-    new = []
-    for i, top in enumerate(dict.fromkeys(tops)):
-        if n.b.shape(top) == ():
-            new.append(top)
-        else:
-            name = f"{layer.name}/loss" if i == 0 else f"{layer.name}/loss{i}"
-            new.append(n.b.op("mean", top, name=name))
-    return new
+    return [
+        top if n.b.shape(top) == () else n.b.op("mean", top, name=f"{layer.name}/loss{i or ''}")
+        for i, top in enumerate(dict.fromkeys(tops))
+    ]
 
 
 def _sum(b: Builder, losses: list[str]) -> str:
