@@ -14,12 +14,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.importers.caffe.inputs import SOURCES
-from steptime.importers.caffe.layers import (
-    TYPES,
-    UNMODELLED,
-    joins_batch_norm,
-    lowered,
-)
+from steptime.importers.caffe.layers import TYPES, UNMODELLED, joins_batch_norm, lowered
 from steptime.importers.caffe.lowering import Lowering, UnmodelledError, axis_of
 from steptime.importers.caffe.net import LOSSES, UNUSED, Layer, Net, Phase, net_in_phase
 from steptime.importers.caffe.schema import parse
