@@ -71,7 +71,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Give the path of a Chromium binary."""
+    """Return the path of a Chromium binary."""
     path = _chromium()
     if path is None:
         pytest.skip(GROUPS["browser"][1])
@@ -80,7 +80,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Give the folder of reference data beside this checkout."""
+    """Return the folder of reference data beside this checkout."""
     if not SHARED.is_dir():
         pytest.skip("the reference data are not beside this checkout")
     return SHARED
@@ -88,7 +88,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder of the real MNIST, made from the package that ships it."""
+    """Return the folder of the real MNIST, made from the package that ships it."""
     from steptime.measure.contract import MissingFileError
     from steptime.measure.data import mnist
 

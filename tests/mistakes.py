@@ -8,7 +8,7 @@ LONG = "x" * 500
 
 
 def _net(**changes: object) -> str:
-    """Give Paleo's file of one convolution, with keys of its layer changed; None leaves one out."""
+    """Return Paleo's file of one convolution, with keys of its layer changed; None drops one."""
     layer = {
         "type": "Convolution", "parents": ["data"], "filter": [3, 3, 3, 4],
         "strides": [1, 1, 1, 1], "padding": "SAME",
@@ -195,8 +195,8 @@ LINES = [
     ("list devices a101", "unknown device 'a101'; did you mean 'a10'?"),
     ("list models fcc", "unknown model 'fcc'; did you mean 'fc'?"),
     ("count fc --stack torch-egaer", "'torch-egaer'; did you mean 'torch-eager'?"),
-    ("count fc --graph absent/net.json", "absent"),
-    ("count fc --graph net.txt", "net.txt"),
+    ("count fc --graph absent/net.json", "--graph 'absent/net.json': cannot be written"),
+    ("count fc --graph net.txt", "--graph 'net.txt': the name of a graph"),
     ("show", "Missing argument 'NAME'"),
     ("show v10", "unknown name 'v10'; did you mean 'V100'?"),
     ("show absent.toml", "absent.toml: No such file"),
@@ -219,6 +219,7 @@ LINES = [
     ("predict fc --device T4 --method paleo --option pipeline=1", "pipeline is true or false or"),
     ("predict nin --device T4 --method paleo --option conv=wino", "conv is gemm or fft or fft-til"),
     ("predict fc --device T4 --phase trian", "unknown phase 'trian'; did you mean 'train'?"),
+    ("list quantities zzz", "unknown quantity 'zzz'"),
     ("predict fc --device T4 --replicas 2", "--replicas needs --grid"),
     ("predict fc --device T4 --steps 0", "steps"),
     ("predict fc --device T4 --steps 9 --kwh-price=-1", "kwh-price"),

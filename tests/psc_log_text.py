@@ -20,7 +20,7 @@ def psc_log(
     more: str = "",
     start: str = "2018-06-03T23:59:58",
 ) -> str:
-    """Give the text of a log; `placed` are GPUs that operations were placed on, () the CPU."""
+    """Return the text of a log; `placed` are GPUs that operations were placed on, () the CPU."""
     gres = f"gpu:{gpu}:{gpus}" if gpu else "(null)"
     seen = f"name: {product} major: 3 minor: 7\n" if product and placed != () else ""
     spots = [f"GPU:{number}" for number in placed or ()] or (["CPU:0"] if placed == () else [])

@@ -24,7 +24,7 @@ RATES = {"sgd": 0.1, "momentum": 0.1, "adam": 0.01}  # so large that five steps 
 def assembled(
     model: str, optimizer: str, batch: int, strategy: str, overlap: bool
 ) -> torch_step.Assembled:
-    """Give a small network, spread over the processes that there are."""
+    """Return a small network, spread over the processes that there are."""
     synthetic.LEARNING_RATE = RATES[optimizer]
     torch_parallel.BUCKET_BYTES = 3000  # several buckets, and several units
     rank = ranks.here()
@@ -37,7 +37,7 @@ def assembled(
 
 
 def whole(weight: Tensor) -> Tensor:
-    """Give all of a weight, wherever its parts lie."""
+    """Return all of a weight, wherever its parts lie."""
     full: Any = getattr(weight, "full_tensor", None)
     return (full() if full else weight).detach().clone()
 

@@ -24,7 +24,7 @@ CONVOLUTIONS = {  # filter, stride, padding; a pool of 3 by stride 2 follows whe
 
 
 def layers(splits: int | None) -> dict[str, Any]:
-    """Give the layers; without `splits` the dense layers are whole."""
+    """Return the layers; without `splits` the dense layers are whole."""
     found: dict[str, Any] = {"data": image(128, 224, 224, 3)}
     last = "data"
     for name, shape in CONVOLUTIONS.items():

@@ -179,7 +179,7 @@ def failed(workload: Workload, status: str, cause: str, note: str) -> Record:
 
 
 def sweep(*, ops: bool = False, failures: bool = False) -> list[Record]:
-    """Give measured and predicted records of 24 networks; two fail where asked."""
+    """Return measured and predicted records of 24 networks; two fail where asked."""
     networks = workloads()
     found = [record for workload in networks for record in predicted(workload, ops=ops)]
     found += [measured(workload) for workload in networks]

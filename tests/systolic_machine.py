@@ -29,11 +29,11 @@ class Machine:
     )
 
     def empty(self) -> Grid:
-        """Give registers that hold nothing."""
+        """Return registers that hold nothing."""
         return [[None] * self.columns for _ in range(self.rows)]
 
     def multiply(self, a: Matrix, b: Matrix, dataflow: str, passes: int = 1) -> Matrix:
-        """Give a @ b, made tile by tile."""
+        """Return a @ b, made tile by tile."""
         if dataflow == "output":
             return self._by_outputs(a, b)
         if dataflow == "input":
@@ -120,7 +120,7 @@ class Machine:
         return np.array(made, np.int64).T
 
     def _fed(self, matrix: Matrix, lane: int, step: int, wanted: bool) -> int | None:
-        """Give the word that enters a lane at a step, or None before, after and beside the tile."""
+        """Return the word that enters a lane at a step, None before, after and beside the tile."""
         if not wanted or not 0 <= step < matrix.shape[1]:
             return None
         self.words["in"] += 1

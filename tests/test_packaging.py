@@ -52,7 +52,7 @@ def test_constraints_pin_all_that_is_needed_and_name_no_host():
 
 
 def _closure() -> set[str]:
-    """Give all packages that steptime's requirements bring, as far as they are installed."""
+    """Return all packages that steptime's requirements bring, as far as they are installed."""
     waiting, seen = _requirements(), set()
     while waiting:
         requirement = waiting.pop()
@@ -80,7 +80,7 @@ def test_what_the_source_imports_is_declared():
 
 
 def _imported(tree: ast.AST) -> set[str]:
-    """Give the top names of the modules that a file imports."""
+    """Return the top names of the modules that a file imports."""
     names = [name.name for n in ast.walk(tree) if isinstance(n, ast.Import) for name in n.names]
     names += [str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     return {name.partition(".")[0] for name in names}

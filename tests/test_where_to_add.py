@@ -34,7 +34,7 @@ batch = 16
 
 
 def _blocks(recipe: str) -> list[tuple[str, str]]:
-    """Give the blocks of a recipe, each with its language."""
+    """Return the blocks of a recipe, each with its language."""
     section = PAGE.partition(f"\n## {recipe}\n")[2].partition("\n## ")[0]
     assert section, recipe
     return re.findall(r"^```(\w+)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)

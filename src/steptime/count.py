@@ -47,10 +47,7 @@ class Count:
 
 def op_work(graph: Graph, op: Op) -> tuple[int, int]:
     """Return the FLOP and the bytes of one op of `graph`."""
-    tensors = graph.tensors
-    specs = tuple([tensors[name] for name in op.inputs])
-    written = tuple([tensors[name] for name in op.outputs])
-    return cost_of(op.kind, specs, op.settings, written)
+    return cost_of(*graph.cases[op.name])
 
 
 def op_cost(graph: Graph, op: Op) -> OpCost:

@@ -54,7 +54,7 @@ CASES = (independent, autocorrelated, between_runs, spikes, warming, slow_start,
 
 
 def coverage(times):
-    """Give the share of trials whose interval holds 1, and the share that is called unsteady."""
+    """Return the share of trials whose interval holds 1, and the share that is called unsteady."""
     found = [estimate(list(trial)) for trial in times]
     held = sum(e.low <= 1 <= e.high for e in found)
     return held / len(found), sum(e.steady is False for e in found) / len(found)

@@ -131,7 +131,7 @@ parent.postMessage(JSON.stringify(found), "*");
 
 @pytest.fixture(scope="module")
 def explored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the page on every network and device, and one more device with a host of its own."""
+    """Return the page on every network and device, and one more device with a host of its own."""
     folder = tmp_path_factory.mktemp("explored")
     (folder / "own.toml").write_text(OWN)
     names = sorted({re.findall(r"network=(\w+)", choice)[0] for choice in CHOICES})

@@ -388,7 +388,7 @@ def _lines() -> list[tuple[str, str]]:
 
 
 def _experiment(before: str, after: str) -> str:
-    """Give the experiment with keys put in; one that is there already is replaced."""
+    """Return the experiment with keys put in; one that is there already is replaced."""
     head, _, tail = EXPERIMENT.partition("[[networks]]")
     key = before.partition(" ")[0]
     kept = [line for line in head.splitlines() if not line.startswith(f"{key} ")]

@@ -154,3 +154,13 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
         ["bash", "-c", script], capture_output=True, text=True, check=True, env=env
     )
     assert done.stdout.split() == ["scale"]
+
+
+def test_the_list_of_commands_is_not_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["--help"]) == 0
+    commands = capsys.readouterr().out.partition("Commands:")[2].splitlines()
+    assert len(commands) > len(COMMANDS)
+    assert [line for line in commands if "..." in line] == []

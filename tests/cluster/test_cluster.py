@@ -260,7 +260,7 @@ def test_an_array_whose_answer_was_lost_is_found_by_its_name(
 
 @pytest.fixture
 def sent(slurm: State, out: Path) -> Submission:
-    """Give a submission whose four tasks run."""
+    """Return a submission whose four tasks run."""
     cells = [visit.cell for visit in _trials()]
     send(Request("small", cells, out, How()), _ignore)
     set_state("RUNNING")

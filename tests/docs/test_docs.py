@@ -52,7 +52,7 @@ from steptime.predict.records import records
 from steptime.predict.step_model import StepModel
 from steptime.readers.csv_mapping import check_mapping
 from steptime.sweep.cells import cells_of
-from steptime.sweep.experiment import Experiment, Sample, check_experiment, read_experiment
+from steptime.sweep.experiment import Axis, Experiment, Sample, check_experiment, read_experiment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXACT = ("count", "predict", "explain", "split", "scale", "energy", "list")
@@ -95,7 +95,7 @@ def _of(*names: str) -> list[Any]:
 
 
 def _measured(text: str, batch: int, step_s: float, platform: str) -> Record:
-    """Give a record as a worker makes it: 20 samples, 1 % apart, of a known median."""
+    """Return a record as a worker makes it: 20 samples, 1 % apart, of a known median."""
     workload = make_workload(read_model(text), batch)
     samples = tuple(step_s * (1 + 0.01 * (i % 3 - 1)) for i in range(20))
     columns = {"run": (0,) * 20, "disturbed": (False,) * 20}
@@ -129,7 +129,7 @@ def _fill(folder: Path, platform: str = "v100-sxm2-16gb") -> None:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with what the examples may ask for."""
+    """Return a folder with what the examples may ask for."""
     folder = tmp_path_factory.mktemp("docs")
     _fill(folder / "results")
     shutil.copytree(ROOT / "examples", folder / "examples")
@@ -255,7 +255,7 @@ def test_the_example_of_replicas_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def _of_pages(*names: str) -> list[Any]:
-    """Give the examples but for those of the folder `examples`, which have tests of their own."""
+    """Return the examples but for those of the folder `examples`, which have tests of their own."""
     return [one for one in _of(*names) if "examples/" not in one.values[1]]
 
 
@@ -342,7 +342,7 @@ def test_python_examples(page: str, block: str, place: Path) -> None:
 
 
 def _printed(page: str, block: str) -> list[str]:
-    """Give the lines of the ```text block that follows a ```python block."""
+    """Return the lines of the ```text block that follows a ```python block."""
     text = next(found for found in PAGES if found.name == page).read_text("utf-8")
     after = text.partition(f"{block}```\n")[2].lstrip("\n")
     return after.split("```")[1].splitlines()[1:] if after.startswith("```text\n") else []
@@ -419,7 +419,7 @@ def test_the_example_of_paradnn_is_its_whole_grid() -> None:
 
 
 def _section(page: str, title: str) -> str:
-    """Give the text from a heading to the next one of its level."""
+    """Return the text from a heading to the next one of its level."""
     found = re.search(
         rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", _text(page), re.MULTILINE | re.DOTALL
     )
@@ -428,7 +428,7 @@ def _section(page: str, title: str) -> str:
 
 
 def _table(text: str) -> list[list[str]]:
-    """Give the cells of all rows of all tables that begin with a name in backticks."""
+    """Return the cells of all rows of all tables that begin with a name in backticks."""
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in rows]
 
@@ -550,7 +550,7 @@ def test_every_key_of_experiments_is_documented_with_its_default() -> None:
     for name, field in Experiment.model_fields.items():
         _, said, meaning = rows[name]
         axis = meaning.startswith("*axis*")
-        assert axis == (str(Experiment.__annotations__[name]).startswith("Axis")), name
+        assert axis == (Experiment.__annotations__[name] in (Axis, Axis | None)), name
         if field.is_required():
             assert said == "required"
         elif said.startswith("`"):
@@ -582,7 +582,7 @@ BY_HAND = "fc:layers=1,nodes=3,inputs=4,outputs=2"
 
 
 def _sum(text: str) -> int:
-    """Give the number that arithmetic such as `4 x (2 + 3) = 20` comes to, checked."""
+    """Return the number that arithmetic such as `4 x (2 + 3) = 20` comes to, checked."""
     left, _, right = text.partition(" = ")
     assert re.fullmatch(r"[\d x+()]+", left), text
     value = eval(left.replace("x", "*"))  # noqa: S307  # digits and signs only

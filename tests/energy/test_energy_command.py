@@ -90,6 +90,16 @@ def test_tables_for_people(capsys: pytest.CaptureFixture[str], place: Path) -> N
     assert "dram" not in _answer(capsys, "a.json")
 
 
+def test_one_chip_has_no_row_of_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    found = _answer(capsys, "alexnet", "--accelerator", "eyeriss")
+    assert found["total"] == found["conv"]
+    assert "fc" not in found
+    assert run(["energy", "alexnet", "--accelerator", "eie"]) == 0
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert "fc" in rows
+    assert "conv" not in rows
+
+
 def test_diagnosis_needs_no_network(capsys: pytest.CaptureFixture[str]) -> None:
     found = _answer(capsys, "--diagnose")
     assert set(found) == {"layers", "averages", "cross", "rivals"}

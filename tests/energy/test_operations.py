@@ -26,7 +26,7 @@ SMALL = replace(hierarchy("systolic-128"), name="small", reuse=16, buffer_kb=8)
 
 
 def _one(kind: str, *specs: TensorSpec) -> Graph:
-    """Give a graph of one op of inputs of these specs."""
+    """Return a graph of one op of inputs of these specs."""
     names = [f"x{i}" for i in range(len(specs))]
     tensors = {**dict(zip(names, specs, strict=True)), "y": outputs_of(kind, specs)[0]}
     return Graph("g", tensors, (Op("op", kind, tuple(names), ("y",)),), tuple(names), (), ("y",))

@@ -100,7 +100,7 @@ _KEYS = st.sampled_from([*_NAMES, "type", "parents", "layers", "splits", "grad_i
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Give every (container, key) of nested tables and lists."""
+    """Return every (container, key) of nested tables and lists."""
     inside = value.items() if isinstance(value, dict) else enumerate(value)
     found = []
     for key, inner in inside:
@@ -112,7 +112,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> Any:
-    """Give the layers of a good network, one to three places of it changed."""
+    """Return the layers of a good network, one to three places of it changed."""
     layers = {"layers": copy.deepcopy(draw(st.sampled_from(_SEEDS)))}
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         places = _places(layers)
@@ -132,7 +132,7 @@ def mutated(draw: st.DrawFn) -> Any:
 
 
 def outcome(text: str, batch: int, training: bool) -> str:
-    """Give "" for a network that builds and is differentiated, else the one line."""
+    """Return "" for a network that builds and is differentiated, else the one line."""
     try:
         family = read(text, "net.json", allow_unknown=batch % 2 == 1)
         b = Builder("net.json", precision("bfloat16-mixed"), training)

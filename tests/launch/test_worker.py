@@ -49,7 +49,7 @@ def request(model: str = SMALL, batch: int = 2, **changes: object) -> dict[str, 
 
 @contextmanager
 def process() -> Iterator[subprocess.Popen[str]]:
-    """Give a worker's process as its parent sees it: lines in, lines out."""
+    """Return a worker's process as its parent sees it: lines in, lines out."""
     pipe = subprocess.PIPE
     with subprocess.Popen(WORKER, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
         try:
@@ -253,7 +253,7 @@ def test_a_worker_that_crashes_says_how() -> None:
 
 
 def stand_in(folder: Path, script: str) -> str:
-    """Give an executable that is started in the place of Python."""
+    """Return an executable that is started in the place of Python."""
     path = folder / "python"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)

@@ -45,31 +45,31 @@ class Nvml(ModuleType):
         """Begin."""
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        """Give how many GPUs there are."""
+        """Return how many GPUs there are."""
         return self.count
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        """Give a handle: here the number itself."""
+        """Return a handle: here the number itself."""
         return index
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
-        """Give a handle: here the number in the name."""
+        """Return a handle: here the number in the name."""
         return int(uuid.removeprefix("GPU-"))
 
     def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: N802
-        """Give the present and the coming mode."""
+        """Return the present and the coming mode."""
         if handle > 8:
             raise NVMLError("Not Supported")
         return [self.cut, self.cut]
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:  # noqa: N802
-        """Give millijoules."""
+        """Return millijoules."""
         if not self.counter:
             raise NVMLError("Not Supported")
         return 5000 + handle
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
-        """Give milliwatts."""
+        """Return milliwatts."""
         if not self.power:
             raise NVMLError("Not Supported")
         return 100_000 + 1000 * handle
@@ -195,7 +195,7 @@ class Turned:
         self.joules = (self.joules + 3.0) % 5000.0
 
     def read(self) -> float:
-        """Give the counter."""
+        """Return the counter."""
         return self.joules
 
 

@@ -154,7 +154,7 @@ def test_another_number_of_replicas_than_the_launchers(
 
 
 def tree(root: Path, cpus: int) -> Path:
-    """Give a tree of a machine with two threads a core: CPUs 0 and 2 are one core, as 1 and 3."""
+    """Return a tree of a machine with two threads a core: CPUs 0 and 2 are one core, as 1 and 3."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/status").write_text(f"Cpus_allowed_list:\t0-{cpus - 1}\n")
     for cpu in range(cpus):

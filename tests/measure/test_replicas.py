@@ -58,7 +58,7 @@ def request(strategy: str, overlap: bool = True, **changes: Any) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Worker]:
-    """Give two processes that answer as one."""
+    """Return two processes that answer as one."""
     with Worker("torch", Options(threads=1), 2) as worker:
         yield worker
 
@@ -247,7 +247,7 @@ def await_steps(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def long_run() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """Give a run in the midst of its steps, and its two workers."""
+    """Return a run in the midst of its steps, and its two workers."""
     command = [sys.executable, "-m", "steptime", *LONG]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -382,7 +382,7 @@ def launched(variables: list[dict[str, str]], out: Path, *more: str) -> list[tup
 
 
 def srun_variables(port: int) -> list[dict[str, str]]:
-    """Give what srun sets for two tasks of one node."""
+    """Return what srun sets for two tasks of one node."""
     common = {
         "SLURM_JOB_ID": "1",
         "SLURM_STEP_ID": "0",

@@ -44,7 +44,7 @@ Found = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    """Give what two processes came to, by rank, for every network, optimizer and way."""
+    """Return what two processes came to, by rank, for every network, optimizer and way."""
     out = tmp_path_factory.mktemp("replicas")
     cases = [
         {
@@ -79,7 +79,7 @@ def _largest(ours: list[Any], theirs: list[Any]) -> float:
 
 @pytest.fixture(scope="module")
 def alone(trained: list[Found]) -> dict[str, list[Any]]:
-    """Give the weights of one process with the batches of both, by network and optimizer."""
+    """Return the weights of one process with the batches of both, by network and optimizer."""
     import torch
 
     from replica import assembled, whole

@@ -245,7 +245,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Shape]] = {  # (network, inpu
 
 
 def tracked_bytes(make: Callable[[], nn.Module], shape: Shape, optimizer: str | None) -> int:
-    """Give PyTorch's peak of the second step, when the optimizer has its state."""
+    """Return PyTorch's peak of the second step, when the optimizer has its state."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker

@@ -112,7 +112,7 @@ def made(parents: dict[str, str]) -> list[Layer]:
 
 
 def shown(items: Nested) -> str:
-    """Give a nested list as text: `a {b d | c} e`."""
+    """Return a nested list as text: `a {b d | c} e`."""
     return " ".join(
         item
         if isinstance(item, str)
@@ -353,9 +353,9 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     path = split_alexnet.write(tmp_path, 2)
     model = StepModel(path, TOY, WIRE)
     for run in (hybrid, model_parallel):
-        with pytest.raises(InputError, match="has 2 splits: workers must be 2, not 4"):
+        with pytest.raises(InputError, match="has 2 splits: replicas must be 2, not 4"):
             run(model, 16, 4)
-        with pytest.raises(InputError, match="has no split layers: workers must be 1, not 2"):
+        with pytest.raises(InputError, match="has no split layers: replicas must be 1, not 2"):
             run(StepModel("nin", TOY, WIRE), 16, 2)
         with pytest.raises(InputError, match="2 replicas need a link"):
             run(StepModel(path, TOY), 16)

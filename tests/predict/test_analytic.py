@@ -14,21 +14,23 @@ from hypothesis import strategies as st
 from stepping import kernels, step_model, three
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
+from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.count import count
 from steptime.models import FAMILIES, ZOO
 from steptime.ops import OPS
+from steptime.ops.builder import Builder
 from steptime.paleo.explain import explain
 from steptime.paleo.method import CORRECTIONS, FAULTS, with_faults
 from steptime.paleo.price import added, longer
 from steptime.predict import cost_model
-from steptime.predict.kernel import Interval, Kernel
+from steptime.predict.kernel import Interval, Kernel, Settings
 from steptime.predict.lower import Lowered, Row, lower_minimal
 from steptime.predict.price import roofline
 from steptime.predict.schedule import Timeline, behind_host, schedule
-from steptime.predict.settings import Settings
+from steptime.predict.step_model import StepModel
 
 ANALYTIC = cost_model("analytic")
 MINIMAL = replace(ANALYTIC, lower=lower_minimal)
@@ -110,13 +112,13 @@ def test_every_op_is_counted_once(text: str, phase: str) -> None:
     counted = count(graph)
     ops = counted.ops
     minimal = step_model(graph, TOY, MINIMAL)
-    assert minimal.lowered().flop == counted.flop
-    assert isinstance(minimal.lowered().flop, int)
+    assert minimal.lowered().executed_flop == counted.flop
+    assert isinstance(minimal.lowered().executed_flop, int)
     assert minimal.lowered().traffic_bytes == counted.traffic_bytes
     forward_flop = sum(op.flop for op in ops if op.part == "forward")
-    assert sum(row.flop for row in minimal.timeline().rows) == forward_flop
+    assert sum(parts["forward"] for parts in minimal.counted().values()) == forward_flop
     step, found = lowered(graph), times(graph)
-    assert (step.flop, step.traffic_bytes) == (
+    assert (step.executed_flop, step.traffic_bytes) == (
         counted.executed_flop,
         counted.executed_traffic_bytes,
     )
@@ -178,7 +180,7 @@ def test_reading_the_padding_costs_more_and_a_bias_stays() -> None:
     # one row or column of zeros on each side
     more = sum(4 * n * c * ((h + 2) * (w + 2) - h * w) for n, c, h, w in images)
     assert padded.traffic_bytes - exact.traffic_bytes == more
-    assert padded.flop == exact.flop
+    assert padded.executed_flop == exact.executed_flop
     assert sum(one.launches for one in padded.kernels) == sum(one.launches for one in exact.kernels)
 
 
@@ -305,7 +307,7 @@ def test_fusing_saves_what_is_between_by_hand() -> None:
 def test_fusing_changes_no_flop_and_adds_no_bytes(text: str, phase: str) -> None:
     graph = network(text, 2, phase)
     plain, joined = lowered(graph), lowered(graph, "fuse=yes")
-    assert joined.flop == plain.flop
+    assert joined.executed_flop == plain.executed_flop
     assert joined.traffic_bytes < plain.traffic_bytes
     assert len(joined.kernels) < len(plain.kernels)
     assert times(graph, TOY, "fuse=yes").step_s < times(graph).step_s
@@ -354,3 +356,31 @@ def test_a_better_device_is_never_slower(
         replace(base, launch_s=1e-6 / factor),
     ):
         assert times(graph, better).step_s <= step_s * (1 + 1e-12)
+
+
+METHODS = (("roofline", {}), *(("analytic", {"stack": name}) for name in catalog.stack_names()))
+
+
+@pytest.mark.parametrize("phase", ["train", "infer"])
+def test_the_flop_of_a_prediction_are_those_that_are_counted(phase: str) -> None:
+    for name in (*ZOO, "transformer:layers=1", "rnn"):
+        workload = make_workload(read_model(name), phase=phase)
+        graph = build_step(workload)
+        counted = count(graph)
+        forward = {op.name: op.flop for op in counted.ops if op.part == "forward"}
+        for method, options in METHODS:
+            model = StepModel(workload, "K40", None, method, options, graph=graph)
+            rows = model.counted()
+            assert sum(sum(parts.values()) for parts in rows.values()) == counted.flop, name
+            assert {row: rows[row]["forward"] for row in forward} == forward, name
+            assert [row.name for row in model.lowered().rows] == [*forward]
+
+
+def test_what_is_executed_is_told_beside_what_is_counted() -> None:
+    # one causal head: 4 * 1 * 1 * 16^2 * 8 = 8192 FLOP counted, half of them executed
+    b = Builder("attention", precision("float32"), training=False)
+    q, k, v = (b.input(name, (1, 16, 8)) for name in "qkv")
+    graph = b.graph(b.op("attention", q, k, v, name="attention", heads=1, kv_heads=1, causal=True))
+    found = step_model(graph, TOY, "analytic").predict()
+    assert (found.flop, found.lowered.executed_flop) == (8192, 4096)
+    assert found.times.rows[0].forward.compute_s == pytest.approx(4096 / 1e9)

@@ -16,7 +16,7 @@ from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.core.hardware import Link
-from steptime.paleo.collectives import PUBLISHED, without_latency
+from steptime.paleo.method import PUBLISHED, without_latency
 from steptime.predict.parallel.collectives import (
     COLLECTIVES,
     EXCHANGES,
@@ -201,7 +201,7 @@ Round = tuple[list[Message], Callable[[float], float]]  # and the seconds of a m
 
 
 def play(rounds: Iterable[Round], workers: int, chunks: int, size_bytes: float, idle: int) -> float:
-    """Give the seconds of the rounds, having checked that all workers end with the whole sum.
+    """Return the seconds of the rounds, having checked that all workers end with the whole sum.
 
     A worker has one message going out and one coming in at a time. `idle` more machines begin with
     nothing.
@@ -258,7 +258,7 @@ def halving_rounds(n: int) -> Iterator[list[Message]]:
 
 
 def half_of(worker: int, distance: int) -> range:
-    """Give the chunks that a worker keeps once partners so far away have split theirs."""
+    """Return the chunks that a worker keeps once partners so far away have split theirs."""
     start = worker // distance * distance
     return range(start, start + distance)
 
@@ -292,7 +292,7 @@ def test_servers_played_one_by_one_take_the_closed_form(n: int, servers: int) ->
 
 
 def hierarchical_rounds(nodes: int, per_node: int, fabric: Fabric) -> Iterator[Round]:
-    """Give rings inside, between and inside; slot s of a node reduces block s + 1 of g blocks."""
+    """Return rings inside, between and inside; slot s of a node reduces block s + 1 of g blocks."""
 
     def block(index: int) -> range:
         return range(index % per_node * nodes, index % per_node * nodes + nodes)

@@ -51,7 +51,7 @@ def test_paradnn_parameters_are_ours_rounded_to_ten_thousand(shared: Path) -> No
 
 
 def slowdowns(path: Path, device: str) -> list[tuple[float, float]]:
-    """Give (measured seconds a step, measured / predicted) of the rows that succeeded.
+    """Return (measured seconds a step, measured / predicted) of the rows that succeeded.
 
     The measured networks have `layers` square layers besides the input layer, and Adam.
     """

@@ -151,7 +151,7 @@ def test_paleo_computes_an_example_each_where_there_are_too_few() -> None:
     (row,) = data_parallel(paleo("nin", "K40", "aws", 1, 1), [128], 16, "strong")
     assert (row.global_batch, row.batch_per_worker) == (16, 1)
     assert row.samples_per_s == pytest.approx(16 / row.step_s)
-    assert "128 workers compute one example each" in row.note
+    assert "128 replicas compute one example each" in row.note
 
 
 def test_exchanges_follow_share_compression_and_collective() -> None:

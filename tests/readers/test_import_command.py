@@ -126,7 +126,7 @@ def test_the_table_of_measurements_is_by_the_formulas_of_the_seed() -> None:
 
 
 def _sweep_of_devices() -> list[Record]:
-    """Give measurements of 1, 2 and 4 devices, twice each, from the cluster's disk and a copy."""
+    """Return measurements of 1, 2 and 4 devices, twice each, from the cluster's disk and a copy."""
     records = []
     for replicas in (1, 2, 4):
         for staging in ({}, {"staging": "local"}):
@@ -176,7 +176,7 @@ def test_bars_show_every_run() -> None:
 
 
 def _mixed() -> list[Record]:
-    """Give 12 measurements of one network and batch that differ in all that is not the place."""
+    """Return 12 measurements of one network and batch that differ in all that is not the place."""
     found = []
     for method in ("torch", "numpy"):
         for phase, optimizer in (("train", "sgd"), ("train", "adam"), ("infer", "sgd")):

@@ -34,12 +34,12 @@ STRATEGIES: Mapping[str, Any] = {}  # it runs on one device
 
 
 def version() -> str:
-    """Give numpy's version."""
+    """Return numpy's version."""
     return np.__version__
 
 
 def device_product(device: str) -> str:
-    """Give the CPU's name; raises `InputError` for another device."""
+    """Return the CPU's name; raises `InputError` for another device."""
     if device != "cpu":
         raise InputError(f"{shorten(device)} is not available to numpy; there is: cpu")
     return machine.cpu_model()
@@ -79,7 +79,7 @@ def _given(given: Mapping[str, Any]) -> Callable[[Call, list[Any]], Any]:
 
 
 def initial_values(graph: Graph, seed: int) -> dict[str, Values]:
-    """Give values for every input, weight and buffer of `graph`, from one generator."""
+    """Return values for every input, weight and buffer of `graph`, from one generator."""
     rng = np.random.default_rng(seed)
     return {
         name: _DRAWS[fill.how](graph.tensors[name].shape, fill, rng).astype(
@@ -114,7 +114,7 @@ _DRAWS = {"normal": _normal, "constant": _constant, "ids": _ids, "angles": _angl
 def prepare(
     graph: Graph, workload: Workload, options: Options, feed: Feed | None = None
 ) -> Prepared:
-    """Give the step of a forward graph, with its gradients and updates as ops in training.
+    """Return the step of a forward graph, with its gradients and updates as ops in training.
 
     The number of threads is the BLAS library's, set before numpy is imported. Raises `InputError`
     for another device than the CPU, `UnsupportedError` for a kind, type or plan that cannot be run.
@@ -157,7 +157,7 @@ def prepare(
 def _input(
     graph: Graph, live: Mapping[str, Values], options: Options, feed: Feed | None
 ) -> tuple[Callable[[], None] | None, Callable[[], float] | None]:
-    """Give what copies a step's input to where the step reads it, and how long that took."""
+    """Return what copies a step's input to where the step reads it, and how long that took."""
     if options.input == "device":
         return None, None
     made = {} if feed else {name: live[name].copy() for name in graph.inputs}
@@ -170,7 +170,7 @@ def _input(
 
 
 def _inference(graph: Graph, live: Mapping[str, Values]) -> Callable[[Arrays], Values]:
-    """Give the function of an inference graph, over the weights in `live` when it is called."""
+    """Return the function of an inference graph, over the weights in `live` when it is called."""
     if any(op.kind == "batch_norm" for op in graph.ops):
         raise UnsupportedError("numpy keeps no running statistics, so it gives no accuracy here")
     kept = (*graph.weights, *graph.buffers)
@@ -225,7 +225,7 @@ def _parts(
 
 
 def _blas() -> str:
-    """Give the name and version of the library that multiplies matrices."""
+    """Return the name and version of the library that multiplies matrices."""
     config: Any = np.show_config(mode="dicts")
     found = config["Build Dependencies"]["blas"]
     return f"{found['name']} {found['version']}"

@@ -29,14 +29,14 @@ def _padded(x: Array, padding: Sides, value: float = 0.0) -> Array:
 
 
 def _windows(x: Array, kernel: Pair, stride: Pair, dilation: Pair = ONE) -> Array:
-    """Give the view `[n, c, oh, ow, kh, kw]` of a padded image."""
+    """Return the view `[n, c, oh, ow, kh, kw]` of a padded image."""
     reach = tuple(dilation[i] * (kernel[i] - 1) + 1 for i in (0, 1))
     view = sliding_window_view(x, reach, (2, 3))
     return view[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
 
 
 def _columns(x: Array, kernel: Pair, stride: Pair, dilation: Pair, groups: int) -> Array:
-    """Give the windows as rows of one matrix a group, `[g, n*oh*ow, c/g*kh*kw]`."""
+    """Return the windows as rows of one matrix a group, `[g, n*oh*ow, c/g*kh*kw]`."""
     view = _windows(x, kernel, stride, dilation)
     n, c, oh, ow = view.shape[:4]
     view = view.reshape(n, groups, c // groups, oh, ow, *kernel)
@@ -44,7 +44,7 @@ def _columns(x: Array, kernel: Pair, stride: Pair, dilation: Pair, groups: int) 
 
 
 def _rows(x: Array, groups: int) -> Array:
-    """Give an image as one matrix of positions a group, `[g, n*h*w, c/g]`."""
+    """Return an image as one matrix of positions a group, `[g, n*h*w, c/g]`."""
     n, c, h, w = x.shape
     grouped = x.reshape(n, groups, c // groups, h, w).transpose(1, 0, 3, 4, 2)
     return grouped.reshape(groups, n * h * w, c // groups)
@@ -58,7 +58,7 @@ def conv2d(
     dilation: Pair = ONE,
     groups: int = 1,
 ) -> Array:
-    """Give the convolution."""
+    """Return the convolution."""
     image = _padded(x, padding)
     kernel = w.shape[2:]
     sizes = [
@@ -79,7 +79,7 @@ def conv2d_grad_weight(
     dilation: Pair = ONE,
     groups: int = 1,
 ) -> Array:
-    """Give the windows of `x` times `grad`, summed over positions."""
+    """Return the windows of `x` times `grad`, summed over positions."""
     n, c = x.shape[:2]
     view = _windows(_padded(x, padding), kernel, stride, dilation)
     view = view[:, :, : grad.shape[2], : grad.shape[3]].reshape(
@@ -93,7 +93,7 @@ def conv2d_grad_weight(
 def _places(
     kernel: Pair, stride: Pair, dilation: Pair, count: Pair
 ) -> Iterator[tuple[int, int, slice, slice]]:
-    """Give each place of a window, and where it lies in the image for `count` windows."""
+    """Return each place of a window, and where it lies in the image for `count` windows."""
     for i, j in itertools.product(range(kernel[0]), range(kernel[1])):
         rows, columns = (
             slice(at * dilation[k], at * dilation[k] + stride[k] * (count[k] - 1) + 1, stride[k])
@@ -111,7 +111,7 @@ def conv_transpose2d(
     dilation: Pair = ONE,
     groups: int = 1,
 ) -> Array:
-    """Give each element's filter, scaled by it, added into the output."""
+    """Return each element's filter, scaled by it, added into the output."""
     n, _, h, width = x.shape
     kernel = w.shape[2:]
     made = _rows(x, groups) @ w.reshape(groups, w.shape[0] // groups, -1)
@@ -126,7 +126,7 @@ def conv_transpose2d(
 
 
 def _pooled_size(x: Array, kernel: Pair, stride: Pair, padding: Sides, ceil: bool) -> Pair:
-    """Give the number of windows; with `ceil` one may hang over unless it starts in the padding."""
+    """Return the number of windows; with `ceil` one may hang over if it starts before the end."""
     counts = []
     for i in (0, 1):
         before, after = padding[2 * i : 2 * i + 2]
@@ -140,7 +140,7 @@ def _pooled_size(x: Array, kernel: Pair, stride: Pair, padding: Sides, ceil: boo
 def _filled(
     x: Array, kernel: Pair, stride: Pair, padding: Sides, count: Pair, value: float
 ) -> Array:
-    """Give `x` padded to exactly what `count` windows cover."""
+    """Return `x` padded to exactly what `count` windows cover."""
     top, _, left, _ = padding
     reach = [stride[i] * (count[i] - 1) + kernel[i] for i in (0, 1)]
     bottom, right = reach[0] - top - x.shape[2], reach[1] - left - x.shape[3]
@@ -151,7 +151,7 @@ def _filled(
 def max_pool2d(
     x: Array, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
 ) -> tuple[Array, Ids]:
-    """Give the maxima of windows, and the place of each in its map, row * width + column."""
+    """Return the maxima of windows, and the place of each in its map, row * width + column."""
     count = _pooled_size(x, kernel, stride, padding, ceil)
     view = _windows(_filled(x, kernel, stride, padding, count, -np.inf), kernel, stride)
     flat = view.reshape(*view.shape[:4], -1)
@@ -163,7 +163,7 @@ def max_pool2d(
 
 
 def max_pool2d_grad(x: Array, grad: Array, places: Ids, **_: object) -> Array:
-    """Give zeros with each gradient added at the place of its maximum."""
+    """Return zeros with each gradient added at the place of its maximum."""
     maps = x.shape[0] * x.shape[1]
     out = np.zeros((maps, x.shape[2] * x.shape[3]), x.dtype)
     np.add.at(out, (np.arange(maps)[:, None], places.reshape(maps, -1)), grad.reshape(maps, -1))
@@ -171,7 +171,7 @@ def max_pool2d_grad(x: Array, grad: Array, places: Ids, **_: object) -> Array:
 
 
 def _window_sizes(x: Array, kernel: Pair, stride: Pair, padding: Sides, count: Pair) -> Array:
-    """Give how many elements of the padded map each window holds, `[oh, ow]`."""
+    """Return how many elements of the padded map each window holds, `[oh, ow]`."""
     sides = []
     for i in (0, 1):
         starts = np.arange(count[i]) * stride[i]
@@ -183,7 +183,7 @@ def _window_sizes(x: Array, kernel: Pair, stride: Pair, padding: Sides, count: P
 def avg_pool2d(
     x: Array, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
 ) -> Array:
-    """Give the means of windows, padding counted as zeros; what lies beyond it is not counted."""
+    """Return the means of windows, padding counted as zeros; what lies beyond it is not counted."""
     count = _pooled_size(x, kernel, stride, padding, ceil)
     view = _windows(_filled(x, kernel, stride, padding, count, 0.0), kernel, stride)
     sums: Array = view.sum((-2, -1))
@@ -198,7 +198,7 @@ def avg_pool2d_grad(
     padding: Sides = NONE,
     ceil: bool = False,  # an attribute of the kind: the gradient's shape says it
 ) -> Array:
-    """Give each window's gradient spread evenly over it."""
+    """Return each window's gradient spread evenly over it."""
     count = (grad.shape[2], grad.shape[3])
     share = grad / _window_sizes(x, kernel, stride, padding, count)
     top, _, left, _ = padding
@@ -212,18 +212,18 @@ def avg_pool2d_grad(
 
 
 def global_avg_pool(x: Array) -> Array:
-    """Give the mean of each map."""
+    """Return the mean of each map."""
     means: Array = x.mean((2, 3))
     return means
 
 
 def upsample2d(x: Array, scale: Pair) -> Array:
-    """Give each element repeated."""
+    """Return each element repeated."""
     return x.repeat(scale[0], 2).repeat(scale[1], 3)
 
 
 def upsample2d_grad(grad: Array, scale: Pair) -> Array:
-    """Give the gradient summed over the copies of each element."""
+    """Return the gradient summed over the copies of each element."""
     n, c, h, w = grad.shape
     parted = grad.reshape(n, c, h // scale[0], scale[0], w // scale[1], scale[1])
     sums: Array = parted.sum((3, 5))

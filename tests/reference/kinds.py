@@ -26,7 +26,7 @@ Run = Callable[..., npt.NDArray[Any] | tuple[npt.NDArray[Any], ...]]
 
 
 def element_type(name: str) -> np.dtype[Any]:
-    """Give numpy's type of a dtype name; raises `UnsupportedError` for one that it has not."""
+    """Return numpy's type of a dtype name; raises `UnsupportedError` for one that it has not."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -34,96 +34,96 @@ def element_type(name: str) -> np.dtype[Any]:
 
 
 def linear(x: Array, w: Array) -> Array:
-    """Give `x W^T`."""
+    """Return `x W^T`."""
     return x @ w.T
 
 
 def matmul(
     a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, fold: bool = False
 ) -> Array:
-    """Give the product of two (batches of) matrices."""
+    """Return the product of two (batches of) matrices."""
     if fold:
         a, b = (t.reshape(-1, t.shape[-1]) for t in (a, b))
     return (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
 
 
 def bias(x: Array, b: Array, axis: int = -1) -> Array:
-    """Give `x` with `b` added along `axis`."""
+    """Return `x` with `b` added along `axis`."""
     return x + b.reshape(-1, *(1,) * (x.ndim - 1 - axis % x.ndim))
 
 
 def reduce_sum(x: Array, axes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Give `x` summed over `axes`, then seen as `shape`."""
+    """Return `x` summed over `axes`, then seen as `shape`."""
     return np.asarray(x.sum(axes)).reshape(shape)
 
 
 def mean(x: Array) -> Array:
-    """Give the mean of all elements."""
+    """Return the mean of all elements."""
     return np.asarray(x.mean())
 
 
 def expand(x: Array, shape: tuple[int, ...], scale: float = 1.0) -> Array:
-    """Give `x` repeated to `shape` and multiplied by `scale`."""
+    """Return `x` repeated to `shape` and multiplied by `scale`."""
     scaled = x * x.dtype.type(scale)
     return np.broadcast_to(scaled.reshape(*x.shape, *(1,) * (len(shape) - x.ndim)), shape).copy()
 
 
 def relu(x: Array) -> Array:
-    """Give max(x, 0)."""
+    """Return max(x, 0)."""
     return np.maximum(x, 0)
 
 
 def relu_grad(y: Array, grad: Array) -> Array:
-    """Give the gradient where the output is above 0."""
+    """Return the gradient where the output is above 0."""
     return grad * (y > 0)
 
 
 def sigmoid(x: Array) -> Array:
-    """Give 1 / (1 + exp(-x)), by the tangent that cannot overflow."""
+    """Return 1 / (1 + exp(-x)), by the tangent that cannot overflow."""
     return (1 + np.tanh(x / 2)) / 2
 
 
 def sigmoid_grad(y: Array, grad: Array) -> Array:
-    """Give dy y (1 - y)."""
+    """Return dy y (1 - y)."""
     return grad * y * (1 - y)
 
 
 def tanh_grad(y: Array, grad: Array) -> Array:
-    """Give dy (1 - y^2)."""
+    """Return dy (1 - y^2)."""
     return grad * (1 - y * y)
 
 
 def _normal_share(x: Array) -> Array:
-    """Give the normal distribution function of `x`; numpy has no erf, so the standard library's."""
+    """Return the normal distribution function of `x`, by the standard library: numpy has no erf."""
     scaled = (x.ravel() / math.sqrt(2)).tolist()
     erf = np.fromiter(map(math.erf, scaled), np.float64, x.size)
     return ((1 + erf) / 2).reshape(x.shape).astype(x.dtype)
 
 
 def gelu(x: Array) -> Array:
-    """Give x Phi(x)."""
+    """Return x Phi(x)."""
     return x * _normal_share(x)
 
 
 def gelu_grad(x: Array, grad: Array) -> Array:
-    """Give dy (Phi(x) + x phi(x))."""
+    """Return dy (Phi(x) + x phi(x))."""
     density = np.exp(-x * x / 2) * x.dtype.type(1 / math.sqrt(2 * math.pi))
     return grad * (_normal_share(x) + x * density)
 
 
 def silu(x: Array) -> Array:
-    """Give x sigmoid(x)."""
+    """Return x sigmoid(x)."""
     return x * sigmoid(x)
 
 
 def silu_grad(x: Array, grad: Array) -> Array:
-    """Give dy s (1 + x (1 - s)), where s is the sigmoid of x."""
+    """Return dy s (1 + x (1 - s)), where s is the sigmoid of x."""
     s = sigmoid(x)
     return grad * s * (1 + x * (1 - s))
 
 
 def maximum_grad(a: Array, b: Array, grad: Array) -> tuple[Array, Array]:
-    """Give dy to the larger of two, half of it to each where they are equal."""
+    """Return dy to the larger of two, half of it to each where they are equal."""
     share = ((a > b) + 0.5 * (a == b)).astype(grad.dtype)
     return grad * share, grad * (1 - share)
 
@@ -133,12 +133,12 @@ def _slopes(slope: Array, x: Array) -> Array:
 
 
 def prelu(x: Array, slope: Array) -> Array:
-    """Give x, times the slope of its channel where it is below 0."""
+    """Return x, times the slope of its channel where it is below 0."""
     return np.where(x > 0, x, x * _slopes(slope, x))
 
 
 def prelu_grad(x: Array, slope: Array, grad: Array) -> tuple[Array, Array]:
-    """Give the gradients of input and slopes."""
+    """Return the gradients of input and slopes."""
     dx = np.where(x > 0, grad, grad * _slopes(slope, x))
     below = np.where(x > 0, 0, grad * x)
     axes = None if slope.size == 1 else (0, *range(2, x.ndim))
@@ -146,51 +146,51 @@ def prelu_grad(x: Array, slope: Array, grad: Array) -> tuple[Array, Array]:
 
 
 def softmax(x: Array) -> Array:
-    """Give the softmax over the last axis."""
+    """Return the softmax over the last axis."""
     e = np.exp(x - x.max(-1, keepdims=True))
     share: Array = e / e.sum(-1, keepdims=True)
     return share
 
 
 def softmax_grad(y: Array, grad: Array) -> Array:
-    """Give y (dy - sum(y dy))."""
+    """Return y (dy - sum(y dy))."""
     dx: Array = y * (grad - (y * grad).sum(-1, keepdims=True))
     return dx
 
 
 def dropout(x: Array, p: float, rng: np.random.Generator) -> tuple[Array, Mask]:
-    """Give `x` with a share `p` dropped and the rest scaled, and the mask of what stays."""
+    """Return `x` with a share `p` dropped and the rest scaled, and the mask of what stays."""
     mask = rng.random(x.shape) >= p
     return dropout_grad(x, mask, p), mask
 
 
 def dropout_grad(grad: Array, mask: Mask, p: float) -> Array:
-    """Give the gradient under the mask, scaled."""
+    """Return the gradient under the mask, scaled."""
     return grad * mask * grad.dtype.type(1 / (1 - p))
 
 
 def cast(x: Array, dtype: str) -> Array:
-    """Give `x` in another element type."""
+    """Return `x` in another element type."""
     return x.astype(element_type(dtype))
 
 
 def concat(*arrays: Array, axis: int) -> Array:
-    """Give the arrays joined along `axis`."""
+    """Return the arrays joined along `axis`."""
     return np.concatenate(arrays, axis)
 
 
 def reshape(x: Array, shape: tuple[int, ...]) -> Array:
-    """Give `x` with another shape."""
+    """Return `x` with another shape."""
     return x.reshape(shape)
 
 
 def flatten(x: Array) -> Array:
-    """Give `x [n, ...] -> [n, product of the rest]`."""
+    """Return `x [n, ...] -> [n, product of the rest]`."""
     return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 def transpose(x: Array, order: tuple[int, ...]) -> Array:
-    """Give `x` with its axes in `order`."""
+    """Return `x` with its axes in `order`."""
     return x.transpose(order)
 
 
@@ -201,12 +201,12 @@ def _part(x: Array, axis: int, start: int, stop: int) -> Array:
 
 
 def slice_(x: Array, axis: int, start: int, stop: int) -> Array:
-    """Give a part of `x` along `axis`."""
+    """Return a part of `x` along `axis`."""
     return _part(x, axis, start, stop).copy()
 
 
 def slice_grad(grad: Array, axis: int, start: int, size: int) -> Array:
-    """Give zeros of `size` along `axis` with `grad` in them."""
+    """Return zeros of `size` along `axis` with `grad` in them."""
     shape = list(grad.shape)
     shape[axis] = size
     whole = np.zeros(shape, grad.dtype)
@@ -215,7 +215,7 @@ def slice_grad(grad: Array, axis: int, start: int, size: int) -> Array:
 
 
 def cross_entropy(logits: Array, labels: Ids) -> tuple[Array, Array]:
-    """Give the mean over labels that are not ignored, and all log-probabilities."""
+    """Return the mean over labels that are not ignored, and all log-probabilities."""
     shifted = logits - logits.max(-1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     rows, chosen = _chosen(labels)
@@ -224,14 +224,14 @@ def cross_entropy(logits: Array, labels: Ids) -> tuple[Array, Array]:
 
 
 def _chosen(labels: Ids) -> tuple[Ids, Ids]:
-    """Give the rows of the labels that are not ignored, and those labels."""
+    """Return the rows of the labels that are not ignored, and those labels."""
     flat = labels.ravel()
     (rows,) = np.nonzero(flat != IGNORED_LABEL)
     return rows, flat[rows]
 
 
 def pick_grad(log_p: Array, labels: Ids, grad: Array) -> Array:
-    """Give -dy/n at each label, 0 elsewhere."""
+    """Return -dy/n at each label, 0 elsewhere."""
     rows, chosen = _chosen(labels)
     out = np.zeros((labels.size, log_p.shape[-1]), log_p.dtype)
     out[rows, chosen] = -grad / len(rows)
@@ -239,24 +239,24 @@ def pick_grad(log_p: Array, labels: Ids, grad: Array) -> Array:
 
 
 def log_softmax_grad(log_p: Array, grad: Array) -> Array:
-    """Give dy - softmax sum(dy)."""
+    """Return dy - softmax sum(dy)."""
     dx: Array = grad - np.exp(log_p) * grad.sum(-1, keepdims=True)
     return dx
 
 
 def sgd(w: Array, grad: Array) -> Array:
-    """Give the weight after a step down the gradient."""
+    """Return the weight after a step down the gradient."""
     return w - w.dtype.type(LEARNING_RATE) * grad
 
 
 def momentum(w: Array, v: Array, grad: Array) -> tuple[Array, Array]:
-    """Give weight and velocity."""
+    """Return weight and velocity."""
     v = w.dtype.type(MOMENTUM) * v + grad
     return sgd(w, v), v
 
 
 def rmsprop(w: Array, square: Array, grad: Array) -> tuple[Array, Array]:
-    """Give weight and mean square."""
+    """Return weight and mean square."""
     kind = w.dtype.type
     square = kind(RMSPROP_DECAY) * square + kind(1 - RMSPROP_DECAY) * grad * grad
     return sgd(w, grad / (np.sqrt(square) + kind(_epsilon(w.dtype.name)))), square
@@ -265,7 +265,7 @@ def rmsprop(w: Array, square: Array, grad: Array) -> tuple[Array, Array]:
 def adam(
     w: Array, first: Array, second: Array, grad: Array, step: int
 ) -> tuple[Array, Array, Array]:
-    """Give weight and both moments after step number `step` (from 1)."""
+    """Return weight and both moments after step number `step` (from 1)."""
     kind = w.dtype.type
     a, b = ADAM_DECAYS
     first = kind(a) * first + kind(1 - a) * grad

@@ -14,7 +14,7 @@ from steptime.measure.synthetic import NORM_EPSILON
 
 
 def _wide(x: Array) -> Array:
-    """Give `x` in float32, or as it is where that is wider."""
+    """Return `x` in float32, or as it is where that is wider."""
     return x.astype(np.result_type(x.dtype, np.float32), copy=False)
 
 
@@ -30,7 +30,7 @@ def batch_norm(
     running_variance: Array,
     training: bool = True,
 ) -> tuple[Array, Array, Array]:
-    """Give `x` normalised by channel, then mean and inverse deviation.
+    """Return `x` normalised by channel, then mean and inverse deviation.
 
     The running statistics are read in inference; in training they are left as they are.
     """
@@ -48,7 +48,7 @@ def batch_norm(
 def batch_norm_grad(
     x: Array, grad: Array, w: Array, mean: Array, inverse: Array
 ) -> tuple[Array, Array, Array]:
-    """Give the gradients of input, weight and bias."""
+    """Return the gradients of input, weight and bias."""
     axes = (0, *range(2, x.ndim))
     wide = _wide(grad)
     normal = (_wide(x) - _along_channels(mean, x)) * _along_channels(inverse, x)
@@ -60,7 +60,7 @@ def batch_norm_grad(
 
 
 def layer_norm(x: Array, w: Array, b: Array) -> tuple[Array, Array, Array]:
-    """Give `x` normalised over the last axis, then mean and inverse deviation."""
+    """Return `x` normalised over the last axis, then mean and inverse deviation."""
     wide = _wide(x)
     mean = wide.mean(-1)
     inverse = 1 / np.sqrt(wide.var(-1) + np.float32(NORM_EPSILON))
@@ -71,7 +71,7 @@ def layer_norm(x: Array, w: Array, b: Array) -> tuple[Array, Array, Array]:
 def layer_norm_grad(
     x: Array, grad: Array, w: Array, mean: Array, inverse: Array
 ) -> tuple[Array, Array, Array]:
-    """Give the gradients of input, weight and bias."""
+    """Return the gradients of input, weight and bias."""
     wide = _wide(grad)
     axes = tuple(range(x.ndim - 1))
     normal = (_wide(x) - mean[..., None]) * inverse[..., None]
@@ -82,14 +82,14 @@ def layer_norm_grad(
 
 
 def rms_norm(x: Array, w: Array) -> tuple[Array, Array]:
-    """Give `x` divided by its root mean square, and the inverse of that."""
+    """Return `x` divided by its root mean square, and the inverse of that."""
     wide = _wide(x)
     inverse = 1 / np.sqrt((wide * wide).mean(-1) + np.float32(NORM_EPSILON))
     return (wide * inverse[..., None] * w).astype(x.dtype), inverse
 
 
 def rms_norm_grad(x: Array, grad: Array, w: Array, inverse: Array) -> tuple[Array, Array]:
-    """Give the gradients of input and weight."""
+    """Return the gradients of input and weight."""
     wide = _wide(grad)
     normal = _wide(x) * inverse[..., None]
     g = wide * w
@@ -99,7 +99,7 @@ def rms_norm_grad(x: Array, grad: Array, w: Array, inverse: Array) -> tuple[Arra
 
 
 def _neighbours(x: Array, before: int, after: int) -> Array:
-    """Give the sum over channels c - before .. c + after."""
+    """Return the sum over channels c - before .. c + after."""
     sides = ((0, 0), (before, after), *((0, 0) for _ in range(x.ndim - 2)))
     wide = np.pad(x, sides)
     sums = np.zeros_like(x)
@@ -111,7 +111,7 @@ def _neighbours(x: Array, before: int, after: int) -> Array:
 def local_response_norm(
     x: Array, size: int, alpha: float, beta: float, k: float
 ) -> tuple[Array, Array]:
-    """Give `x` divided by a power of its neighbours' squares, and what the power is taken of."""
+    """Return `x` divided by a power of its neighbours' squares, and what the power is taken of."""
     squares = _neighbours(x * x, size // 2, (size - 1) // 2)
     base = squares * x.dtype.type(alpha / size) + x.dtype.type(k)
     return x * base ** x.dtype.type(-beta), base
@@ -127,37 +127,37 @@ def local_response_norm_grad(
     beta: float,
     k: float,  # an attribute of the kind: it is in the base
 ) -> Array:
-    """Give the gradient of the input; who is my neighbour has me as one, on the other side."""
+    """Return the gradient of the input; who is my neighbour has me as one, on the other side."""
     ratios = _neighbours(grad * y / base, (size - 1) // 2, size // 2)
     factor = x.dtype.type(2 * alpha * beta / size)
     return grad * base ** x.dtype.type(-beta) - factor * x * ratios
 
 
 def embedding(ids: Ids, w: Array) -> Array:
-    """Give the rows of `w` that `ids` name."""
+    """Return the rows of `w` that `ids` name."""
     rows: Array = w[ids]
     return rows
 
 
 def embedding_grad(ids: Ids, grad: Array, rows: int) -> Array:
-    """Give zeros with each gradient added to its word's row."""
+    """Return zeros with each gradient added to its word's row."""
     out = np.zeros((rows, grad.shape[-1]), grad.dtype)
     np.add.at(out, ids.ravel(), grad.reshape(-1, grad.shape[-1]))
     return out
 
 
 def _heads(x: Array, heads: int) -> Array:
-    """Give `[n, l, heads*d] -> [n, heads, l, d]`."""
+    """Return `[n, l, heads*d] -> [n, heads, l, d]`."""
     return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
 
 
 def _rows(x: Array) -> Array:
-    """Give `[n, heads, l, d] -> [n, l, heads*d]`."""
+    """Return `[n, heads, l, d] -> [n, l, heads*d]`."""
     return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
 
 
 def _scores(q: Array, k: Array, causal: bool) -> Array:
-    """Give scaled products `[n, heads, l, m]`; if causal, a query sees no key after its place."""
+    """Return scaled products `[n, heads, l, m]`; if causal, a query sees no key after its place."""
     scores = _wide((q @ k.mT) * q.dtype.type(1 / math.sqrt(q.shape[-1])))
     if causal:
         scores[..., ~np.tri(q.shape[2], k.shape[2], dtype=bool)] = -np.inf
@@ -167,7 +167,7 @@ def _scores(q: Array, k: Array, causal: bool) -> Array:
 def attention(
     q: Array, k: Array, v: Array, heads: int, kv_heads: int, causal: bool
 ) -> tuple[Array, Array]:
-    """Give attention `[n, l, heads*d]`, and the log of each softmax's sum `[n, heads, l]`."""
+    """Return attention `[n, l, heads*d]`, and the log of each softmax's sum `[n, heads, l]`."""
     share = heads // kv_heads
     keys, values = (_heads(x, kv_heads).repeat(share, 1) for x in (k, v))
     scores = _scores(_heads(q, heads), keys, causal)
@@ -189,7 +189,7 @@ def attention_grad(
     kv_heads: int,
     causal: bool,
 ) -> tuple[Array, Array, Array]:
-    """Give the gradients of queries, keys and values, the softmax computed again."""
+    """Return the gradients of queries, keys and values, the softmax computed again."""
     share = heads // kv_heads
     queries, g = _heads(q, heads), _heads(grad, heads)
     keys, values = (_heads(x, kv_heads).repeat(share, 1) for x in (k, v))
@@ -205,7 +205,7 @@ def attention_grad(
 
 
 def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Array:
-    """Give `x [n, l, heads*d]` with feature i of a head and feature i + d/2 turned as a pair."""
+    """Return `x [n, l, heads*d]` with feature i of a head and feature i + d/2 turned as a pair."""
     cos, sin = np.split(table[:, None, :], 2, -1)
     if inverse:
         sin = -sin

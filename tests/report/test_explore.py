@@ -66,7 +66,7 @@ class Page(HTMLParser):
 
 
 def explored(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
-    """Give the text of a page and the data in it."""
+    """Return the text of a page and the data in it."""
     path = folder / "explore.html"
     assert run(["explore", "-o", str(path), *arguments]) == 0
     text = path.read_text()

@@ -82,7 +82,7 @@ class SlurmCluster:
 
     @property
     def env(self) -> dict[str, str]:
-        """Give the environment in which Slurm's commands speak to this cluster."""
+        """Return the environment in which Slurm's commands speak to this cluster."""
         own = {
             name: value
             for name, value in os.environ.items()
@@ -126,7 +126,7 @@ class SlurmCluster:
             self._stop(name)
 
     def pids(self) -> set[int]:
-        """Give all processes of this cluster, jobs too."""
+        """Return all processes of this cluster, jobs too."""
         roots = {minder.pid for minder in self._minders.values()}
         return roots.union(*(below(root) for root in roots))
 
@@ -160,7 +160,7 @@ class SlurmCluster:
         path.chmod(0o755)
 
     def run(self, *command: str, check: bool = True) -> str:
-        """Give what a command prints, on both its outputs, or fail with it."""
+        """Return what a command prints, on both its outputs, or fail with it."""
         done = subprocess.run(
             command,
             env=self.env,
@@ -177,7 +177,7 @@ class SlurmCluster:
         return done.stdout.strip()
 
     def submit(self, script: str, *options: str) -> int:
-        """Give the id of a new job that runs `script` in Bash; its output is `<id>.out`.
+        """Return the id of a new job that runs `script` in Bash; its output is `<id>.out`.
 
         A task of an array writes `<id of the array>_<index>.out`.
         """
@@ -189,17 +189,17 @@ class SlurmCluster:
         return int(said.partition(";")[0])
 
     def job(self, job: int | str) -> dict[str, str]:
-        """Give the fields of `scontrol show job` of one job or task."""
+        """Return the fields of `scontrol show job` of one job or task."""
         line = self.run("scontrol", "show", "job", "-o", str(job))
         return dict(re.findall(r"(\S+?)=(\S*)", line))
 
     def output(self, job: int | str) -> str:
-        """Give what a job has written so far, errors too."""
+        """Return what a job has written so far, errors too."""
         path = self.root / f"{job}.out"
         return path.read_text() if path.exists() else ""
 
     def wait_state(self, job: int | str, *states: str, limit_s: float = 20) -> dict[str, str]:
-        """Give the fields of a job once its state is one of `states`."""
+        """Return the fields of a job once its state is one of `states`."""
         self.wait(
             lambda: self.job(job)["JobState"] in states,
             limit_s,
@@ -233,7 +233,7 @@ class SlurmCluster:
     def wait(
         self, predicate: Callable[[], bool], limit_s: float, what: str | Callable[[], str]
     ) -> float:
-        """Give the seconds until `predicate` held, or fail with `what` after `limit_s`.
+        """Return the seconds until `predicate` held, or fail with `what` after `limit_s`.
 
         A daemon that ended by itself is a failure too.
         """

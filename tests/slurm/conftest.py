@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from cluster import SlurmCluster
 
 HERE = Path(__file__).parent
@@ -25,6 +26,6 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]
 
 @pytest.fixture
 def slurm(_cluster: SlurmCluster) -> SlurmCluster:
-    """Give a cluster on which nothing runs: nodes k1, k2 (k80) and p1, p2 (p100)."""
+    """Return a cluster on which nothing runs: nodes k1, k2 (k80) and p1, p2 (p100)."""
     _cluster.reset()
     return _cluster

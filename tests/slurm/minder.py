@@ -22,7 +22,7 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 def below(root: int) -> set[int]:
-    """Give the processes that descend from `root`, without itself and without the dead."""
+    """Return the processes that descend from `root`, without itself and without the dead."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

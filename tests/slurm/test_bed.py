@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+
 from cluster import SlurmCluster
 
 MIND_TERM = "trap 'echo got TERM; exit 3' TERM; echo ready; sleep 60 & wait"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import SlurmCluster
 
 import idx_folder
+from cluster import SlurmCluster
 
 EXPERIMENT: dict[str, Any] = {
     "name": "24 cells",
@@ -36,7 +36,7 @@ Steptime = Callable[..., Any]
 
 @pytest.fixture
 def steptime(slurm: SlurmCluster, tmp_path: Path) -> Steptime:
-    """Give a function that runs a command line of steptime on the cluster and gives its JSON."""
+    """Return a function that runs a command line of steptime on the cluster and gives its JSON."""
 
     def call(*words: object, code: int = 0) -> Any:
         command = [sys.executable, "-m", "steptime", *map(str, words), "--json"]
@@ -79,7 +79,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _task(folder: Path, number: int) -> int:
-    """Give the process id of a running task."""
+    """Return the process id of a running task."""
     wanted = f"-m\0steptime.cluster.task\0{folder}\0{number}\0"
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -91,12 +91,12 @@ def _task(folder: Path, number: int) -> int:
 
 
 def _worker(task: int) -> int:
-    """Give the process id of the worker of a task."""
+    """Return the process id of the worker of a task."""
     return int(Path(f"/proc/{task}/task/{task}/children").read_text().split()[0])
 
 
 def _begun(folder: Path, number: int) -> list[str]:
-    """Give the cells that a task began when it was started first."""
+    """Return the cells that a task began when it was started first."""
     path = folder / "progress" / f"{number}.0.jsonl"
     return [line["cell"] for line in _lines(path) if "cell" in line]
 
@@ -166,12 +166,12 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
 
 
 def _last(out: Path) -> dict[str, dict[str, Any]]:
-    """Give the last record of each cell."""
+    """Return the last record of each cell."""
     return {record["env"]["cell"]: record for record in _records(out)}
 
 
 def _history(out: Path, cell: str) -> list[tuple[str, str]]:
-    """Give what became of a cell, one time after the other."""
+    """Return what became of a cell, one time after the other."""
     tries = [record for record in _records(out) if record["env"]["cell"] == cell]
     for record in tries:
         if record["cause"] == "crashed":

@@ -49,7 +49,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Write:
-    """Give a function that writes a file of tiny cells: `layers` by `nodes` by `batch`."""
+    """Return a function that writes a file of tiny cells: `layers` by `nodes` by `batch`."""
 
     def write(top: str = "", layers: str = "[1, 2]", nodes: str = "4", batch: str = "2") -> Path:
         path = tmp_path / "tiny.toml"
@@ -60,7 +60,7 @@ def experiment(tmp_path: Path) -> Write:
 
 
 def records_in(folder: Path) -> list[Record]:
-    """Give the records; two sweeps of the same second have no order."""
+    """Return the records; two sweeps of the same second have no order."""
     return store.load(folder, lambda _: None, required=False)
 
 
@@ -74,7 +74,7 @@ def command(file: Path, out: Path, *more: str) -> list[str]:
 
 @contextmanager
 def running(file: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
-    """Give a sweep in a process of its own, which is gone afterwards."""
+    """Return a sweep in a process of its own, which is gone afterwards."""
     with subprocess.Popen(
         command(file, out), stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -85,13 +85,13 @@ def running(file: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def progress(process: subprocess.Popen[str]) -> str:
-    """Give the next line that the sweep says."""
+    """Return the next line that the sweep says."""
     assert process.stderr is not None
     return process.stderr.readline()
 
 
 def parent_and_state(pid: int) -> tuple[int, str]:
-    """Give a process's parent and state; a process that is gone is a zombie of nobody."""
+    """Return a process's parent and state; a process that is gone is a zombie of nobody."""
     try:
         stat = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

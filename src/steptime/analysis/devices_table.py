@@ -180,7 +180,7 @@ def _bar(told: Row, row: Row) -> Row | None:
 
 
 ANALYSIS = Analysis(
-    """Print speeds by device, number and staging.
+    """Print speeds by device, number of devices and staging.
 
     A row is a measured or published step.
     """,

@@ -29,7 +29,7 @@ FORMATS = {  # ending of the file: options of DuckDB's COPY
 
 
 def query(rows: Sequence[Row], sql: str) -> list[Row]:
-    """Give the answer to `sql` over the table `records`, as rows of values that JSON can say.
+    """Return the answer to `sql` over the table `records`, as rows of values that JSON can say.
 
     The statement sees that table only: no file, no network, no settings. A number that is not
     finite comes back as None. Raises `InputError` with DuckDB's own reason for what it refuses.
@@ -88,7 +88,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, path: Path, ending: str) -> Non
 def _connection(
     rows: Sequence[Row], writes: Path | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Give a database in memory that holds `rows` as `records` and can reach nothing else.
+    """Return a database in memory that holds `rows` as `records` and can reach nothing else.
 
     Only the file `writes` may be written. The rows pass through a file of JSON lines: a hundred
     times faster than row by row.
@@ -160,7 +160,7 @@ def _refusals(what: str) -> Iterator[None]:
 
 
 def _first_lines(error: Exception) -> str:
-    """Give DuckDB's reason, with its hint of a near name where it has one, as one line."""
+    """Return DuckDB's reason, with its hint of a near name where it has one, as one line."""
     first, *others = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     hints = [line for line in others[:1] if line.startswith(("Candidate", "Did you mean"))]
     return "; ".join([first, *hints])
@@ -178,7 +178,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Give a value of DuckDB as one that JSON can say."""
+    """Return a value of DuckDB as one that JSON can say."""
     if isinstance(value, float | Decimal):
         number = float(value)
         return number if abs(number) < float("inf") else None

@@ -1,4 +1,4 @@
-"""One row a network: what was measured, what was predicted, and how close that is to the roof."""
+"""One row a network: measured and predicted, and how close that is to the roofline."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def over(a: float | None, b: float | None) -> float | None:
 def roof_flop_per_s(
     intensity: float | None, peak: float | None, bandwidth: float | None
 ) -> float | None:
-    """Return the lower roof [FLOP/s] at an intensity [FLOP/byte], None where unknown."""
+    """Return the lower ceiling [FLOP/s] at an intensity [FLOP/byte], None where unknown."""
     if intensity is None or peak is None or bandwidth is None:
         return None
     return min(peak, intensity * bandwidth)

@@ -22,7 +22,7 @@ def data(
         Path | None, option("--from DIR", "Where the source lies, if not installed.")
     ] = None,
 ) -> Answer:
-    """Write a real data set as files that `run --input dataset` takes."""
+    """Write a real data set as files for `run --input dataset`."""
     module = registry.resolve(SOURCES, "data_sources", "data set", name)
     written = module.write(source or module.installed(), out)
     images = written["images"]

@@ -131,7 +131,8 @@ def _predicted(
         "high_s": times.high_s,
         "extrapolates": times.extrapolates,
         "parameters": made.lowered.parameters,
-        "flop": round(made.lowered.flop),
+        "flop": round(made.flop),
+        "executed_flop": round(made.lowered.executed_flop),
         "traffic_bytes": round(made.lowered.traffic_bytes),
         "peak_memory_bytes": made.peak_memory_bytes,
         "utilisation": energy.utilisation,
@@ -164,7 +165,7 @@ def _predicted(
             "backward_compute_s": row.backward.compute_s,
             "backward_memory_s": row.backward.memory_s,
             "parameters": row.row.parameters,
-            "flop": round(row.flop),
+            "flop": round(made.counted[row.row.name]["forward"]),
         }
         for row in times.rows
     ]

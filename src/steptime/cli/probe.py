@@ -33,7 +33,11 @@ def probe(
         Text, option("--processes N", "How many, for --collectives. Default: 2.")
     ] = None,
 ) -> Answer:
-    """Measure the roofs of this machine, as device 'local', or the link between processes."""
+    """Measure the ceilings of this machine, as device 'local'.
+
+    They are the most that it reaches: matrix products, memory, and the time to issue an op.
+    With --collectives the link between processes is measured, as link 'local'.
+    """
     options.check_backend(backend)
     if processes is not None and not collectives:
         raise InputError("--processes needs --collectives")

@@ -28,7 +28,7 @@ def check_submitted(folder: Path) -> None:
 
 @command(tabular=True)
 def status(folder: Where) -> Answer:
-    """Show what is queued, running, done and failed of a submitted sweep, and why."""
+    """Show where the cells of a submitted sweep stand, and why."""
     from steptime.cluster import status as cluster
 
     check_submitted(folder)

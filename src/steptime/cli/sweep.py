@@ -46,7 +46,10 @@ def sweep(
     ] = False,
     shard: Annotated[Text, option("--shard I/N", "Only the I-th of N parts, for N hosts.")] = None,
 ) -> Answer:
-    """Measure and predict what a folder lacks of an experiment file, here or by Slurm."""
+    """Measure and predict the missing cells of an experiment file.
+
+    Here, or on a cluster by Slurm. A cell that has a final record in the folder is not run again.
+    """
     from steptime.core.errors import unknown
     from steptime.core.record import STATUSES
     from steptime.sweep.experiment import read_experiment

@@ -1,7 +1,5 @@
 """What a submission would take: predicted time, memory and node-hours, and what will not fit."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The cells that a folder lacks are those of the experiment less those with a fina
 those that wait or run.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ passed over, and the one that was in flight when the node went down leaves a rec
 cell that took its job down `requeues` times is given up.
 """
 
-from __future__ import annotations
-
 import errno
 import signal
 import sys

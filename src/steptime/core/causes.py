@@ -42,7 +42,7 @@ CAUSES = {
 
 
 def again(status: str, cause: str) -> str:
-    """Give what tries a cell of this status again, in a few words."""
+    """Return what tries a cell of this status again, in a few words."""
     if status != "failed":
         return f"{ASKED} {status}"
     return CAUSES[cause].again if cause in CAUSES else NEXT

@@ -59,6 +59,15 @@ class Op:
         return frozen(self.attrs)
 
 
+class Case(NamedTuple):
+    """An op without its names: equal cases cost the same, and are evaluated once."""
+
+    kind: str
+    specs: tuple[TensorSpec, ...]
+    attrs: Attrs
+    written: tuple[TensorSpec, ...]
+
+
 @dataclass(frozen=True)
 class Layer:
     """A layer of the file that a network was read from, as the file tells it.
@@ -108,6 +117,20 @@ class Graph:
     buffers: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     unmodelled: tuple[str, ...] = ()
+
+    @cached_property
+    def cases(self) -> Mapping[str, Case]:
+        """What the costs of each op follow from, by the op's name."""
+        tensors = self.tensors
+        return {
+            op.name: Case(
+                op.kind,
+                tuple([tensors[name] for name in op.inputs]),
+                op.settings,
+                tuple([tensors[name] for name in op.outputs]),
+            )
+            for op in self.ops
+        }
 
     @property
     def parameters(self) -> int:

@@ -59,7 +59,7 @@ class Record:
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
-    """Give the record as JSON values; what is empty in a quantity is left out."""
+    """Return the record as JSON values; what is empty in a quantity is left out."""
     table = {
         name: getattr(record, name)
         for name in ("schema", "origin", "platform", "scope", "status", "cause", "note", "taken_at")
@@ -87,7 +87,7 @@ def _quantity_to_json(quantity: Quantity) -> dict[str, Any]:
 
 
 def record_from_json(table: Mapping[str, Any]) -> Record:
-    """Give the record back; raises `KeyError`, `TypeError`, `ValueError` for what is none."""
+    """Return the record of JSON values; raises `KeyError`, `TypeError`, `ValueError` for others."""
     if table["origin"] not in ORIGINS or table["status"] not in STATUSES:
         raise ValueError(f"origin '{table['origin']}', status '{table['status']}'")
     quantities = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.checks import (
     FLAG,
@@ -21,8 +21,7 @@ from steptime.core.checks import (
 from steptime.core.errors import InputError, shorten
 
 
-@dataclass(frozen=True)
-class Execution:
+class Execution(NamedTuple):
     """How a stack runs a kind, where that is not one kernel that moves every tensor once.
 
     `reads` says how often each input is read, in order (1 beyond); those at the places `each_step`

@@ -1,7 +1,5 @@
 """Inception v3 (Szegedy et al. 2015), its layers named as in TensorFlow-Slim and Paleo."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from steptime.core.graph import Attrs, Graph, Op
 from steptime.core.stack import Execution, Stack
-from steptime.ops import OPS, cost_of, serial_of
-from steptime.ops.table import Specs
+from steptime.ops import OPS, cost_of, products_of, serial_of
+from steptime.ops.table import Products, Specs
 
 PLAIN = Execution()
 
@@ -22,13 +24,16 @@ class Launch(NamedTuple):
     """What runs as one: its ops, the first of which names it, FLOP, bytes, and kernels launched.
 
     Views launch nothing and move nothing. Ops that run together for all weights (an optimizer over
-    lists) are launches of their own, of which the first counts the kernels.
+    lists) are launches of their own, of which the first counts the kernels. `products` and `serial`
+    are those of its ops (`OpKind`).
     """
 
     ops: tuple[Op, ...]
     flop: float
     traffic_bytes: float
     kernels: int
+    products: Products = ()
+    serial: int = 1
 
 
 def executed(graph: Graph, stack: Stack) -> list[Launch]:
@@ -38,23 +43,33 @@ def executed(graph: Graph, stack: Stack) -> list[Launch]:
     read outside of it; in between, tensors stay in registers. x -> a -> b -> y, `a` and `b` fused,
     on 4 bytes and nobody else reading what is between: 8 bytes in place of 24.
     """
-    readers: dict[str, list[str]] = {}
+    users = Counter(chain(graph.outputs, *[op.inputs for op in graph.ops]))
     launches = []
     seen: set[str] = set()
-    known: dict[_Case, _Work] = {}
-    for ops in groups(graph, stack):
+    for ops in _groups(graph, stack, users):
         head = ops[0]
-        flop, moved, kernels = _executed(graph, head, stack, known)
+        how = execution_of(head, stack)
+        flop, moved, kernels, products, serial = _run(*graph.cases[head.name], how)
         if len(ops) > 1:
-            readers = readers or _readers(graph)
             for op in ops[1:]:
-                more = _executed(graph, op, stack, known)
-                flop, moved = flop + more[0], moved + more[1]
-            moved = max(0.0, moved - _kept_bytes(graph, ops, readers))
-        if head.part == "update" and execution_of(head, stack).together:
+                more = _run(*graph.cases[op.name], execution_of(op, stack))
+                flop, moved, products = flop + more[0], moved + more[1], products + more[3]
+                serial = max(serial, more[4])
+            moved = max(0, moved - _kept_bytes(graph, ops, users))
+        if how.together and head.part == "update":
             kernels = 0 if head.kind in seen else kernels
             seen.add(head.kind)
-        launches.append(Launch(tuple(ops), flop, moved, kernels))
+        launches.append(Launch(tuple(ops), flop, moved, kernels, products, serial))
+    return launches
+
+
+def one_by_one(graph: Graph) -> list[Launch]:
+    """Return a launch of one kernel for each op, which moves every tensor once: the convention."""
+    launches = []
+    for op in graph.ops:
+        kind, specs, attrs, _ = case = graph.cases[op.name]
+        serial = serial_of(kind, specs, attrs)
+        launches.append(Launch((op,), *cost_of(*case), 1, products_of(kind, specs, attrs), serial))
     return launches
 
 
@@ -64,7 +79,7 @@ def execution_of(op: Op, stack: Stack) -> Execution:
     return result if not result.when or op.attrs.get(result.when) else PLAIN
 
 
-def groups(graph: Graph, stack: Stack) -> list[list[Op]]:
+def _groups(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[Op]]:
     """Return the ops of a step, in groups that run as one kernel.
 
     An op joins the group that made its inputs last, if both are in one part of the step and of one
@@ -73,10 +88,6 @@ def groups(graph: Graph, stack: Stack) -> list[list[Op]]:
     """
     group_of: dict[str, int] = {}
     result: list[list[Op]] = []
-    users: Counter[str] = Counter()
-    if stack.joins:
-        users.update([name for op in graph.ops for name in op.inputs])
-        users.update(graph.outputs)
     for op in graph.ops:
         last = -1
         if op.kind in stack.joins or (stack.fuses and OPS[op.kind].pointwise):
@@ -106,55 +117,38 @@ def _joins(
     return any(name in new and graph.tensors[name].shape == shape for name in op.inputs)
 
 
-def _readers(graph: Graph) -> dict[str, list[str]]:
-    readers: dict[str, list[str]] = {}
-    for op in graph.ops:
-        for name in op.inputs:
-            readers.setdefault(name, []).append(op.name)
-    return readers
-
-
-def _kept_bytes(graph: Graph, ops: Sequence[Op], readers: Mapping[str, Sequence[str]]) -> int:
+def _kept_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -> int:
     """Return the bytes that a group of ops neither reads nor writes, because it made them."""
-    inside = {op.name for op in ops}
     new = {name for op in ops for name in op.outputs}
+    inside = Counter(name for op in ops for name in op.inputs)
     kept = 0
-    counted: set[str] = set()
-    for op in ops:
-        for name in op.inputs:
-            if name in new or name in counted:  # in a register, or read already
-                kept += graph.tensors[name].size_bytes
-            counted.add(name)
-        for name in op.outputs:
-            wanted = name in graph.outputs or any(r not in inside for r in readers.get(name, ()))
-            if not wanted and readers.get(name):
-                kept += graph.tensors[name].size_bytes
+    for name, reads in inside.items():
+        size = graph.tensors[name].size_bytes
+        if name in new:  # in a register, and written only if others read it
+            kept += size * (reads + (users[name] == reads))
+        else:  # read once
+            kept += size * (reads - 1)
     return kept
 
 
-_Case = tuple[str, Specs, Attrs, Specs]
-_Work = tuple[float, float, int]
-
-
-def _executed(graph: Graph, op: Op, stack: Stack, known: dict[_Case, _Work]) -> _Work:
-    """Return FLOP, bytes and kernels of an op that runs alone; equal ops are evaluated once."""
-    if OPS[op.kind].storage == "view":
-        return 0.0, 0.0, 0
-    tensors = graph.tensors
-    specs = tuple([tensors[name] for name in op.inputs])
-    written = tuple([tensors[name] for name in op.outputs])
-    case = (op.kind, specs, op.settings, written)
-    if case not in known:
-        known[case] = _executed_as(*case, execution_of(op, stack))
-    return known[case]
-
-
-def _executed_as(kind: str, specs: Specs, attrs: Attrs, written: Specs, how: Execution) -> _Work:
+@lru_cache(maxsize=1 << 16)
+def _run(
+    kind: str, specs: Specs, attrs: Attrs, written: Specs, how: Execution
+) -> tuple[float, float, int, Products, int]:
+    """Return FLOP, bytes, kernels, products and steps in a row of an op that runs alone."""
+    products, steps = products_of(kind, specs, attrs), serial_of(kind, specs, attrs)
+    if OPS[kind].storage == "view":
+        return 0, 0, 0, products, steps
     flop, moved = cost_of(kind, specs, attrs, written)
     done = flop * how.flop * (how.causal_flop if dict(attrs).get("causal") else 1.0)
     if how.passes:
-        return done, how.passes * specs[0].size_bytes, how.kernels
-    steps = serial_of(kind, specs, attrs)
-    again = sum((n - 1) * spec.size_bytes for n, spec in zip(how.reads, specs, strict=False))
-    again += sum((steps - 1) * specs[place].size_bytes for place in how.each_step)
-    return done, moved + again, how.kernels
+        return _whole(done), _whole(how.passes * specs[0].size_bytes), how.kernels, products, steps
+    moved += sum((n - 1) * spec.size_bytes for n, spec in zip(how.reads, specs, strict=False))
+    moved += sum((steps - 1) * specs[place].size_bytes for place in how.each_step)
+    return _whole(done), moved, how.kernels, products, steps
+
+
+def _whole(value: float) -> float:
+    """Return a whole number as an int, which it is but for a factor of the stack."""
+    whole = int(value)
+    return whole if whole == value else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import prod
 
 from steptime.core.dtypes import SIZE_BYTES, precision
@@ -12,9 +13,9 @@ from steptime.ops import OPS
 from steptime.ops.training import parameters_of
 from steptime.paleo.layers import INPUT, layers_of
 from steptime.paleo.rules import FLOAT_BYTES, Cost, Costs, rule_of, update
-from steptime.predict.kernel import Kernel, Unit
-from steptime.predict.lower import Lowered, Row, gradient_bytes, input_bytes, op_rows, stack_kernels
-from steptime.predict.settings import Settings
+from steptime.predict.kernel import Kernel, Settings, Unit
+from steptime.predict.lower import Lowered, Row, gradient_bytes, input_bytes
+from steptime.predict.lower import lower as lower_ops
 
 _RULED = (  # which rule says what the products of a pass are
     ("padding", "forward"),
@@ -53,39 +54,36 @@ def _by_layer(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     shown = "float32" if "dtype" in faults else compute
     layers = layers_of(graph)
     ruled = _Ruled(layers, settings, size, shown, _trains(graph))
-    found = [kernel for layer in layers for kernel in ruled.kernels(layer, layer.name)]
-    rows = _layer_rows(layers, SIZE_BYTES[compute])
-    parameters = sum(row.parameters for row in rows)
-    if ruled.trains and "update" in faults:
-        found.append(update_kernel(parameters, shown))
-    elif ruled.trains:
-        updates = (k for k in stack_kernels(graph, dtype, settings) if k.pass_ == "update")
-        found.extend(kernel._replace(op="", dtype=shown) for kernel in updates)
-    exchanged = FLOAT_BYTES * parameters if "update" in faults else gradient_bytes(graph)
-    return Lowered(rows, tuple(found), input_bytes(graph), exchanged, by_layer=True)
-
-
-def _layer_rows(layers: Iterable[Layer], element_bytes: int) -> tuple[Row, ...]:
-    """Return a row for each layer; an input layer is one of the network's inputs."""
     start = {layer.name for layer in layers if layer.kind == "input"} | {INPUT}
-    return tuple(
+    rows = tuple(
         Row(
             layer.name,
             layer.type,
             layer.parameters,
             tuple("" if name in start else name for name in layer.parents),
-            prod(layer.outputs) * element_bytes,
+            prod(layer.outputs) * SIZE_BYTES[compute],
             layer.kind == "input",
         )
         for layer in layers
     )
+    found = [kernel for layer in layers for kernel in ruled.kernels(layer, layer.name)]
+    parameters = sum(row.parameters for row in rows)
+    if ruled.trains and "update" in faults:
+        found.append(update_kernel(parameters, shown))
+    elif ruled.trains:
+        updates = (
+            one for one in lower_ops(graph, dtype, settings).kernels if one.pass_ == "update"
+        )
+        found.extend(kernel._replace(op="", dtype=shown) for kernel in updates)
+    exchanged = FLOAT_BYTES * parameters if "update" in faults else gradient_bytes(graph)
+    return Lowered(rows, tuple(found), input_bytes(graph), exchanged, by_layer=True)
 
 
 def _by_op(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return the kernels of every op; where a rule is kept, a layer's products are the rule's."""
     faults = settings.faults
-    found = stack_kernels(graph, dtype, settings)
-    rows = op_rows(graph)
+    of_ops = lower_ops(graph, dtype, settings)
+    found = list(of_ops.kernels)
     compute = precision(dtype).compute
     ruling = {"update", *(name for name, _ in _RULED)}
     layers = layers_of(graph) if faults & ruling else ()
@@ -101,14 +99,14 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Lowered:
                 found += ruled.beside(kernel, by_rule[kernel.op])
             else:
                 found.append(kernel)
-    exchanged = gradient_bytes(graph)
+    exchanged = of_ops.gradient_bytes
     if "update" in faults:
         parameters = sum(layer.parameters for layer in layers)
         exchanged = FLOAT_BYTES * sum(parameters_of(graph).values())
         found = [kernel for kernel in found if kernel.pass_ != "update"]
         if _trains(graph):
             found.append(update_kernel(parameters, compute))
-    return Lowered(rows, tuple(found), input_bytes(graph), exchanged)
+    return replace(of_ops, kernels=tuple(found), gradient_bytes=exchanged)
 
 
 class _Ruled:

@@ -8,7 +8,7 @@ faults of the original, which every other method mends:
 * among a layer's parents each one in another group of four devices halves the rate once more, for
   all that follow (mended: half the rate for just that one); and in model mode fetches run at the
   rate of the device's memory, and no group counts (mended: the link);
-* the time saved by fetching for one batch while computing another counts elements, a worker less
+* the time saved by fetching for one batch while computing another counts elements, a device less
   one times, at the link's full rate (mended: the fetch itself, hidden as far as the work lasts);
 * each device updates the parameters of all splits (mended: its own);
 * chains run at the same time on one device too (mended: one after the other).
@@ -16,7 +16,7 @@ faults of the original, which every other method mends:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from steptime.core.errors import InputError
@@ -33,7 +33,13 @@ from steptime.paleo.placement import (
 )
 from steptime.paleo.price import GIB
 from steptime.paleo.rules import FLOAT_BYTES
-from steptime.predict.parallel.scaling import Exchange, ScalingRow, batch_share, throughput
+from steptime.predict.parallel.scaling import (
+    Exchange,
+    ScalingRow,
+    batch_share,
+    scaling_row,
+    throughput,
+)
 from steptime.predict.schedule import behind_host, overlapped
 from steptime.predict.step_model import StepModel, no_link
 
@@ -58,7 +64,7 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
 
     The lower bounds count a group of chains as its slowest, the upper bounds add up everything;
     the step is that of the lower bounds, and of the update, which Paleo leaves out here. The
-    speed-up is over one device that does everything. Raises `InputError` for workers that are not
+    speed-up is over one device that does everything. Raises `InputError` for a number that is not
     the file's splits.
     """
     count = _checked(model, workers)
@@ -85,7 +91,8 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     }
     alone = _issued(model, every, (upper[0] - fetched, upper[1] - fetched, of_all), 1)
     alone_per_s = throughput(model, batch, sum(alone))
-    return _row(count, batch, batch, alone_per_s, parts, {}, 0.0, shown, notes)
+    sizes = (count, batch, batch)
+    return scaling_row(model, sizes, parts, {}, 0.0, 0.0, alone_per_s, "; ".join(notes), shown)
 
 
 def hybrid(
@@ -97,10 +104,10 @@ def hybrid(
 ) -> ScalingRow:
     """Return the row of one weird trick: layers that are not split data parallel, split ones not.
 
-    Every worker has `batch` examples (weak) or its share of them (strong). In turn each worker's
-    examples run through the split layers on all workers. With F seconds for one worker's examples,
-    t of which fetch, n workers take (F - t) n + t: the other fetches hide behind the work. Raises
-    `InputError` for workers that are not the file's splits.
+    Every device has `batch` examples (weak) or its share of them (strong). In turn each device's
+    examples run through the split layers on all devices. With F seconds for one device's examples,
+    t of which fetch, n devices take (F - t) n + t: the other fetches hide behind the work. Raises
+    `InputError` for a number that is not the file's splits.
     """
     count = _checked(model, workers)
     how = exchange or Exchange()
@@ -139,7 +146,8 @@ def hybrid(
     }
     total = share * count if scaling == "weak" else batch
     alone = throughput(model, batch, model.timeline(batch).step_s)
-    return _row(count, total, share, alone, parts, comm_s, sync, shown, notes)
+    sizes = (count, total, share)
+    return scaling_row(model, sizes, parts, comm_s, sync, sync, alone, "; ".join(notes), shown)
 
 
 def _forward(node: Node) -> Part:
@@ -233,39 +241,7 @@ def _checked(model: StepModel, workers: int | None) -> int:
     splits = splits_of(model)
     if workers is not None and workers != splits:
         has = f"has {splits} splits" if splits > 1 else "has no split layers"
-        raise InputError(f"{model.workload.label}: {has}: workers must be {splits}, not {workers}")
+        raise InputError(f"{model.workload.label}: {has}: replicas must be {splits}, not {workers}")
     if splits > 1 and model.fabric is None:
         raise no_link(splits)
     return splits
-
-
-def _row(
-    workers: int,
-    whole: int,
-    share: int,
-    alone_per_s: float,
-    parts: Seconds3,
-    comm_s: Mapping[str, float],
-    sync_s: float,
-    shown: Mapping[str, object],
-    notes: Sequence[str],
-) -> ScalingRow:
-    """Return the row of `whole` examples; `alone_per_s` is the throughput of one device."""
-    step = sum(parts) + sync_s
-    speedup = whole / step / alone_per_s
-    return ScalingRow(
-        workers,
-        whole,
-        share,
-        *parts,
-        sum(parts),
-        comm_s,
-        0.0,
-        sync_s,
-        step,
-        speedup,
-        speedup / workers,
-        whole / step,
-        "; ".join(notes),
-        shown,
-    )

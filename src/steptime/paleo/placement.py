@@ -70,8 +70,23 @@ def nodes(model: StepModel, batch: int, mode: Mode) -> tuple[Node, ...]:
     rows: dict[str, list[RowTime]] = {layer.name: [] for layer in layers}
     for row in model.timeline(batch).rows:
         rows[layer_name(row.row.name, rows, layers[-1].name)].append(row)
-    pipelined = model.settings.pipelined
-    return tuple(_node(layer, rows[layer.name], fetched[layer.name], pipelined) for layer in layers)
+    pipelined, counted = model.settings.pipelined, model.counted(batch)
+    found = []
+    for layer in layers:
+        own, fetch_s = rows[layer.name], fetched[layer.name]
+        forward, backward, update = (sum(row.launches[i] for row in own) for i in range(3))
+        found.append(
+            Node(
+                layer,
+                fetch_s,
+                _part([row.forward for row in own], fetch_s, pipelined),
+                _part([row.backward for row in own], fetch_s, pipelined),
+                sum(row.update.value for row in own),
+                sum(counted[row.row.name]["forward"] for row in own),
+                (forward, backward, update),
+            )
+        )
+    return tuple(found)
 
 
 def layer_name(op: str, layers: Mapping[str, object], last: str) -> str:
@@ -98,22 +113,6 @@ def crosses_groups(layers: Sequence[Layer]) -> bool:
 
 def _apart(one: Layer, other: Layer) -> bool:
     return device_of(one) // FETCH_GROUP != device_of(other) // FETCH_GROUP
-
-
-def _node(layer: Layer, rows: Sequence[RowTime], fetch_s: float, pipelined: bool) -> Node:
-    return Node(
-        layer,
-        fetch_s,
-        _part([row.forward for row in rows], fetch_s, pipelined),
-        _part([row.backward for row in rows], fetch_s, pipelined),
-        sum(row.update.value for row in rows),
-        sum(row.flop for row in rows),
-        (
-            sum(row.launches[0] for row in rows),
-            sum(row.launches[1] for row in rows),
-            sum(row.launches[2] for row in rows),
-        ),
-    )
 
 
 def _part(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> Part:

@@ -1,4 +1,4 @@
-"""Roofline (Williams, Waterman, Patterson 2009): speed over intensity, below the two roofs."""
+"""Roofline (Williams, Waterman, Patterson 2009): speed over intensity, below two ceilings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from steptime.plots.style import (
     wrapped,
 )
 
-LESS, MORE = 2.2, 6.0  # of the roofs before and beyond the points, as factors
+LESS, MORE = 2.2, 6.0  # of the ceilings before and beyond the points, as factors
 TOOLTIP = (
     *("network", "measured_step", "predicted_step", "measured_speed", "predicted_speed"),
     *("of_peak", "of_roof", "FLOP_per_byte", "platform"),
@@ -28,7 +28,7 @@ TOOLTIP = (
 
 
 def chart(data: Data) -> Spec:
-    """Return the networks under the roofs of their platform and dtype, a panel for each.
+    """Return the networks under the roofline of their platform and dtype, a panel for each.
 
     Raises `EmptyPlotError`.
     """
@@ -92,14 +92,14 @@ def _point(row: Row) -> Row:
 
 
 def panel_of(row: Row) -> str:
-    """Return the name of the roofs that a row of results lies under."""
+    """Return the name of the roofline that a row of results lies under."""
     return f"{row['platform']}, {row['dtype']}"
 
 
 def roof_rows(
     roofs: dict[str, Row], intensities: Sequence[float], speeds: Sequence[float]
 ) -> list[Row]:
-    """Return the corners of the roofs of each panel, where both are known.
+    """Return the corners of each panel's roofline, where both are known.
 
     From where the slope comes up to the slowest point to beyond the ridge and the points.
     """
@@ -124,7 +124,7 @@ def roof_rows(
 
 
 def roof_layers(place: Spec, rise: int = 9) -> list[Spec]:
-    """Return the layers of the roofs and of their names, `rise` pixels above."""
+    """Return the layers of the rooflines and of their names, `rise` pixels above."""
     line: Spec = {
         "transform": having("roof"),
         "mark": {"type": "line", "style": "ink", "fill": None, "strokeWidth": 1.6},

@@ -1,4 +1,4 @@
-"""Grids: predictions over models, devices, batches and numbers of workers, cell by cell.
+"""Grids: predictions over models, devices, batches and numbers of replicas, cell by cell.
 
 FLOP and bytes of every kernel are lines in the batch, or bend one way only. So three batches, the
 least, the largest and one between, tell: if they lie on a line for every kernel, all do, and what
@@ -20,10 +20,9 @@ from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.count import live_bytes, peak_memory_bytes
 from steptime.predict.kernel import Kernel
-from steptime.predict.lower import Lowered
-from steptime.predict.prediction import fits_into
-from steptime.predict.schedule import PASSES, behind_host, overlapped
-from steptime.predict.step_model import StepModel
+from steptime.predict.lower import PASSES, Lowered
+from steptime.predict.schedule import behind_host, overlapped
+from steptime.predict.step_model import StepModel, fits_into
 
 FEW = 3  # batches that are built as they are
 KEPT = 64  # batches whose kernels are kept from device to device
@@ -31,7 +30,7 @@ CHUNK = 1 << 20  # numbers of an array at once
 
 
 class Cell(NamedTuple):
-    """One prediction of a grid. `batch` is a worker's; `step_s` holds the exchange, `comm_s`.
+    """One prediction of a grid. `batch` is a replica's; `step_s` holds the exchange, `comm_s`.
 
     Where a device has no peak for the dtype, `status` is `unsupported`, `note` says why, and there
     are no times.
@@ -65,10 +64,10 @@ def grid(
     method: str,
     options: Mapping[str, str],
 ) -> Iterator[Cell]:
-    """Yield every cell, workers changing fastest, then batches, devices and models.
+    """Yield every cell, replicas changing fastest, then batches, devices and models.
 
     A maker returns a model's workload at a batch, at its own for None, which is taken where no
-    `batches` are given. Every worker keeps the batch (weak scaling); gradients are exchanged by
+    `batches` are given. Every replica keeps the batch (weak scaling); gradients are exchanged by
     the method's usual collective. Raises `InputError` as a single prediction does, but for a
     device without a peak for the dtype, unless no device has one.
     """

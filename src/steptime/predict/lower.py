@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import NamedTuple, cast
 
 from steptime import catalog
 from steptime.core.dtypes import precision
-from steptime.core.graph import Graph, Op
+from steptime.core.graph import Graph, Op, Part
 from steptime.core.stack import UNITS, Stack
-from steptime.count import op_work
-from steptime.ops import OPS, exchanged_of, products_of, serial_of
-from steptime.ops.execution import executed
-from steptime.ops.table import Products
+from steptime.ops import OPS, exchanged_of
+from steptime.ops.execution import Launch, executed, one_by_one
 from steptime.ops.training import parameters_of
-from steptime.predict.kernel import Exchange, Kernel
+from steptime.predict.kernel import Exchange, Kernel, Settings
 from steptime.predict.price import FLOATS
-from steptime.predict.settings import Settings
+
+PASSES: tuple[Part, ...] = ("forward", "backward", "update")
+PLACE = {name: i for i, name in enumerate(PASSES)}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A forward op, or a layer of a file: what a prediction shows.
 
     `parents` are the rows whose tensors it reads, "" the inputs of the network; `output_bytes` are
@@ -58,8 +57,8 @@ class Lowered:
         return sum(row.parameters for row in self.rows)
 
     @cached_property
-    def flop(self) -> float:
-        """FLOP of the step."""
+    def executed_flop(self) -> float:
+        """FLOP that the kernels of the step execute."""
         return sum(kernel.flop for kernel in self.kernels)
 
     @cached_property
@@ -70,29 +69,69 @@ class Lowered:
 
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return the kernels that a software stack executes of the step that `graph` is."""
-    return _lowered(graph, stack_kernels(graph, dtype, settings))
+    return _lowered(graph, dtype, executed(graph, stack_of(settings)))
 
 
 def lower_minimal(graph: Graph, dtype: str, _: Settings) -> Lowered:
     """Return a kernel for each op, views among them, which moves every tensor once: a bound."""
+    return _lowered(graph, dtype, one_by_one(graph))
+
+
+def _lowered(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Lowered:
+    """Return the kernels of launches, with a row for each forward op."""
+    parameters = parameters_of(graph)
+    maker = dict.fromkeys(graph.inputs, "")
+    rows = []
+    for op in graph.ops:
+        if op.part != "forward":
+            continue
+        parents = tuple([maker[name] for name in op.inputs if name in maker])
+        size = graph.tensors[op.outputs[0]].size_bytes
+        rows.append(Row(op.name, op.kind, parameters.get(op.name, 0), parents, size))
+        for name in op.outputs:
+            maker[name] = op.name
+    found = tuple(_kernels(graph, dtype, launches))
+    return Lowered(tuple(rows), found, input_bytes(graph), gradient_bytes(graph))
+
+
+def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[Kernel]:
+    """Yield the kernels of a graph in the order in which they run; what does nothing is none."""
     compute, awaited = precision(dtype).compute, _awaited(graph)
-    return _lowered(
-        graph, [_kernel(graph, (op,), compute, awaited, *op_work(graph, op)) for op in graph.ops]
+    for ops, flop, moved, launched, products, serial in launches:
+        if not launched and not moved:
+            continue
+        head = ops[0]
+        own = graph.tensors[head.outputs[0]].dtype  # in a mixed step not the same for all
+        one = Kernel(
+            head.of or head.name,
+            head.kind,
+            head.part,
+            own if own in FLOATS else compute,
+            "matrix" if products else "vector",
+            flop,
+            moved,
+            products,
+            serial,
+            launched * serial,
+        )
+        yield _with_exchanges(one, graph, ops, awaited) if awaited else one
+
+
+def _with_exchanges(
+    kernel: Kernel, graph: Graph, ops: Sequence[Op], awaited: Mapping[str, str]
+) -> Kernel:
+    """Return a kernel with the exchanges that it awaits, and with its group if it is one."""
+    after = tuple({awaited[name]: 0 for op in ops for name in op.inputs if name in awaited})
+    head = ops[0]
+    specs = tuple([graph.tensors[name] for name in head.inputs])
+    exchanged = exchanged_of(head.kind, specs, head.settings)
+    if exchanged is None:
+        return kernel._replace(after=after)
+    ranks, stride = (
+        cast("int", head.attrs.get(name, i)) for name, i in (("ranks", 2), ("stride", 1))
     )
-
-
-def _lowered(graph: Graph, kernels: Sequence[Kernel]) -> Lowered:
-    return Lowered(op_rows(graph), tuple(kernels), input_bytes(graph), gradient_bytes(graph))
-
-
-def stack_kernels(graph: Graph, dtype: str, settings: Settings) -> list[Kernel]:
-    """Return the kernels of a graph in the order in which the stack runs them; views are none."""
-    compute, awaited = precision(dtype).compute, _awaited(graph)
-    return [
-        _kernel(graph, ops, compute, awaited, flop, moved, launches)
-        for ops, flop, moved, launches in executed(graph, stack_of(settings))
-        if launches or moved
-    ]
+    group = Exchange(head.name, ranks, stride)
+    return kernel._replace(flop=0, bytes=exchanged, launches=0, exchange=group, after=after)
 
 
 def stack_of(settings: Settings) -> Stack:
@@ -111,82 +150,6 @@ def _awaited(graph: Graph) -> dict[str, str]:
         elif makers and row.storage == "view" and op.inputs[0] in makers:
             makers[op.outputs[0]] = makers[op.inputs[0]]
     return makers
-
-
-def _kernel(
-    graph: Graph,
-    ops: Sequence[Op],
-    compute: str,
-    awaited: Mapping[str, str],
-    flop: float,
-    moved: float,
-    launches: int = 1,
-) -> Kernel:
-    """Return the kernel of ops that run as one, in the row of the first."""
-    head = ops[0]
-    after: tuple[str, ...] = ()
-    if awaited:
-        after = tuple({awaited[name]: 0 for op in ops for name in op.inputs if name in awaited})
-        specs = tuple([graph.tensors[name] for name in head.inputs])
-        exchanged = exchanged_of(head.kind, specs, head.settings)
-        if exchanged is not None:
-            ranks, stride = head.attrs.get("ranks", 2), head.attrs.get("stride", 1)
-            group = Exchange(head.name, cast("int", ranks), cast("int", stride))
-            row = head.of or head.name
-            return Kernel(
-                *(row, head.kind, head.part, compute, "vector", 0, exchanged),
-                launches=0,
-                exchange=group,
-                after=after,
-            )
-    products: Products = ()
-    serial = 1
-    for op in ops:
-        if OPS[op.kind].products:
-            specs = tuple([graph.tensors[name] for name in op.inputs])
-            products += products_of(op.kind, specs, op.settings)
-            serial = max(serial, serial_of(op.kind, specs, op.settings))
-    return Kernel(
-        head.of or head.name,
-        head.kind,
-        head.part,
-        _dtype_of(graph, head, compute),
-        "matrix" if products else "vector",
-        _whole(flop),
-        _whole(moved),
-        products,
-        serial,
-        launches * serial,
-        after=after,
-    )
-
-
-def _dtype_of(graph: Graph, op: Op, compute: str) -> str:
-    """Return the type that an op computes in, which in a mixed step is not the same for all."""
-    made = graph.tensors[op.outputs[0]].dtype
-    return made if made in FLOATS else compute
-
-
-def _whole(value: float) -> float:
-    """Return a whole number as an int, which it is but for a factor of the stack."""
-    whole = int(value)
-    return whole if whole == value else value
-
-
-def op_rows(graph: Graph) -> tuple[Row, ...]:
-    """Return a row for each forward op, in order."""
-    parameters = parameters_of(graph)
-    maker = dict.fromkeys(graph.inputs, "")
-    rows = []
-    for op in graph.ops:
-        if op.part != "forward":
-            continue
-        parents = tuple([maker[name] for name in op.inputs if name in maker])
-        size = graph.tensors[op.outputs[0]].size_bytes
-        rows.append(Row(op.name, op.kind, parameters.get(op.name, 0), parents, size))
-        for name in op.outputs:
-            maker[name] = op.name
-    return tuple(rows)
 
 
 def input_bytes(graph: Graph) -> int:

@@ -11,11 +11,10 @@ from steptime import catalog
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
-from steptime.predict.kernel import Price
+from steptime.predict.kernel import Price, Settings
 from steptime.predict.lower import Lowered, lower
 from steptime.predict.parallel.collectives import COLLECTIVES, Collective, Fabric
 from steptime.predict.price import roofline, seen
-from steptime.predict.settings import Settings
 
 ANALYTIC = Settings()
 
@@ -50,7 +49,7 @@ class Method:
     seconds of one; `sees(device, dtype, settings)` returns the device as its kernels find it,
     `notes(graph, dtype, device, settings)` what a reader must know. `collective` is how replicas
     exchange gradients if nothing else is asked for, by a name of `collectives`, over links
-    as `links(fabric)` finds them. `as_published` keeps Paleo's rules for workers
+    as `links(fabric)` finds them. `as_published` keeps Paleo's rules for replicas
     too: messages without latency, faults and all.
     """
 

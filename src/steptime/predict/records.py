@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from steptime import __version__
 from steptime.catalog import device_hash
 from steptime.core.record import Method, Quantity, Record
-from steptime.predict.prediction import Prediction
-from steptime.predict.schedule import RowTime
+from steptime.predict.lower import PASSES
 from steptime.predict.step_model import StepModel
 
 
@@ -34,12 +33,28 @@ def records(model: StepModel) -> Sequence[Record]:
             taken_at=taken_at,
         )
 
-    moved = _by_row(made)
-    whole = {**_step_quantities(made), "peak_memory_bytes": made.peak_memory_bytes}
-    return [
-        record("", whole),
-        *(record(r.row.name, _row_quantities(r, *moved[r.row.name])) for r in made.times.rows),
-    ]
+    moved = dict.fromkeys((row.name for row in made.lowered.rows), 0.0)
+    for kernel in made.lowered.kernels:
+        if kernel.exchange is None and kernel.op in moved:
+            moved[kernel.op] += kernel.bytes
+    whole = {
+        **{f"{name}_s": getattr(made.times, f"{name}_s") for name in (*PASSES, "step")},
+        "flop": made.flop,
+        "forward_flop": sum(parts["forward"] for parts in made.counted.values()),
+        "traffic_bytes": made.lowered.traffic_bytes,
+        "peak_memory_bytes": made.peak_memory_bytes,
+    }
+    found = [record("", whole)]
+    for times in made.times.rows:
+        row, flop = times.row, made.counted[times.row.name]
+        values = {f"{name}_s": getattr(times, name).value for name in PASSES}
+        values |= {
+            "step_s": times.step_s,
+            "flop": sum(flop.values()),
+            "forward_flop": flop["forward"],
+        }
+        found.append(record(row.name, {**values, "traffic_bytes": moved[row.name]}))
+    return found
 
 
 def record_method(model: StepModel) -> Method:
@@ -58,37 +73,3 @@ def record_method(model: StepModel) -> Method:
             **method.changed(model.options),
         },
     )
-
-
-def _by_row(made: Prediction) -> dict[str, tuple[float, float]]:
-    """Return the FLOP and bytes of each row, in all passes."""
-    found: dict[str, tuple[float, float]] = {row.row.name: (0, 0) for row in made.times.rows}
-    for kernel in made.lowered.kernels:
-        if kernel.op in found and kernel.exchange is None:
-            flop, moved = found[kernel.op]
-            found[kernel.op] = (flop + kernel.flop, moved + kernel.bytes)
-    return found
-
-
-def _step_quantities(made: Prediction) -> dict[str, float]:
-    return {
-        "forward_s": made.times.forward_s,
-        "backward_s": made.times.backward_s,
-        "update_s": made.times.update_s,
-        "step_s": made.times.step_s,
-        "flop": made.lowered.flop,
-        "forward_flop": made.forward_flop,
-        "traffic_bytes": made.lowered.traffic_bytes,
-    }
-
-
-def _row_quantities(found: RowTime, flop: float, moved: float) -> dict[str, float]:
-    return {
-        "forward_s": found.forward.value,
-        "backward_s": found.backward.value,
-        "update_s": found.update.value,
-        "step_s": found.step_s,
-        "flop": flop,
-        "forward_flop": found.flop,
-        "traffic_bytes": moved,
-    }

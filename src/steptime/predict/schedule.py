@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from steptime.core.graph import Part
 from steptime.predict.kernel import NOTHING, Interval, Kernel, Larger
-from steptime.predict.lower import Lowered, Row
-
-PASSES: tuple[Part, ...] = ("forward", "backward", "update")
-_PLACE = {name: i for i, name in enumerate(PASSES)}
+from steptime.predict.lower import PLACE, Lowered, Row
 
 
 @dataclass(frozen=True)
 class RowTime:
-    """The times of one row; `flop` are those of its forward pass, `launches` numbers by pass."""
+    """The times of one row; `launches` are numbers by pass."""
 
     row: Row
     forward: Interval
     backward: Interval
     update: Interval
-    flop: float
     launches: tuple[int, int, int]
 
     @property
@@ -59,13 +54,12 @@ class Timeline:
 
 @dataclass
 class _Cell:
-    """What the kernels of a row come to so far: times and launches by pass, forward FLOP."""
+    """What the kernels of a row come to so far: times and launches by pass."""
 
     times: tuple[list[Interval], list[Interval], list[Interval]] = field(
         default_factory=lambda: ([], [], [])
     )
     launches: list[int] = field(default_factory=lambda: [0, 0, 0])
-    flop: float = 0
 
 
 _NONE = _Cell()
@@ -97,11 +91,9 @@ def schedule(
         cell = cells.get(kernel.op)
         if cell is None:
             cell = cells[kernel.op] = _Cell()
-        i = _PLACE[kernel.pass_]
+        i = PLACE[kernel.pass_]
         cell.times[i].append(price(kernel))
         cell.launches[i] += kernel.launches
-        if i == 0:
-            cell.flop += kernel.flop
     rest = cells.pop("", None)
     whole = None if rest is None else _sum(rest.times[2], pipelined)
     share = whole is not None and lowered.parameters
@@ -112,7 +104,7 @@ def schedule(
         if whole is not None and share:
             update = _share(whole, row.parameters / share)
         launches = (cell.launches[0], cell.launches[1], cell.launches[2])
-        rows.append(RowTime(row, forward, backward, update, cell.flop, launches))
+        rows.append(RowTime(row, forward, backward, update, launches))
     parts = [
         total([row.forward for row in rows]),
         total([row.backward for row in rows]),
@@ -173,7 +165,7 @@ def _with_exchanges(
         device = awaited
         if kernel.pass_ == "update" and not updates:
             device, updates = max(device, link), True
-        device += seconds * slower[_PLACE[kernel.pass_]]
+        device += seconds * slower[PLACE[kernel.pass_]]
     return exchange_s, max(device, link)
 
 

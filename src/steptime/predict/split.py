@@ -44,7 +44,7 @@ def cuts(here: StepModel, there: StepModel, link: Link) -> list[Cut]:
     Both are models of one network. Raises `InputError` for what the method or a device does not
     know.
     """
-    lowered = here.lowered()
+    lowered, counted = here.lowered(), here.counted()
     first, second = ({row.row.name: row for row in one.timeline().rows} for one in (here, there))
     rows = [row for row in lowered.rows if not row.is_input]
     names = ["", *(row.name for row in rows)]
@@ -53,7 +53,7 @@ def cuts(here: StepModel, there: StepModel, link: Link) -> list[Cut]:
     rate = link.bytes_per_s * here.settings.link_efficiency
     before = _sums(first[row.name].forward.value for row in rows)
     after = _sums(second[row.name].forward.value for row in rows)
-    flop = _sums(first[row.name].flop for row in rows)
+    flop = _sums(counted[row.name]["forward"] for row in rows)
     return [
         Cut(
             name,

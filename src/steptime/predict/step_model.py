@@ -5,30 +5,59 @@ From the parts of a step users compose simulations of their own; `parallel` does
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError, unknown
-from steptime.core.graph import Graph
+from steptime.core.graph import Graph, Part
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.ranges import whole_number
 from steptime.core.stack import Stack
 from steptime.core.units import size
 from steptime.core.workload import Workload
-from steptime.count import peak_memory_bytes
+from steptime.count import op_work, peak_memory_bytes
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel, Larger
-from steptime.predict.lower import Lowered, stack_of
+from steptime.predict.lower import PASSES, Lowered, stack_of
 from steptime.predict.method import Method
-from steptime.predict.parallel.collectives import EXCHANGES, Fabric, fabric_of
-from steptime.predict.parallel.groups import fabric_of_group
-from steptime.predict.prediction import Prediction, fits_into
+from steptime.predict.parallel.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group
 from steptime.predict.price import issue_s
 from steptime.predict.schedule import Timeline, schedule
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The times of a step on a device, what it runs, its peak memory, and remarks, each one line.
+
+    `counted` are the FLOP of each row by pass (`StepModel.counted`). `fits` is False where the
+    device is known to have less memory.
+    """
+
+    times: Timeline
+    lowered: Lowered
+    counted: Mapping[str, Mapping[Part, float]]
+    peak_memory_bytes: int
+    fits: bool
+    remarks: tuple[str, ...]
+
+    @property
+    def flop(self) -> float:
+        """FLOP of the step by the counting convention; the kernels may execute more or fewer."""
+        return sum(sum(parts.values()) for parts in self.counted.values())
+
+    @property
+    def status(self) -> str:
+        """`ok`, or `oom` where the step does not fit."""
+        return "ok" if self.fits else "oom"
+
+
+def fits_into(memory_bytes: float, device: Device) -> bool:
+    """Whether a step fits, True where the device's memory is unknown."""
+    return device.memory_bytes is None or memory_bytes <= device.memory_bytes
 
 
 class StepModel:
@@ -36,7 +65,7 @@ class StepModel:
 
     `network` is model text (`resnet50`), a path or a workload; `device` and `link` are names,
     paths or what the catalog gives; a `Fabric` or a `Cluster` in place of a link says more about
-    what joins the workers. `options` are those of the method, as text or as Python values. `graph`
+    what joins the replicas. `options` are those of the method, as text or as Python values. `graph`
     is that of the workload's step where it is built already, of one rank too (`ops/ranks.py`),
     whose exchanges `overlap` with its kernels. Steps are computed once a batch and kept. Raises
     `InputError` for what is not known.
@@ -79,7 +108,7 @@ class StepModel:
     def _fabric(
         self, link: str | Path | Link | Fabric | Cluster | None, ranks: range | None = None
     ) -> Fabric | None:
-        """Return what joins ranks of a cluster, all of them if none are said, or other workers."""
+        """Return what joins ranks of a cluster, all of them if none are said, or other replicas."""
         if isinstance(link, Cluster):
             link = fabric_of_group(link, range(link.devices) if ranks is None else ranks)
         if link is None:
@@ -135,7 +164,7 @@ class StepModel:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of all gradients, which the workers exchange in a step."""
+        """Bytes of all gradients, which the replicas exchange in a step."""
         return self.lowered().gradient_bytes
 
     @cached_property
@@ -165,6 +194,24 @@ class StepModel:
             graph = self.graph(wanted)
             self._lowered[wanted] = self.method.lower(graph, self.workload.dtype, self.settings)
         return self._lowered[wanted]
+
+    def counted(self, batch: int | None = None) -> Mapping[str, Mapping[Part, float]]:
+        """Return the FLOP of each row by pass, by the convention: what no software stack changes.
+
+        Layers of a file count by its rules. FLOP of no row are those of "".
+        """
+        graph, lowered = self.graph(batch), self.lowered(batch)
+        every: Iterable[tuple[str, Part, float]] = (
+            ((one.op, one.pass_, one.flop) for one in lowered.kernels)
+            if lowered.by_layer
+            else ((op.of or op.name, op.part, op_work(graph, op)[0]) for op in graph.ops)
+        )
+        found: dict[str, dict[Part, float]] = {
+            name: dict.fromkeys(PASSES, 0) for name in ("", *(row.name for row in lowered.rows))
+        }
+        for name, pass_, flop in every:
+            found[name if name in found else ""][pass_] += flop
+        return found
 
     def timeline(self, batch: int | None = None) -> Timeline:
         """Return the times of a step on `batch` examples, row by row and in all."""
@@ -207,7 +254,8 @@ class StepModel:
         if not fits:
             has = size(self.device.memory_bytes or 0)
             remarks = (f"needs {size(memory)}, {self.device.name} has {has}", *remarks)
-        return Prediction(self.timeline(batch), lowered, memory, fits, remarks)
+        counted = self.counted(batch)
+        return Prediction(self.timeline(batch), lowered, counted, memory, fits, remarks)
 
     def remarks(self, batch: int | None = None) -> tuple[str, ...]:
         """Return what the prediction leaves out: ops, layers, figures, wishes that it ignores."""
@@ -234,7 +282,7 @@ class StepModel:
         """Return the seconds in which `workers` add up their gradients.
 
         `collective` is a name of the table of collectives; None is the method's own. Raises
-        `InputError` for another name, and where more than one worker has no link.
+        `InputError` for another name, and where more than one replica has no link.
         """
         name = self.collective(collective)
         return self.collective_s(name, self.gradient_bytes, whole_number(workers, "workers"))
@@ -250,7 +298,7 @@ class StepModel:
     def collective_s(self, name: str, size_bytes: float, workers: int) -> float:
         """Return the seconds of an exchange of `size_bytes` by one collective.
 
-        Without a link there is one worker only, who exchanges nothing.
+        Without a link there is one replica only, which exchanges nothing.
         """
         if self.fabric is None:
             if workers > 1:
@@ -264,7 +312,7 @@ class StepModel:
 
 
 def no_link(workers: int) -> InputError:
-    """Return the error of workers that nothing joins."""
+    """Return the error of replicas that nothing joins."""
     return InputError(f"{workers} replicas need a link: --link LINK (steptime list links)")
 
 

@@ -1,7 +1,5 @@
 """Runs cells: asks the store what is done, workers for what is missing, and keeps every record."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace

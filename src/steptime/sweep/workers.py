@@ -1,7 +1,5 @@
 """The workers of a sweep: one at a time, kept as long as cells can share it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from steptime.core.errors import InputError

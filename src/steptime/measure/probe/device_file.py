@@ -54,7 +54,7 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     launch = _launch_s(curves)
     if launch is not None:
         table["launch_us"] = launch * 1e6
-    if answer["kind"] != "cpu":  # a CPU's roofs are of so many threads: its name says them
+    if answer["kind"] != "cpu":  # a CPU's ceilings are of so many threads: its name says them
         table["products"] = [answer["product"]]
     table["peak_TFLOP_per_s"] = peaks
     table["measured"] = _measured(answer, platform)

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, prod
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.exchange import BUCKET_BYTES, ring_messages
-from steptime.core.hardware import Link
+from steptime.core.hardware import Cluster, Link
 
 GROUP = 8  # devices a node: those of the common servers, and the groups of Paleo's forks
 BYTES_TO_ADD = 3  # moved for each byte that is added to another: two read, one written
@@ -107,20 +107,20 @@ class Fabric:
         return inside * self.inside_message_s(0.0) + between * self.message_s(0.0)
 
 
-def rounds(workers: int) -> int:
-    """Return ceil(log2(workers)), exactly: the height of a binary tree, rounds of a butterfly."""
-    return (workers - 1).bit_length()
+def rounds(replicas: int) -> int:
+    """Return ceil(log2(replicas)), exactly: the height of a binary tree, rounds of a butterfly."""
+    return (replicas - 1).bit_length()
 
 
-def one_to_all(size_bytes: float, workers: int, fabric: Fabric) -> float:
-    """Everyone sends its gradient to one worker and gets the sum back, one after the other."""
-    near, _ = fabric.near_and_nodes(workers)
+def one_to_all(size_bytes: float, replicas: int, fabric: Fabric) -> float:
+    """Everyone sends its gradient to one replica and gets the sum back, one after the other."""
+    near, _ = fabric.near_and_nodes(replicas)
     inside = (near - 1) * fabric.inside_message_s(size_bytes)
-    between = (workers - near) * fabric.message_s(size_bytes)
-    return 2 * (inside + between) + fabric.add_s((workers - 1) * size_bytes)
+    between = (replicas - near) * fabric.message_s(size_bytes)
+    return 2 * (inside + between) + fabric.add_s((replicas - 1) * size_bytes)
 
 
-def tree(size_bytes: float, workers: int, fabric: Fabric) -> float:
+def tree(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """Two binary trees add up half of the gradient each, in small pieces one after the other.
 
     Who is a leaf of one tree is an inner node of the other, so that every device receives and sends
@@ -128,60 +128,60 @@ def tree(size_bytes: float, workers: int, fabric: Fabric) -> float:
     the gradient's time, however many devices. NCCL's "tree" (Sanders, Speck, Traeff 2009,
     "Two-tree algorithms for full bandwidth broadcast, reduction and scan").
     """
-    near, nodes = fabric.near_and_nodes(workers)
+    near, nodes = fabric.near_and_nodes(replicas)
     latencies = fabric.latencies_s(2 * rounds(near), 2 * rounds(nodes))
-    added = fabric.add_s(size_bytes) if workers > 1 else 0.0
+    added = fabric.add_s(size_bytes) if replicas > 1 else 0.0
     return latencies + fabric.slowest_s(2 * size_bytes, near, nodes) + added
 
 
-def butterfly(size_bytes: float, workers: int, fabric: Fabric) -> float:
+def butterfly(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """Partners exchange their whole sums, in each round with one twice as far (doubling).
 
     Paleo's count of rounds, ceil(log2 n), is short of what other n than powers of two need.
     """
-    near, nodes = fabric.near_and_nodes(workers)
+    near, nodes = fabric.near_and_nodes(replicas)
     inside = rounds(near) * fabric.inside_message_s(size_bytes)
     between = rounds(nodes) * fabric.message_s(size_bytes, near)
     return inside + between + fabric.add_s((rounds(near) + rounds(nodes)) * size_bytes)
 
 
-def butterfly_mixing(size_bytes: float, workers: int, fabric: Fabric) -> float:
+def butterfly_mixing(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """One round of the butterfly a step, so that sums mix over steps (Zhao and Canny 2013).
 
     Counted is the farthest partner, between nodes where there are several.
     """
-    near, nodes = fabric.near_and_nodes(workers)
-    if workers == 1:
+    near, nodes = fabric.near_and_nodes(replicas)
+    if replicas == 1:
         return 0.0
     far = nodes > 1
     message_s = fabric.message_s(size_bytes, near) if far else fabric.inside_message_s(size_bytes)
     return message_s + fabric.add_s(size_bytes)
 
 
-def ring(size_bytes: float, workers: int, fabric: Fabric) -> float:
-    """Each of n workers passes 1/n of the gradient on, n - 1 times to add and n - 1 to gather.
+def ring(size_bytes: float, replicas: int, fabric: Fabric) -> float:
+    """Each of n replicas passes 1/n of the gradient on, n - 1 times to add and n - 1 to gather.
 
     2 (n - 1) messages of bytes / n, of which 2 (m - 1) cross between the m nodes: only these wait
     for the latency between nodes, and all go at the rate of the slowest link of the ring.
     """
-    messages, share = ring_messages(workers)
-    near, nodes = fabric.near_and_nodes(workers)
+    messages, share = ring_messages(replicas)
+    near, nodes = fabric.near_and_nodes(replicas)
     crossing = 2 * (nodes - 1)
     moved = fabric.slowest_s(messages * (size_bytes * share), near, nodes)
     added = fabric.add_s(messages / 2 * (size_bytes * share))
     return fabric.latencies_s(messages - crossing, crossing) + moved + added
 
 
-def halving_doubling(size_bytes: float, workers: int, fabric: Fabric) -> float:
+def halving_doubling(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """Partners exchange halves, quarters, ... of the sum, and gather them on the way back.
 
-    For p = 2^h workers h messages each way, of bytes/2, bytes/4, ..., bytes/p, together
+    For p = 2^h replicas h messages each way, of bytes/2, bytes/4, ..., bytes/p, together
     2 (p - 1) / p of the gradient (Rabenseifner; Thakur, Rabenseifner, Gropp 2005). For other
-    numbers p is the power of two below: each worker too many first gives its whole gradient to a
+    numbers p is the power of two below: each replica too many first gives its whole gradient to a
     partner and gets the sum at the end, two more messages. The largest messages are to the nearest.
     """
-    rounds = workers.bit_length() - 1
-    near, _ = fabric.near_and_nodes(workers)
+    rounds = replicas.bit_length() - 1
+    near, _ = fabric.near_and_nodes(replicas)
     inside = near.bit_length() - 1
     seconds = added = 0.0
     for step in range(1, rounds + 1):
@@ -189,14 +189,14 @@ def halving_doubling(size_bytes: float, workers: int, fabric: Fabric) -> float:
         added += half
         within = step <= inside
         seconds += fabric.inside_message_s(half) if within else fabric.message_s(half, near)
-    if workers > 2**rounds:
+    if replicas > 2**rounds:
         added += size_bytes
         near_by = near > 1
         seconds += fabric.inside_message_s(size_bytes) if near_by else fabric.message_s(size_bytes)
     return 2 * seconds + fabric.add_s(added)
 
 
-def hierarchical(size_bytes: float, workers: int, fabric: Fabric) -> float:
+def hierarchical(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """Rings inside each node add, rings between the nodes finish, rings inside spread the sum.
 
     With g = `per_node` and m nodes: g - 1 messages inside of bytes / g; then each of the g devices
@@ -204,7 +204,7 @@ def hierarchical(size_bytes: float, workers: int, fabric: Fabric) -> float:
     once over the `links_per_node` links of a node (own links: `links_per_node = per_node`; more
     than one for a device are of no use); then g - 1 messages inside again.
     """
-    near, nodes = fabric.near_and_nodes(workers, always=True)
+    near, nodes = fabric.near_and_nodes(replicas, always=True)
     messages, share = ring_messages(nodes)
     own = replace(fabric, links_per_node=min(fabric.links_per_node, near * fabric.groups))
     within = 2 * (near - 1) * fabric.inside_message_s(size_bytes / near)
@@ -213,19 +213,19 @@ def hierarchical(size_bytes: float, workers: int, fabric: Fabric) -> float:
     return within + between + fabric.add_s(added)
 
 
-def parameter_server(size_bytes: float, workers: int, fabric: Fabric) -> float:
-    """All workers push their gradients to k servers, which hold 1/k each; then all pull the sum.
+def parameter_server(size_bytes: float, replicas: int, fabric: Fabric) -> float:
+    """All replicas push their gradients to k servers, which hold 1/k each; then all pull the sum.
 
-    The servers are machines of their own, whose adding up is not counted. Each way a worker has k
+    The servers are machines of their own, whose adding up is not counted. Each way a replica has k
     messages of bytes / k and a server n of them; who has more is the bottleneck: the servers with
-    n > k workers (2 n / k of the gradient's time), else the workers (2). Nobody pulls before all
+    n > k replicas (2 n / k of the gradient's time), else the replicas (2). Nobody pulls before all
     have pushed (Li and others 2014, "Scaling Distributed Machine Learning with the Parameter
-    Server", with synchronous steps). Workers of one node share its links.
+    Server", with synchronous steps). Replicas of one node share its links.
     """
-    if workers == 1:
+    if replicas == 1:
         return 0.0
-    near, _ = fabric.near_and_nodes(workers)
-    busiest = max(workers, near * fabric.servers)
+    near, _ = fabric.near_and_nodes(replicas)
+    busiest = max(replicas, near * fabric.servers)
     return 2 * busiest * fabric.message_s(size_bytes / fabric.servers)
 
 
@@ -319,10 +319,34 @@ def overlapped(
 def fabric_of(
     link: Link | Fabric, efficiency: float, memory_bytes_per_s: float | None = None
 ) -> Fabric:
-    """Return what joins the workers, at the share `efficiency` of its rates.
+    """Return what joins the replicas, at the share `efficiency` of its rates.
 
     A measured link's rate is that of whole all-reduces, adding up included.
     """
     fabric = link if isinstance(link, Fabric) else Fabric(link)
     adds = None if fabric.between.measured else memory_bytes_per_s
     return replace(fabric, efficiency=efficiency, memory_bytes_per_s=adds)
+
+
+def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
+    """Return what joins a group of ranks, None for a single rank.
+
+    Between nodes it is the link of the outermost level that the group crosses, and inside them that
+    of the outermost level below. A node is one part of that level; all of its devices exchange at
+    once, in as many groups as this one, which share its links. Ranks 0, 8, 16, ... of nodes of 8
+    are alone in each node, where 8 such groups share its links. Raises `InputError` for ranks that
+    the cluster does not have.
+    """
+    place = cluster.level_of(ranks)
+    if place is None:
+        return None
+    level = cluster.ladder[place]
+    devices = prod(below.size for below in cluster.ladder[:place])
+    members = [rank for rank in ranks if rank // devices == ranks[0] // devices]
+    return Fabric(
+        level.link,
+        cluster.link_of(members),
+        per_node=len(members),
+        links_per_node=level.links,
+        groups=devices // len(members),
+    )

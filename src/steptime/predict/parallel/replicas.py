@@ -14,7 +14,7 @@ from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
 from steptime.ops.ranks import rank_graph
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.parallel.groups import fabric_of_group
+from steptime.predict.parallel.collectives import fabric_of_group
 from steptime.predict.parallel.scaling import Exchange, data_parallel
 from steptime.predict.records import records
 from steptime.predict.step_model import StepModel, no_link
@@ -36,7 +36,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "independent": Strategy(),
     "allreduce": Strategy("ring", overlaps=True),
     "sharded": Strategy("ring", overlaps=True, shards=True),
-    # rank 0 is server and worker: 2 (n - 1) whole messages, one after the other
+    # rank 0 is the server and computes, too: 2 (n - 1) whole messages, one after the other
     "parameter-server": Strategy("one-to-all"),
 }
 

@@ -1,14 +1,14 @@
-"""Data-parallel training: the step of n workers, each with a share of the batch.
+"""Data-parallel training: the step of n replicas, each with a share of the batch.
 
-Each worker computes its own batch, the workers add up their gradients, each applies the sum.
-Weak scaling keeps the batch of a worker, strong scaling the batch of all together. Source: Qi,
+Each replica computes its own batch, the replicas add up their gradients, each applies the sum.
+Weak scaling keeps the batch of a replica, strong scaling the batch of all together. Source: Qi,
 Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from steptime.core.errors import InputError, unknown
@@ -34,10 +34,10 @@ class Exchange:
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """The step of `workers` workers; seconds. Parts are of one worker, who has the largest batch.
+    """The step of `workers` replicas; seconds. Parts are of the replica with the largest batch.
 
     `comm_s` holds every collective; the step is compute + the chosen one - `overlap_s`, the part
-    that hides behind the backward pass. `speedup` is the throughput over that of one worker;
+    that hides behind the backward pass. `speedup` is the throughput over that of one replica;
     `parts` are the further ones of model and hybrid parallelism.
     """
 
@@ -66,31 +66,31 @@ def data_parallel(
     scaling: str = "weak",
     exchange: Exchange | None = None,
 ) -> tuple[ScalingRow, ...]:
-    """Return one row for each number of workers, in their order.
+    """Return one row for each number of replicas, in their order.
 
-    `batch` is a worker's in weak scaling and that of all in strong scaling. The speed-up is
-    over one worker with `batch` examples, n t1 / tn (weak) or t1 / tn (strong). Raises `InputError`
-    for more workers than examples in strong scaling (Paleo computes one example on each), and
-    where several workers have no link.
+    `batch` is a replica's in weak scaling and that of all in strong scaling. The speed-up is
+    over one replica with `batch` examples, n t1 / tn (weak) or t1 / tn (strong). Raises
+    `InputError` for more replicas than examples in strong scaling (Paleo computes one example on
+    each), and where several replicas have no link.
     """
     how = exchange or Exchange()
-    if how.overlap:
-        _check_overlap(model)
-    alone = _row(model, 1, batch, batch, how)
+    if how.overlap and model.lowered().by_layer:
+        name = model.method.name
+        raise InputError(f"{name}: no overlap of communication where steps are counted by layers")
+    alone = _row(model, 1, batch, batch, how).samples_per_s
     rows = []
     for n in workers:
         share, note = batch_share(model, n, batch, scaling)
-        row = _row(model, n, share * n if scaling == "weak" else batch, share, how)
-        speedup = row.samples_per_s / alone.samples_per_s
-        rows.append(replace(row, speedup=speedup, efficiency=speedup / n, note=note))
+        whole = share * n if scaling == "weak" else batch
+        rows.append(_row(model, n, whole, share, how, alone, note))
     return tuple(rows)
 
 
 def stops_paying(rows: Sequence[ScalingRow]) -> int | None:
-    """Return the first number of workers that is not worth its devices; None if all are.
+    """Return the first number of replicas that is not worth its devices; None if all are.
 
-    From a row to the next, in the order of workers, throughput grows less than `PAYS` times as
-    much as the number of workers does: from 8 to 16 workers it must grow by half, at least.
+    From a row to the next, in the order of replicas, throughput grows less than `PAYS` times as
+    much as the number of replicas does: from 8 to 16 replicas it must grow by half, at least.
     """
     ordered = sorted(rows, key=lambda row: row.workers)
     for few, many in pairwise(ordered):
@@ -101,10 +101,10 @@ def stops_paying(rows: Sequence[ScalingRow]) -> int | None:
 
 
 def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tuple[int, str]:
-    """Return the largest share that a worker has of a batch, and what to say of it ("" if nothing).
+    """Return the largest share of a batch that a replica has, and a note on it ("" if none).
 
-    Raises `InputError` for an unknown scaling, and for more workers than there are examples; Paleo
-    then computes one example on each worker.
+    Raises `InputError` for an unknown scaling, and for more replicas than there are examples; Paleo
+    then computes one example on each replica.
     """
     if scaling not in SCALINGS:
         raise unknown("scaling", scaling, SCALINGS)
@@ -114,7 +114,7 @@ def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tup
     if batch < workers:
         if not model.method.as_published:
             raise InputError(f"{workers} replicas cannot share a batch of {batch} examples")
-        return share, f"{workers} workers compute one example each, {workers} and not {batch}"
+        return share, f"{workers} replicas compute one example each, {workers} and not {batch}"
     if batch % workers:
         return share, f"{batch} examples are no multiple of {workers}: the largest share is {share}"
     return share, ""
@@ -128,40 +128,51 @@ def throughput(model: StepModel, examples: int, step_s: float) -> float:
     return examples / step_s
 
 
-def _row(model: StepModel, workers: int, whole: int, share: int, how: Exchange) -> ScalingRow:
-    """Return the row of some workers, its speed-up still that of one."""
+def _row(
+    model: StepModel,
+    workers: int,
+    whole: int,
+    share: int,
+    how: Exchange,
+    alone_per_s: float | None = None,
+    note: str = "",
+) -> ScalingRow:
     times = model.timeline(share)
-    size_bytes = model.gradient_bytes / how.compression
     chosen = model.collective(how.collective)
-    comm_s = model.exchange_s(size_bytes, workers)
+    comm_s = model.exchange_s(model.gradient_bytes / how.compression, workers)
     exposed = comm_s[chosen]
     if how.overlap:
         exposed = min(exposed, _waits(model, workers, share, chosen, how))
-    compute = times.forward_s + times.backward_s + times.update_s
-    step = compute + exposed
+    parts = (times.forward_s, times.backward_s, times.update_s)
+    sizes = (workers, whole, share)
+    return scaling_row(model, sizes, parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
+
+
+def scaling_row(
+    model: StepModel,
+    sizes: tuple[int, int, int],
+    parts: tuple[float, float, float],
+    comm_s: Mapping[str, float],
+    chosen_s: float,
+    exposed_s: float,
+    alone_per_s: float | None = None,
+    note: str = "",
+    more: Mapping[str, object] | None = None,
+) -> ScalingRow:
+    """Return the row of workers, their batch and the share of one (`sizes`).
+
+    `parts` are forward, backward and update; of the collective's `chosen_s` the step waits for
+    `exposed_s`. `alone_per_s` is the throughput of one worker, None for that of the row itself.
+    """
+    workers, whole, _ = sizes
+    step_s = sum(parts) + exposed_s
+    per_s = throughput(model, whole, step_s)
+    speedup = per_s / (alone_per_s or per_s)
+    hidden_s = chosen_s - exposed_s
     return ScalingRow(
-        workers,
-        whole,
-        share,
-        times.forward_s,
-        times.backward_s,
-        times.update_s,
-        compute,
-        comm_s,
-        comm_s[chosen] - exposed,
-        exposed,
-        step,
-        1.0,
-        1.0,
-        throughput(model, whole, step),
-    )
-
-
-def _check_overlap(model: StepModel) -> None:
-    if model.lowered().by_layer:
-        raise InputError(
-            f"{model.method.name}: no overlap of communication where steps are counted by layers"
-        )
+        *sizes, *parts, sum(parts), comm_s, hidden_s, exposed_s, step_s,
+        speedup, speedup / workers, per_s, note, more or {},
+    )  # fmt: skip
 
 
 def _waits(model: StepModel, workers: int, share: int, chosen: str, how: Exchange) -> float:
