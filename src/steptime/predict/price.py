@@ -1,7 +1,5 @@
 """The roofline: how long a kernel takes on a device, and what of a device a method sees."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from steptime.core.dtypes import PRECISIONS, precision
