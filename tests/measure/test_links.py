@@ -20,7 +20,7 @@ from steptime.core.workload import Workload
 from steptime.measure.contract import STRATEGIES as MEASURED
 from steptime.measure.contract import Options, method
 from steptime.measure.probe.link_file import SIZES_BYTES, fit, link_table, ring_s
-from steptime.predict.parallel.collectives import COLLECTIVES, Fabric
+from steptime.predict.collectives import COLLECTIVES, Fabric
 from steptime.predict.parallel.replicas import STRATEGIES, predict_replicas
 from steptime.predict.records import records
 from steptime.predict.step_model import StepModel

@@ -17,7 +17,7 @@ from steptime.core.errors import InputError
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.core.hardware import Link
 from steptime.paleo.method import PUBLISHED, without_latency
-from steptime.predict.parallel.collectives import (
+from steptime.predict.collectives import (
     COLLECTIVES,
     EXCHANGES,
     Fabric,

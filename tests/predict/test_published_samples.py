@@ -17,8 +17,8 @@ from steptime.core.hardware import Link
 from steptime.count import count
 from steptime.ops import OPS
 from steptime.paleo.method import PUBLISHED
+from steptime.predict.collectives import Fabric
 from steptime.predict.kernel import Kernel
-from steptime.predict.parallel.collectives import Fabric
 from steptime.predict.parallel.scaling import data_parallel
 from steptime.predict.price import roofline
 from steptime.predict.step_model import StepModel

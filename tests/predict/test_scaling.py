@@ -16,7 +16,7 @@ import split_alexnet
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device, Link
 from steptime.predict import step_model
-from steptime.predict.parallel.collectives import Fabric
+from steptime.predict.collectives import Fabric
 from steptime.predict.parallel.scaling import (
     Exchange,
     ScalingRow,

@@ -9,7 +9,7 @@ import pytest
 from steptime import catalog
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
-from steptime.predict.parallel.collectives import Fabric
+from steptime.predict.collectives import Fabric
 from steptime.predict.parallel.scaling import data_parallel
 from steptime.predict.step_model import StepModel
 

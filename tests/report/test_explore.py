@@ -17,8 +17,8 @@ from steptime import catalog
 from steptime.cli.main import run
 from steptime.core.progress import listening
 from steptime.models import FAMILIES, ZOO
+from steptime.predict.collectives import COLLECTIVES, GROUP, Fabric, fabric_of
 from steptime.predict.method import as_they_are
-from steptime.predict.parallel.collectives import COLLECTIVES, GROUP, Fabric, fabric_of
 from steptime.predict.step_model import StepModel
 from steptime.report.explore_data import (
     BATCHES,

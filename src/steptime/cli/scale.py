@@ -17,7 +17,7 @@ from steptime.core.units import counted, seconds, size
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
-    from steptime.predict.parallel.collectives import Fabric
+    from steptime.predict.collectives import Fabric
     from steptime.predict.parallel.scaling import Exchange, ScalingRow
     from steptime.predict.step_model import StepModel
     from steptime.predict.training_cost import Training
@@ -203,7 +203,7 @@ def _fabric(
 ) -> Fabric | None:
 
     from steptime import catalog
-    from steptime.predict.parallel.collectives import Fabric
+    from steptime.predict.collectives import Fabric
 
     if link is None:
         options.refuse({**shape, "--latency-us": latency}, "{} needs --link LINK")

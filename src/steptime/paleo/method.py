@@ -15,9 +15,9 @@ from steptime.paleo.layers import unknown_work
 from steptime.paleo.lower import lower
 from steptime.paleo.price import added, longer, seen
 from steptime.paleo.rules import ALGORITHMS
+from steptime.predict.collectives import COLLECTIVES, Collective, Fabric, rounds
 from steptime.predict.kernel import Settings
 from steptime.predict.method import EFFICIENCIES, Method, Option, choice
-from steptime.predict.parallel.collectives import COLLECTIVES, Collective, Fabric, rounds
 
 FAULTS = {  # name: what is right; as a fault, it is as in Paleo. In the order of `explain`
     "gigabyte": "a GB/s of memory is 1e9 bytes a second, not 2^30",

@@ -21,10 +21,10 @@ from steptime.core.units import size
 from steptime.core.workload import Workload
 from steptime.count import op_work, peak_memory_bytes
 from steptime.predict import DEFAULT, cost_model
+from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group
 from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel, Larger
 from steptime.predict.lower import PASSES, Lowered, stack_of
 from steptime.predict.method import Method
-from steptime.predict.parallel.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group
 from steptime.predict.price import issue_s
 from steptime.predict.schedule import Timeline, schedule
 

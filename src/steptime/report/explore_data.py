@@ -24,8 +24,8 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Device, Link
 from steptime.core.progress import tell
 from steptime.predict import cost_model
+from steptime.predict.collectives import Collective, Fabric, fabric_of
 from steptime.predict.grid import Steps
-from steptime.predict.parallel.collectives import Collective, Fabric, fabric_of
 from steptime.predict.parallel.scaling import PAYS
 from steptime.predict.step_model import StepModel
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from steptime.core.errors import InputError, unknown
-from steptime.predict.parallel.collectives import overlapped
+from steptime.predict.collectives import overlapped
 from steptime.predict.step_model import StepModel
 
 SCALINGS = ("weak", "strong")
