@@ -1,7 +1,5 @@
 """One cell: its network is prepared, its steps are timed, and what else was asked is metered."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack

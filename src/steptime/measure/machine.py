@@ -4,8 +4,6 @@ Read from /proc and /sys (`root` lets a test give another tree). Elsewhere than 
 it is None, and `NO_TREE` is the reason.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -6,8 +6,6 @@ between: a counter's rises are added up, whatever it wraps at, and power is inte
 uses them. A meter that is absent gives no number and says why.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading

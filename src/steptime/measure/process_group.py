@@ -4,8 +4,6 @@ Before each sample rank 0 tells how many steps it has; 0 ends the sampling. Ever
 time from there to the end of its own steps, device included, and the sample is that of the slowest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from statistics import fmean
 from time import perf_counter

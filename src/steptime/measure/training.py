@@ -1,7 +1,5 @@
 """What a network has learned by its training: its accuracy on the test set, in inference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which input of a network takes a data set's images and which its labels, if they fit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

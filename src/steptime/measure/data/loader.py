@@ -4,8 +4,6 @@ The loaders are those of `torch.utils.data.DataLoader`: loader l of L makes batc
 on, and has up to `prefetch` of them ready. Without loaders nothing here needs PyTorch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Which images make a batch: shuffled anew in each epoch, the same for all who know the seed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """What a worker has opened and copied, so that many cells of one data set pay for it once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

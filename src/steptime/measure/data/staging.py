@@ -1,7 +1,5 @@
 """Copies of a data set on this machine: made once, checked, and removed with their worker."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
