@@ -34,8 +34,7 @@ from steptime.measure.contract import (
 )
 from steptime.measure.data import loader, mnist
 from steptime.measure.data.dataset import find
-from steptime.measure.data.fit import fit
-from steptime.measure.data.order import Order
+from steptime.measure.data.loader import Order, fit
 from steptime.measure.data.sources import Sources
 from steptime.measure.fingerprint import dataset_fingerprint
 from steptime.measure.infeed import loader_death

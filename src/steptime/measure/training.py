@@ -11,8 +11,7 @@ from steptime.core.record import Quantity
 from steptime.core.workload import NO_OPTIMIZER, Workload
 from steptime.measure.contract import Arrays, Options, Prepared, UnsupportedError
 from steptime.measure.data.dataset import Split
-from steptime.measure.data.fit import Fit
-from steptime.measure.data.loader import decode, new_slot
+from steptime.measure.data.loader import Fit, decode, new_slot
 from steptime.measure.data.sources import Input
 from steptime.measure.synthetic import LEARNING_RATE
 
