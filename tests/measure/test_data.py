@@ -302,7 +302,7 @@ def test_a_loader_that_dies_is_told(tmp_path: Path) -> None:
 
 ORPHAN = """
 import sys, time
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/measure"]
 from pathlib import Path
 from test_data import _feed
 feed, _, _ = _feed(Path({folder!r}), 2)
