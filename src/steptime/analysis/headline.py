@@ -140,7 +140,7 @@ def _unsuccessful(statuses: dict[str, int]) -> list[str]:
 def _published(number: int) -> list[str]:
     if not number:
         return []
-    return [f"{counted(number, 'published record')}: `steptime table` and the plots show them."]
+    return [f"{counted(number, 'published record')}; see the published speeds."]
 
 
 def _says(table: Table) -> list[str]:

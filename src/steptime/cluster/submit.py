@@ -19,8 +19,7 @@ from steptime.cluster.status import Snapshot, Warn, collect_lost, snapshot
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.errors import InputError
 from steptime.core.record import DONE
-from steptime.sweep.predictions import predict
-from steptime.sweep.run import Request
+from steptime.sweep.run import Request, predict
 
 
 @dataclass(frozen=True)
