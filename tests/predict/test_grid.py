@@ -251,6 +251,8 @@ def test_a_device_without_the_type_does_not_end_the_grid(
             assert (cell["status"], cell["note"]) == ("ok", "")
             assert cell["step_s"] > 0
     assert run(["predict", *words, "K40,A100", "--grid"]) == 0
-    assert why in capsys.readouterr().out.replace("\n", "")
+    shown = [line for line in capsys.readouterr().out.splitlines() if "K40" in line]
+    assert len(shown) == 5
+    assert all(line.endswith("- no peak is known for bfloat16") for line in shown)
     assert run(["predict", *words, "K80,K40", "--grid"]) == 2
     assert why in capsys.readouterr().err

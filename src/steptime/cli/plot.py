@@ -31,7 +31,9 @@ def plot(
     records = store.load(in_dir, note)
     chosen = [record for record in records if record.workload.label.startswith(model)]
     if not chosen:
-        raise unknown("model", model, {record.workload.label for record in records}, str(in_dir))
+        raise unknown(
+            "model", model, dict.fromkeys(record.workload.label for record in records), str(in_dir)
+        )
     save(draw(kind, chosen), out)
     document = {"plot": kind, "path": str(out), "records": len(chosen)}
     return Answer(document, notes=[f"{kind}: {out}"])

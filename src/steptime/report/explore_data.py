@@ -76,6 +76,8 @@ def exported(
     """
     shown = sorted(devices.items(), key=lambda one: one[1].name.lower(), reverse=True)
     shown.sort(key=lambda one: (GROUPS.index(group_of(one[1])), _age(one[1])))
+    for text in models:  # a text that is no network ends it before the first is computed
+        read_model(text)
     pool = _Pool()
     found: list[Table] = []
     with _rarely_collected():
