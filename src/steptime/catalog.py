@@ -209,7 +209,7 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
 def write_user_link(table: Mapping[str, Any]) -> Path:
     """Write a link in datasheet units as the user's link `local` and return its path.
 
-    Raises `InputError` if the table is no link, or the folder cannot be written to.
+    Raises `InputError` if the table is not a link, or the folder cannot be written to.
     """
     return _LINKS.write(table, LOCAL)
 
@@ -217,7 +217,7 @@ def write_user_link(table: Mapping[str, Any]) -> Path:
 def write_user_device(table: Mapping[str, Any], name: str) -> Path:
     """Write a device in datasheet units as the user's NAME.toml, make it `local`, return its path.
 
-    Raises `InputError` if the table is no device, its name is not `name`, the name is taken by a
+    Raises `InputError` if the table is not a device, its name is not `name`, the name is taken by a
     shipped device, or the folder cannot be written to.
     """
     key = name.lower()

@@ -6,8 +6,6 @@ last one of its file: it is reported and skipped. Merging two folders is copying
 into the other.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -107,6 +107,7 @@ def test_show_has_every_number_and_its_source(capsys: pytest.CaptureFixture[str]
     assert norm["meaning"]
     assert set(norm["choices"]) >= {"layer", "rms"}
     assert re.search(r"norm +layer +.*rms", said(capsys, "show", "transformer"))
+    assert re.search(r"^ *hyperparameters +none$", said(capsys, "show", "alexnet"), re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from steptime.ops import OPS, exchanged_of, outputs_of
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
-from steptime.predict.parallel.collectives import COLLECTIVES, EXCHANGES, Fabric
-from steptime.predict.parallel.groups import fabric_of_group
+from steptime.predict.parallel.collectives import COLLECTIVES, EXCHANGES, Fabric, fabric_of_group
 
 TOY = Device("toy", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
 NEAR = Link("near", 1e-6, 1e9, "made up for this test")

@@ -26,11 +26,10 @@ from steptime.paleo.explain import explain
 from steptime.paleo.method import CORRECTIONS, FAULTS, with_faults
 from steptime.paleo.price import added, longer
 from steptime.predict import cost_model
-from steptime.predict.kernel import Interval, Kernel
+from steptime.predict.kernel import Interval, Kernel, Settings
 from steptime.predict.lower import Lowered, Row, lower_minimal
 from steptime.predict.price import roofline
 from steptime.predict.schedule import Timeline, behind_host, schedule
-from steptime.predict.settings import Settings
 from steptime.predict.step_model import StepModel
 
 ANALYTIC = cost_model("analytic")

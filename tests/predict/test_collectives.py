@@ -16,7 +16,7 @@ from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.core.hardware import Link
-from steptime.paleo.collectives import PUBLISHED, without_latency
+from steptime.paleo.method import PUBLISHED, without_latency
 from steptime.predict.parallel.collectives import (
     COLLECTIVES,
     EXCHANGES,

@@ -16,7 +16,7 @@ from steptime.cli.main import run
 from steptime.core.hardware import Link
 from steptime.count import count
 from steptime.ops import OPS
-from steptime.paleo.collectives import PUBLISHED
+from steptime.paleo.method import PUBLISHED
 from steptime.predict.kernel import Kernel
 from steptime.predict.parallel.collectives import Fabric
 from steptime.predict.parallel.scaling import data_parallel

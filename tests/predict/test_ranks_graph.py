@@ -16,7 +16,7 @@ from steptime.core.workload import Plan, Workload
 from steptime.count import peak_memory_bytes
 from steptime.ops import exchanged_of, outputs_of
 from steptime.ops.ranks import rank_graph
-from steptime.predict.parallel.groups import fabric_of_group
+from steptime.predict.parallel.collectives import fabric_of_group
 from steptime.predict.parallel.scaling import Exchange, data_parallel
 from steptime.predict.step_model import StepModel
 

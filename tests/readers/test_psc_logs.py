@@ -17,8 +17,7 @@ from steptime.analysis.devices_table import device_bars, device_rows
 from steptime.core.record import Record, record_to_json
 from steptime.plots import draw
 from steptime.readers import Import, read_path
-from steptime.readers.psc_log import recognises
-from steptime.readers.psc_log_fields import FileName, file_name
+from steptime.readers.psc_log import FileName, file_name, recognises
 from steptime.readers.sources import Source
 
 MODES = {"independent": "IN", "parameter-server": "PS", None: "single"}

@@ -17,7 +17,7 @@ from steptime.core.errors import InputError
 from steptime.plots import draw
 from steptime.readers import READERS, read_path
 from steptime.readers.csv_mapping import read_mapping
-from steptime.readers.paradnn_label import network, split_label
+from steptime.readers.paradnn_json import network, split_label
 
 LABEL = "layer_4-node_32-input_2000-output_1000-bs_64"
 GPU, TPU = "v100-sxm2-16gb", "tpu-v2-8"

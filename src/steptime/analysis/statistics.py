@@ -50,7 +50,7 @@ def estimate(runs: Sequence[Sequence[float]]) -> Estimate:
     Several runs: the geometric mean of the medians of the runs, and a t-interval over their
     logarithms. One run: its median, and a bootstrap interval. Warm-up is left out (`find_warm_up`);
     where no steady state is found the interval is widened by the drift that is left. Raises
-    `InputError` for no samples, or a time that is no positive number.
+    `InputError` for no samples, or a time that is not positive.
     """
     side = locate(runs)
     if len(runs) > 1:

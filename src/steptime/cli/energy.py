@@ -69,8 +69,7 @@ def energy(
 
     Of one example; layers run one after another.
     """
-    from steptime.energy.accelerator import diagnosis, estimate
-    from steptime.energy.fodlam import published_form
+    from steptime.energy.accelerator import diagnosis, estimate, published_form
 
     if method not in METHODS:
         raise unknown("method", method, METHODS)
@@ -112,9 +111,8 @@ def _chips(
     names: str, method: str, process: str | None, scaling: str | None
 ) -> tuple[Sequence[Chip], dict[str, Any]]:
     """Return the chips at their process, and how they came there as keys of the answer."""
-    from steptime.energy.accelerator import chips_at
+    from steptime.energy.accelerator import PROCESS, SCALING, chips_at, published_chips
     from steptime.energy.accelerators import accelerators
-    from steptime.energy.fodlam import PROCESS, SCALING, published_chips
     from steptime.energy.process import read_process
 
     found = accelerators(names)

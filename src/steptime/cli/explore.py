@@ -71,7 +71,7 @@ def explore(
 def _devices(text: str) -> dict[str, Device]:
     """Return the devices of a list by name, or by path where they have one.
 
-    Raises `InputError` for what is no device, and for one that is named twice.
+    Raises `InputError` for what is not a device, and for one that is named twice.
     """
     from steptime import catalog
 

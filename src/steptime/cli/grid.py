@@ -172,5 +172,6 @@ def _table(cells: Iterator[Cell], found: Axes, first: Workload, method: str) -> 
 
 
 def _memory(cell: Cell) -> str:
-    why = cell.note or ("too much" if cell.status == "oom" else "")
+    why = cell.note.removeprefix(f"device '{cell.device}': ").partition(";")[0]
+    why = why or ("too much" if cell.status == "oom" else "")
     return size(cell.peak_memory_bytes) + (f" - {why}" if why else "")

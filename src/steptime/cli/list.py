@@ -18,11 +18,11 @@ TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities"
 
 @command(tabular=True)
 def list_(
-    topic: Annotated[str, argument("[TOPIC]", f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}.")] = (
+    topic: Annotated[str, argument("TOPIC", f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}.")] = (
         "models"
     ),
     only: Annotated[
-        Text, argument("[TEXT]", "Only what has this in its name, or in a short name.")
+        Text, argument("TEXT", "Only what has this in its name, or in a short name.")
     ] = None,
     sources: Annotated[
         bool, option("--sources", "Show where the numbers come from, too (see also show).")
@@ -35,9 +35,7 @@ def list_(
     every = read()
     rows = every if only is None else [row for row in every if only.lower() in _names(row)]
     if not rows:
-        raise unknown(
-            topic.removesuffix("s"), only, [str(next(iter(row.values()))) for row in every]
-        )
+        raise unknown(_one_of(topic), only, [str(next(iter(row.values()))) for row in every])
     heads = said.split()
     if sources and "source" in rows[0] and "source" not in heads:
         heads.append("source")
@@ -53,6 +51,11 @@ _OF_DEVICE = (
     *("name", "kind", "peak_flop_per_s", "memory_bytes", "memory_bytes_per_s", "multiprocessors"),
     *("cores", "l2_bytes", "process_nm", "clock_hz", "idle_w", "peak_w", "only_by_name", "details"),
 )
+
+
+def _one_of(topic: str) -> str:
+    """Return the singular of a topic."""
+    return "quantity" if topic == "quantities" else topic.removesuffix("s")
 
 
 def _apart(row: dict[str, Any]) -> str:

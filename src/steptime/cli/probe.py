@@ -103,7 +103,7 @@ def _link(backend: str, chosen: Options, processes: str | None, budget: float) -
         raise InputError(f"probe: {died}") from None
     finally:
         workers.close()
-    if not workers.leads:
+    if not workers.rank.is_zero:
         return Answer(None)
     table = link_table(answer)
     path = catalog.write_user_link(table)

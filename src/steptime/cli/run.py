@@ -103,9 +103,9 @@ def run(
     cell = Cell(workload, backend, chosen)
     how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
-    progress = _progress(workload.label, flop) if workers.leads else None
+    progress = _progress(workload.label, flop) if workers.rank.is_zero else None
     try:
-        if out is None or not workers.leads:
+        if out is None or not workers.rank.is_zero:
             record = measure_cell(workers, cell, how, on_event=progress)
         else:
             with store.open_writer(out) as writer:
@@ -114,10 +114,10 @@ def run(
     finally:
         workers.close()
     code = 0 if record.status == "ok" else UNSUCCESSFUL
-    if workers.leads:
+    if workers.rank.is_zero:
         return replace(_answer(measurement(record, flop, _peaks(record, devices))), code=code)
     if code:
-        note(f"{workers.name}: {record.status}: {record.note}")
+        note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
     return Answer(None, code=code)
 
 

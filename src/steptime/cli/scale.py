@@ -81,7 +81,11 @@ def scale(
         str, option("--compression F", "Gradients are exchanged F times smaller.")
     ] = "1",
     per_node: Annotated[
-        Text, option("--per-node N", "Devices a node, where --inside says so. Default 8.")
+        Text,
+        option(
+            "--per-node N",
+            "Devices of a node, for hierarchical, --inside or --links-per-node. Default 8.",
+        ),
     ] = None,
     inside: Annotated[
         Text,
@@ -305,7 +309,7 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
 def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[str]:
     """Return what a reader must know: what does not fit, what is not counted."""
     from steptime.count import peak_memory_bytes
-    from steptime.predict.prediction import fits_into
+    from steptime.predict.step_model import fits_into
 
     largest = max(row.batch_per_worker for row in rows)
     graph = model.graph(largest)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from steptime.cli.command import command
 from steptime.cli.options import argument
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import unknown
 from steptime.core.hardware import Device, Link
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import shown
@@ -53,8 +53,6 @@ def _plain(value: Any) -> Any:
 
 
 def _network(found: Any) -> Answer:
-    if not found.parameters:
-        raise InputError(f"{found.name} has no hyperparameters; see steptime count {found.name}")
     rows = [
         {
             "name": name,
@@ -64,8 +62,12 @@ def _network(found: Any) -> Answer:
         }
         for name, one in found.parameters.items()
     ]
+    notes = [f"source: {found.source}", f"default batch: {found.batch}"]
+    if any(row["default"] == "..." for row in rows):
+        notes.append("...: follows from the other hyperparameters")
+    table = Table(columns("name", "default", "meaning", "choices"), rows, found.name)
     return Answer(
         {"name": found.name, "source": found.source, "batch": found.batch, "parameters": rows},
-        [Table(columns("name", "default", "meaning", "choices"), rows, found.name)],
-        [f"source: {found.source}", f"default batch: {found.batch}"],
+        [table if rows else facts(found.name, "", [("hyperparameters", "none")])],
+        notes,
     )

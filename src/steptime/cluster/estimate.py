@@ -1,14 +1,10 @@
 """What a submission would take: predicted time, memory and node-hours, and what will not fit."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from steptime.cluster.resources import Memory, device_of, memories
-from steptime.cluster.scheduler import Need, scheduler_of
+from steptime.cluster.scheduler import scheduler_of
 from steptime.cluster.status import Warn, snapshot
 from steptime.cluster.submission import Job, Trial, compose, row_of
 from steptime.cluster.submit import counts, missing
@@ -17,38 +13,24 @@ from steptime.core.hardware import Device
 from steptime.core.progress import watched
 from steptime.core.record import Quantity
 from steptime.core.units import size
-from steptime.sweep.predictions import predictions
-from steptime.sweep.run import How, Request
+from steptime.sweep.run import How, Request, predictions
 
 LARGEST = 1001  # tasks of an array: a dry run asks nobody
 START_S = 5.0  # of a worker with its framework, once a task and once a further run of a cell
 LEAST_STEPS = 4  # the first one and three samples
 
 
-@dataclass(frozen=True)
-class ResourceEstimate:
-    """What one job would take, as JSON values, and the cells for which there is too little memory.
-
-    `needs_bytes` and `has_bytes` are of the GPU, or of the node where none was asked for.
-    """
-
-    need: Need
-    row: Mapping[str, Any]
-    too_large: tuple[tuple[Trial, Memory], ...]
-
-
-def estimate(job: Job, how: How) -> ResourceEstimate:
-    """Return what a job would take.
+def estimate(job: Job, how: How) -> tuple[dict[str, Any], list[tuple[Trial, Memory]]]:
+    """Return what a job would take, as JSON values, and the cells with too little memory.
 
     A cell takes its budget, or as many steps as it must run where they take longer, in each run.
-    It is predicted where a data file has the type of GPU.
+    It is predicted where a data file has the type of GPU. `needs_bytes` and `has_bytes` are of the
+    GPU, or of the node where none was asked for.
     """
     need = job[0].need
     device = device_of(need.request.gpu[0])
     own = [(trial, memories(trial.cell)) for task in job for trial in task.trials]
-    too_large = tuple(
-        (trial, memory) for trial, both in own for memory in both if not memory.suffices
-    )
+    too_large = [(trial, memory) for trial, both in own for memory in both if not memory.suffices]
     untried = set() if how.try_all else {trial.id for trial, _ in too_large}
     seconds = {
         trial.id: 0.0 if trial.id in untried else _seconds(trial, how, device)
@@ -58,7 +40,7 @@ def estimate(job: Job, how: How) -> ResourceEstimate:
     memory, on_node = (
         max((both[which] for _, both in own), key=lambda one: one.needs_bytes) for which in (0, -1)
     )
-    row = {
+    return {
         "gpu": need.request.gpu[0],
         "partition": need.request.partition,
         "replicas": need.replicas,
@@ -72,8 +54,7 @@ def estimate(job: Job, how: How) -> ResourceEstimate:
         "node_needs_bytes": on_node.needs_bytes,
         "node_has_bytes": on_node.has_bytes,
         "predicted_on": device.name if device else None,
-    }
-    return ResourceEstimate(need, row, too_large)
+    }, too_large
 
 
 def _seconds(trial: Trial, how: How, device: Device | None) -> float:
@@ -98,28 +79,24 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
     row = scheduler_of(scheduler)
     lacks = missing(request, snapshot(request.out, warn))
     submission = compose(request.out, request.how, lacks.trials, LARGEST, scheduler)
-    estimates = [estimate(job, request.how) for job in submission.jobs]
+    jobs, not_fitting = [], []
     document = counts(request, lacks)
-    return document | {
-        "remarks": [*document["remarks"], *_remarks(estimates)],
-        "jobs": [
-            {**one.row, "script": submission.script(one.need, row, sys.executable)}
-            for one in estimates
-        ],
-        "node_hours": sum(one.row["node_hours"] for one in estimates),
-        "visits": [row_of(trial) for task in submission.tasks for trial in task.trials],
-        "not_fitting": [
+    for job in submission.jobs:
+        need = job[0].need
+        made, too_large = estimate(job, request.how)
+        jobs.append({**made, "script": submission.script(need, row, sys.executable)})
+        not_fitting += [
             row_of(trial)
             | {"needs_bytes": memory.needs_bytes, "has_bytes": memory.has_bytes, "of": memory.of}
-            for one in estimates
-            for trial, memory in one.too_large
-        ],
+            for trial, memory in too_large
+        ]
+        if made["node_has_bytes"] is None:
+            needs = f"a node needs at least {size(made['node_needs_bytes'])}"
+            text = f"{need.text}: {needs}; without memory_GB the site says what a job gets"
+            document["remarks"].append(text)
+    return document | {
+        "jobs": jobs,
+        "node_hours": sum(job["node_hours"] for job in jobs),
+        "visits": [row_of(trial) for task in submission.tasks for trial in task.trials],
+        "not_fitting": not_fitting,
     }
-
-
-def _remarks(estimates: list[ResourceEstimate]) -> Iterator[str]:
-    """Return a line for each job that leaves its memory to the site."""
-    for one in estimates:
-        if one.row["node_has_bytes"] is None:
-            needs = f"a node needs at least {size(one.row['node_needs_bytes'])}"
-            yield f"{one.need.text}: {needs}; without memory_GB the site says what a job gets"

@@ -3,8 +3,6 @@
 What the job printed is asked first, then what the scheduler still remembers.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

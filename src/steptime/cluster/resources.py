@@ -1,7 +1,5 @@
 """What a cell needs of a node, and what is known of the node before a job runs there."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass

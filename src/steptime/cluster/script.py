@@ -1,7 +1,5 @@
 """The batch script of a job: a pure function of what its cells need."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable
 

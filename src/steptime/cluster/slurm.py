@@ -4,8 +4,6 @@ Sites without accounting answer from the controller's own memory, which forgets 
 after its end.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -4,8 +4,6 @@ Everything is found again from the folder and the scheduler, so the process that
 and another may ask, resume or cancel.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

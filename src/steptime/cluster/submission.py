@@ -12,8 +12,6 @@ A submission is a folder `slurm/NNN-HASH` beside the records, named by the hash 
 Beside them, `slurm/wanted` has the ids of all cells that were asked for last.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

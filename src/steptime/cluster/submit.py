@@ -4,8 +4,6 @@ The cells that a folder lacks are those of the experiment less those with a fina
 those that wait or run.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator
@@ -21,8 +19,7 @@ from steptime.cluster.status import Snapshot, Warn, collect_lost, snapshot
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.errors import InputError
 from steptime.core.record import DONE
-from steptime.sweep.predictions import predict
-from steptime.sweep.run import Request
+from steptime.sweep.run import Request, predict
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ passed over, and the one that was in flight when the node went down leaves a rec
 cell that took its job down `requeues` times is given up.
 """
 
-from __future__ import annotations
-
 import errno
 import signal
 import sys
@@ -72,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     workers = Workers()
     start = Start(submission, submission.tasks[number], scheduler.placement(), workers)
     try:
-        (_lead if workers.leads else _follow)(start)
+        (_lead if workers.rank.is_zero else _follow)(start)
     except StopError:
         return 0  # the scheduler knows why, and says it
     except (OSError, store.StoreError) as error:
@@ -116,7 +114,7 @@ def _follow(start: Start) -> None:
     for name in lines[0]["visits"]:
         record = _record(start, by_id[name], lambda: None)
         if record.status != "ok":
-            sys.stderr.write(f"{start.workers.name}: {record.cause}: {record.note}\n")
+            sys.stderr.write(f"rank {start.workers.rank.rank}: {record.cause}: {record.note}\n")
 
 
 def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
@@ -130,7 +128,7 @@ def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
         file = trial.cell.workload.file
         cause = MISSING_FILE if file and not Path(file).exists() else BAD_CONFIG
         record = failure_record(trial, how, Failure("failed", cause, str(error)))
-    if workers.joined:
+    if workers.rank.size > 1:
         workers.close()  # ranks that saw a cell end differently meet again in new processes
     return record
 

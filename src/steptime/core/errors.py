@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import PurePath
 
 SHOWN_CHARACTERS = 60
 
@@ -13,13 +14,13 @@ class InputError(Exception):
 
 
 class OutsideError(Exception):
-    """What is no fault of the input: a full disk, a silent scheduler. The command exits with 1."""
+    """What is not the fault of input: a full disk, a silent scheduler. The command exits with 1."""
 
 
 def shorten(value: object) -> str:
     """Return `value` as a user typed it, in quotes, on one line, at most 60 characters of it."""
     try:
-        text = value if isinstance(value, str) else repr(value)
+        text = str(value) if isinstance(value, str | PurePath) else repr(value)
     except (ValueError, RecursionError):  # Python does not write out 4300 digits, or deep nesting
         text = f"{type(value).__name__} too long to show"
     text = "".join(c if c.isprintable() else "?" for c in text)

@@ -47,7 +47,7 @@ def is_range(value: object) -> bool:
 def expand_range(text: str, where: str = "") -> list[int]:
     """Return the numbers of a range: `4..16 x2` is 4, 8, 16; `2..8 +3` is 2, 5, 8; `1..3` all.
 
-    Raises `InputError`, naming `where`, for what is no range, runs backwards or stands still.
+    Raises `InputError`, naming `where`, for what is not a range, runs backwards or stands still.
     """
     place = f"{where}: " if where else ""
     found = _RANGE.fullmatch(text)

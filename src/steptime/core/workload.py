@@ -99,7 +99,7 @@ class Workload:
 
     In phase `infer` the optimizer is "none", so that one inference has one key. A network of a file
     has the file's name as `model` and the hash of its content as `sha256`; `file` says where it
-    lies, which is no part of the key. `allow_unknown` lets its layers of unknown type pass their
+    lies, which is not part of the key. `allow_unknown` lets its layers of unknown type pass their
     input on.
     """
 

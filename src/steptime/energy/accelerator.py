@@ -160,6 +160,25 @@ def chips_at(
     )
 
 
+# FODLAM as published: Eyeriss's rows, which are of 4 or 3 images, taken for those of one, and EIE
+# brought from 45 to 65 nm by ideal scaling
+PROCESS = Process(65)
+SCALING = "dennard"
+
+
+def published_chips(accelerators: Sequence[Accelerator]) -> tuple[Chip, ...]:
+    """Return the chips as FODLAM takes them: at 65 nm, a batch for one image."""
+    return chips_at(accelerators, PROCESS, SCALING, whole_batch=True)
+
+
+def published_form(found: Estimate) -> dict[str, dict[str, float | None]]:
+    """Return `energy` in joules and `latency` in seconds of each part and of all, keys sorted."""
+    return {
+        part: {"energy": sums["energy_j"], "latency": sums["latency_s"]}
+        for part, sums in sorted(found.sums().items())
+    }
+
+
 def estimate(request: Request, chips: Sequence[Chip]) -> Estimate:
     """Return the cost of each layer of a request.
 

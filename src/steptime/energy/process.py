@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import reduce
 from typing import NamedTuple
 
 from steptime.core.errors import InputError, shorten, unknown
@@ -39,21 +40,6 @@ def read_process(text: str) -> Process:
     if not found or int(found[1]) < 1 or (found[3] and float(found[3]) <= 0):
         raise InputError(f"process {shorten(text)} is not of the form 65nm, 45nm-lp or 65nm@1.1V")
     return Process(int(found[1]), found[2] or "", float(found[3]) if found[3] else None)
-
-
-def _dennard(old: Process, new: Process) -> Factors:
-    """Scale ideally: delay by s, voltage by s, capacitance by s, so energy by s^3."""
-    s = new.nm / old.nm
-    return Factors(s, s**3)
-
-
-def _constant_voltage(old: Process, new: Process) -> Factors:
-    """Keep clock and voltage: energy follows capacitance, by s."""
-    return Factors(1.0, new.nm / old.nm)
-
-
-def _none(old: Process, new: Process) -> Factors:
-    return Factors(1.0, 1.0)
 
 
 # a3, a2, a1, a0 of delay and b2, b1, b0 of energy, of an inverter with fan-out 4
@@ -104,26 +90,23 @@ def _inverter(process: Process) -> tuple[float, float]:
     volt = process.voltage_v or USUAL_V.get(node)
     if volt is None:
         raise InputError(f"process '{process.label}': stillmaker-baas needs its voltage, @1.0V")
-    delay_fit, energy_fit = INVERTERS[node]
-    delay, energy = _polynomial(delay_fit, volt), _polynomial(energy_fit, volt)
-    slope = 2 * energy_fit[0] * volt + energy_fit[1]
+    delay, energy = (
+        reduce(lambda value, factor: value * volt + factor, fit, 0.0) for fit in INVERTERS[node]
+    )
+    square, linear, _ = INVERTERS[node][1]
+    slope = 2 * square * volt + linear
     if delay <= 0 or energy <= 0 or slope <= 0:
         raise InputError(f"process '{process.label}': {volt} V is outside of stillmaker-baas' fit")
     return delay, energy
 
 
-def _polynomial(factors: tuple[float, ...], x: float) -> float:
-    value = 0.0
-    for factor in factors:
-        value = value * x + factor
-    return value
-
-
 SCALINGS: dict[str, Callable[[Process, Process], Factors]] = {
-    "dennard": _dennard,
-    "constant-voltage": _constant_voltage,
+    # ideal: delay by s, voltage by s, capacitance by s, so energy by s^3
+    "dennard": lambda old, new: Factors(new.nm / old.nm, (new.nm / old.nm) ** 3),
+    # clock and voltage kept: energy follows capacitance, by s
+    "constant-voltage": lambda old, new: Factors(1.0, new.nm / old.nm),
     "stillmaker-baas": _stillmaker_baas,
-    "none": _none,
+    "none": lambda old, new: Factors(1.0, 1.0),
 }
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import tomllib
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.checks import TEXT, TEXTS, Check, checked
+from steptime.core.errors import unknown
+from steptime.core.toml_files import read_toml, shown
 from steptime.energy.systolic import Array
 
 _FOLDER = Path(__file__).parents[1] / "data" / "arrays"
-_SIZES = ("rows", "columns", "element_bytes", "sum_bytes", "arrays")
-_NUMBERS = ("clock_MHz", "buffer_MiB", "memory_GB_per_s")
-_TEXTS = ("name", "source", "note")
-_KEYS = (*_TEXTS, *_SIZES, *_NUMBERS, "unverified")
+_SIZE: Check = (lambda value: type(value) is int and value >= 1, "a whole number from 1")
+_RATE: Check = (
+    lambda value: isinstance(value, int | float) and type(value) is not bool and 0 < value < inf,
+    "a positive number",
+)
+_REQUIRED: dict[str, Check] = {
+    **dict.fromkeys(("name", "source"), TEXT),
+    **dict.fromkeys(("rows", "columns", "element_bytes", "sum_bytes", "arrays"), _SIZE),
+    **dict.fromkeys(("clock_MHz", "buffer_MiB", "memory_GB_per_s"), _RATE),
+}
+_KEYS = {**_REQUIRED, "note": TEXT, "unverified": TEXTS}
 
 
 def array(name: str | Path) -> Array:
@@ -24,11 +32,10 @@ def array(name: str | Path) -> Array:
     share. Raises `InputError` for an unknown name and for a file that is not an array.
     """
     text = str(name)
-    if text.lower().endswith(".toml"):
-        return _read(Path(text))
-    if text.lower() not in array_names():
+    path = Path(text) if text.lower().endswith(".toml") else _FOLDER / f"{text.lower()}.toml"
+    if path.parent == _FOLDER and path.stem not in array_names():
         raise unknown("systolic array", text, array_names())
-    return _read(_FOLDER / f"{text.lower()}.toml")
+    return array_from_table(read_toml(path), shown(path))
 
 
 def array_names() -> list[str]:
@@ -36,52 +43,17 @@ def array_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
-def _read(path: Path) -> Array:
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{shorten(str(path))}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{shorten(str(path))}: not TOML: {error}") from error
-    return array_from_table(table, shorten(str(path)))
-
-
 def array_from_table(table: dict[str, Any], where: str) -> Array:
     """Return the `Array` that a TOML table in datasheet units says; `where` is named in errors.
 
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
-    for key in table:
-        if key not in _KEYS:
-            raise unknown("key", key, _KEYS, where)
-    for key in _KEYS:
-        if key not in table and key not in ("note", "unverified"):
-            raise InputError(f"{where}: '{key}' is missing")
-    for key in _NUMBERS:
-        value = table[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-            raise InputError(f"{where}: '{key}' must be a positive number, not {shorten(value)}")
-    for key in _SIZES:
-        value = table[key]
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{where}: '{key}' must be a whole number from 1")
-    for key in _TEXTS:
-        if key in table and not (isinstance(table[key], str) and table[key]):
-            raise InputError(f"{where}: '{key}' must be a text")
-    unverified = table.get("unverified", [])
-    if not isinstance(unverified, list) or not all(isinstance(key, str) for key in unverified):
-        raise InputError(f"{where}: 'unverified' must be a list of texts")
+    given = checked(table, _KEYS, tuple(_REQUIRED), where)
+    count = given.pop("arrays")
     return Array(
-        rows=table["rows"],
-        columns=table["columns"],
-        clock_hz=table["clock_MHz"] * 1e6,
-        buffer_bytes=int(table["buffer_MiB"] * 2**20) // table["arrays"],
-        memory_bytes_per_s=table["memory_GB_per_s"] * 1e9 / table["arrays"],
-        element_bytes=table["element_bytes"],
-        sum_bytes=table["sum_bytes"],
-        per_chip=table["arrays"],
-        name=table["name"],
-        source=table["source"],
-        note=table.get("note", ""),
-        unverified=tuple(unverified),
+        clock_hz=given.pop("clock_MHz") * 1e6,
+        buffer_bytes=int(given.pop("buffer_MiB") * 2**20) // count,
+        memory_bytes_per_s=given.pop("memory_GB_per_s") * 1e9 / count,
+        per_chip=count,
+        **given,
     )

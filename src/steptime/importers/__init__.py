@@ -76,7 +76,7 @@ def network(path: str, sha256: str, allow_unknown: bool) -> Family:
     """Return the network of a file whose content has the hash `sha256`.
 
     With `allow_unknown` a layer of unknown type passes its input on and is named in the result.
-    Raises `InputError` for what is no network, and where the file has changed.
+    Raises `InputError` for what is not a network, and where the file has changed.
     """
     if (path, sha256) not in _REMEMBERED and remembered(path, read_content(path)) != sha256:
         raise InputError(f"model {shorten(path)}: the file has changed since it was read")

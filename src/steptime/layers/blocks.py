@@ -1,7 +1,7 @@
 """Blocks of the residual networks (He et al. 2015) and of the transformers."""
 
-from __future__ import annotations
-
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.layers.dense import dropout, linear
@@ -26,36 +26,21 @@ def conv_norm(
         return b.op("relu", x, name="relu") if relu else x
 
 
-def residual_block(b: Builder, x: str, width: int, stride: int, name: str, project: bool) -> str:
-    """Return two 3x3 convolutions beside a shortcut, `-> [n, width, h/stride, w/stride]`."""
-    with b.scope(name):
-        y = conv_norm(b, x, width, 3, "conv1", stride=stride)
-        y = conv_norm(b, y, width, 3, "conv2", relu=False)
-        if project:
-            x = conv_norm(b, x, width, 1, "shortcut", stride=stride, relu=False)
-        return b.op("relu", b.op("add", y, x, name="add"), name="relu")
-
-
-def bottleneck_block(
-    b: Builder,
-    x: str,
-    width: int,
-    stride: int,
-    name: str,
-    project: bool,
-    stride_first: bool = False,
+def residual_block(
+    b: Builder, x: str, layers: Sequence[tuple[int, int, int]], name: str, project: bool
 ) -> str:
-    """Return 1x1, 3x3, 1x1 convolutions beside a shortcut, `-> [n, 4*width, h/stride, w/stride]`.
+    """Return convolutions of (channels, kernel, stride) beside a shortcut, and ReLU.
 
-    The stride is on the 3x3 (v1.5), or on the first 1x1 (v1) where `stride_first`.
+    The shortcut is a 1x1 convolution where it must `project`.
     """
-    first, second = (stride, 1) if stride_first else (1, stride)
     with b.scope(name):
-        y = conv_norm(b, x, width, 1, "conv1", stride=first)
-        y = conv_norm(b, y, width, 3, "conv2", stride=second)
-        y = conv_norm(b, y, 4 * width, 1, "conv3", relu=False)
+        y = x
+        for i, (channels, kernel, stride) in enumerate(layers, start=1):
+            last = i == len(layers)
+            y = conv_norm(b, y, channels, kernel, f"conv{i}", stride=stride, relu=not last)
         if project:
-            x = conv_norm(b, x, 4 * width, 1, "shortcut", stride=stride, relu=False)
+            stride = math.prod(stride for _, _, stride in layers)
+            x = conv_norm(b, x, channels, 1, "shortcut", stride=stride, relu=False)
         return b.op("relu", b.op("add", y, x, name="add"), name="relu")
 
 

@@ -1,7 +1,5 @@
 """Linear layers and what stands at the end of a network."""
 
-from __future__ import annotations
-
 from steptime.ops.builder import Builder
 
 

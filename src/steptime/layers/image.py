@@ -1,7 +1,5 @@
 """Layers over images `[batch, channels, height, width]`."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from steptime.core.graph import Attr

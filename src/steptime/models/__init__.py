@@ -1,7 +1,5 @@
 """Families and named networks, by name; each is loaded when it is asked for."""
 
-from __future__ import annotations
-
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten
 from steptime.models.family import Family

@@ -1,12 +1,10 @@
 """Named convolutional networks without branches: AlexNet, OverFeat, Network in Network, VGG."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.layers.dense import classify, dropout, linear
-from steptime.layers.image import avg_pool, conv2d, conv_relu, max_pool
+from steptime.layers.image import Padding, avg_pool, conv2d, conv_relu, max_pool
 from steptime.models.family import Family
 from steptime.ops.builder import Builder
 
@@ -17,14 +15,8 @@ def _dense_relu(b: Builder, x: str, width: int, name: str) -> str:
 
 def build_alexnet(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return the one-column AlexNet of Krizhevsky 2014, as torchvision has it."""
-    x = b.input("image", (batch, 3, 224, 224))
-    x = conv_relu(b, x, 64, 11, "conv1", stride=4, padding=2)
-    x = max_pool(b, x, 3, 2, "pool1")
-    x = conv_relu(b, x, 192, 5, "conv2", padding=2)
-    x = max_pool(b, x, 3, 2, "pool2")
-    for i, channels in enumerate((384, 256, 256)):
-        x = conv_relu(b, x, channels, 3, f"conv{i + 3}", padding=1)
-    x = b.op("flatten", max_pool(b, x, 3, 2, "pool5"), name="flatten")
+    x = _five_convolutions(b, (batch, 3, 224, 224), (64, 192, 384, 256, 256), (2, 2, 1, 1, 1), 3)
+    x = b.op("flatten", x, name="flatten")
     for i in (6, 7):
         x = _dense_relu(b, dropout(b, x, 0.5, f"dropout{i}"), 4096, f"fc{i}")
     return classify(b, linear(b, x, 1000, "fc8"))
@@ -35,26 +27,33 @@ def build_alexnet_v2(b: Builder, _: Mapping[str, Any], batch: int) -> str:
 
     Unlike `alexnet`, the first convolution is not padded and the fourth has 384 filters.
     """
-    x = b.input("image", (batch, 3, 224, 224))
-    x = conv_relu(b, x, 64, 11, "conv1", stride=4)
-    x = max_pool(b, x, 3, 2, "pool1")
-    x = conv_relu(b, x, 192, 5, "conv2", padding="same")
-    x = max_pool(b, x, 3, 2, "pool2")
-    for i, channels in enumerate((384, 384, 256)):
-        x = conv_relu(b, x, channels, 3, f"conv{i + 3}", padding="same")
-    return _dense_as_convolutions(b, max_pool(b, x, 3, 2, "pool5"), 5, (4096, 4096))
+    paddings: Sequence[Padding] = (0, "same", "same", "same", "same")
+    x = _five_convolutions(b, (batch, 3, 224, 224), (64, 192, 384, 384, 256), paddings, 3)
+    return _dense_as_convolutions(b, x, 5, (4096, 4096))
 
 
 def build_overfeat(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return the fast OverFeat of Sermanet et al. 2013 as TensorFlow-Slim has it."""
-    x = b.input("image", (batch, 3, 231, 231))
-    x = conv_relu(b, x, 64, 11, "conv1", stride=4)
-    x = max_pool(b, x, 2, 2, "pool1")
-    x = conv_relu(b, x, 256, 5, "conv2")
-    x = max_pool(b, x, 2, 2, "pool2")
-    for i, channels in enumerate((512, 1024, 1024)):
-        x = conv_relu(b, x, channels, 3, f"conv{i + 3}", padding="same")
-    return _dense_as_convolutions(b, max_pool(b, x, 2, 2, "pool5"), 6, (3072, 4096))
+    paddings: Sequence[Padding] = (0, 0, "same", "same", "same")
+    x = _five_convolutions(b, (batch, 3, 231, 231), (64, 256, 512, 1024, 1024), paddings, 2)
+    return _dense_as_convolutions(b, x, 6, (3072, 4096))
+
+
+def _five_convolutions(
+    b: Builder,
+    image: tuple[int, ...],
+    channels: Sequence[int],
+    paddings: Sequence[Padding],
+    pooled: int,
+) -> str:
+    """Return windows of 11 (stride 4), 5 and three times 3; poolings behind the 1st, 2nd, 5th."""
+    x = b.input("image", image)
+    for i, kernel in enumerate((11, 5, 3, 3, 3)):
+        sizes: dict[str, Any] = {"stride": 1 if i else 4, "padding": paddings[i]}
+        x = conv_relu(b, x, channels[i], kernel, f"conv{i + 1}", **sizes)
+        if i in (0, 1, 4):
+            x = max_pool(b, x, pooled, 2, f"pool{i + 1}")
+    return x
 
 
 def _dense_as_convolutions(b: Builder, x: str, map_size: int, widths: tuple[int, int]) -> str:
@@ -113,11 +112,7 @@ def build_deep_mnist(b: Builder, _: Mapping[str, Any], batch: int) -> str:
 
 
 ALEXNET = Family(
-    "alexnet",
-    build_alexnet,
-    {},
-    "Krizhevsky 2014; torchvision: 61,100,840 parameters",
-    named=True,
+    "alexnet", build_alexnet, {}, "Krizhevsky 2014; torchvision: 61,100,840 parameters", named=True
 )
 ALEXNET_V2 = Family(
     "alexnet_v2",
@@ -137,16 +132,8 @@ NIN = Family(
     "nin", build_nin, {}, "Lin, Chen, Yan 2013, ImageNet: 7,595,176 parameters", named=True
 )
 VGG16 = Family(
-    "vgg16",
-    build_vgg16,
-    {},
-    "Simonyan, Zisserman 2014: 138,357,544 parameters",
-    named=True,
+    "vgg16", build_vgg16, {}, "Simonyan, Zisserman 2014: 138,357,544 parameters", named=True
 )
 DEEP_MNIST = Family(
-    "deep_mnist",
-    build_deep_mnist,
-    {},
-    "TensorFlow tutorial: 3,274,634 parameters",
-    named=True,
+    "deep_mnist", build_deep_mnist, {}, "TensorFlow tutorial: 3,274,634 parameters", named=True
 )

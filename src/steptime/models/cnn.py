@@ -1,23 +1,26 @@
 """ResNet-like convolutional networks, as ParaDnn sweeps them (Wang, Wei, Brooks 2019)."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from steptime.core.errors import shorten
 from steptime.core.ranges import LARGEST
 from steptime.core.workload import Value
-from steptime.layers.blocks import bottleneck_block, conv_norm, residual_block
+from steptime.layers.blocks import conv_norm, residual_block
 from steptime.layers.dense import classify, linear
 from steptime.layers.image import max_pool
 from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
 
 GROUPS = 4
-BLOCKS = {"residual": (residual_block, 1), "bottleneck": (bottleneck_block, 4)}
-BLOCKS_V1 = {"bottleneck": (partial(bottleneck_block, stride_first=True), 4)}
+Layers = Callable[[int, int], Sequence[tuple[int, int, int]]]
+BLOCKS: Mapping[str, Layers] = {  # convolutions of a width and stride: channels, kernel, stride
+    "residual": lambda width, stride: ((width, 3, stride), (width, 3, 1)),
+    "bottleneck": lambda width, stride: ((width, 1, 1), (width, 3, stride), (4 * width, 1, 1)),
+}
+BLOCKS_V1: Mapping[str, Layers] = {
+    "bottleneck": lambda width, stride: ((width, 1, stride), (width, 3, 1), (4 * width, 1, 1)),
+}
 
 
 def read_blocks(text: str) -> Value:
@@ -38,7 +41,7 @@ def build_residual(
     batch: int,
     *,
     project_every_group: bool = True,
-    kinds: Mapping[str, tuple[Callable[..., str], int]] = BLOCKS,
+    kinds: Mapping[str, Layers] = BLOCKS,
 ) -> str:
     """Return stem, four groups of blocks, global pooling and a classifier.
 
@@ -48,7 +51,6 @@ def build_residual(
     blocks = [int(n) for n in str(p["blocks"]).split("-")]
     if len(blocks) == 1:
         blocks *= GROUPS
-    block, expansion = kinds[p["block"]]
     x = b.input("image", (batch, 3, p["image"], p["image"]))
     x = conv_norm(b, x, p["filters"], 7, "stem", stride=2)
     x = max_pool(b, x, 3, 2, "stem/pool", padding=1)
@@ -56,10 +58,11 @@ def build_residual(
         width = p["filters"] * 2**group
         for i in b.repeat(repeats):
             stride = 2 if group > 0 and i == 0 else 1
-            changes = stride > 1 or b.shape(x)[1] != width * expansion
+            layers = kinds[p["block"]](width, stride)
+            changes = stride > 1 or b.shape(x)[1] != layers[-1][0]
             project = i == 0 and (project_every_group or changes)
             name = f"group{group + 1}/block{i + 1}"
-            x = block(b, x, width, stride, name, project)
+            x = residual_block(b, x, layers, name, project)
     x = b.op("global_avg_pool", x, name="pool")
     return classify(b, linear(b, x, p["classes"], "output"))
 

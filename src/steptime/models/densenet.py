@@ -1,7 +1,5 @@
 """Densely connected networks (Huang, Liu, van der Maaten, Weinberger 2016)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

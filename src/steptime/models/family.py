@@ -1,7 +1,5 @@
 """What a family of networks says of itself, and how its hyperparameters are read and checked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Fully connected networks, as ParaDnn counts and sweeps them (Wang, Wei, Brooks 2019)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

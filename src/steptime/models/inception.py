@@ -1,7 +1,5 @@
 """Inception v3 (Szegedy et al. 2015), its layers named as in TensorFlow-Slim and Paleo."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,78 +8,63 @@ from steptime.layers.image import avg_pool, conv2d, conv_relu, max_pool
 from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
 
-# A branch is a chain of stages; a stage gives the filters of each convolution in it (0 of a
-# pooling), and joins what they make where there are several. A name ends with the window, height x
-# width; `:2` after it is the stride of a layer without padding.
-Branch = tuple[dict[str, int], ...]
+# A branch is a chain of stages; a stage is one layer, or several side by side that are joined: `+`.
+# A layer is a convolution unless it says what else. Its name ends with the window, height x width;
+# `:2` after it is the stride of a layer without padding; the filters of a convolution come last.
+Branches = tuple[str, ...]
 
 
-def _block_5(pooled: int) -> tuple[Branch, ...]:
+def _block_5(pooled: int) -> Branches:
     return (
-        ({"Conv2d_0a_1x1": 64},),
-        ({"Conv2d_0a_1x1": 48}, {"Conv2d_0b_5x5": 64}),
-        ({"Conv2d_0a_1x1": 64}, {"Conv2d_0b_3x3": 96}, {"Conv2d_0c_3x3": 96}),
-        ({"AvgPool_0a_3x3": 0}, {"Conv2d_0b_1x1": pooled}),
+        "0a_1x1=64",
+        "0a_1x1=48 0b_5x5=64",
+        "0a_1x1=64 0b_3x3=96 0c_3x3=96",
+        f"AvgPool_0a_3x3 0b_1x1={pooled}",
     )
 
 
-def _block_6(inner: int) -> tuple[Branch, ...]:
+def _block_6(inner: int) -> Branches:
     return (
-        ({"Conv2d_0a_1x1": 192},),
-        ({"Conv2d_0a_1x1": inner}, {"Conv2d_0b_1x7": inner}, {"Conv2d_0b_7x1": 192}),
-        (
-            {"Conv2d_0a_1x1": inner},
-            {"Conv2d_0b_7x1": inner},
-            {"Conv2d_0c_1x7": inner},
-            {"Conv2d_0d_7x1": inner},
-            {"Conv2d_0e_1x7": 192},
-        ),
-        ({"AvgPool_0a_3x3": 0}, {"Conv2d_0b_1x1": 192}),
+        "0a_1x1=192",
+        f"0a_1x1={inner} 0b_1x7={inner} 0b_7x1=192",
+        f"0a_1x1={inner} 0b_7x1={inner} 0c_1x7={inner} 0d_7x1={inner} 0e_1x7=192",
+        "AvgPool_0a_3x3 0b_1x1=192",
     )
 
 
-_BLOCK_7: tuple[Branch, ...] = (
-    ({"Conv2d_0a_1x1": 320},),
-    ({"Conv2d_0a_1x1": 384}, {"Conv2d_0b_1x3": 384, "Conv2d_0b_3x1": 384}),
-    (
-        {"Conv2d_0a_1x1": 448},
-        {"Conv2d_0b_3x3": 384},
-        {"Conv2d_0c_1x3": 384, "Conv2d_0d_3x1": 384},
-    ),
-    ({"AvgPool_0a_3x3": 0}, {"Conv2d_0b_1x1": 192}),
+_BLOCK_7 = (
+    "0a_1x1=320",
+    "0a_1x1=384 0b_1x3=384+0b_3x1=384",
+    "0a_1x1=448 0b_3x3=384 0c_1x3=384+0d_3x1=384",
+    "AvgPool_0a_3x3 0b_1x1=192",
 )
-_BLOCKS: dict[str, tuple[Branch, ...]] = {
+_BLOCKS: dict[str, Branches] = {
     "Mixed_5b": _block_5(32),
     "Mixed_5c": _block_5(64),
     "Mixed_5d": _block_5(64),
     "Mixed_6a": (
-        ({"Conv2d_1a_3x3:2": 384},),
-        ({"Conv2d_0a_1x1": 64}, {"Conv2d_0b_3x3:2": 96}),
-        ({"MaxPool_1a_3x3:2": 0},),
+        "1a_3x3:2=384",
+        "0a_1x1=64 0b_3x3:2=96",
+        "MaxPool_1a_3x3:2",
     ),
     "Mixed_6b": _block_6(128),
     "Mixed_6c": _block_6(160),
     "Mixed_6d": _block_6(160),
     "Mixed_6e": _block_6(192),
     "Mixed_7a": (
-        ({"Conv2d_0a_1x1": 192}, {"Conv2d_1a_3x3:2": 320}),
-        (
-            {"Conv2d_0a_1x1": 192},
-            {"Conv2d_0b_1x7": 192},
-            {"Conv2d_0b_7x1": 192},
-            {"Conv2d_1a_3x3:2": 192},
-        ),
-        ({"MaxPool_1a_3x3:2": 0},),
+        "0a_1x1=192 1a_3x3:2=320",
+        "0a_1x1=192 0b_1x7=192 0b_7x1=192 1a_3x3:2=192",
+        "MaxPool_1a_3x3:2",
     ),
     "Mixed_7b": _BLOCK_7,
     "Mixed_7c": _BLOCK_7,
 }
-_MIXED_6A_PUBLISHED: tuple[Branch, ...] = (
-    ({"Conv2d_1a_3x3:2": 384},),
-    ({"Conv2d_0a_1x1": 64}, {"Conv2d_0b_3x3": 96}, {"Conv2d_1a_3x3:2": 96}),
-    ({"MaxPool_1a_3x3:2": 0},),
+_MIXED_6A_PUBLISHED = (
+    "1a_3x3:2=384",
+    "0a_1x1=64 0b_3x3=96 1a_3x3:2=96",
+    "MaxPool_1a_3x3:2",
 )
-_VARIANTS: dict[str, dict[str, tuple[Branch, ...]]] = {
+_VARIANTS: dict[str, dict[str, Branches]] = {
     "paleo": _BLOCKS,
     "published": {**_BLOCKS, "Mixed_6a": _MIXED_6A_PUBLISHED},
 }
@@ -115,21 +98,23 @@ def build_inception_v3(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     return classify(b, x)
 
 
-def _branch(b: Builder, x: str, branch: Branch, name: str) -> str:
+def _branch(b: Builder, x: str, branch: str, name: str) -> str:
     with b.scope(name):
-        for stage in branch:
-            ends = [_layer(b, x, layer, channels) for layer, channels in stage.items()]
+        for stage in branch.split():
+            ends = [_layer(b, x, layer) for layer in stage.split("+")]
             x = ends[0] if len(ends) == 1 else b.op("concat", *ends, name="concat", axis=1)
     return x
 
 
-def _layer(b: Builder, x: str, text: str, channels: int) -> str:
-    name, _, stride = text.partition(":")
+def _layer(b: Builder, x: str, text: str) -> str:
+    layer, _, channels = text.partition("=")
+    name, _, stride = layer.partition(":")
+    name = name if "Pool" in name else f"Conv2d_{name}"
     kind, _, window = name.split("_")
     height, width = (int(size) for size in window.split("x"))
     sizes: dict[str, Any] = {"stride": int(stride)} if stride else {"stride": 1, "padding": "same"}
     if kind == "Conv2d":
-        return conv_relu(b, x, channels, (height, width), name, norm=True, **sizes)
+        return conv_relu(b, x, int(channels), (height, width), name, norm=True, **sizes)
     pool = max_pool if kind == "MaxPool" else avg_pool
     return pool(b, x, height, name=name, **sizes)
 

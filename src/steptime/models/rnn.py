@@ -1,7 +1,5 @@
 """Recurrent networks, as ParaDnn sweeps them (Wang, Wei, Brooks 2019)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Transformers: encoders as BERT, decoders as GPT-2 and Llama, are settings of one family."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,10 +25,9 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     if p["positions"] == "rotary":
         angles = b.buffer("angles", (p["length"], p["width"] // p["heads"]))
     shape = AttentionShape(p["heads"], p["kv_heads"], not encoder, p["bias"])
-    block = _encoder_block if encoder else _decoder_block
     for i in b.repeat(p["layers"]):
         with b.scope(f"block{i + 1}"):
-            x = block(b, x, p, shape, angles)
+            x = _block(b, x, p, shape, angles)
     if encoder:
         return mean_loss(b, _pooled(b, x, p, batch))
     x = norm(b, x, p["norm"], "final_norm")
@@ -52,23 +49,19 @@ def _positions(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
     return x
 
 
-def _encoder_block(
-    b: Builder, x: str, p: Mapping[str, Any], shape: AttentionShape, angles: str
-) -> str:
-    y = attention(b, x, shape, "attention", angles)
-    x = norm(b, residual(b, x, y, p["dropout"], "add1"), p["norm"], "norm1")
-    y = feed_forward(b, x, p["ffn"], p["activation"], p["bias"], "ffn")
-    return norm(b, residual(b, x, y, p["dropout"], "add2"), p["norm"], "norm2")
-
-
-def _decoder_block(
-    b: Builder, x: str, p: Mapping[str, Any], shape: AttentionShape, angles: str
-) -> str:
-    y = attention(b, norm(b, x, p["norm"], "norm1"), shape, "attention", angles)
-    x = residual(b, x, y, p["dropout"], "add1")
-    y = norm(b, x, p["norm"], "norm2")
-    y = feed_forward(b, y, p["ffn"], p["activation"], p["bias"], "ffn")
-    return residual(b, x, y, p["dropout"], "add2")
+def _block(b: Builder, x: str, p: Mapping[str, Any], shape: AttentionShape, angles: str) -> str:
+    """Return attention and feed-forward, each added to `x`; the norm is after, or before."""
+    before = p["kind"] == "decoder"
+    for i in (1, 2):
+        y = norm(b, x, p["norm"], f"norm{i}") if before else x
+        if i == 1:
+            y = attention(b, y, shape, "attention", angles)
+        else:
+            y = feed_forward(b, y, p["ffn"], p["activation"], p["bias"], "ffn")
+        x = residual(b, x, y, p["dropout"], f"add{i}")
+        if not before:
+            x = norm(b, x, p["norm"], f"norm{i}")
+    return x
 
 
 def _pooled(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:

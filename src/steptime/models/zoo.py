@@ -1,7 +1,5 @@
 """Named real networks that are settings of the families."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -57,7 +57,7 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
     The graph's first output must be the loss, a scalar. Gradients are made only where a weight
     asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.
     Raises `InputError` for an unknown optimizer, `ValueError` for an op without a gradient or an
-    output that is no scalar.
+    output that is not a scalar.
     """
     if optimizer not in STATES:
         raise unknown("optimizer", optimizer, STATES)

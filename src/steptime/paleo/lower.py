@@ -13,10 +13,9 @@ from steptime.ops import OPS
 from steptime.ops.training import parameters_of
 from steptime.paleo.layers import INPUT, layers_of
 from steptime.paleo.rules import FLOAT_BYTES, Cost, Costs, rule_of, update
-from steptime.predict.kernel import Kernel, Unit
+from steptime.predict.kernel import Kernel, Settings, Unit
 from steptime.predict.lower import Lowered, Row, gradient_bytes, input_bytes
 from steptime.predict.lower import lower as lower_ops
-from steptime.predict.settings import Settings
 
 _RULED = (  # which rule says what the products of a pass are
     ("padding", "forward"),

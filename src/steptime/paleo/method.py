@@ -6,21 +6,20 @@ memory time of a layer are added. It is the analytic model with every correction
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import shorten
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
-from steptime.paleo.collectives import PALEO as PALEO_EXCHANGES
-from steptime.paleo.collectives import without_latency
 from steptime.paleo.layers import unknown_work
 from steptime.paleo.lower import lower
 from steptime.paleo.price import added, longer, seen
 from steptime.paleo.rules import ALGORITHMS
+from steptime.predict.kernel import Settings
 from steptime.predict.method import EFFICIENCIES, Method, Option, choice
-from steptime.predict.settings import Settings
+from steptime.predict.parallel.collectives import COLLECTIVES, Collective, Fabric, rounds
 
 FAULTS = {  # name: what is right; as a fault, it is as in Paleo. In the order of `explain`
     "gigabyte": "a GB/s of memory is 1e9 bytes a second, not 2^30",
@@ -35,6 +34,27 @@ FAULTS = {  # name: what is right; as a fault, it is as in Paleo. In the order o
     "dispatch": "a step takes at least the time the host needs to issue it, where that is known",
 }
 EXACT, PALEO = "exact", "paleo"
+
+
+def _whole_s(size_bytes: float, fabric: Fabric) -> float:
+    """Return the seconds of a whole gradient over the link."""
+    return size_bytes / fabric.between.bytes_per_s / fabric.efficiency
+
+
+PUBLISHED: Mapping[str, Collective] = {  # the four closed forms
+    "one-to-all": lambda size, n, fabric: 2 * (n - 1) * _whole_s(size, fabric),
+    "tree": lambda size, n, fabric: 2 * rounds(n) * _whole_s(size, fabric),
+    "butterfly": lambda size, n, fabric: rounds(n) * _whole_s(size, fabric),
+    "butterfly-mixing": lambda size, n, fabric: _whole_s(size, fabric),  # of one replica, too
+}
+EXCHANGES: Mapping[str, Collective] = {**COLLECTIVES, **PUBLISHED}
+
+
+def without_latency(fabric: Fabric) -> Fabric:
+    """Return what joins devices as Paleo has it: no latency, and adding up takes no time."""
+    inside = None if fabric.inside is None else replace(fabric.inside, latency_s=None)
+    between = replace(fabric.between, latency_s=None)
+    return replace(fabric, between=between, inside=inside, memory_bytes_per_s=None)
 
 
 def with_faults(method: Method, faults: Collection[str]) -> Method:
@@ -100,7 +120,7 @@ METHOD = with_faults(
             ),
         },
         collective="tree",
-        collectives=PALEO_EXCHANGES,
+        collectives=EXCHANGES,
         links=without_latency,
         as_published=True,
     ),

@@ -16,7 +16,7 @@ faults of the original, which every other method mends:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from steptime.core.errors import InputError
@@ -33,7 +33,13 @@ from steptime.paleo.placement import (
 )
 from steptime.paleo.price import GIB
 from steptime.paleo.rules import FLOAT_BYTES
-from steptime.predict.parallel.scaling import Exchange, ScalingRow, batch_share, throughput
+from steptime.predict.parallel.scaling import (
+    Exchange,
+    ScalingRow,
+    batch_share,
+    scaling_row,
+    throughput,
+)
 from steptime.predict.schedule import behind_host, overlapped
 from steptime.predict.step_model import StepModel, no_link
 
@@ -85,7 +91,8 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     }
     alone = _issued(model, every, (upper[0] - fetched, upper[1] - fetched, of_all), 1)
     alone_per_s = throughput(model, batch, sum(alone))
-    return _row(count, batch, batch, alone_per_s, parts, {}, 0.0, shown, notes)
+    sizes = (count, batch, batch)
+    return scaling_row(model, sizes, parts, {}, 0.0, 0.0, alone_per_s, "; ".join(notes), shown)
 
 
 def hybrid(
@@ -139,7 +146,8 @@ def hybrid(
     }
     total = share * count if scaling == "weak" else batch
     alone = throughput(model, batch, model.timeline(batch).step_s)
-    return _row(count, total, share, alone, parts, comm_s, sync, shown, notes)
+    sizes = (count, total, share)
+    return scaling_row(model, sizes, parts, comm_s, sync, sync, alone, "; ".join(notes), shown)
 
 
 def _forward(node: Node) -> Part:
@@ -237,35 +245,3 @@ def _checked(model: StepModel, workers: int | None) -> int:
     if splits > 1 and model.fabric is None:
         raise no_link(splits)
     return splits
-
-
-def _row(
-    workers: int,
-    whole: int,
-    share: int,
-    alone_per_s: float,
-    parts: Seconds3,
-    comm_s: Mapping[str, float],
-    sync_s: float,
-    shown: Mapping[str, object],
-    notes: Sequence[str],
-) -> ScalingRow:
-    """Return the row of `whole` examples; `alone_per_s` is the throughput of one device."""
-    step = sum(parts) + sync_s
-    speedup = whole / step / alone_per_s
-    return ScalingRow(
-        workers,
-        whole,
-        share,
-        *parts,
-        sum(parts),
-        comm_s,
-        0.0,
-        sync_s,
-        step,
-        speedup,
-        speedup / workers,
-        whole / step,
-        "; ".join(notes),
-        shown,
-    )

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from steptime.core.hardware import GB, Device
 from steptime.predict import price
-from steptime.predict.kernel import Interval, Kernel, Larger
-from steptime.predict.settings import Settings
+from steptime.predict.kernel import Interval, Kernel, Larger, Settings
 
 GIB = 2.0**30
 

@@ -20,9 +20,8 @@ from steptime.core.workload import Workload
 from steptime.count import live_bytes, peak_memory_bytes
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import PASSES, Lowered
-from steptime.predict.prediction import fits_into
 from steptime.predict.schedule import behind_host, overlapped
-from steptime.predict.step_model import StepModel
+from steptime.predict.step_model import StepModel, fits_into
 
 FEW = 3  # batches that are built as they are
 KEPT = 64  # batches whose kernels are kept from device to device

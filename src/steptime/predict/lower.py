@@ -14,9 +14,8 @@ from steptime.core.stack import UNITS, Stack
 from steptime.ops import OPS, exchanged_of
 from steptime.ops.execution import Launch, executed, one_by_one
 from steptime.ops.training import parameters_of
-from steptime.predict.kernel import Exchange, Kernel
+from steptime.predict.kernel import Exchange, Kernel, Settings
 from steptime.predict.price import FLOATS
-from steptime.predict.settings import Settings
 
 PASSES: tuple[Part, ...] = ("forward", "backward", "update")
 PLACE = {name: i for i, name in enumerate(PASSES)}

@@ -11,11 +11,10 @@ from steptime import catalog
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
-from steptime.predict.kernel import Price
+from steptime.predict.kernel import Price, Settings
 from steptime.predict.lower import Lowered, lower
 from steptime.predict.parallel.collectives import COLLECTIVES, Collective, Fabric
 from steptime.predict.price import roofline, seen
-from steptime.predict.settings import Settings
 
 ANALYTIC = Settings()
 

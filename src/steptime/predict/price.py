@@ -7,8 +7,7 @@ from dataclasses import replace
 from steptime.core.dtypes import PRECISIONS, precision
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
-from steptime.predict.kernel import Interval, Kernel, Larger
-from steptime.predict.settings import Settings
+from steptime.predict.kernel import Interval, Kernel, Larger, Settings
 
 FLOATS = tuple(dict.fromkeys(one.compute for one in PRECISIONS.values()))
 

@@ -7,9 +7,9 @@ the peak is that of the dtype computed in, for every op of the step.
 
 from __future__ import annotations
 
+from steptime.predict.kernel import Settings
 from steptime.predict.lower import lower_minimal
 from steptime.predict.method import TF32, Method, choice
-from steptime.predict.settings import Settings
 
 METHOD = Method(
     "roofline",

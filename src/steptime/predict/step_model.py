@@ -6,7 +6,7 @@ From the parts of a step users compose simulations of their own; `parallel` does
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,11 +24,40 @@ from steptime.predict import DEFAULT, cost_model
 from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel, Larger
 from steptime.predict.lower import PASSES, Lowered, stack_of
 from steptime.predict.method import Method
-from steptime.predict.parallel.collectives import EXCHANGES, Fabric, fabric_of
-from steptime.predict.parallel.groups import fabric_of_group
-from steptime.predict.prediction import Prediction, fits_into
+from steptime.predict.parallel.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group
 from steptime.predict.price import issue_s
 from steptime.predict.schedule import Timeline, schedule
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The times of a step on a device, what it runs, its peak memory, and remarks, each one line.
+
+    `counted` are the FLOP of each row by pass (`StepModel.counted`). `fits` is False where the
+    device is known to have less memory.
+    """
+
+    times: Timeline
+    lowered: Lowered
+    counted: Mapping[str, Mapping[Part, float]]
+    peak_memory_bytes: int
+    fits: bool
+    remarks: tuple[str, ...]
+
+    @property
+    def flop(self) -> float:
+        """FLOP of the step by the counting convention; the kernels may execute more or fewer."""
+        return sum(sum(parts.values()) for parts in self.counted.values())
+
+    @property
+    def status(self) -> str:
+        """`ok`, or `oom` where the step does not fit."""
+        return "ok" if self.fits else "oom"
+
+
+def fits_into(memory_bytes: float, device: Device) -> bool:
+    """Whether a step fits, True where the device's memory is unknown."""
+    return device.memory_bytes is None or memory_bytes <= device.memory_bytes
 
 
 class StepModel:

@@ -1,7 +1,5 @@
 """CSV files of any columns, read as a mapping file says."""
 
-from __future__ import annotations
-
 import hashlib
 import string
 from collections.abc import Mapping, Sequence

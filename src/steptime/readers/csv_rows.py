@@ -1,7 +1,5 @@
 """CSV files of others, row by row: the one path of all readers of tables."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

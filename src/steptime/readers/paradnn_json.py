@@ -4,19 +4,18 @@ All hold lists of equal length, one entry a point. The authors' scripts say by t
 where a file is from; `fl` over `params` x `intensity`, the bytes of a parameter, says the type.
 """
 
-from __future__ import annotations
-
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from steptime.build import make_workload
+from steptime.build import Choice, make_workload, read_model
 from steptime.core.errors import InputError, shorten
 from steptime.core.record import Method, Quantity, Record
-from steptime.readers.paradnn_label import network, split_label
 from steptime.readers.sources import Found, Source, Unread
 
 Lists = Mapping[str, list[Any]]
@@ -49,6 +48,25 @@ PROFILE: Amounts = {
 OF_TRACES = ("flops_perc_m", "flops_perc_std", "infeed_m")  # mean and deviation of the above
 FAILURES = ("err_jobs", "states")
 STATES = {"OOM": "oom", "Deadline Exceeded": "timeout"}  # the rest failed
+LABELS = {  # a label: model text, and the words that the file's name says of it
+    "layer_{layer}-node_{node}-input_{input}-output_{output}-bs_{batch}": (
+        "fc:layers={layer},nodes={node},inputs={input},outputs={output}",
+        "",
+        (),
+    ),
+    "block_{block}-filtersz_{filters}-input_{image}-output_{output}-batchsize_{batch}": (
+        "cnn:blocks={block},filters={filters},image={image},classes={output}",
+        "block",
+        ("residual", "bottleneck"),
+    ),
+    "layer_{layer}-maxlength_{length}-vocabsize_{words}-embeddingsize_{width}-batchsize_{batch}": (
+        "rnn:layers={layer},length={length},vocabulary={words},embedding={width}",
+        "cell",
+        ("lstm", "gru", "rnn"),
+    ),
+}
+_FIELD = re.compile(r"\{(\w+)\}")
+PATTERNS = {form: re.compile(_FIELD.sub(r"(?P<\1>\\d{1,15})", form)) for form in LABELS}
 
 
 def recognises(source: Source) -> bool:
@@ -180,11 +198,19 @@ def _point(
 def _machine(lists: Lists, file: str) -> _Machine:
     """Return where the speeds are from; raises `InputError` where name and numbers do not say.
 
-    Forward and backward are 6 FLOP a multiply-add; a core of eight sees an eighth of the batch.
+    FLOP of a step over batch x parameters are 6, forward and backward; a core of eight sees an
+    eighth of the batch. `intensity` is FLOP over the bytes of the parameters.
     """
-    points = range(len(lists["labels"]))
-    shares = [share for index in points if (share := _share(lists, index, file))]
-    sizes = [size for index in points if (size := _parameter_bytes(lists, index))]
+    shares, sizes = [], []
+    for index, label in enumerate(lists["labels"]):
+        flop = _scaled(lists, "fl", index, 1e9)
+        params = _scaled(lists, "params", index, 1.0)
+        intensity = _scaled(lists, "intensity", index, 1.0)
+        if flop and params and intensity:
+            sizes.append(flop / (params * intensity))
+        with suppress(InputError):
+            if flop and params:
+                shares.append(flop / (network(str(label), file)[1] * params))
     wide = round(median(sizes)) == 4 if sizes else None
     name = file.rpartition("/")[2].lower()
     named = [word for word in ("tpu", "gpu") if word in name]
@@ -199,18 +225,33 @@ def _machine(lists: Lists, file: str) -> _Machine:
     return _Machine(TPU, "float32" if wide else "bfloat16-mixed", CORES, file)
 
 
-def _share(lists: Lists, index: int, file: str) -> float | None:
-    """Return FLOP of a step as counted over batch x parameters: 6, or an eighth of it on a core."""
-    flop, params = _scaled(lists, "fl", index, 1e9), _scaled(lists, "params", index, 1.0)
-    try:
-        _, batch = network(str(lists["labels"][index]), file)
-    except InputError:
-        return None
-    return flop / (batch * params) if flop and params else None
+def split_label(text: str) -> tuple[str, str]:
+    """Return the label, and the name of an operation behind it: `...-bs_512-all-reduce`.
+
+    Names hold hyphens and blanks, so the label ends where its last number does.
+    """
+    for pattern in PATTERNS.values():
+        found = pattern.match(text)
+        if found and text[found.end() : found.end() + 1] in {"", "-"}:
+            return found[0], text[found.end() + 1 :]
+    raise InputError(f"is no label of ParaDnn's: {shorten(text)}")
 
 
-def _parameter_bytes(lists: Lists, index: int) -> float | None:
-    """Return the bytes of a parameter: `intensity` is FLOP over these."""
-    flop, params = _scaled(lists, "fl", index, 1e9), _scaled(lists, "params", index, 1.0)
-    intensity = _scaled(lists, "intensity", index, 1.0)
-    return flop / (params * intensity) if flop and params and intensity else None
+def network(label: str, file: str = "") -> tuple[Choice, int]:
+    """Return the network of a label and its batch; the `file` names the kind of block or cell.
+
+    Raises `InputError` for what is no label.
+    """
+    for form, (model, detail, words) in LABELS.items():
+        found = PATTERNS[form].fullmatch(label)
+        if not found:
+            continue
+        fields = found.groupdict()
+        text = model.format(**fields)
+        if detail:
+            named = [word for word in words if word in re.split(r"[_/.-]", file.lower())]
+            if not named:
+                raise InputError(f"{label}: the file's name does not say the {detail}")
+            text += f",{detail}={named[0]}"
+        return read_model(text), int(fields["batch"])
+    raise InputError(f"is no label of ParaDnn's: {shorten(label)}")

@@ -1,7 +1,5 @@
 """From the words of others for a device to the name of a platform."""
 
-from __future__ import annotations
-
 import functools
 import re
 

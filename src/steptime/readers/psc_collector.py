@@ -4,8 +4,6 @@ It has no batch and no strategy. The batch is speed x time, because the logs div
 other; whether several GPUs shared a step cannot be seen.
 """
 
-from __future__ import annotations
-
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError, unknown
 from steptime.core.record import Method, Quantity, Record

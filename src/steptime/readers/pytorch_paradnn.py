@@ -5,8 +5,6 @@
 measured twice stays two records.
 """
 
-from __future__ import annotations
-
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.record import Method, Quantity, Record
@@ -37,14 +35,7 @@ def _record(row: Row, line: int) -> Record:
     duration = number(row, "duration")
     if duration < 0:
         raise InputError(f"duration: seconds, not {shorten(row['duration'])}")
-    widths = ",".join(
-        f"{ours}={row[theirs]}"
-        for ours, theirs in (
-            ("nodes", "nodes"),
-            ("inputs", "input_size"),
-            ("outputs", "output_size"),
-        )
-    )
+    widths = f"nodes={row['nodes']},inputs={row['input_size']},outputs={row['output_size']}"
     workload = make_workload(
         read_model(f"fc:layers={whole(row, 'layers') + 1},{widths}"),
         batch=row["batch_size"],

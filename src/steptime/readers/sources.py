@@ -4,8 +4,6 @@ Archives are read, never unpacked, so their names may be whatever they are. What
 is too large, is an `Unread` with its reason.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The cells of an experiment: the grid, what is drawn from it, and what filters leave."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -11,7 +9,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, shorten, unknown
@@ -103,9 +101,9 @@ class Cells(Collection[Cell]):
         self._fixed = fixed
         self._indices = indices
 
-    def part(self, number: int, of: int) -> Cells:
+    def part(self, number: int, of: int) -> Self:
         """Return every `of`-th cell, from the one with this number (from 1) on."""
-        return Cells(self._axes, self._fixed, self._indices[number - 1 :: of])
+        return type(self)(self._axes, self._fixed, self._indices[number - 1 :: of])
 
     def __len__(self) -> int:
         return len(self._indices)

@@ -1,9 +1,7 @@
 """What a cell needs of a cluster, as the table `[slurm]` of an experiment file says it."""
 
-from __future__ import annotations
-
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -78,6 +76,6 @@ class ResourceRequest(BaseModel):
         if not self.gpu or len(set(self.gpu)) < len(self.gpu):
             raise ValueError("gpu: name each type once")
 
-    def each(self) -> tuple[ResourceRequest, ...]:
+    def each(self) -> tuple[Self, ...]:
         """Return one request for each type of GPU."""
         return tuple(self.model_copy(update={"gpu": (name,)}) for name in self.gpu)

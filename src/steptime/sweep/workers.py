@@ -1,7 +1,5 @@
 """The workers of a sweep: one at a time, kept as long as cells can share it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from steptime.core.errors import InputError
@@ -37,30 +35,15 @@ class Workers:
 
     Several replicas are as many processes on this machine; where a launcher (torchrun, srun) has
     started this process once for each, it has the worker of its own rank, and every rank must make
-    the same calls. Only the rank that `leads` gets samples and keeps records.
+    the same calls. Only rank 0 gets samples and keeps records.
     """
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
         self._processes: Processes | None = None
         self._keys: dict[Processes, WorkerKey] = {}
-        self._rank = ranks.here()
+        self.rank = ranks.here()
         self._started = 0
-
-    @property
-    def leads(self) -> bool:
-        """Whether records of this process are to be kept."""
-        return self._rank.is_zero
-
-    @property
-    def joined(self) -> bool:
-        """Whether a launcher started this process as one of several."""
-        return self._rank.size > 1
-
-    @property
-    def name(self) -> str:
-        """Which rank this is, for people."""
-        return f"rank {self._rank.rank}"
 
     def get(self, backend: str, options: Options, replicas: int = 1, fresh: bool = False) -> Worker:
         """Return the worker of these processes, a new one if `fresh` or if they are others.
@@ -76,19 +59,19 @@ class Workers:
     def key(self, cell: Cell) -> WorkerKey:
         """Return what tells a cell's records from others; a worker is asked where it must be."""
         backend, options, replicas = processes_of(cell)
-        alone = backend, options, replicas if self.joined else 1
+        alone = backend, options, replicas if self.rank.size > 1 else 1
         if alone not in self._keys:
             known = worker_key(backend, options)
             self._keys[alone] = known or key_of(self.get(*alone))
         return self._keys[alone]
 
     def _start(self, backend: str, options: Options, replicas: int) -> Worker:
-        if not self.joined:
+        if self.rank.size == 1:
             if replicas > 1:
                 cpus.check_cpus(options.threads or 1, replicas)
             return Worker(backend, options, replicas)
-        if replicas != self._rank.size:
-            started = f"the launcher started {self._rank.size} processes"
+        if replicas != self.rank.size:
+            started = f"the launcher started {self.rank.size} processes"
             raise InputError(f"{replicas} replicas, but {started}")
         self._started += 1
         return Worker(backend, options, variables={ranks.ATTEMPT: str(self._started)})

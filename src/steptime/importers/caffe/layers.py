@@ -327,34 +327,9 @@ TYPES = {
     "Crop": LayerType(shapes.crop, 2, 2),
 }
 UNMODELLED = (  # types that Caffe knows and for which there are no op kinds here
-    "AbsVal",
-    "ArgMax",
-    "BatchReindex",
-    "BNLL",
-    "Clip",
-    "ELU",
-    "Embed",
-    "Exp",
-    "Filter",
-    "Im2col",
-    "Log",
-    "LSTM",
-    "MVN",
-    "Parameter",
-    "Python",
-    "Reduction",
-    "RNN",
-    "SPP",
-    "Swish",
-    "Threshold",
-    "Tile",
+    "AbsVal ArgMax BatchReindex BNLL Clip ELU Embed Exp Filter Im2col Log LSTM MVN Parameter"
+    " Python Reduction RNN SPP Swish Threshold Tile"
 )
-
-
-def require_modelled(layer: Layer) -> None:
-    """Raise `UnmodelledError` for a type without op kinds."""
-    if layer.type not in TYPES:
-        raise UnmodelledError(f"a layer of type '{layer.type}'")
 
 
 def lowered(n: Lowering, layer: Layer, x: Tops) -> Tops:
@@ -362,7 +337,9 @@ def lowered(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
     Raises `ShapeError` for sizes that do not fit, `UnmodelledError` for what has no op kinds.
     """
-    row = TYPES[layer.type]
+    row = TYPES.get(layer.type)
+    if row is None:
+        raise UnmodelledError(f"a layer of type '{layer.type}'")
     if not row.least <= len(x) <= row.most:
         several = "" if row.least == row.most else f" to {row.most}"
         raise ShapeError(f"{len(x)} bottoms, not {row.least}{several}")

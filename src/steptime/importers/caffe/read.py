@@ -21,7 +21,6 @@ from steptime.importers.caffe.layers import (
     UNMODELLED,
     joins_batch_norm,
     lowered,
-    require_modelled,
 )
 from steptime.importers.caffe.lowering import Lowering, UnmodelledError, axis_of
 from steptime.importers.caffe.net import LOSSES, UNUSED, Layer, Net, Phase, net_in_phase
@@ -30,7 +29,7 @@ from steptime.models.family import Family
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError, require
 
-KNOWN = (*TYPES, *LOSSES, *UNUSED, *UNMODELLED)
+KNOWN = (*TYPES, *LOSSES, *UNUSED, *UNMODELLED.split())
 
 
 def read(text: str, name: str, allow_unknown: bool) -> Family:
@@ -125,9 +124,8 @@ def _tops(n: Lowering, layer: Layer, is_end: bool, allow_unknown: bool) -> tuple
         elif layer.type == "Softmax" and is_end and n.b.training:
             tops = (_cross_entropy(n, layer, x),)
         else:
-            require_modelled(layer)
-            others = (n.tensor(number) for number in layer.bottoms[1:])
-            tops = lowered(n, layer, (x, *others))
+            others = layer.bottoms[1:] if layer.type in TYPES else ()
+            tops = lowered(n, layer, (x, *map(n.tensor, others)))
     except UnmodelledError:
         if not allow_unknown:
             raise
@@ -191,14 +189,10 @@ def _without_loss(n: Lowering, layer: Layer, x: str) -> str:
 
 def _losses(n: Lowering, layer: Layer, tops: tuple[str, ...]) -> list[str]:
     """Return the numbers that an end adds to the loss: its own, or the means of its outputs."""
-    new = []
-    for i, top in enumerate(dict.fromkeys(tops)):
-        if n.b.shape(top) == ():
-            new.append(top)
-        else:
-            name = f"{layer.name}/loss" if i == 0 else f"{layer.name}/loss{i}"
-            new.append(n.b.op("mean", top, name=name))
-    return new
+    return [
+        top if n.b.shape(top) == () else n.b.op("mean", top, name=f"{layer.name}/loss{i or ''}")
+        for i, top in enumerate(dict.fromkeys(tops))
+    ]
 
 
 def _sum(b: Builder, losses: list[str]) -> str:

@@ -195,7 +195,7 @@ class Strange:
 def parse(text: str, where: str) -> tuple[Any, list[Strange]]:
     """Return the message of a network, and the fields in it that are not in the table.
 
-    Raises `InputError` for what is no text of this form.
+    Raises `InputError` for what is not a text of this form.
     """
     from google.protobuf import text_format
 

@@ -12,7 +12,7 @@ from steptime.core.errors import shorten, unknown
 from steptime.core.graph import Layer
 from steptime.core.windows import same_padding
 from steptime.importers.paleo.blocks import Entry, fault
-from steptime.layers import dense, image
+from steptime.layers import image
 from steptime.ops.builder import Builder
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu")
@@ -97,11 +97,6 @@ def rows(b: Builder, x: str, name: str) -> str:
     return b.op("transpose", x, name=f"{name}/transpose", order=order)
 
 
-def input_layer(b: Builder, e: Entry, layer: Layer, _: Sequence[str]) -> str:
-    """Return what the user feeds."""
-    return b.input(e.name, channels_first(layer.outputs))
-
-
 def convolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
     """Return convolution, batch norm or bias, activation."""
     shape = b.shape(x[0])
@@ -137,27 +132,6 @@ def inner_product(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
     return _after(b, e, b.op("linear", y, w, name=e.name))
 
 
-def pooling(kind: str) -> Lower:
-    """Return the rule of pooling by an op kind.
-
-    Padding of an average counts as zeros, where TensorFlow leaves it out of the mean: other values
-    at the rim, the same work.
-    """
-
-    def lower(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-        pads = sides(layer, b.shape(x[0])[2:])
-        return b.op(
-            kind, x[0], name=e.name, kernel=layer.kernel, stride=layer.strides, padding=pads
-        )
-
-    return lower
-
-
-def dropout(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Return dropout in training."""
-    return dense.dropout(b, x[0], 1.0 - e.keys["dropout_keep_prob"], e.name)
-
-
 def concatenate(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
     """Return the parents joined along the file's axis."""
     rank = len(layer.outputs)
@@ -178,31 +152,6 @@ def elementwise(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
     return y
 
 
-def reshape(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Return a view; its elements are in another order than channels last, at the same cost."""
-    return b.op("reshape", x[0], name=e.name, shape=channels_first(layer.outputs))
-
-
-def upsampling(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
-    """Return each element repeated."""
-    return b.op("upsample2d", x[0], name=e.name, scale=layer.kernel)
-
-
-def softmax(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Return softmax over the channels."""
-    return b.op("softmax", rows(b, x[0], e.name), name=e.name)
-
-
-def activation(kind: str) -> Lower:
-    """Return the rule of an activation that is a layer of its own."""
-    return lambda b, e, _, x: b.op(kind, x[0], name=e.name)
-
-
-def batch_norm(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Return batch norm with scale and shift."""
-    return image.batch_norm(b, x[0], e.name, e.name)
-
-
 def scale(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
     """Return a factor and a shift a channel: a convolution of each channel by itself.
 
@@ -215,13 +164,3 @@ def scale(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
         raise fault(e.name, f"needs [n, h, w, c], but its parent has {len(shape)} dimensions")
     w = b.weight(f"{e.name}/w", (shape[1], 1, 1, 1))
     return _bias(b, b.op("conv2d", x[0], w, name=e.name, groups=shape[1]), e.name)
-
-
-def local_response_norm(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
-    """Return local response normalisation, as Caffe has it where a file names no sizes."""
-    return b.op("local_response_norm", x[0], name=e.name, size=5, alpha=1.0, beta=0.75, k=1.0)
-
-
-def passing(_: Builder, __: Entry, ___: Layer, x: Sequence[str]) -> str:
-    """Return the first parent's tensor."""
-    return x[0]

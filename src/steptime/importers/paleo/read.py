@@ -34,7 +34,7 @@ def read(text: str, name: str, allow_unknown: bool) -> Family:
     """Return the network of a Paleo file's `text`.
 
     With `allow_unknown` a layer of unknown type passes its input on. Raises `InputError`, naming
-    the layer, for what is no network.
+    the layer, for what is not a network.
     """
     with _naming(name):
         network = _network(text, allow_unknown)

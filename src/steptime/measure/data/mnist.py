@@ -50,7 +50,7 @@ def write(source: Path, out: Path) -> dict[str, Any]:
 
     `source` holds the CSV files, or is where the package was installed.
     Nothing is written unless all four are the published ones. Raises `MissingFileError` and
-    `BadDataError` for CSV files that are none of MNIST, `InputError` where `out` is no folder.
+    `BadDataError` for CSV files not of MNIST, `InputError` where `out` is not a folder.
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"--out '{out}': is no folder")

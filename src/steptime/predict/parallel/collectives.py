@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, prod
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.exchange import BUCKET_BYTES, ring_messages
-from steptime.core.hardware import Link
+from steptime.core.hardware import Cluster, Link
 
 GROUP = 8  # devices a node: those of the common servers, and the groups of Paleo's forks
 BYTES_TO_ADD = 3  # moved for each byte that is added to another: two read, one written
@@ -326,3 +326,27 @@ def fabric_of(
     fabric = link if isinstance(link, Fabric) else Fabric(link)
     adds = None if fabric.between.measured else memory_bytes_per_s
     return replace(fabric, efficiency=efficiency, memory_bytes_per_s=adds)
+
+
+def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
+    """Return what joins a group of ranks, None for a single rank.
+
+    Between nodes it is the link of the outermost level that the group crosses, and inside them that
+    of the outermost level below. A node is one part of that level; all of its devices exchange at
+    once, in as many groups as this one, which share its links. Ranks 0, 8, 16, ... of nodes of 8
+    are alone in each node, where 8 such groups share its links. Raises `InputError` for ranks that
+    the cluster does not have.
+    """
+    place = cluster.level_of(ranks)
+    if place is None:
+        return None
+    level = cluster.ladder[place]
+    devices = prod(below.size for below in cluster.ladder[:place])
+    members = [rank for rank in ranks if rank // devices == ranks[0] // devices]
+    return Fabric(
+        level.link,
+        cluster.link_of(members),
+        per_node=len(members),
+        links_per_node=level.links,
+        groups=devices // len(members),
+    )

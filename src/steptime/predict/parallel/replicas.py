@@ -14,7 +14,7 @@ from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
 from steptime.ops.ranks import rank_graph
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.parallel.groups import fabric_of_group
+from steptime.predict.parallel.collectives import fabric_of_group
 from steptime.predict.parallel.scaling import Exchange, data_parallel
 from steptime.predict.records import records
 from steptime.predict.step_model import StepModel, no_link

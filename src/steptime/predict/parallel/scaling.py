@@ -8,7 +8,7 @@ Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from steptime.core.errors import InputError, unknown
@@ -74,15 +74,15 @@ def data_parallel(
     each), and where several replicas have no link.
     """
     how = exchange or Exchange()
-    if how.overlap:
-        _check_overlap(model)
-    alone = _row(model, 1, batch, batch, how)
+    if how.overlap and model.lowered().by_layer:
+        name = model.method.name
+        raise InputError(f"{name}: no overlap of communication where steps are counted by layers")
+    alone = _row(model, 1, batch, batch, how).samples_per_s
     rows = []
     for n in workers:
         share, note = batch_share(model, n, batch, scaling)
-        row = _row(model, n, share * n if scaling == "weak" else batch, share, how)
-        speedup = row.samples_per_s / alone.samples_per_s
-        rows.append(replace(row, speedup=speedup, efficiency=speedup / n, note=note))
+        whole = share * n if scaling == "weak" else batch
+        rows.append(_row(model, n, whole, share, how, alone, note))
     return tuple(rows)
 
 
@@ -128,40 +128,51 @@ def throughput(model: StepModel, examples: int, step_s: float) -> float:
     return examples / step_s
 
 
-def _row(model: StepModel, workers: int, whole: int, share: int, how: Exchange) -> ScalingRow:
-    """Return the row of some replicas, its speed-up still that of one."""
+def _row(
+    model: StepModel,
+    workers: int,
+    whole: int,
+    share: int,
+    how: Exchange,
+    alone_per_s: float | None = None,
+    note: str = "",
+) -> ScalingRow:
     times = model.timeline(share)
-    size_bytes = model.gradient_bytes / how.compression
     chosen = model.collective(how.collective)
-    comm_s = model.exchange_s(size_bytes, workers)
+    comm_s = model.exchange_s(model.gradient_bytes / how.compression, workers)
     exposed = comm_s[chosen]
     if how.overlap:
         exposed = min(exposed, _waits(model, workers, share, chosen, how))
-    compute = times.forward_s + times.backward_s + times.update_s
-    step = compute + exposed
+    parts = (times.forward_s, times.backward_s, times.update_s)
+    sizes = (workers, whole, share)
+    return scaling_row(model, sizes, parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
+
+
+def scaling_row(
+    model: StepModel,
+    sizes: tuple[int, int, int],
+    parts: tuple[float, float, float],
+    comm_s: Mapping[str, float],
+    chosen_s: float,
+    exposed_s: float,
+    alone_per_s: float | None = None,
+    note: str = "",
+    more: Mapping[str, object] | None = None,
+) -> ScalingRow:
+    """Return the row of workers, their batch and the share of one (`sizes`).
+
+    `parts` are forward, backward and update; of the collective's `chosen_s` the step waits for
+    `exposed_s`. `alone_per_s` is the throughput of one worker, None for that of the row itself.
+    """
+    workers, whole, _ = sizes
+    step_s = sum(parts) + exposed_s
+    per_s = throughput(model, whole, step_s)
+    speedup = per_s / (alone_per_s or per_s)
+    hidden_s = chosen_s - exposed_s
     return ScalingRow(
-        workers,
-        whole,
-        share,
-        times.forward_s,
-        times.backward_s,
-        times.update_s,
-        compute,
-        comm_s,
-        comm_s[chosen] - exposed,
-        exposed,
-        step,
-        1.0,
-        1.0,
-        throughput(model, whole, step),
-    )
-
-
-def _check_overlap(model: StepModel) -> None:
-    if model.lowered().by_layer:
-        raise InputError(
-            f"{model.method.name}: no overlap of communication where steps are counted by layers"
-        )
+        *sizes, *parts, sum(parts), comm_s, hidden_s, exposed_s, step_s,
+        speedup, speedup / workers, per_s, note, more or {},
+    )  # fmt: skip
 
 
 def _waits(model: StepModel, workers: int, share: int, chosen: str, how: Exchange) -> float:
