@@ -1,7 +1,5 @@
 """From what a user says to a workload, and from a workload to its graph."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

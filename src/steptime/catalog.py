@@ -8,8 +8,6 @@ What others write for a device (a driver, a scheduler, a log, a person: `Tesla T
 `NVIDIA_H100_80GB_HBM3`, `RTX 4090`, `a100 80gb`) is read in one place, `meant`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -85,6 +83,14 @@ class _Shelf(Generic[_Item]):
     def named(self, path: Path) -> _Item:
         """Return what a file holds that is found by its name, which must be its own."""
         return _checked(self.at(path), path)
+
+    def one(self, name: str) -> _Item:
+        """Return what the file of a name holds, or a path that ends in .toml."""
+        key = name.lower()
+        path = Path(name) if key.endswith(".toml") else self.path(key)
+        if path is None:
+            raise unknown(self.what, name, self.files())
+        return self.at(path)
 
     def write(self, table: Mapping[str, Any], name: str) -> Path:
         """Write the user's NAME.toml, replacing one that is there at once, and return its path."""
@@ -171,15 +177,9 @@ def link(name: str | Path) -> Link:
 
     Raises `InputError` for an unknown name and for a file that is not a link.
     """
-    text = str(name)
-    if text.lower().endswith(".toml"):
-        return _LINKS.at(Path(text))
-    path = _LINKS.path(text.lower())
-    if path is None and text.lower() == LOCAL:
+    if str(name).lower() == LOCAL and _LINKS.path(LOCAL) is None:
         raise InputError("link 'local' is not known yet: run 'steptime probe --collectives' first")
-    if path is None:
-        raise unknown("link", text, _LINKS.files())
-    return _LINKS.at(path)
+    return _LINKS.one(str(name))
 
 
 def link_names() -> list[str]:
@@ -198,12 +198,7 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
 
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
-    if name.lower().endswith(".toml"):
-        return _STACKS.at(Path(name))
-    path = _STACKS.path(name.lower())
-    if path is None:
-        raise unknown("stack", name, _STACKS.files())
-    return _STACKS.at(path)
+    return _STACKS.one(name)
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:

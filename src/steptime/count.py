@@ -1,7 +1,5 @@
 """What a network costs: FLOP and bytes of every op, and the memory at its worst moment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from steptime import catalog

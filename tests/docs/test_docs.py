@@ -30,7 +30,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -547,10 +547,11 @@ def _default(text: str) -> Any:
 def test_every_key_of_experiments_is_documented_with_its_default() -> None:
     rows = {row[0].strip("`"): row for row in _table(_section("docs/experiments.md", "Keys"))}
     assert list(rows) == list(Experiment.model_fields)
+    types = get_type_hints(Experiment, include_extras=True)
     for name, field in Experiment.model_fields.items():
         _, said, meaning = rows[name]
         axis = meaning.startswith("*axis*")
-        assert axis == (Experiment.__annotations__[name] in (Axis, Axis | None)), name
+        assert axis == (types[name] in (Axis, Axis | None)), name
         if field.is_required():
             assert said == "required"
         elif said.startswith("`"):

@@ -67,6 +67,28 @@ def test_a_cell_is_the_single_prediction(text: str, name: str, given: dict[str, 
         check(model, Steps(model, (2, 37)))  # few batches are built as they are
 
 
+@pytest.mark.parametrize(("name", "given"), METHODS)
+def test_devices_side_by_side_are_as_each_alone(name: str, given: dict[str, str]) -> None:
+    models = [
+        StepModel(NETWORKS[0], device, method=name, options=given)
+        for device in (K80, WAITS, catalog.device("V100"), OWN_HOST)
+    ]
+    found = Steps(models[0], (1, 2, 37, 100))
+    assert found.from_three
+    assert found.times_on(models) == [found.times(on) for on in models]
+
+
+@pytest.mark.parametrize("text", NETWORKS)
+@pytest.mark.parametrize(("name", "given"), METHODS)
+def test_another_optimizer_is_told_by_one_batch_more(
+    text: str, name: str, given: dict[str, str]
+) -> None:
+    by_sgd, by_adam = (
+        StepModel(text, K80, method=name, options=given, optimizer=one) for one in ("sgd", "adam")
+    )
+    check(by_adam, Steps(by_adam, (1, 2, 37, 100), Steps(by_sgd, (1, 2, 37, 100))))
+
+
 @given(
     st.sampled_from(NETWORKS),
     st.sampled_from(METHODS),

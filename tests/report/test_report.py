@@ -15,7 +15,7 @@ from steptime import store
 from steptime.analysis.analyses import PLOTS
 from steptime.analysis.headline import numbers, sentences
 from steptime.core.errors import InputError
-from steptime.core.record import Record
+from steptime.core.record import Quantity, Record
 from steptime.report import write_report
 from steptime.report.page import page
 
@@ -142,7 +142,7 @@ def test_whatever_a_record_says_is_text(tmp_path: Path) -> None:
         ),
         (
             [replace(synthetic.measured(w), origin="published") for w in synthetic.workloads()],
-            "24 published records: `steptime table` and the plots show them.",
+            "24 published records; see the published speeds.",
         ),
         (
             [synthetic.failed(synthetic.workloads()[0], "failed", "crashed", "signal 11")],
@@ -158,6 +158,34 @@ def test_a_folder_of_one_kind_of_records_has_a_report(
     assert says in seen.text
     assert "Not drawn" in seen.text
     assert found["path"] == str(tmp_path / "x.html")
+
+
+def test_published_records_alone_are_a_table_of_speeds_and_say_their_options_once(
+    tmp_path: Path,
+) -> None:
+    records = []
+    for devices, gpu in ((1, "k80"), (2, "k80"), (2, "p100"), (2, "p100")):
+        record = synthetic.measured(synthetic.workloads()[0])
+        options = {"gpu": gpu, "devices": devices, "strategy": "", "program": None}
+        records.append(
+            replace(
+                record,
+                origin="published",
+                method=replace(record.method, options=options),
+                quantities={"step_s": Quantity(0.25), "published_speed_per_s": Quantity(10.0)},
+            )
+        )
+    copied = {**records[-1].env, "duplicate_of": "first.txt"}
+    records[-1] = replace(records[-1], env=copied)
+    write_report(write(tmp_path / "in", records), tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text()
+    assert "<h2>Results</h2>" not in text
+    assert "1 record with the content of another left out." in text
+    table = text.split("<h2>Published speeds</h2>")[1].split("</section>")[0]
+    assert table.count("<tr>") == 1 + 3  # the heading, and each record but the copied one
+    assert ">k80<" in table
+    assert text.count("gpu = k80 or p100, devices = 1 or 2</td>") == 1
+    assert " = ," not in text
 
 
 def test_results_of_unlike_input_are_told_apart(tmp_path: Path) -> None:

@@ -103,8 +103,7 @@ def sentences(found: Row) -> list[str]:
         which = ", ".join(f"{number} {status}" for status, number in statuses.items())
         said.append(f"{sum(statuses.values())} did not succeed ({which}); see below the table.")
     if published := found["published"]:
-        records = counted(published, "published record")
-        said.append(f"{records}: `steptime table` and the plots show them.")
+        said.append(f"{counted(published, 'published record')}; see the published speeds.")
     return said
 
 

@@ -1,7 +1,5 @@
 """The command of an analysis, as its row says it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from steptime.analysis.analyses import Analysis

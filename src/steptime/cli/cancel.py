@@ -1,7 +1,5 @@
 """The command `cancel`: end what waits or runs of a submitted sweep."""
 
-from __future__ import annotations
-
 from steptime.cli.command import command
 from steptime.cli.status import Where, check_submitted
 from steptime.core.table import Answer

@@ -1,7 +1,5 @@
 """The command `collect`: records for cells whose jobs are over without one."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from steptime.cli.command import command, note

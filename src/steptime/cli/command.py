@@ -1,7 +1,5 @@
 """A command is a function that returns an `Answer`; `command` gives it `--json` and prints."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

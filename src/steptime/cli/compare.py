@@ -1,7 +1,5 @@
 """The command `compare`: one side against the other, pair by pair."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,15 +20,11 @@ def compare(
             "DIR [DIR]", "One folder: predicted beside measured. Two: the second against the first."
         ),
     ],
-    platforms: Annotated[
-        Text, option("--platforms A,B", "Platform B against A, in one folder.")
-    ] = None,
-    any_dtype: Annotated[
-        bool, option("--any-dtype", "With --platforms: pair types with other types.")
-    ] = False,
-    quantity: Annotated[
-        str, option("--quantity NAME", "step_s, peak_memory_bytes, ...")
-    ] = "step_s",
+    platforms: Text = option("--platforms A,B", "Platform B against A, in one folder.", None),
+    any_dtype: bool = option(
+        "--any-dtype", "With --platforms: pair types with other types.", False
+    ),
+    quantity: str = option("--quantity NAME", "step_s, peak_memory_bytes, ...", "step_s"),
 ) -> Answer:
     """Compare measured with predicted, two folders or two platforms.
 

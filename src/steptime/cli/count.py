@@ -1,20 +1,16 @@
 """The command `count`: what one step of a network costs, of no device."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
 from steptime.cli.options import option
 from steptime.core.errors import InputError, shorten
-from steptime.core.table import Answer, Table, columns, facts
+from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
-
-if TYPE_CHECKING:
-    from steptime.core.workload import Workload
+from steptime.core.workload import Workload
 
 
 @command()
@@ -26,13 +22,12 @@ def count(
     optimizer: options.Optimizer = "sgd",
     allow_unknown: options.AllowUnknown = False,
     by_op: options.ByOp = False,
-    stack: Annotated[
-        str, option("--stack NAME", "What runs it: torch-eager, torch-compile, or a file.")
-    ] = "torch-eager",
-    graph_file: Annotated[
-        Path | None,
-        option("--graph FILE", "Write the network's graph to a .json file, which is a MODEL too."),
-    ] = None,
+    stack: str = option(
+        "--stack NAME", "What runs it: torch-eager, torch-compile, or a file.", "torch-eager"
+    ),
+    graph_file: Path | None = option(
+        "--graph FILE", "Write the network's graph to a .json file, which is a MODEL too.", None
+    ),
 ) -> Answer:
     """Count FLOP, bytes, parameters and peak memory of one step.
 
@@ -48,31 +43,21 @@ def count(
     found = count_graph(graph, catalog.stack(stack))
     ops: list[dict[str, Any]] = [
         {
-            "name": op.name,
-            "kind": op.kind,
-            "part": op.part,
+            **picked(op, "name kind part"),
             "work": OPS[op.kind].work,
-            "flop": op.flop,
-            "traffic_bytes": op.traffic_bytes,
-            "output_shape": list(op.output_shape),
+            **picked(op, "flop traffic_bytes output_shape"),
         }
         for op in found.ops
     ]
     document: dict[str, Any] = {
         "model": workload.label,
         "batch": workload.batch_per_replica,
-        "phase": workload.phase,
-        "dtype": workload.dtype,
-        "optimizer": workload.optimizer,
-        "parameters": found.parameters,
-        "flop": found.flop,
-        "traffic_bytes": found.traffic_bytes,
+        **picked(workload, "phase dtype optimizer"),
+        **picked(found, "parameters flop traffic_bytes"),
         "stack": stack,
         "executed_flop": round(found.executed_flop),
         "executed_traffic_bytes": round(found.executed_traffic_bytes),
-        "kernels": found.kernels,
-        "activation_bytes": found.activation_bytes,
-        "peak_memory_bytes": found.peak_memory_bytes,
+        **picked(found, "kernels activation_bytes peak_memory_bytes"),
         "unmodelled": list(graph.unmodelled),
         "ops": ops,
     }

@@ -1,7 +1,5 @@
 """The command `data`: real data sets as files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +16,7 @@ SOURCES = {"mnist": "steptime.measure.data.mnist"}
 def data(
     name: Annotated[str, argument("NAME", "The data set: mnist.")],
     out: Annotated[Path, option("--out DIR", "Folder to write it into.")],
-    source: Annotated[
-        Path | None, option("--from DIR", "Where the source lies, if not installed.")
-    ] = None,
+    source: Path | None = option("--from DIR", "Where the source lies, if not installed.", None),
 ) -> Answer:
     """Write a real data set as files for `run --input dataset`."""
     module = registry.resolve(SOURCES, "data_sources", "data set", name)

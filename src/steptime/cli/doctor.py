@@ -1,7 +1,5 @@
 """The command `doctor`: what this machine is, and what is missing."""
 
-from __future__ import annotations
-
 from steptime.cli.command import command
 from steptime.core.table import Answer, facts
 

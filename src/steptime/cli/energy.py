@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
@@ -30,39 +30,29 @@ ESTIMATED_ON = "row-stationary-12x14"
 
 @command()
 def energy(
-    network: Annotated[
-        Text,
-        argument(
-            "CONFIG|MODEL",
-            "A configuration of FODLAM (.json with net or netfile), or a network as for "
-            "count. Default: a configuration from standard input.",
-        ),
-    ] = None,
-    accelerator: Annotated[
-        str, option("--accelerator NAME+...", "The chips, each for its kind of layer.")
-    ] = "eyeriss+eie",
-    method: Annotated[str, option("--method", "accelerator, or fodlam: as published.")] = (
-        "accelerator"
+    network: Text = argument(
+        "CONFIG|MODEL",
+        "A configuration of FODLAM (.json with net or netfile), or a network as for "
+        "count. Default: a configuration from standard input.",
+        None,
     ),
-    process: Annotated[
-        Text,
-        option("--process NODE", "The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V."),
-    ] = None,
-    scaling: Annotated[
-        Text,
-        option("--scaling NAME", "dennard (default), constant-voltage, stillmaker-baas or none."),
-    ] = None,
-    nets: Annotated[
-        Path | None,
-        option("--nets DIR", "Where a netfile is looked for, before its own folder."),
-    ] = None,
-    dram: Annotated[
-        bool, option("--dram", "Show the energy of DRAM too, on a line of its own.")
-    ] = False,
-    diagnose: Annotated[
-        bool,
-        option("--diagnose", "Show cost a multiply-add, and each network from the others."),
-    ] = False,
+    accelerator: str = option(
+        "--accelerator NAME+...", "The chips, each for its kind of layer.", "eyeriss+eie"
+    ),
+    method: str = option("--method", "accelerator, or fodlam: as published.", "accelerator"),
+    process: Text = option(
+        "--process NODE", "The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V.", None
+    ),
+    scaling: Text = option(
+        "--scaling NAME", "dennard (default), constant-voltage, stillmaker-baas or none.", None
+    ),
+    nets: Path | None = option(
+        "--nets DIR", "Where a netfile is looked for, before its own folder.", None
+    ),
+    dram: bool = option("--dram", "Show the energy of DRAM too, on a line of its own.", False),
+    diagnose: bool = option(
+        "--diagnose", "Show cost a multiply-add, and each network from the others.", False
+    ),
     by_op: options.ByOp = False,
 ) -> Answer:
     """Estimate latency and energy on published accelerators.
@@ -83,9 +73,8 @@ def energy(
     request, graph = _request(network, nets)
     found = estimate(request, chips)
     if method == "fodlam":
-        for asked, name in ((by_op, "--by-op"), (dram, "--dram")):
-            if asked:
-                raise InputError(f"{name}: method fodlam prints only what the original does")
+        given = {"--by-op": by_op, "--dram": dram}
+        options.refuse(given, "{}: method fodlam prints only what the original does")
         for line in _notes(found, "counted as nothing"):
             note(line)
         document = {**published_form(found), **rivals}
@@ -118,9 +107,8 @@ def _chips(
     found = accelerators(names)
     how = {"method": method, "accelerators": [one.name for one in found]}
     if method == "fodlam":
-        for value, name in ((process, "--process"), (scaling, "--scaling")):
-            if value is not None:
-                raise InputError(f"{name} is of method accelerator; fodlam has a fixed one")
+        given = {"--process": process, "--scaling": scaling}
+        options.refuse(given, "{} is of method accelerator; fodlam has a fixed one")
         return published_chips(found), how
     to = PROCESS if process is None else read_process(process)
     by = SCALING if scaling is None else scaling
@@ -204,7 +192,6 @@ def _standard_input() -> bytes:
 
 
 def _tables(document: Mapping[str, Any], by_op: bool) -> list[Table]:
-    """Return the sums of the document as a table, and with `by_op` its layers as another."""
     rows = [_row(part, document[part]) for part in ("conv", "fc", "total") if part in document]
     if "dram" in document:
         rows.append(_row("DRAM, not in the total", document["dram"]))

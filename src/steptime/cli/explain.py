@@ -1,17 +1,15 @@
 """The command `explain`: from Paleo's number to the analytic one, correction by correction."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note, unmodelled
 from steptime.cli.options import option
-from steptime.core.table import Answer, Table, columns
+from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
 
-PARTS = ("forward_s", "backward_s", "update_s")
+OF_STEP = "correction meaning step_s change_s forward_s backward_s update_s"
 
 
 @command(tabular=True)
@@ -24,9 +22,7 @@ def explain(
     optimizer: options.Optimizer = "sgd",
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    out: Annotated[
-        Path | None, option("--out -o FILE", "Draw it: .png, .svg, .pdf or .html.")
-    ] = None,
+    out: Path | None = option("--out -o FILE", "Draw it: .png, .svg, .pdf or .html.", None),
 ) -> Answer:
     """Show how corrections lead from Paleo's number to ours."""
     from steptime import catalog
@@ -45,22 +41,11 @@ def explain(
         "model": workload.label,
         "device": found.name,
         "batch": workload.batch_per_replica,
-        "phase": workload.phase,
-        "dtype": workload.dtype,
-        "optimizer": workload.optimizer,
+        **picked(workload, "phase dtype optimizer"),
         "options": given,
         "paleo_s": steps[0].step_s,
         "analytic_s": steps[-1].step_s,
-        "steps": [
-            {
-                "correction": step.correction,
-                "meaning": step.meaning,
-                "step_s": step.step_s,
-                "change_s": step.change_s,
-                **{part: getattr(step, part) for part in PARTS},
-            }
-            for step in steps
-        ],
+        "steps": [picked(step, OF_STEP) for step in steps],
         "unmodelled": list(graph.unmodelled),
     }
     title = (

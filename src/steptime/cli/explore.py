@@ -1,39 +1,27 @@
 """The command `explore`: one offline page to choose network, device and replicas in."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 from steptime.cli import grid
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, shorten
+from steptime.core.hardware import Device
 from steptime.core.table import Answer
-
-if TYPE_CHECKING:
-    from steptime.core.hardware import Device
 
 
 @command(long="predicting every network on every device")
 def explore(
-    out: Annotated[Path, option("--out -o FILE", "The page, an .html file.")] = Path(
-        "explore.html"
+    out: Path = option("--out -o FILE", "The page, an .html file.", Path("explore.html")),
+    models: Text = option(
+        "--models MODEL,...",
+        "Networks to choose from: names, families with hyperparameters, files. "
+        "Default: every named network, and each family at its defaults.",
+        None,
     ),
-    models: Annotated[
-        Text,
-        option(
-            "--models MODEL,...",
-            "Networks to choose from: names, families with hyperparameters, files. "
-            "Default: every named network, and each family at its defaults.",
-        ),
-    ] = None,
-    devices: Annotated[
-        Text,
-        option(
-            "--devices NAME,...", "Devices to choose from (steptime list devices). Default: all."
-        ),
-    ] = None,
+    devices: Text = option(
+        "--devices NAME,...", "Devices to choose from (steptime list devices). Default: all.", None
+    ),
 ) -> Answer:
     """Write one offline page to explore training time and cost.
 

@@ -1,7 +1,5 @@
 """The command `export`: the records as one table in a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +15,9 @@ from steptime.core.units import counted
 def export(
     in_dir: options.In,
     out: Annotated[Path, option("-o --out FILE", "A .csv, .parquet or .jsonl file.")],
-    sql: Annotated[
-        str, option("--sql SQL", "What to export. Default: all records.", show_default=False)
-    ] = "FROM records",
+    sql: str = option(
+        "--sql SQL", "What to export. Default: all records.", "FROM records", show_default=False
+    ),
 ) -> Answer:
     """Write records as a table: CSV, Parquet or JSON lines."""
     from steptime import store

@@ -23,10 +23,9 @@ LONGEST_REASON = 300  # characters
 def import_(
     path: Annotated[Path, argument("PATH", "A file, a folder, or an archive (.tar, .tar.gz).")],
     out: Annotated[Path, option("-o --out DIR", "Folder of records.")],
-    mapping: Annotated[
-        Path | None,
-        option("--mapping FILE", "A .toml file: what the columns of CSV files mean."),
-    ] = None,
+    mapping: Path | None = option(
+        "--mapping FILE", "A .toml file: what the columns of CSV files mean.", None
+    ),
 ) -> Answer:
     """Read other people's results into a folder of records.
 

@@ -1,15 +1,15 @@
 """The command `list`: what there is."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import chain
+from typing import Any
 
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option
 from steptime.core import registry
 from steptime.core.errors import unknown
-from steptime.core.table import Answer, Table, columns
+from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import QUANTITIES, seconds, shown, si
 
 Rows = list[dict[str, Any]]
@@ -18,15 +18,11 @@ TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities"
 
 @command(tabular=True)
 def list_(
-    topic: Annotated[str, argument("TOPIC", f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}.")] = (
-        "models"
+    topic: str = argument("TOPIC", f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}.", "models"),
+    only: Text = argument("TEXT", "Only what has this in its name, or in a short name.", None),
+    sources: bool = option(
+        "--sources", "Show where the numbers come from, too (see also show).", False
     ),
-    only: Annotated[
-        Text, argument("TEXT", "Only what has this in its name, or in a short name.")
-    ] = None,
-    sources: Annotated[
-        bool, option("--sources", "Show where the numbers come from, too (see also show).")
-    ] = False,
 ) -> Answer:
     """List models, devices, links, methods, accelerators and more."""
     if topic not in TOPICS:
@@ -48,8 +44,8 @@ def list_(
 
 APART = "figures of one paper, taken for no other device"
 _OF_DEVICE = (
-    *("name", "kind", "peak_flop_per_s", "memory_bytes", "memory_bytes_per_s", "multiprocessors"),
-    *("cores", "l2_bytes", "process_nm", "clock_hz", "idle_w", "peak_w", "only_by_name", "details"),
+    "name kind peak_flop_per_s memory_bytes memory_bytes_per_s multiprocessors "
+    "cores l2_bytes process_nm clock_hz idle_w peak_w only_by_name details"
 )
 
 
@@ -64,14 +60,6 @@ def _apart(row: dict[str, Any]) -> str:
 
 def _names(row: dict[str, Any]) -> str:
     return " ".join([str(next(iter(row.values()))), *row.get("aliases", ())]).lower()
-
-
-def _picked(one: object, *names: str) -> dict[str, Any]:
-    """Return fields of a dataclass; texts and numbers of JSON in place of its tuples and tables."""
-    found = {name: getattr(one, name) for name in names}
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in found.items()
-    }
 
 
 def _models() -> Rows:
@@ -91,10 +79,6 @@ def _models() -> Rows:
     ]
 
 
-def _model_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "parameters": {key: shown("", one) for key, one in row["parameters"].items()}}
-
-
 def _devices() -> Rows:
     from steptime import catalog
 
@@ -102,13 +86,12 @@ def _devices() -> Rows:
     for alias, name in catalog.aliases().items():
         short.setdefault(name, []).append(alias)
     return [
-        _picked(d, *_OF_DEVICE) | {"aliases": short.get(d.name, []), "source": d.source}
+        picked(d, _OF_DEVICE) | {"aliases": short.get(d.name, []), "source": d.source}
         for d in catalog.devices(note)
     ]
 
 
 def _device_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a device for a table: two peaks in place of all."""
     peaks = row["peak_flop_per_s"]
     half = peaks.get("bfloat16", peaks.get("float16"))
     return {**row, "float32_flop_per_s": peaks.get("float32"), "half_flop_per_s": half}
@@ -118,12 +101,10 @@ def _links() -> Rows:
     from steptime import catalog
 
     links = map(catalog.link, catalog.link_names())
-    return [_picked(link, "name", "bytes_per_s", "latency_s", "source") for link in links]
+    return [picked(link, "name bytes_per_s latency_s source") for link in links]
 
 
 def _stacks() -> Rows:
-    from dataclasses import asdict
-
     from steptime import catalog
 
     return [asdict(catalog.stack(name)) for name in catalog.stack_names()]
@@ -153,21 +134,12 @@ def _ops() -> Rows:
     ]
 
 
-def _quantities() -> Rows:
-    return [
-        {"name": name, "unit": unit, "meaning": meaning}
-        for name, (unit, meaning) in QUANTITIES.items()
-    ]
-
-
 def _accelerators() -> Rows:
-    from dataclasses import asdict
-
     from steptime.energy.accelerators import designs
 
     return [
         {
-            **_picked(one, "name", "process_nm", "clock_hz", "area_mm2", "power_w"),
+            **picked(one, "name process_nm clock_hz area_mm2 power_w"),
             "tables": list(one.networks),
             "published": [asdict(figure) for figure in one.figures],
             "source": one.source,
@@ -193,28 +165,33 @@ def _accelerator_row(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "published": ", ".join(said)}
 
 
-def _stack_row(row: dict[str, Any]) -> dict[str, Any]:
-    joins = [kind for into in row["joins"].values() for kind in into]
-    return {**row, "fuses": list(row["fuses"]), "joins": joins}
-
-
-def _method_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "options": list(row["options"])}
-
-
 _SHOWN_OF_DEVICE = (
     "name ?kind memory_bytes=memory memory_bytes_per_s=bandwidth float32_flop_per_s=float32 "
     "half_flop_per_s=16-bit ?aliases"
 )
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for people, their columns
-    "models": (_models, _model_row, "name parameters"),
+    "models": (
+        _models,
+        lambda row: {**row, "parameters": {k: shown("", v) for k, v in row["parameters"].items()}},
+        "name parameters",
+    ),
     "devices": (_devices, _device_row, _SHOWN_OF_DEVICE),
     "links": (_links, dict, "name bytes_per_s=rate latency_s=latency"),
-    "stacks": (_stacks, _stack_row, "name fuses joins=bias_in source"),
-    "methods": (_methods, _method_row, "name what options"),
+    "stacks": (
+        _stacks,
+        lambda row: {**row, "joins": [*chain.from_iterable(row["joins"].values())]},
+        "name fuses joins=bias_in source",
+    ),
+    "methods": (_methods, lambda row: {**row, "options": [*row["options"]]}, "name what options"),
     "ops": (_ops, dict, "kind gradient source"),
-    "quantities": (_quantities, dict, "name unit meaning"),
+    "quantities": (
+        lambda: [
+            {"name": k, "unit": unit, "meaning": what} for k, (unit, what) in QUANTITIES.items()
+        ],
+        dict,
+        "name unit meaning",
+    ),
     "accelerators": (
         _accelerators,
         _accelerator_row,

@@ -3,8 +3,6 @@
 Exit codes: 0 done; 2 wrong input; 3 some experiments did not succeed; 1 anything else.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from steptime.measure.contract import Options
 
 
-def option(names: str, meaning: str, **more: Any) -> Any:
-    """Return an option of a command line from `--out -o FILE`, its names and what it takes."""
+def option(names: str, meaning: str, default: Any = ..., **more: Any) -> Any:
+    """Return an option of a command line from `--out -o FILE`, its names and what it takes.
+
+    It stands as the default of a parameter, or in `Annotated` for a type that commands share.
+    """
     words = names.split()
     metavar = None if words[-1].startswith("-") else words.pop()
-    return typer.Option(*words, metavar=metavar, help=meaning, **more)
+    return typer.Option(default, *words, metavar=metavar, help=meaning, **more)
 
 
-def argument(metavar: str, meaning: str) -> Any:
+def argument(metavar: str, meaning: str, default: Any = ...) -> Any:
     """Return an argument of a command line."""
-    return typer.Argument(metavar=metavar, help=meaning)
+    return typer.Argument(default, metavar=metavar, help=meaning)
 
 
 Text = str | None
@@ -91,6 +94,13 @@ Place = Annotated[str, option("--device", "Where to run: cpu, cuda[:n] or mps.")
 Threads = Annotated[Text, option("--threads K", "CPU threads. Default: all cores.")]
 
 
+def refuse(given: Mapping[str, object], why: str) -> None:
+    """Raise `InputError` for the first option that is given, its name for `{}` in the message."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise InputError(why.format(name))
+
+
 def memory_shown(document: Mapping[str, Any]) -> str:
     """Return the peak memory of a document as people read it, with what it is for."""
     said = size(document["peak_memory_bytes"])
@@ -138,9 +148,9 @@ def over_replicas(
     count = size if replicas is None else whole_number(replicas, "--replicas")
     if size not in {1, count}:
         raise InputError(f"--replicas {count}: the launcher started {size} processes; leave it out")
-    if count == 1 and (strategy or no_overlap):
-        name = "--strategy" if strategy else "--no-overlap"
-        raise InputError(f"{name} goes with --replicas of 2 or more")
+    if count == 1:
+        given = {"--strategy": strategy, "--no-overlap": no_overlap}
+        refuse(given, "{} goes with --replicas of 2 or more")
     told = replace(told, strategy=strategy or DEFAULT_STRATEGY, overlap=not no_overlap)
     return replace(workload, plan=Plan(data=count)), meaningful(told, count)
 

@@ -1,7 +1,5 @@
 """The command `plot`: one picture of the records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +19,7 @@ def plot(
     ],
     in_dir: options.In,
     out: Annotated[Path, option("-o --out FILE", "A .png, .svg, .pdf or .html file.")],
-    model: Annotated[str, option("--model TEXT", "Only models that begin with this.")] = "",
+    model: str = option("--model TEXT", "Only models that begin with this.", ""),
 ) -> Answer:
     """Draw one plot of the records as a file."""
     from steptime import store

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import grid, options
 from steptime.cli.command import command
 from steptime.cli.options import Text, option
-from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
-from steptime.core.table import Answer, Table, columns, facts
+from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import seconds, shown
 from steptime.predict import DEFAULT
 
@@ -32,38 +31,34 @@ def predict(
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    steps: Annotated[Text, option("--steps N", "Steps of a run, for its energy.")] = None,
-    kwh_price: Annotated[
-        float | None, option("--kwh-price P", "With --steps: price of a kWh.", min=0, max=1e6)
-    ] = None,
-    kwh_co2: Annotated[
-        float | None, option("--kwh-co2 G", "With --steps: grams of CO2 of a kWh.", min=0, max=1e6)
-    ] = None,
+    steps: Text = option("--steps N", "Steps of a run, for its energy.", None),
+    kwh_price: float | None = option(
+        "--kwh-price P", "With --steps: price of a kWh.", None, min=0, max=1e6
+    ),
+    kwh_co2: float | None = option(
+        "--kwh-co2 G", "With --steps: grams of CO2 of a kWh.", None, min=0, max=1e6
+    ),
     by_op: options.ByOp = False,
-    sources: Annotated[
-        bool, option("--sources", "Show where the device's numbers come from.")
-    ] = False,
-    all_cells: Annotated[
-        bool,
-        option(
-            "--grid",
-            "Predict every combination of what MODEL, --device, --batch and --replicas list.",
-        ),
-    ] = False,
-    replicas: Annotated[
-        Text, option("--replicas N,...", "With --grid: replicas, each keeps the batch.")
-    ] = None,
-    link: Annotated[Text, option("--link LINK", "With --grid: what joins the replicas.")] = None,
-    out: Annotated[Text, option("--out -o FILE", "With --grid: a .csv or .jsonl file.")] = None,
+    sources: bool = option("--sources", "Show where the device's numbers come from.", False),
+    all_cells: bool = option(
+        "--grid",
+        "Predict every combination of what MODEL, --device, --batch and --replicas list.",
+        False,
+    ),
+    replicas: Text = option(
+        "--replicas N,...", "With --grid: replicas, each keeps the batch.", None
+    ),
+    link: Text = option("--link LINK", "With --grid: what joins the replicas.", None),
+    out: Text = option("--out -o FILE", "With --grid: a .csv or .jsonl file.", None),
 ) -> Answer:
     """Predict how long one step takes on a device."""
     given = options.pairs(option_, "option")
     run = _run(steps, kwh_price, kwh_co2)
     if all_cells:
-        if by_op:
-            raise InputError("--by-op shows the ops of one prediction; leave out --grid")
-        if steps is not None:
-            raise InputError("--steps gives the energy of one prediction; leave out --grid")
+        options.refuse({"--by-op": by_op}, "{} shows the ops of one prediction; leave out --grid")
+        options.refuse(
+            {"--steps": steps}, "{} gives the energy of one prediction; leave out --grid"
+        )
         from functools import cache
 
         from steptime.build import make_workload, read_model
@@ -75,9 +70,8 @@ def predict(
             return make_workload(choice(name), size, dtype, phase, optimizer)
 
         return grid.answer(axes, cell, method, given, out)
-    for value, name in ((replicas, "--replicas"), (link, "--link"), (out, "--out")):
-        if value is not None:
-            raise InputError(f"{name} needs --grid (for one network see also steptime scale)")
+    of_grid = {"--replicas": replicas, "--link": link, "--out": out}
+    options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     document, source = _predicted(workload, options.one_device(device), method, given, run)
     tables = [_totals(document, source if sources else None)]
@@ -95,9 +89,8 @@ def _run(steps: str | None, price: float | None, co2_g: float | None) -> Run | N
 
     if steps is not None:
         return Run(whole_number(steps, "--steps"), price, co2_g)
-    for name, value in (("--kwh-price", price), ("--kwh-co2", co2_g)):
-        if value is not None:
-            raise InputError(f"{name} needs --steps N, the steps of a run")
+    of_run = {"--kwh-price": price, "--kwh-co2": co2_g}
+    options.refuse(of_run, "{} needs --steps N, the steps of a run")
     return None
 
 
@@ -121,15 +114,8 @@ def _predicted(
         "method": method,
         "options": dict(record_method(asked).options),
         "batch": workload.batch_per_replica,
-        "phase": workload.phase,
-        "dtype": workload.dtype,
-        "optimizer": workload.optimizer,
-        "step_s": times.step_s,
-        **{f"{part}_s": getattr(times, f"{part}_s") for part in PARTS},
-        "host_s": times.host_s,
-        "low_s": times.low_s,
-        "high_s": times.high_s,
-        "extrapolates": times.extrapolates,
+        **picked(workload, "phase dtype optimizer"),
+        **picked(times, "step_s forward_s backward_s update_s host_s low_s high_s extrapolates"),
         "parameters": made.lowered.parameters,
         "flop": round(made.flop),
         "executed_flop": round(made.lowered.executed_flop),
@@ -155,15 +141,13 @@ def _predicted(
     }
     ops = [
         {
-            "name": row.row.name,
-            "kind": row.row.kind,
-            "forward_s": row.forward.value,
-            "backward_s": row.backward.value,
-            "update_s": row.update.value,
-            "forward_compute_s": row.forward.compute_s,
-            "forward_memory_s": row.forward.memory_s,
-            "backward_compute_s": row.backward.compute_s,
-            "backward_memory_s": row.backward.memory_s,
+            **picked(row.row, "name kind"),
+            **{f"{part}_s": getattr(row, part).value for part in PARTS},
+            **{
+                f"{part}_{name}": value
+                for part in PARTS[:2]
+                for name, value in picked(getattr(row, part), "compute_s memory_s").items()
+            },
             "parameters": row.row.parameters,
             "flop": round(made.counted[row.row.name]["forward"]),
         }
@@ -195,7 +179,6 @@ def _totals(document: dict[str, Any], source: str | None) -> Table:
 
 
 def _energy(document: dict[str, Any]) -> str:
-    """Return the energy of a step as people read it, with what is not known of it."""
     energy, most, note = (document[k] for k in ("energy_j", "energy_at_most_j", "energy_note"))
     said = "unknown"
     if energy is not None:
@@ -206,7 +189,6 @@ def _energy(document: dict[str, Any]) -> str:
 
 
 def _run_rows(run: dict[str, Any] | None) -> list[tuple[str, Any]]:
-    """Return the rows of a run: its time, and its energy or the most that it can be."""
     if run is None:
         return []
     rows: list[tuple[str, Any]] = [(f"{run['steps']:,} steps", shown("h", run["run_s"] / 3600))]

@@ -1,9 +1,7 @@
 """The command `probe`: what this machine can do at most, or the link between processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command
@@ -13,9 +11,7 @@ from steptime.core.hardware import GB, TFLOP
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown
-
-if TYPE_CHECKING:
-    from steptime.measure.contract import Options
+from steptime.measure.contract import Options
 
 PROCESSES = 2
 
@@ -25,13 +21,11 @@ def probe(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     threads: options.Threads = None,
-    budget: Annotated[float, option("--budget S", "Seconds in all.", min=1.0, max=86_400)] = 20.0,
-    collectives: Annotated[
-        bool, option("--collectives", "Measure all-reduces among processes: link 'local'.")
-    ] = False,
-    processes: Annotated[
-        Text, option("--processes N", "How many, for --collectives. Default: 2.")
-    ] = None,
+    budget: float = option("--budget S", "Seconds in all.", 20.0, min=1.0, max=86_400),
+    collectives: bool = option(
+        "--collectives", "Measure all-reduces among processes: link 'local'.", False
+    ),
+    processes: Text = option("--processes N", "How many, for --collectives. Default: 2.", None),
 ) -> Answer:
     """Measure the ceilings of this machine, as device 'local'.
 

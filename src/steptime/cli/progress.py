@@ -1,7 +1,5 @@
 """Progress on stderr: a line that is drawn anew on a terminal, else one line a result."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable, Iterator

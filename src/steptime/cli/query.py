@@ -1,7 +1,5 @@
 """The command `query`: an answer of SQL over the records."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from steptime.cli import options

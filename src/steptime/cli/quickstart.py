@@ -1,10 +1,8 @@
 """The command `quickstart`: probe, measure, predict and report 24 small networks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
@@ -17,9 +15,7 @@ from steptime.core.units import duration
 def quickstart(
     out: options.Out = Path("results"),
     backend: options.Backend = "torch",
-    budget: Annotated[
-        float | None, option("--budget S", "Seconds a network.", min=0.001, max=86_400)
-    ] = None,
+    budget: float | None = option("--budget S", "Seconds a network.", None, min=0.001, max=86_400),
 ) -> Answer:
     """Probe, measure and predict 24 small networks, write a report."""
     from importlib.resources import files

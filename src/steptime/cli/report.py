@@ -1,9 +1,6 @@
 """The command `report`: one offline page on a folder of records."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Annotated
 
 from steptime.cli import options
 from steptime.cli.command import command, note
@@ -16,9 +13,7 @@ from steptime.core.units import counted
 @command(long="reading the records and drawing the page")
 def report(
     folder: options.Folder,
-    out: Annotated[
-        Path | None, option("-o --out FILE", "Default: report.html in the folder.")
-    ] = None,
+    out: Path | None = option("-o --out FILE", "Default: report.html in the folder.", None),
 ) -> Answer:
     """Write one offline HTML page of results, plots and failures."""
     from steptime.report import write_report

@@ -1,11 +1,9 @@
 """The command `run`: one network measured on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
@@ -32,49 +30,38 @@ def run(
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
     threads: options.Threads = None,
-    compile_: Annotated[bool, option("--compile", "Use torch.compile.")] = False,
-    tf32: Annotated[bool, option("--tf32", "Allow TF32 on a GPU.")] = False,
-    input_: Annotated[
-        str,
-        option(
-            "--input",
-            "device (synthetic, resident), host (synthetic, copied each step) or dataset.",
-        ),
-    ] = "device",
-    data: Annotated[Text, option("--data DIR", "Folder of the data set.")] = None,
-    staging: Annotated[
-        Text,
-        option("--staging", "shared (files where they are, the default) or local (copied here)."),
-    ] = None,
-    stage_to: Annotated[
-        Text, option("--stage-to DIR", "Where copies go. Default: $LOCAL, $TMPDIR, the system's.")
-    ] = None,
-    loaders: Annotated[
-        Text, option("--loaders K", "Processes that read ahead. Default: 0, none.")
-    ] = None,
-    prefetch: Annotated[
-        Text, option("--prefetch K", "Batches that each loader has ready. Default: 2.")
-    ] = None,
-    train_steps: Annotated[
-        Text, option("--train-steps N", "Train so many steps, then take the test accuracy.")
-    ] = None,
+    compile_: bool = option("--compile", "Use torch.compile.", False),
+    tf32: bool = option("--tf32", "Allow TF32 on a GPU.", False),
+    input_: str = option(
+        "--input",
+        "device (synthetic, resident), host (synthetic, copied each step) or dataset.",
+        "device",
+    ),
+    data: Text = option("--data DIR", "Folder of the data set.", None),
+    staging: Text = option(
+        "--staging", "shared (files where they are, the default) or local (copied here).", None
+    ),
+    stage_to: Text = option(
+        "--stage-to DIR", "Where copies go. Default: $LOCAL, $TMPDIR, the system's.", None
+    ),
+    loaders: Text = option("--loaders K", "Processes that read ahead. Default: 0, none.", None),
+    prefetch: Text = option(
+        "--prefetch K", "Batches that each loader has ready. Default: 2.", None
+    ),
+    train_steps: Text = option(
+        "--train-steps N", "Train so many steps, then take the test accuracy.", None
+    ),
     replicas: options.Replicas = None,
     strategy: options.Strategy = None,
     no_overlap: options.NoOverlap = False,
-    budget: Annotated[
-        float, option("--budget S", "Seconds a network and run.", min=0.001, max=86_400)
-    ] = 3.0,
-    limit: Annotated[
-        float, option("--limit S", "Seconds before a run is ended.", min=0.1, max=864_000)
-    ] = 600.0,
-    runs: Annotated[int, option("--runs", "Fresh processes.", min=1, max=MOST_VISITS)] = 1,
-    parts: Annotated[
-        bool, option("--parts", "Time forward, backward and update apart, too.")
-    ] = False,
-    energy: Annotated[
-        bool, option("--energy", "Meter the energy of a step, in as long again.")
-    ] = False,
-    out: Annotated[Path | None, option("--out DIR", "Keep the record in this folder.")] = None,
+    budget: float = option("--budget S", "Seconds a network and run.", 3.0, min=0.001, max=86_400),
+    limit: float = option(
+        "--limit S", "Seconds before a run is ended.", 600.0, min=0.1, max=864_000
+    ),
+    runs: int = option("--runs", "Fresh processes.", 1, min=1, max=MOST_VISITS),
+    parts: bool = option("--parts", "Time forward, backward and update apart, too.", False),
+    energy: bool = option("--energy", "Meter the energy of a step, in as long again.", False),
+    out: Path | None = option("--out DIR", "Keep the record in this folder.", None),
 ) -> Answer:
     """Measure one network on this machine."""
     from steptime import catalog, store

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST, numbers, whole_number
-from steptime.core.table import Answer, Column, Table, columns
+from steptime.core.table import Answer, Column, Table, columns, picked
 from steptime.core.units import counted, seconds, size
 from steptime.predict import DEFAULT
 
@@ -31,89 +31,65 @@ DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
 def scale(
     model: options.Model,
     device: options.Device,
-    link: Annotated[
-        Text,
-        option(
-            "--link LINK",
-            "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
-        ),
-    ] = None,
-    batch: Annotated[
-        Text,
-        option(
-            "--batch N",
-            "Examples a step: of each replica in weak scaling, of all in strong scaling. "
-            "Default: 64, transformers 1, a file's own.",
-        ),
-    ] = None,
-    replicas: Annotated[
-        Text,
-        option(
-            "--replicas N,...",
-            "Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128; "
-            "with --parallel model or hybrid the splits of the file.",
-        ),
-    ] = None,
-    scaling: Annotated[
-        str, option("--scaling", "weak: a replica keeps its batch. strong: they share the batch.")
-    ] = "weak",
-    parallel: Annotated[
-        str,
-        option(
-            "--parallel",
-            "data; for files with split layers also model, or hybrid (split layers model "
-            "parallel, the others data parallel).",
-        ),
-    ] = "data",
-    collective: Annotated[
-        Text,
-        option(
-            "--collective NAME",
-            "How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring, "
-            "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
-        ),
-    ] = None,
-    overlap: Annotated[
-        bool,
-        option("--overlap", "Exchange gradients in buckets during the backward pass (not paleo)."),
-    ] = False,
-    compression: Annotated[
-        str, option("--compression F", "Gradients are exchanged F times smaller.")
-    ] = "1",
-    per_node: Annotated[
-        Text,
-        option(
-            "--per-node N",
-            "Devices of a node, for hierarchical, --inside or --links-per-node. Default 8.",
-        ),
-    ] = None,
-    inside: Annotated[
-        Text,
-        option(
-            "--inside LINK",
-            "What joins the devices of a node. Default: every replica is alone on its link.",
-        ),
-    ] = None,
-    links_per_node: Annotated[
-        Text,
-        option(
-            "--links-per-node N",
-            "Links of a node that its devices share. Default 1.",
-        ),
-    ] = None,
-    servers: Annotated[Text, option("--servers K", "Parameter servers. Default 1.")] = None,
-    latency: Annotated[
-        Text, option("--latency-us T", "Latency of a message over the link (not paleo).")
-    ] = None,
-    samples: Annotated[
-        Text, option("--samples N", "Examples of an epoch: shows time and cost.")
-    ] = None,
-    epochs: Annotated[Text, option("--epochs E", "Epochs of a training. Default 1.")] = None,
-    price: Annotated[Text, option("--price P", "Price of a device for an hour.")] = None,
-    billing: Annotated[
-        Text,
-        option("--billing second|hour", "What is paid: every second (default), or started hour."),
-    ] = None,
+    link: Text = option(
+        "--link LINK",
+        "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
+        None,
+    ),
+    batch: Text = option(
+        "--batch N",
+        "Examples a step: of each replica in weak scaling, of all in strong scaling. "
+        "Default: 64, transformers 1, a file's own.",
+        None,
+    ),
+    replicas: Text = option(
+        "--replicas N,...",
+        "Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128; "
+        "with --parallel model or hybrid the splits of the file.",
+        None,
+    ),
+    scaling: str = option(
+        "--scaling", "weak: a replica keeps its batch. strong: they share the batch.", "weak"
+    ),
+    parallel: str = option(
+        "--parallel",
+        "data; for files with split layers also model, or hybrid (split layers model "
+        "parallel, the others data parallel).",
+        "data",
+    ),
+    collective: Text = option(
+        "--collective NAME",
+        "How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring, "
+        "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
+        None,
+    ),
+    overlap: bool = option(
+        "--overlap", "Exchange gradients in buckets during the backward pass (not paleo).", False
+    ),
+    compression: str = option("--compression F", "Gradients are exchanged F times smaller.", "1"),
+    per_node: Text = option(
+        "--per-node N",
+        "Devices of a node, for hierarchical, --inside or --links-per-node. Default 8.",
+        None,
+    ),
+    inside: Text = option(
+        "--inside LINK",
+        "What joins the devices of a node. Default: every replica is alone on its link.",
+        None,
+    ),
+    links_per_node: Text = option(
+        "--links-per-node N", "Links of a node that its devices share. Default 1.", None
+    ),
+    servers: Text = option("--servers K", "Parameter servers. Default 1.", None),
+    latency: Text = option(
+        "--latency-us T", "Latency of a message over the link (not paleo).", None
+    ),
+    samples: Text = option("--samples N", "Examples of an epoch: shows time and cost.", None),
+    epochs: Text = option("--epochs E", "Epochs of a training. Default 1.", None),
+    price: Text = option("--price P", "Price of a device for an hour.", None),
+    billing: Text = option(
+        "--billing second|hour", "What is paid: every second (default), or started hour.", None
+    ),
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
     method: options.Method = DEFAULT,
@@ -124,6 +100,7 @@ def scale(
 
     A step takes forward + backward + update + the exchange of gradients - what overlaps.
     """
+    from steptime.paleo.placement import Mode, layer_rows
     from steptime.predict.parallel.scaling import SCALINGS, Exchange, stops_paying
     from steptime.predict.step_model import StepModel
 
@@ -140,10 +117,8 @@ def scale(
         "--servers": servers,
     }
     if parallel == "model":
-        for name, value in shape.items():
-            if value is not None:
-                raise InputError(f"--parallel model exchanges no gradients: leave out {name}")
-    fabric = _fabric(link, {**shape, "--latency-us": latency})
+        options.refuse(shape, "--parallel model exchanges no gradients: leave out {}")
+    fabric = _fabric(link, latency, shape)
     given = options.pairs(option_, "option")
     found = StepModel(workload, options.one_device(device), fabric, method, given)
     if found.method.as_published and latency is not None:
@@ -151,7 +126,9 @@ def scale(
     how = Exchange(collective, _number(compression, "--compression", least=1.0), overlap)
     counts = _counts(replicas, parallel)
     rows = _rows(found, parallel, counts, scaling, how)
-    more = {} if parallel == "data" else {"ops": _layers(found, parallel, rows[0])}
+    mode: Mode = "model" if parallel == "model" else "hybrid"
+    each = rows[0].batch_per_worker
+    more = {} if parallel == "data" else {"ops": layer_rows(found, each, mode)}
     document: dict[str, Any] = {
         "model": workload.label,
         "device": found.device.name,
@@ -159,15 +136,13 @@ def scale(
         "method": method,
         "options": found.options,
         "batch": workload.batch_per_replica,
-        "dtype": workload.dtype,
-        "optimizer": workload.optimizer,
+        **picked(workload, "dtype optimizer"),
         "scaling": scaling,
         "parallel": parallel,
         "collective": found.collective(collective),
         "overlap": overlap,
         "compression": how.compression,
-        "parameters": found.parameters,
-        "gradient_bytes": found.gradient_bytes,
+        **picked(found, "parameters gradient_bytes"),
         "training": None if training is None else asdict(training),
         "rows": [_row(row, training) for row in rows],
         "stops_paying": stops_paying(rows),
@@ -201,12 +176,6 @@ def _rows(
     return [model_parallel(model, batch, one)]
 
 
-def _layers(model: StepModel, parallel: str, row: ScalingRow) -> list[dict[str, Any]]:
-    from steptime.paleo.placement import layer_rows
-
-    return layer_rows(model, row.batch_per_worker, "model" if parallel == "model" else "hybrid")
-
-
 def _counts(text: str | None, parallel: str) -> list[int] | None:
     """Return the numbers of replicas, sorted; None for those of the file."""
     if text is None and parallel != "data":
@@ -229,37 +198,30 @@ def _number(text: str, where: str, least: float = 0.0) -> float:
     return value
 
 
-def _fabric(link: str | None, shape: Mapping[str, str | None]) -> Fabric | None:
-    """Return what joins the replicas, None where nothing does."""
-    from dataclasses import replace
+def _fabric(
+    link: str | None, latency: str | None, shape: Mapping[str, str | None]
+) -> Fabric | None:
 
     from steptime import catalog
-    from steptime.predict.parallel.collectives import GROUP, Fabric
+    from steptime.predict.parallel.collectives import Fabric
 
     if link is None:
-        for name, value in shape.items():
-            if value is not None:
-                raise InputError(f"{name} needs --link LINK")
+        options.refuse({**shape, "--latency-us": latency}, "{} needs --link LINK")
         return None
-
-    def count(name: str, default: int) -> int:
-        text = shape[name]
-        return default if text is None else whole_number(text, name)
-
-    between, inside, latency = catalog.link(link), shape["--inside"], shape["--latency-us"]
+    between, counts = catalog.link(link), dict(shape)
     if latency is not None:
         between = replace(between, latency_s=_number(latency, "--latency-us") * 1e-6)
-    return Fabric(
-        between,
-        None if inside is None else catalog.link(inside),
-        count("--per-node", GROUP),
-        count("--links-per-node", 1),
-        count("--servers", 1),
-    )
+    inside = counts.pop("--inside")
+    joined = None if inside is None else catalog.link(inside)
+    given = {
+        name.removeprefix("--").replace("-", "_"): whole_number(text, name)
+        for name, text in counts.items()
+        if text is not None
+    }
+    return Fabric(between, joined, **given)
 
 
 def _of_fabric(model: StepModel) -> dict[str, Any]:
-    """Return what joins the replicas, as in the document."""
     fabric = model.fabric
     if fabric is None:
         return {"network": None}
@@ -267,9 +229,7 @@ def _of_fabric(model: StepModel) -> dict[str, Any]:
         "network": fabric.between.name,
         "latency_s": fabric.between.latency_s,
         "inside": None if fabric.inside is None else fabric.inside.name,
-        "per_node": fabric.per_node,
-        "links_per_node": fabric.links_per_node,
-        "servers": fabric.servers,
+        **picked(fabric, "per_node links_per_node servers"),
     }
 
 
@@ -279,11 +239,10 @@ def _training(
     from steptime.predict.training_cost import BILLINGS, Training
 
     if samples is None:
-        for name, value in (("--epochs", epochs), ("--price", price)):
-            if value is not None:
-                raise InputError(f"{name} needs --samples N, the examples of an epoch")
-    if price is None and billing is not None:
-        raise InputError("--billing needs --price P")
+        given = {"--epochs": epochs, "--price": price}
+        options.refuse(given, "{} needs --samples N, the examples of an epoch")
+    if price is None:
+        options.refuse({"--billing": billing}, "{} needs --price P")
     if billing is not None and billing not in BILLINGS:
         raise unknown("--billing", billing, BILLINGS)
     if samples is None:
@@ -320,10 +279,9 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[
         needs = f"{size(memory)} (optimizer {model.workload.optimizer})"
         notes.insert(0, f"batch {largest} needs {needs}, {model.device.name} has {has}")
     if model.fabric is not None and not model.method.as_published:
+        mends = {model.fabric.between.name: " (--latency-us)"}
         notes += [
-            f"{name}: no latency is known, so none is counted (--latency-us)"
-            if name == model.fabric.between.name
-            else f"{name}: no latency is known, so none is counted"
+            f"{name}: no latency is known, so none is counted{mends.get(name, '')}"
             for name in model.fabric.without_latency
         ]
     return notes
@@ -379,7 +337,6 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remarks(document: Mapping[str, Any]) -> list[str]:
-    """Return the lines under the table."""
     lines = list(document["notes"])
     lines += [
         f"{counted(row['workers'], 'replica')}: {row['note']}"

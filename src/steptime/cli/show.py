@@ -1,7 +1,5 @@
 """The command `show`: one device, link or network, each number with its source."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -35,21 +33,17 @@ def show(
 
 
 def _hardware(found: Device | Link) -> Answer:
-    document = {key: _plain(value) for key, value in asdict(found).items()}
+    document = asdict(found)
     rows: list[tuple[str, Any]] = []
     for key, value in document.items():
         if isinstance(value, dict):
             rows += [(f"{key}.{name}", shown(key, item)) for name, item in value.items()]
-        elif value is not False and value not in ("", [], None) and key not in ("name", "note"):
+        elif value is not False and value not in ("", (), None) and key not in ("name", "note"):
             rows.append((key, shown(key, value)))
     notes = [found.note] if found.note else []
     if found.unverified:
         notes.append(f"not verified: {', '.join(found.unverified)}")
     return Answer(document, [facts(found.name, "", rows)], [" ".join(n.split()) for n in notes])
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _network(found: Any) -> Answer:

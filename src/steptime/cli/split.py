@@ -1,7 +1,5 @@
 """The command `split`: where to cut a network between two devices."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -25,7 +23,7 @@ def split(
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    by_op: Annotated[bool, option("--by-op", "Show every cut.")] = False,
+    by_op: bool = option("--by-op", "Show every cut.", False),
 ) -> Answer:
     """Find the best cut of a network between a device and a server.
 

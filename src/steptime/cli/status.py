@@ -1,7 +1,5 @@
 """The command `status`: where the cells of a submitted sweep stand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any

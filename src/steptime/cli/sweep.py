@@ -28,23 +28,20 @@ HERE = "local"
 def sweep(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     out: options.Out,
-    rounds: Annotated[
-        int | None,
-        option("--rounds", "Visit all cells so often, interleaved.", min=1, max=MOST_VISITS),
-    ] = None,
-    runs: Annotated[
-        int | None, option("--runs", "Fresh processes for each cell.", min=1, max=MOST_VISITS)
-    ] = None,
-    retry: Annotated[str, option("--retry STATUS,...", "Try these again, too.")] = "",
-    force: Annotated[bool, option("--force", "Measure all cells again.")] = False,
-    try_all: Annotated[
-        bool, option("--try-all", "Try what is predicted not to fit in memory.")
-    ] = False,
-    launcher: Annotated[str, option("--launcher", "local or slurm.")] = HERE,
-    dry_run: Annotated[
-        bool, option("--dry-run", "Show what Slurm would get, and what it would take.")
-    ] = False,
-    shard: Annotated[Text, option("--shard I/N", "Only the I-th of N parts, for N hosts.")] = None,
+    rounds: int | None = option(
+        "--rounds", "Visit all cells so often, interleaved.", None, min=1, max=MOST_VISITS
+    ),
+    runs: int | None = option(
+        "--runs", "Fresh processes for each cell.", None, min=1, max=MOST_VISITS
+    ),
+    retry: str = option("--retry STATUS,...", "Try these again, too.", ""),
+    force: bool = option("--force", "Measure all cells again.", False),
+    try_all: bool = option("--try-all", "Try what is predicted not to fit in memory.", False),
+    launcher: str = option("--launcher", "local or slurm.", HERE),
+    dry_run: bool = option(
+        "--dry-run", "Show what Slurm would get, and what it would take.", False
+    ),
+    shard: Text = option("--shard I/N", "Only the I-th of N parts, for N hosts.", None),
 ) -> Answer:
     """Measure and predict the missing cells of an experiment file.
 
@@ -189,7 +186,6 @@ ALWAYS = {"id": "cell", "model": "network", "batch": "batch", "replicas": "repli
 
 
 def _preview(request: Request, scheduler: str) -> Answer:
-    """Return what would be sent: the first cells, the jobs, the scripts."""
     from steptime.cluster.estimate import preview
 
     document = preview(request, note, scheduler)

@@ -1,7 +1,5 @@
 """Why a cell has no number: one word each, and what tries the cell again."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 REQUEUED = "the scheduler, which starts the job again; else the next sweep"

@@ -1,7 +1,5 @@
 """How a table of a data file is checked: every key known, every value of its type."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """Element types and the precisions a network can be run in."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from steptime.core.errors import unknown

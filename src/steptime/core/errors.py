@@ -1,7 +1,5 @@
 """Errors that a user can mend: one line with what is wrong, where, and the nearest valid name."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """What those who predict an exchange of gradients and those who measure it must both know."""
 
-from __future__ import annotations
-
 BUCKET_BYTES = 25 * 2**20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb, in MiB
 
 

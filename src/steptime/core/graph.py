@@ -1,7 +1,5 @@
 """A network as data: tensors, ops in order, and the check that they fit together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A network as JSON: the native file, which converters write and every command reads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Devices, links and clusters, in SI units; one function converts from datasheet units."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Printers of a `Table`: text for people, JSON, CSV, Markdown, HTML; each returns a text."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

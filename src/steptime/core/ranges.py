@@ -1,7 +1,5 @@
 """Whole numbers, ranges and lists of them as users write them."""
 
-from __future__ import annotations
-
 import re
 
 from steptime.core.errors import InputError, shorten

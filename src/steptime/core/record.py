@@ -1,7 +1,5 @@
 """The one record that measured, predicted and published numbers share, and its JSON form."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -58,12 +56,12 @@ class Record:
     schema: int = SCHEMA
 
 
+_AS_IT_STANDS = ("schema", "origin", "platform", "scope", "status", "cause", "note", "taken_at")
+
+
 def record_to_json(record: Record) -> dict[str, Any]:
     """Return the record as JSON values; what is empty in a quantity is left out."""
-    table = {
-        name: getattr(record, name)
-        for name in ("schema", "origin", "platform", "scope", "status", "cause", "note", "taken_at")
-    }
+    table = {name: getattr(record, name) for name in _AS_IT_STANDS}
     table["method"] = asdict(record.method)
     table["workload"] = workload_to_json(record.workload)
     table["workload_key"] = record.workload.key
@@ -100,17 +98,7 @@ def record_from_json(table: Mapping[str, Any]) -> Record:
         )
         for name, q in table["quantities"].items()
     }
-    return Record(
-        origin=table["origin"],
-        method=Method(**table["method"]),
-        workload=workload_from_json(table["workload"]),
-        platform=table["platform"],
-        quantities=quantities,
-        status=table["status"],
-        cause=table.get("cause", ""),
-        note=table.get("note", ""),
-        scope=table.get("scope", ""),
-        env=table.get("env", {}),
-        taken_at=table.get("taken_at", ""),
-        schema=table["schema"],
-    )
+    said = {name: table[name] for name in ("schema", "origin", "platform", "status")}
+    said |= {name: table[name] for name in (*_AS_IT_STANDS, "env") if name in table}
+    method, workload = Method(**table["method"]), workload_from_json(table["workload"])
+    return Record(method=method, workload=workload, quantities=quantities, **said)

@@ -5,8 +5,6 @@ every room that resolves its table here. They are looked at only where a name is
 where names are listed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any

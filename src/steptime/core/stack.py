@@ -1,7 +1,5 @@
 """How a software stack runs op kinds: what it fuses, reads again and holds, as a file says it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf

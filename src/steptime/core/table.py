@@ -4,8 +4,6 @@ The keys of a row carry their units (`step_s`, `peak_memory_bytes`), so `units.s
 every cell, and a column is only a key with a heading. `steptime.core.printers` has the printers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +72,14 @@ def columns(*said: str) -> tuple[Column, ...]:
         key, _, form = told.partition(":")
         found.append(Column(key, heading if equals else key, text.startswith("?"), form))
     return tuple(found)
+
+
+def picked(one: object, names: str) -> dict[str, Any]:
+    """Return attributes of an object as a row, plain tables in place of mappings of other kinds."""
+    found = {name: getattr(one, name) for name in names.split()}
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in found.items()
+    }
 
 
 def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:

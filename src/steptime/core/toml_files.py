@@ -1,7 +1,5 @@
 """TOML files that users own: read with one line for each fault, written whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The table of quantities with their units, and numbers as people read them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

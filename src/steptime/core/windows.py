@@ -1,7 +1,5 @@
 """Where a window fits: positions, padding and reach along one axis."""
 
-from __future__ import annotations
-
 
 def positions(
     size: int,

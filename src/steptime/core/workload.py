@@ -1,7 +1,5 @@
 """What is run: a network with its hyperparameters, batch, dtype, phase, optimizer and plan."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -5,15 +5,13 @@ other costs its multiply-adds times the tables' cost a multiply-add of that kind
 after another; what the chips do not run costs nothing and is named.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import NamedTuple
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.energy.accelerators import Accelerator, MeasuredLayer, MeasuredNetwork
+from steptime.energy.accelerators import Accelerator, MeasuredLayer
 from steptime.energy.operations import figures
 from steptime.energy.process import Factors, Process, factors
 from steptime.energy.request import Asked, Request, plain_layer, plain_net
@@ -266,24 +264,23 @@ def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
     of a table from the other networks of that table; `ratio` is predicted over measured. `rivals`
     are the platforms that the paper compares with, as published.
     """
-    layers: list[dict[str, object]] = []
-    averages: list[dict[str, object]] = []
-    cross: list[dict[str, object]] = []
+    found: dict[str, list[dict[str, object]]]
+    found = {"layers": [], "averages": [], "cross": [], "rivals": []}
     for chip in chips:
-        accelerator = chip.accelerator
-        if accelerator.scalable:
-            name = {"accelerator": accelerator.name}
-            averages.append({**name, **_per_mac(chip, accelerator.scalable)})
-        for net, rows in _scalable(accelerator.networks).items():
-            place = {"accelerator": accelerator.name, "net": net}
+        every, name = chip.accelerator.scalable, {"accelerator": chip.accelerator.name}
+        if every:
+            found["averages"].append({**name, **_per_mac(chip, every)})
+        for net in chip.accelerator.networks:
+            rows = [row for row in net.layers if row.macs is not None]
+            others = [row for row in every if row not in rows]
+            place = {**name, "net": net.name}
             for row in rows:
                 measured = {"layer": row.name, "macs": row.macs}
-                layers.append({**place, **measured, **_per_mac(chip, [row])})
-            others = [row for row in accelerator.scalable if row not in rows]
-            if others:
-                cross.append({**place, **_crossed(chip, rows, others)})
-    rivals = [row for chip in chips for row in _rivals(chip.accelerator)]
-    return {"layers": layers, "averages": averages, "cross": cross, "rivals": rivals}
+                found["layers"].append({**place, **measured, **_per_mac(chip, [row])})
+            if rows and others:
+                found["cross"].append({**place, **_crossed(chip, rows, others)})
+        found["rivals"] += _rivals(chip.accelerator)
+    return found
 
 
 def _per_mac(chip: Chip, rows: Sequence[MeasuredLayer]) -> dict[str, float]:
@@ -310,22 +307,13 @@ def _rivals(accelerator: Accelerator) -> Iterator[dict[str, object]]:
         }
 
 
-def _scalable(networks: Iterable[MeasuredNetwork]) -> Mapping[str, tuple[MeasuredLayer, ...]]:
-    found = {net.name: tuple(r for r in net.layers if r.macs is not None) for net in networks}
-    return {name: rows for name, rows in found.items() if rows}
-
-
 def _crossed(
     chip: Chip, rows: Sequence[MeasuredLayer], others: Sequence[MeasuredLayer]
 ) -> dict[str, float]:
     macs = sum(row.macs or 0 for row in rows)
-    from_others = chip.cost_per_mac(others)
-    own = chip.cost_per_mac(rows)
-    return {
-        "latency_s": own.latency_s * macs,
-        "predicted_latency_s": from_others.latency_s * macs,
-        "latency_ratio": from_others.latency_s / own.latency_s,
-        "energy_j": own.energy_j * macs,
-        "predicted_energy_j": from_others.energy_j * macs,
-        "energy_ratio": from_others.energy_j / own.energy_j,
-    }
+    costs = zip(Cost._fields, chip.cost_per_mac(rows), chip.cost_per_mac(others), strict=True)
+    found: dict[str, float] = {}
+    for name, own, predicted in costs:
+        found |= {name: own * macs, f"predicted_{name}": predicted * macs}
+        found[f"{name.rpartition('_')[0]}_ratio"] = predicted / own
+    return found

@@ -1,7 +1,5 @@
 """Accelerators that papers measured layer by layer: their tables, read from data files."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ the chip from op to op. The last line is what a product of matrices moves at lea
 are left out.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass

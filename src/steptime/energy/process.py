@@ -1,7 +1,5 @@
 """From one process node to another: what happens to time and energy of the same chip."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import reduce

@@ -1,7 +1,5 @@
 """What is to be run on an accelerator: FODLAM's configurations, and networks as graphs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

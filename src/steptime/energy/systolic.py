@@ -28,8 +28,6 @@ each operand as often as tiles need it; DRAM gives it again where the buffer can
 Of the ways to use the buffer, the fastest is taken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

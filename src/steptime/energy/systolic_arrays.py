@@ -1,7 +1,5 @@
 """The systolic arrays that are known: files of `data/arrays`, or a user's own."""
 
-from __future__ import annotations
-
 from math import inf
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Networks from files of other tools: each reader turns a file's text into a `Family`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import stat

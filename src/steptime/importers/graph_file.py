@@ -1,7 +1,5 @@
 """Reads the native file of a network: a graph as JSON, written by us or by a converter."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 

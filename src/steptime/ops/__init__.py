@@ -1,7 +1,5 @@
 """The table of op kinds: output shapes, FLOP, gradient as ops, an example and a source for each."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

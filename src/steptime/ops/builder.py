@@ -1,7 +1,5 @@
 """Builds a graph op by op; shapes are found and checked as it grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 

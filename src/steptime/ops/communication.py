@@ -5,8 +5,6 @@ exchange, as libraries fill buckets. An op is differentiated as if the losses of
 added up: the gradient of gathering is scattering the sum, and the other way round.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from steptime.core.graph import TensorSpec
@@ -15,6 +13,7 @@ from steptime.ops.table import (
     Example,
     OpKind,
     Specs,
+    fused,
     no_flop,
     require,
     show,
@@ -81,15 +80,6 @@ def send_outputs(x: TensorSpec, ranks: int = 2, stride: int = 1) -> Specs:
     return (x,)
 
 
-def _again(kind: str) -> Any:
-    """Return the gradient rule of an exchange whose gradient is the same exchange."""
-
-    def rule(b: Backward) -> tuple[str | None, ...]:
-        return (b.emit(kind, (b.grad,), "grad_input", **b.attrs)[0],)
-
-    return rule
-
-
 def all_gather_gradient(b: Backward) -> tuple[str | None, ...]:
     """Add up everyone's gradient and keep the own shard of it."""
     attrs = {key: value for key, value in b.attrs.items() if key != "lengths"}
@@ -123,7 +113,7 @@ KINDS = {
         no_flop,
         Example((vector(3, 4),), {"ranks": 4}),
         f"{_MPI}: MPI_Allreduce; bytes are those of the sum",
-        gradient=_again("all_reduce"),
+        gradient=fused("all_reduce", "dy"),
         storage="in_place",
         exchanged=_given,
     ),
@@ -156,7 +146,7 @@ KINDS = {
         no_flop,
         Example((vector(3, 4),), {}),
         "MPI 4.1, chapter 3: MPI_Sendrecv to the next rank; its gradient comes back",
-        gradient=_again("send"),
+        gradient=fused("send", "dy"),
         exchanged=_given,
     ),
 }

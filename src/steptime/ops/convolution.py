@@ -3,8 +3,6 @@
 Attributes: `stride (h, w)`, `padding (top, bottom, left, right)`, `dilation (h, w)`, `groups`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

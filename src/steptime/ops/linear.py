@@ -1,7 +1,5 @@
 """Matrix products: linear layers, general products, bias."""
 
-from __future__ import annotations
-
 import math
 
 from steptime.core.graph import TensorSpec
@@ -12,6 +10,7 @@ from steptime.ops.table import (
     Products,
     Specs,
     matrix_kind,
+    of_each,
     per_element,
     require,
     show,
@@ -30,16 +29,6 @@ def linear_products(x: TensorSpec, w: TensorSpec) -> Products:
     """Return one product: rows by width, over fan_in."""
     width, fan_in = w.shape
     return ((1, math.prod(x.shape[:-1]), width, fan_in),)
-
-
-def linear_gradient(b: Backward) -> tuple[str | None, ...]:
-    """dX = dY W and dW = dY^T X, the leading dimensions of dY and X folded into rows."""
-    x, w = b.op.inputs
-    dx = b.emit("matmul", (b.grad, w), "grad_input")[0] if b.needs[0] else None
-    dw = None
-    if b.needs[1]:
-        dw = b.emit("matmul", (b.grad, x), "grad_weight", transpose_a=True, fold=True)[0]
-    return dx, dw
 
 
 def _matrix(spec: TensorSpec, transpose: bool, fold: bool) -> tuple[int, ...]:
@@ -70,17 +59,12 @@ def matmul_outputs(
     return (TensorSpec((*batch, left[-2], right[-1]), a.dtype),)
 
 
-def matmul_products(
-    a: TensorSpec,
-    b: TensorSpec,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    fold: bool = False,
-) -> Products:
+def matmul_products(a: TensorSpec, b: TensorSpec, **how: bool) -> Products:
     """Return one product for each matrix of the batch."""
-    (out,) = matmul_outputs(a, b, transpose_a, transpose_b, fold)
+    (out,) = matmul_outputs(a, b, **how)
     *batch, m, n = out.shape
-    return ((math.prod(batch), m, n, _matrix(a, transpose_a, fold)[-1]),)
+    k = _matrix(a, how.get("transpose_a", False), how.get("fold", False))[-1]
+    return ((math.prod(batch), m, n, k),)
 
 
 def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -144,7 +128,12 @@ KINDS = {
         linear_products,
         Example((vector(4, 6), vector(5, 6))),
         "definition: y = x W^T, 2mnk",
-        gradient=linear_gradient,
+        gradient=of_each(  # dX = dY W and dW = dY^T X, leading dimensions folded into rows
+            lambda b: b.emit("matmul", (b.grad, b.op.inputs[1]), "grad_input")[0],
+            lambda b: b.emit(
+                "matmul", (b.grad, b.op.inputs[0]), "grad_weight", transpose_a=True, fold=True
+            )[0],
+        ),
         work="matmul",
     ),
     "matmul": matrix_kind(

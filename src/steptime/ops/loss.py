@@ -1,7 +1,5 @@
 """The loss: softmax cross-entropy, and the two steps of its gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from steptime.core.graph import TensorSpec

@@ -1,15 +1,13 @@
 """Normalisation: batch, layer, root-mean-square, local response."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
-    Backward,
     Example,
     OpKind,
     Specs,
+    fused,
     per_element,
     require,
     same_as_first,
@@ -21,6 +19,7 @@ STATISTICS_DTYPE = "float32"
 
 
 def _statistics(x: TensorSpec, *shape: int) -> TensorSpec:
+    """Return the spec of means, or of inverse deviations, that are kept for the gradient."""
     return TensorSpec(shape, "float64" if x.dtype == "float64" else STATISTICS_DTYPE)
 
 
@@ -38,31 +37,6 @@ def batch_norm_flop(x: TensorSpec, *_: TensorSpec, training: bool = True, **__: 
     return (8 if training else 4) * x.size
 
 
-def batch_norm_saved(x: TensorSpec, *_: TensorSpec, **__: Any) -> Specs:
-    """Return the batch's mean and inverse deviation `[c]`."""
-    return (_statistics(x, x.shape[1]), _statistics(x, x.shape[1]))
-
-
-def norm_gradient(kind: str, parameters: int) -> Any:
-    """Return the rule of a norm with a fused backward kind and `parameters` trained vectors."""
-
-    def rule(b: Backward) -> tuple[str | None, ...]:
-        x, weight = b.op.inputs[:2]
-        new = b.emit(kind, (x, b.grad, weight, *b.saved), "grad")
-        return (*new, *(None for _ in b.op.inputs[1 + parameters :]))
-
-    return rule
-
-
-def norm_grad_outputs(parameters: int) -> Any:
-    """Return the output rule of a fused norm backward: dX and the gradients of its vectors."""
-
-    def outputs(x: TensorSpec, grad: TensorSpec, weight: TensorSpec, *_: TensorSpec) -> Specs:
-        return (x, *(weight for _ in range(parameters)))
-
-    return outputs
-
-
 def layer_norm_outputs(x: TensorSpec, weight: TensorSpec, bias: TensorSpec) -> Specs:
     """Return `x [..., width], weight, bias [width] -> [..., width]`."""
     fits = weight.shape == bias.shape == x.shape[-1:] and len(x.shape) >= 1
@@ -77,17 +51,6 @@ def rms_norm_outputs(x: TensorSpec, weight: TensorSpec) -> Specs:
     return (x,)
 
 
-def local_response_norm_flop(x: TensorSpec, size: int, **_: Any) -> int:
-    """Return size + 5 an element: square, window sum, scale and shift, power, product."""
-    return (size + 5) * x.size
-
-
-def local_response_norm_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Fused: needs X, Y and the denominators."""
-    inputs = (b.op.inputs[0], b.grad, b.output, *b.saved)
-    return (b.emit("local_response_norm_grad", inputs, "grad_input", **b.attrs)[0],)
-
-
 _X, _C, _W = vector(4, 3, 5, 5), vector(3), vector(6)
 _ROWS = vector(2, 4, 6)
 _LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "k": 2.0}
@@ -98,11 +61,11 @@ KINDS = {
         batch_norm_flop,
         Example((_X, _C, _C, _C, _C), {"training": True}),
         "Ioffe, Szegedy 2015, algorithm 1; 8 FLOP an element in training, 4 in inference",
-        gradient=norm_gradient("batch_norm_grad", 2),
-        saved=batch_norm_saved,
+        gradient=fused("batch_norm_grad", "x dy w saved", "grad", attrs=False),
+        saved=lambda x, *_, **__: (_statistics(x, x.shape[1]),) * 2,
     ),
     "batch_norm_grad": OpKind(
-        norm_grad_outputs(2),
+        lambda x, grad, weight, *_: (x, weight, weight),
         per_element(13),
         Example((_X, _X, _C, _C, _C)),
         "derivative of batch_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
@@ -112,13 +75,13 @@ KINDS = {
         per_element(8),
         Example((_ROWS, _W, _W)),
         "Ba, Kiros, Hinton 2016, eq. 3; mean 1, variance 3, normalise 2, scale and shift 2",
-        gradient=norm_gradient("layer_norm_grad", 2),
+        gradient=fused("layer_norm_grad", "x dy w saved", "grad", attrs=False),
         always_saves=True,
         autocast="wide",
-        saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]), _statistics(x, *x.shape[:-1])),
+        saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),) * 2,
     ),
     "layer_norm_grad": OpKind(
-        norm_grad_outputs(2),
+        lambda x, grad, weight, *_: (x, weight, weight),
         per_element(13),
         Example((_ROWS, _ROWS, _W, vector(2, 4), vector(2, 4))),
         "derivative of layer_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
@@ -128,23 +91,24 @@ KINDS = {
         per_element(4),
         Example((_ROWS, _W)),
         "Zhang, Sennrich 2019, eq. 4; square and sum 2, normalise 1, scale 1",
-        gradient=norm_gradient("rms_norm_grad", 1),
+        gradient=fused("rms_norm_grad", "x dy w saved", "grad", attrs=False),
         always_saves=True,
         autocast="wide",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),),
     ),
     "rms_norm_grad": OpKind(
-        norm_grad_outputs(1),
+        lambda x, grad, weight, *_: (x, weight),
         per_element(9),
         Example((_ROWS, _ROWS, _W, vector(2, 4))),
         "derivative of rms_norm: xhat 1, dw 2, g 1, sum 2, dx 3",
     ),
     "local_response_norm": OpKind(
         same_as_first,
-        local_response_norm_flop,
+        # square, window sum, scale and shift, power, product
+        lambda x, size, **_: int((size + 5) * x.size),
         Example((_X,), _LRN),
         "Krizhevsky, Sutskever, Hinton 2012, section 3.3, alpha divided by the size as in Caffe",
-        gradient=local_response_norm_gradient,
+        gradient=fused("local_response_norm_grad", "x dy y saved"),
         autocast="wide",
         saved=same_as_first,
     ),

@@ -1,7 +1,5 @@
 """Optimizer updates: each overwrites the weight and its state."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from steptime.core.graph import TensorSpec

@@ -1,13 +1,21 @@
 """Pooling and up-sampling over images `[batch, channels, height, width]`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.core.windows import positions
 from steptime.ops.convolution import Pair, Sides
-from steptime.ops.table import Backward, Example, OpKind, Specs, no_flop, require, show, vector
+from steptime.ops.table import (
+    Backward,
+    Example,
+    OpKind,
+    Specs,
+    fused,
+    no_flop,
+    require,
+    show,
+    vector,
+)
 
 
 def pool_outputs(
@@ -36,17 +44,6 @@ def max_pool_saved(x: TensorSpec, **attrs: Any) -> Specs:
     return (TensorSpec(pool_outputs(x, **attrs)[0].shape, "int64"),)
 
 
-def max_pool_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Scatter dY to the places of the maxima."""
-    inputs = (b.op.inputs[0], b.grad, b.saved[0])
-    return (b.emit("max_pool2d_grad", inputs, "grad_input", **b.attrs)[0],)
-
-
-def avg_pool_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Spread dY evenly over each window."""
-    return (b.emit("avg_pool2d_grad", (b.op.inputs[0], b.grad), "grad_input", **b.attrs)[0],)
-
-
 def global_pool_outputs(x: TensorSpec) -> Specs:
     """Return `x [n, c, h, w] -> [n, c]`, the mean of each map."""
     require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
@@ -68,11 +65,6 @@ def upsample_outputs(x: TensorSpec, scale: Pair) -> Specs:
     return (TensorSpec(shape, x.dtype),)
 
 
-def upsample_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Sum dY over the copies of each element."""
-    return (b.emit("upsample2d_grad", (b.grad,), "grad_input", **b.attrs)[0],)
-
-
 def upsample_grad_outputs(grad: TensorSpec, scale: Pair) -> Specs:
     """Return `grad [n, c, h*scale, w*scale] -> [n, c, h, w]`."""
     shape = (*grad.shape[:2], grad.shape[2] // scale[0], grad.shape[3] // scale[1])
@@ -88,7 +80,7 @@ KINDS = {
         pool_flop,
         Example((_X,), _WINDOW),
         "definition: one comparison an element of a window",
-        gradient=max_pool_gradient,
+        gradient=fused("max_pool2d_grad", "x dy saved"),
         saved=max_pool_saved,
         always_saves=True,
     ),
@@ -104,7 +96,7 @@ KINDS = {
         pool_flop,
         Example((_X,), _WINDOW),
         "definition: one addition an element of a window, padding counted as zeros",
-        gradient=avg_pool_gradient,
+        gradient=fused("avg_pool2d_grad", "x dy"),
     ),
     "avg_pool2d_grad": OpKind(
         lambda x, grad, **_: (x,),
@@ -125,7 +117,7 @@ KINDS = {
         no_flop,
         Example((vector(2, 3, 4, 5),), {"scale": (2, 3)}),
         "definition: copies (nearest neighbour)",
-        gradient=upsample_gradient,
+        gradient=fused("upsample2d_grad", "dy"),
         autocast="wide",
     ),
     "upsample2d_grad": OpKind(

@@ -5,9 +5,7 @@ others 2020) each keeps 1/n of the optimizer's states and updates 1/n of the wei
 scattered, and weights gathered, after the update (stages 1 and 2) or before they are used (3).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from steptime.core.errors import InputError
@@ -179,13 +177,11 @@ class _Rank:
         return replace(
             self.whole,
             tensors=self.tensors,
-            ops=tuple(self._ordered()),
+            ops=tuple(
+                op
+                for i in range(len(self.ops) + 1)
+                for op in (*self.before.get(i, ()), *self.ops[i : i + 1])
+            ),
             weights=tuple(kept.get(weight, weight) for weight in self.whole.weights),
             buffers=(*self.whole.buffers, *extra),
         )
-
-    def _ordered(self) -> Iterator[Op]:
-        for i, op in enumerate(self.ops):
-            yield from self.before.get(i, ())
-            yield op
-        yield from self.before.get(len(self.ops), ())

@@ -4,18 +4,16 @@ Attention and recurrent layers are single kinds because hardware runs them fused
 those of their matrix products alone, so that other counters can be compared exactly.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
     Backward,
     Example,
-    Gradient,
     OpKind,
     Products,
     Specs,
+    fused,
     matrix_kind,
     no_flop,
     per_element,
@@ -83,12 +81,6 @@ def attention_saved(q: TensorSpec, *_: TensorSpec, heads: int, **__: Any) -> Spe
     return (TensorSpec((q.shape[0], heads, q.shape[1]), dtype),)
 
 
-def attention_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Fused: dQ, dK, dV from Q, K, V, Y, dY and the saved sums."""
-    inputs = (*b.op.inputs, b.grad, b.output, *b.saved)
-    return b.emit("attention_grad", inputs, "grad", **b.attrs)
-
-
 def rotary_outputs(
     x: TensorSpec, table: TensorSpec, head_width: int, inverse: bool = False
 ) -> Specs:
@@ -152,19 +144,6 @@ def _length(x: TensorSpec, *_: TensorSpec) -> int:
     return x.shape[1]
 
 
-def recurrent_gradient(kind: str) -> Gradient:
-    """Return the rule of a fused backward: gradients of the input, two matrices, two biases."""
-
-    def rule(b: Backward) -> tuple[str | None, ...]:
-        return b.emit(f"{kind}_grad", (*b.op.inputs, b.output, *b.saved, b.grad), "grad")
-
-    return rule
-
-
-def _row(batch: int, length: int, width: int) -> TensorSpec:
-    return vector(batch, length, width)
-
-
 def recurrent_kinds(
     kind: str, formula: str, kept: int, dropped: int, always_saves: bool = False
 ) -> dict[str, OpKind]:
@@ -176,7 +155,7 @@ def recurrent_kinds(
     16 hidden sizes a step of an LSTM, in a workspace.
     """
     gates = GATES[kind]
-    x, y = _row(2, 3, 4), _row(2, 3, 5)
+    x, y = vector(2, 3, 4), vector(2, 3, 5)
     weights = (vector(gates * 5, 4), vector(gates * 5, 5), vector(gates * 5), vector(gates * 5))
 
     def keep(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> Specs:
@@ -189,7 +168,7 @@ def recurrent_kinds(
             recurrent_products,
             Example((x, *weights)),
             f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
-            gradient=recurrent_gradient(kind),
+            gradient=fused(f"{kind}_grad", "inputs y saved dy", "grad"),
             saved=keep,
             always_saves=always_saves,
             work="recurrent",
@@ -231,7 +210,7 @@ KINDS = {
         attention_products,
         Example((_Q, _K, _K), _HEADS),
         "Vaswani et al. 2017, eq. 1; two products for each head, softmax inside not counted",
-        gradient=attention_gradient,
+        gradient=fused("attention_grad", "inputs dy y saved", "grad"),
         saved=attention_saved,
         always_saves=True,
         work="attention",

@@ -3,14 +3,14 @@
 `reshape`, `flatten` and `transpose` are views: they take no memory of their own.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
 
-from steptime.core.graph import TensorSpec
+from steptime.core.graph import Attr, TensorSpec
 from steptime.ops.table import (
     Backward,
     Example,
+    Gradient,
     OpKind,
     Specs,
     no_flop,
@@ -103,6 +103,12 @@ def slice_grad_outputs(grad: TensorSpec, axis: int, start: int, size: int) -> Sp
     return (TensorSpec((*grad.shape[:axis], size, *grad.shape[axis + 1 :]), grad.dtype),)
 
 
+def _view(outputs: Callable[..., Specs], gradient: Gradient, *x: int, **attrs: Attr) -> OpKind:
+    """Return the row of a view; its example has the shape `x`."""
+    example = Example((vector(*x),), attrs)
+    return OpKind(outputs, no_flop, example, "definition: a view", gradient, storage="view")
+
+
 KINDS = {
     "concat": OpKind(
         concat_outputs,
@@ -111,30 +117,9 @@ KINDS = {
         "definition: copies",
         gradient=concat_gradient,
     ),
-    "reshape": OpKind(
-        reshape_outputs,
-        no_flop,
-        Example((vector(2, 6),), {"shape": (3, 4)}),
-        "definition: a view",
-        gradient=reshape_gradient,
-        storage="view",
-    ),
-    "flatten": OpKind(
-        flatten_outputs,
-        no_flop,
-        Example((vector(2, 3, 4),)),
-        "definition: a view",
-        gradient=reshape_gradient,
-        storage="view",
-    ),
-    "transpose": OpKind(
-        transpose_outputs,
-        no_flop,
-        Example((vector(2, 3, 4),), {"order": (2, 0, 1)}),
-        "definition: a view",
-        gradient=transpose_gradient,
-        storage="view",
-    ),
+    "reshape": _view(reshape_outputs, reshape_gradient, 2, 6, shape=(3, 4)),
+    "flatten": _view(flatten_outputs, reshape_gradient, 2, 3, 4),
+    "transpose": _view(transpose_outputs, transpose_gradient, 2, 3, 4, order=(2, 0, 1)),
     "slice": OpKind(
         slice_outputs,
         no_flop,

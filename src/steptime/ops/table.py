@@ -1,7 +1,5 @@
 """What one row of the op table says, and how the gradient of an op is written down as ops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -114,6 +112,37 @@ def matrix_kind(
 
     columns = {"autocast": "low", **columns}
     return OpKind(outputs, flop, example, source, products=products, **columns)
+
+
+def fused(kind: str, reads: str, suffix: str = "grad_input", attrs: bool = True) -> Gradient:
+    """Return the rule of one op `kind` that makes the gradients of the first inputs, not of others.
+
+    `reads` says what that op reads, in order: `x` and `w`, the first and second input, or all
+    `inputs`; `y`, the output, `dy`, its gradient, and what is `saved`. With `attrs` it has those of
+    the op.
+    """
+
+    def rule(b: Backward) -> tuple[str | None, ...]:
+        parts = {
+            "x": b.op.inputs[:1],
+            "w": b.op.inputs[1:2],
+            "inputs": b.op.inputs,
+            "y": (b.output,),
+            "dy": (b.grad,),
+            "saved": b.saved,
+        }
+        inputs = tuple(name for part in reads.split() for name in parts[part])
+        new = b.emit(kind, inputs, suffix, **(b.attrs if attrs else {}))
+        return (*new, *[None] * (len(b.op.inputs) - len(new)))
+
+    return rule
+
+
+def of_each(*rules: Callable[[Backward], str | None]) -> Gradient:
+    """Return the rule that makes each input's gradient by itself, where one is needed."""
+    return lambda b: tuple(
+        rule(b) if needed else None for rule, needed in zip(rules, b.needs, strict=True)
+    )
 
 
 def require(condition: bool, message: str) -> None:

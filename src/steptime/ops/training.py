@@ -1,7 +1,5 @@
 """The training graph: a network's forward ops, the ops of its gradient, and the updates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from steptime.core.errors import unknown

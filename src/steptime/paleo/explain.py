@@ -1,7 +1,5 @@
 """From Paleo's number to the analytic one, correction by correction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A network read from a file brings its layers along. Any other is seen op by op: 
 linear layers, pooling and dropout are layers that Paleo knows, everything else is not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 from typing import Any

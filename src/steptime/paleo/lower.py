@@ -1,7 +1,5 @@
 """The kernels of a step under Paleo's rules, or under those of them that are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod

@@ -4,8 +4,6 @@ Convolutions, dense layers, pooling and dropout cost time, everything else nothi
 memory time of a layer are added. It is the analytic model with every correction switched off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 

@@ -14,8 +14,6 @@ faults of the original, which every other method mends:
 * chains run at the same time on one device too (mended: one after the other).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 

@@ -3,8 +3,6 @@
 A layer `name@k` of a model-parallel block runs on device k, every other one on device 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

@@ -1,7 +1,5 @@
 """How long a kernel takes in Paleo, and what Paleo makes of a device's figures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from steptime.core.hardware import GB, Device

@@ -5,8 +5,6 @@ a gradient of a convolution is the convolution of a spread-out tensor, whose hol
 only in the filter gradient. Elements have 4 bytes unless said otherwise; shapes are channels last.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -165,18 +165,26 @@ def _told_apart(bars: Sequence[Row]) -> list[Row]:
     for bar in bars:
         rows.setdefault((bar["gpu_type"], bar["model"]), []).append(bar)
     return [
-        {**bar, "told": ", ".join(_words(bar["settings"], telling))}
+        {**bar, "told": ", ".join(_words(bar["settings"], telling, several))}
         for held in rows.values()
         for telling in [telling_of([bar["settings"] for bar in held])]
         for bar in held
+        for several in [len({one["method"] for one in held if _place(one) == _place(bar)}) > 1]
     ]
 
 
-def _words(settings: Row, telling: Sequence[str]) -> list[str]:
+def _place(bar: Row) -> tuple[Any, ...]:
+    return bar["strategy"], _working(bar), bar["batch"]
+
+
+def _words(settings: Row, telling: Sequence[str], several: bool) -> list[str]:
+    """Return the settings that tell in words, the method where bars of `several` lie together."""
     return [
         said(name, settings[name])
         for name in telling
-        if name not in TOLD_BY_PLACE and settings.get(name) not in (None, "", NO_OPTIMIZER)
+        if name not in TOLD_BY_PLACE
+        and (several or name != "method")
+        and settings.get(name) not in (None, "", NO_OPTIMIZER)
     ]
 
 

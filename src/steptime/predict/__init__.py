@@ -3,8 +3,6 @@
 The first record is of the whole step; one for each forward op follows, in the order of the graph.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from steptime.core import registry

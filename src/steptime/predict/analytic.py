@@ -5,8 +5,6 @@ share no cache; the host issues them ahead of the device where the device file s
 Every correction of Paleo is an option, so that its effect can be seen (`steptime.paleo.method`).
 """
 
-from __future__ import annotations
-
 from steptime.predict.method import EFFICIENCIES, FUSE, STACK, TF32, Method
 
 METHOD = Method(

@@ -9,8 +9,9 @@ is built for each batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
@@ -117,55 +118,64 @@ class Steps:
     """A network's step at many batches: its memory, and its times on any device.
 
     `batches` are those asked for, `peak_memory_bytes` what lives at the worst moment at each.
+    `like` are the steps of the same network under another optimizer: what an optimizer changes does
+    not depend on the batch, so that one batch more tells it.
     """
 
-    def __init__(self, model: StepModel, batches: Sequence[int]) -> None:
+    def __init__(self, model: StepModel, batches: Sequence[int], like: Steps | None = None) -> None:
         self.batches = batches
         wanted = sorted(set(batches))
         on_arrays = "larger" in signature(model.method.price).parameters
-        self._lines = _lines(model, wanted) if on_arrays and len(wanted) > FEW else None
+        self.lines: _Lines | None = (
+            like.lines.with_update_of(model) if like and like.lines else None
+        )
+        if self.lines is None and on_arrays and len(wanted) > FEW:
+            self.lines = _lines(model, wanted)
         self.peak_memory_bytes = self._memory(model)
 
     @property
     def from_three(self) -> bool:
         """Whether three batches told all."""
-        return self._lines is not None
+        return self.lines is not None
 
     def _memory(self, model: StepModel) -> list[int]:
-        if self._lines is None:
+        if self.lines is None:
             found = []
             for batch in self.batches:
                 found.append(peak_memory_bytes(model.graph(batch), model.stack))
                 if len(self.batches) <= KEPT:  # while its graph is at hand
                     model.lowered(batch)
             return found
-        return self._lines.highest(self._lines.memory, self.batches)
+        return self.lines.highest(self.lines.memory, self.batches)
 
     def times(self, on: StepModel) -> Times:
         """Return the times of each pass at each batch; raises `InputError` as a prediction does."""
-        if self._lines is not None:
-            return self._lines.times(on, self.batches)
-        found = [on.timeline(batch) for batch in self.batches]
-        return (
-            [one.forward_s for one in found],
-            [one.backward_s for one in found],
-            [one.update_s for one in found],
-        )
+        return self.times_on([on])[0]
+
+    def times_on(self, models: Sequence[StepModel]) -> list[Times]:
+        """Return `times` on several devices, by columns of their figures where lines tell all."""
+        if self.lines is not None:
+            return self.lines.times(models, self.batches)
+        return [
+            ([one.forward_s for one in found], [one.backward_s for one in found],
+             [one.update_s for one in found])
+            for found in ([on.timeline(batch) for batch in self.batches] for on in models)
+        ]  # fmt: skip
 
 
 Numbers = tuple[float, ...]  # of a kernel: FLOP, bytes, sizes of products, bytes of tensors
+Ends = tuple[tuple[Numbers, Numbers], ...]  # of kernels: at the least and at the largest batch
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Kernels of one pass that are alike at every batch: how many, and which columns they have.
+    """Kernels of one pass that differ in numbers alone, and how often each of these comes.
 
-    More than one kernel where all arithmetic of a row overlaps with all its traffic.
+    Several kernels where all arithmetic of a row overlaps with all its traffic.
     """
 
     kernels: tuple[Kernel, ...]
-    numbers: tuple[tuple[Numbers, Numbers], ...]  # at the least and at the largest batch
-    times: int
+    times: dict[Ends, int]
 
 
 @dataclass(frozen=True)
@@ -178,33 +188,71 @@ class _Lines:
     launches: tuple[int, int, int]
     memory: Sequence[tuple[float, float]]
 
-    def times(self, on: StepModel, batches: Sequence[int]) -> Times:
-        """Return the times of each pass on a device, at each batch."""
+    def times(self, models: Sequence[StepModel], batches: Sequence[int]) -> list[Times]:
+        """Return the times of each pass on each device, at each batch."""
         import numpy as np
 
-        share = self._share(batches)
-        parts: list[Any] = []
-        for name in PASSES:
-            seconds = np.zeros(len(batches))
-            for group in self.groups[name]:
-                found = [
-                    on.price(_at(kernel, ends, share), np.maximum)
-                    for kernel, ends in zip(group.kernels, group.numbers, strict=True)
-                ]
-                if on.settings.pipelined:
-                    seconds += group.times * overlapped(
-                        found[0]._replace(
-                            compute_s=sum(one.compute_s for one in found),
-                            memory_s=sum(one.memory_s for one in found),
-                        ),
-                        np.maximum,
-                    )
-                else:
-                    seconds += group.times * sum(one.value for one in found)
-            parts.append(seconds)
-        shown: Any = behind_host(parts, self.launches, on.issue_s, np.maximum)
-        forward, backward, update = (np.broadcast_to(part, len(batches)) for part in shown)
-        return forward.tolist(), backward.tolist(), update.tolist()
+        most = max(len(group.times) for some in self.groups.values() for group in some)
+        step = max(1, CHUNK // most)
+        found: list[Times] = []
+        for alike in _alike(models):
+            issue_s = _column([[on.issue_s] for on in alike])
+            pieces = []
+            for i in range(0, len(batches), step):
+                piece = batches[i : i + step]
+                parts = [self._seconds(name, alike, self._share(piece)) for name in PASSES]
+                shown: Any = behind_host(parts, self.launches, issue_s, np.maximum)
+                size = len(alike), len(piece)
+                pieces.append(np.stack([np.broadcast_to(part, size) for part in shown], axis=1))
+            found += [tuple(one) for one in np.concatenate(pieces, axis=2).tolist()]
+        return found
+
+    def _seconds(self, name: str, alike: Sequence[StepModel], share: Any) -> Any:
+        """Return the seconds of a pass: a row a device, a column a batch."""
+        import numpy as np
+
+        on = alike[0]
+        at = [one.seen_in_update if name == "update" else one.seen for one in alike]
+        device = at[0] if len(at) == 1 else _beside(at)
+        seconds: Any = 0.0
+        for group in self.groups[name]:
+            ends = zip(group.kernels, zip(*group.times, strict=True), strict=True)
+            found = [
+                on.method.price(_at(kernel, np.array(numbers), share), device, np.maximum)
+                for kernel, numbers in ends
+            ]
+            value: Any = sum(one.value for one in found)
+            if on.settings.pipelined:
+                whole = found[0]._replace(
+                    compute_s=sum(one.compute_s for one in found),
+                    memory_s=sum(one.memory_s for one in found),
+                )
+                value = overlapped(whole, np.maximum)
+            often = np.array(list(group.times.values()))[:, None]
+            seconds = seconds + (often * value).sum(axis=-2)
+        return seconds
+
+    def with_update_of(self, model: StepModel) -> _Lines | None:
+        """Return the lines of the network under another optimizer, None if its ops are others."""
+        lives = live_bytes(model.graph(self.low), model.stack)
+        kernels = model.lowered(self.low).kernels
+        if len(lives) != len(self.memory) or model.settings.pipelined:
+            return None
+        update = [kernel for kernel in kernels if kernel.pass_ == "update"]
+        groups: dict[Any, _Group] = {}
+        for kernel in update:
+            ends = _numbers(kernel)
+            _join(groups, (kernel,), ((ends, ends),))
+        forward, backward, _ = self.launches
+        return replace(
+            self,
+            groups={**self.groups, "update": tuple(groups.values())},
+            launches=(forward, backward, sum(kernel.launches for kernel in update)),
+            memory=[
+                (float(live), last + live - first)
+                for live, (first, last) in zip(lives, self.memory, strict=True)
+            ],
+        )
 
     def highest(self, lines: Sequence[tuple[float, float]], batches: Sequence[int]) -> list[int]:
         """Return the highest of lines at each batch."""
@@ -227,15 +275,52 @@ class _Lines:
         return (np.array(batches, dtype=float) - self.low) / (self.high - self.low)
 
 
-def _at(kernel: Kernel, ends: tuple[Numbers, Numbers], share: Any) -> Kernel:
-    """Return a kernel with arrays of its numbers, each between its values at both ends."""
-    flop, moved, *rest = (
-        first if first == last else first + (last - first) * share
-        for first, last in zip(*ends, strict=True)
-    )
+def _at(kernel: Kernel, ends: Any, share: Any) -> Kernel:
+    """Return a kernel with arrays of its numbers, each between its values at both ends.
+
+    `ends` are of (kernel, end, number); an array has a row a kernel and a column a batch.
+    """
+    first, last = ends.transpose(1, 2, 0)[..., None]
+    flop, moved, *rest = first + (last - first) * share
     sizes = 4 * len(kernel.products)
     products: Any = tuple(zip(*[iter(rest[:sizes])] * 4, strict=True))
     return kernel._replace(flop=flop, bytes=moved, products=products, tensors=tuple(rest[sizes:]))
+
+
+def _alike(models: Sequence[StepModel]) -> Iterator[list[StepModel]]:
+    """Yield the models side by side as far as the same figures of their devices are known."""
+
+    def known(on: StepModel) -> tuple[bool, ...]:
+        return on.issue_s is None, on.seen.launch_s is None, on.seen.clock_hz is None
+
+    for _, alike in groupby(models, known):
+        yield list(alike)
+
+
+def _beside(devices: Sequence[Device]) -> Device:
+    """Return devices as one whose figures, as far as prices ask for them, are arrays."""
+
+    def figures(of: Callable[[Device], float | None]) -> Any:
+        return _column([[[of(one)]] for one in devices])
+
+    return replace(
+        devices[0],
+        peak_flop_per_s={
+            name: figures(lambda one, name=name: one.peak_flop_per_s[name])  # type: ignore[misc]
+            for name in devices[0].peak_flop_per_s
+        },
+        memory_bytes_per_s=figures(lambda one: one.memory_bytes_per_s),
+        launch_s=figures(lambda one: one.launch_s),
+        clock_hz=figures(lambda one: one.clock_hz),
+    )
+
+
+def _column(values: Sequence[Any]) -> Any:
+    """Return an array of numbers, None where they are not known."""
+    import numpy as np
+
+    found = np.array(values)
+    return None if found.flat[0] is None else found
 
 
 def _lines(model: StepModel, wanted: Sequence[int]) -> _Lines | None:
@@ -259,12 +344,7 @@ def _lines(model: StepModel, wanted: Sequence[int]) -> _Lines | None:
         ends = tuple((numbers[0][i], numbers[2][i]) for i in row)
         name = kernels[0].pass_
         launches[name] += sum(kernel.launches for kernel in kernels)
-        alike = (
-            ends,
-            tuple((k.kind, k.dtype, k.unit, k.products, k.serial, k.launches) for k in kernels),
-        )
-        known = groups[name].get(alike)
-        groups[name][alike] = _Group(kernels, ends, known.times + 1 if known else 1)
+        _join(groups[name], kernels, ends)
     return _Lines(
         points[0],
         points[2],
@@ -272,6 +352,16 @@ def _lines(model: StepModel, wanted: Sequence[int]) -> _Lines | None:
         (launches["forward"], launches["backward"], launches["update"]),
         list(zip(memory[0], memory[2], strict=True)),
     )
+
+
+def _join(groups: dict[Any, _Group], kernels: tuple[Kernel, ...], ends: Ends) -> None:
+    """Count kernels in the group of those that differ from them in numbers alone."""
+    alike = tuple(
+        (k.kind, k.dtype, k.unit, len(k.products), len(k.tensors), k.serial, k.launches)
+        for k in kernels
+    )
+    times = groups.setdefault(alike, _Group(kernels, {})).times
+    times[ends] = times.get(ends, 0) + 1
 
 
 def _rows(step: Lowered, whole: bool) -> list[list[int]]:

@@ -1,7 +1,5 @@
 """What the three verbs of a prediction are told and pass on: settings, kernels, intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol

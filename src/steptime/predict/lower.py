@@ -1,7 +1,5 @@
 """From a graph to kernels: what a step runs. No device and no clock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

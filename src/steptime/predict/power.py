@@ -8,8 +8,6 @@ estimate that is low for steps that wait for memory. `at_most_j` is the peak pow
 step, of the predicted time: where the step takes longer, so is this too low.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from steptime.core.hardware import Device

@@ -1,7 +1,5 @@
 """The roofline: how long a kernel takes on a device, and what of a device a method sees."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from steptime.core.dtypes import PRECISIONS, precision
@@ -32,7 +30,7 @@ def at_peak(kernel: Kernel, device: Device) -> tuple[float, float]:
 
 def launching_s(kernel: Kernel, device: Device) -> float:
     """Return the seconds of launching a kernel that nothing hides."""
-    return (device.launch_s or 0.0) * kernel.launches
+    return 0.0 if device.launch_s is None else device.launch_s * kernel.launches
 
 
 def peak_flop_per_s(device: Device, dtype: str, tf32: bool = False) -> float:

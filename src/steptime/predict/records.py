@@ -1,7 +1,5 @@
 """Predictions as records: of the whole step first, then of each row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 

@@ -5,8 +5,6 @@ time to issue it where the device file knows that. Ops follow one another and sh
 the peak is that of the dtype computed in, for every op of the step.
 """
 
-from __future__ import annotations
-
 from steptime.predict.kernel import Settings
 from steptime.predict.lower import lower_minimal
 from steptime.predict.method import TF32, Method, choice

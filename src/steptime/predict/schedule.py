@@ -1,7 +1,5 @@
 """From the seconds of kernels to the time of a step: what overlaps, and who waits for whom."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 

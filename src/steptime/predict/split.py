@@ -5,8 +5,6 @@ tensors that cross it over the link, and the ops after it on the second device. 
 back is left out, and so is any overlap of one example's transfer with another's work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

@@ -130,7 +130,8 @@ class StepModel:
         return self.method.sees(self.device, self.workload.dtype, self.settings)
 
     @cached_property
-    def _seen_in_update(self) -> Device:
+    def seen_in_update(self) -> Device:
+        """The device as kernels of the update find it."""
         reached = self.settings.update_efficiency
         if reached is None or reached == self.settings.compute_efficiency:
             return self.seen
@@ -139,7 +140,7 @@ class StepModel:
 
     def price(self, kernel: Kernel, larger: Larger = max) -> Interval:
         """Return the seconds of a kernel on the device; `larger` is `max`, also of arrays."""
-        at = self._seen_in_update if kernel.pass_ == "update" else self.seen
+        at = self.seen_in_update if kernel.pass_ == "update" else self.seen
         return (
             self.method.price(kernel, at)
             if larger is max
@@ -217,7 +218,7 @@ class StepModel:
         wanted = self.workload.batch_per_replica if batch is None else batch
         if wanted not in self._timelines:
             lowered = self.lowered(wanted)
-            seen, in_update, price = self.seen, self._seen_in_update, self.method.price
+            seen, in_update, price = self.seen, self.seen_in_update, self.method.price
 
             def priced(kernel: Kernel) -> Interval:
                 if kernel.exchange is not None:

@@ -1,7 +1,5 @@
 """From the time of a step to epochs, hours and money."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -8,16 +8,15 @@ link, by collective and number of replicas.
 from __future__ import annotations
 
 import base64
-import os
+import gc
 import re
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache
 from math import inf, isclose
-from multiprocessing import get_context
 from typing import Any
 
 from steptime.build import make_workload, read_model
@@ -33,6 +32,8 @@ from steptime.predict.step_model import StepModel
 Table = dict[str, Any]
 Cells = Mapping[str, Sequence[tuple[str, str]]]  # types and optimizers by method
 Links = Callable[[Fabric], Fabric]
+Layout = tuple[bool, int, int, int]  # inside or not, per node, links per node, servers
+Rates = tuple[float, float]  # a link: seconds of a message, seconds of a byte
 
 BATCHES = tuple(2**i for i in range(17))
 REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -50,7 +51,6 @@ SOFTWARE = {  # shares of the peaks of computing and communicating: Paleo's auth
     "tensorflow": (0.62, 0.72),
 }
 TWINS = {"float16-mixed": "bfloat16-mixed", "float16": "bfloat16"}  # alike but for the peaks
-FEW = 4  # networks that are computed in this process
 NEWEST = (
     *("Blackwell Ultra", "Blackwell 2.0", "Blackwell", "Hopper", "Ada Lovelace", "Ampere"),
     *("Turing", "Volta", "Pascal", "Maxwell 2.0", "Kepler 2.0", "Kepler"),
@@ -78,9 +78,10 @@ def exported(
     shown.sort(key=lambda one: (GROUPS.index(group_of(one[1])), _age(one[1])))
     pool = _Pool()
     found: list[Table] = []
-    for text, table in zip(models, _networks(models, [d for _, d in shown]), strict=True):
-        found.append(pool.kept(table))
-        tell(text, len(found), len(models))
+    with _rarely_collected():
+        for text in models:
+            found.append(pool.kept(network(text, [device for _, device in shown], METHODS)))
+            tell(text, len(found), len(models))
     left_out = [
         {"model": one["name"], "method": method, "reason": reason}
         for one in found
@@ -103,6 +104,17 @@ def exported(
         "links": [_link(link) for link in links],
         "times": pool.text(),
     }
+
+
+@contextmanager
+def _rarely_collected() -> Iterator[None]:
+    """Look for cycles rarely: graphs are many objects, and looking takes a third of the time."""
+    usual = gc.get_threshold()
+    gc.set_threshold(1_000_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class _Pool:
@@ -132,17 +144,6 @@ class _Pool:
         return base64.b64encode(self.numbers.tobytes()).decode()
 
 
-def _networks(models: Sequence[str], devices: Sequence[Device]) -> Iterator[Table]:
-    """Yield the tables of networks in their order, many of them by all processors at once."""
-    one = partial(network, devices=devices, methods=METHODS)
-    if len(models) <= FEW:
-        yield from map(one, models)
-        return
-    count = min(len(models), os.cpu_count() or 1)
-    with ProcessPoolExecutor(count, get_context("spawn")) as workers:
-        yield from workers.map(one, models)
-
-
 def network(text: str, devices: Sequence[Device], methods: Cells) -> Table:
     """Return a network's memory, gradients, and its times on each device as bytes.
 
@@ -159,48 +160,65 @@ def network(text: str, devices: Sequence[Device], methods: Cells) -> Table:
     why: dict[str, str] = {}
     clocked = replace(devices[0], clock_hz=1.0)
     for method, cells in methods.items():
+        known: dict[tuple[str, str], tuple[StepModel, Steps]] = {}
         for dtype, optimizer in cells:
-            workload = make_workload(choice, BATCHES[0], dtype, "train", optimizer)
-            model = StepModel(workload, clocked, None, method)
-            try:
-                found = Steps(model, BATCHES)
-            except InputError as error:
-                why[method] = str(error)
-                break
+            lowered = TWINS.get(dtype, dtype), optimizer
+            if lowered not in known:
+                workload = make_workload(choice, BATCHES[0], lowered[0], "train", optimizer)
+                model = StepModel(workload, clocked, None, method)
+                try:
+                    same = next((s for (d, _), (_, s) in known.items() if d == lowered[0]), None)
+                    known[lowered] = model, Steps(model, BATCHES, same)
+                except InputError as error:
+                    why[method] = str(error)
+                    break
+            model, found = known[lowered]
             if method not in notes:
                 notes[method] = list(model.remarks())
             memory.setdefault(f"{dtype} {optimizer}", found.peak_memory_bytes)
-            made = steps.setdefault(method, {})
-            twin = made.get(f"{TWINS.get(dtype)} {optimizer}")
-            made[f"{dtype} {optimizer}"] = {
+            as_twin = _as_twin if dtype in TWINS else _as_it_is
+            steps.setdefault(method, {})[f"{dtype} {optimizer}"] = {
                 "parameters": model.parameters,
                 "gradient_bytes": model.gradient_bytes,
-                "at": [
-                    twin["at"][i]
-                    if twin and _same_peak(device)
-                    else _times(found, model.on(device))
-                    for i, device in enumerate(devices)
-                ],
+                "at": _times(found, [model.on(as_twin(device)) for device in devices]),
             }
     if not steps:
         raise InputError(f"model '{text}': {next(iter(why.values()))}")
     return {"name": text, "steps": steps, "memory": memory, "notes": notes, "left_out": why}
 
 
-def _same_peak(device: Device) -> bool:
-    """Whether both 16-bit types have one peak, so that their times are the same."""
-    peaks = device.peak_flop_per_s
-    return peaks.get("bfloat16") == peaks.get("float16")
+def _as_it_is(device: Device) -> Device:
+    return device
 
 
-def _times(found: Steps, on: StepModel) -> bytes | None:
+def _as_twin(device: Device) -> Device:
+    """Return the device with its peak of float16 as that of bfloat16, the twin's type."""
+    peaks = dict(device.peak_flop_per_s)
+    peaks.pop("bfloat16", None)
+    if "float16" in peaks:
+        peaks["bfloat16"] = peaks["float16"]
+    return replace(device, peak_flop_per_s=peaks)
+
+
+def _times(found: Steps, models: Sequence[StepModel]) -> list[bytes | None]:
+    """Return the times on each device, None where no peak is known for the type."""
+    able = [on for on in models if _has_peak(on)]
+    times = iter(found.times_on(able))
+    return [_bytes(on, *next(times)) if on in able else None for on in models]
+
+
+def _has_peak(on: StepModel) -> bool:
     try:
-        forward, backward, update = found.times(on)
-    except InputError:  # no peak is known for the type: the page says so when it is asked for
-        return None
-    return array(
-        "f", [*forward, *backward, *(update if on.device.launch_s else update[:1])]
-    ).tobytes()
+        return bool(on.seen)
+    except InputError:  # the page says so when it is asked for
+        return False
+
+
+def _bytes(
+    on: StepModel, forward: Sequence[float], backward: Sequence[float], update: Sequence[float]
+) -> bytes:
+    kept = update if on.device.launch_s else update[:1]
+    return array("f", [*forward, *backward, *kept]).tobytes()
 
 
 def _method(name: str) -> Table:
@@ -238,7 +256,7 @@ def _exchanges(collective: Collective, links: Links) -> Table:
 
 
 def coefficients(
-    collective: Collective, replicas: int, layout: tuple[bool, int, int, int], links: Links
+    collective: Collective, replicas: int, layout: Layout, links: Links
 ) -> Sequence[float]:
     """Return how an exchange grows: latencies between and inside, bytes added up, bytes moved.
 
@@ -246,25 +264,31 @@ def coefficients(
     over a link between nodes and `b` times that over one inside. Raises `ValueError` for a
     collective of another form, which the page could not show.
     """
-    has_inside, per_node, links_per_node, servers = layout
 
-    def seconds(between: Link, inside: Link, size: float = 1.0, memory: float = inf) -> float:
-        fabric = Fabric(between, inside if has_inside else None, per_node, links_per_node, servers)
-        return collective(size, replicas, links(fabric_of(fabric, 1.0, memory)))
+    def seconds(between: Rates, inside: Rates, size: float = 1.0, memory: float = inf) -> float:
+        return collective(size, replicas, _fabric(layout, links, between, inside, memory))
 
-    def link(latency_s: float, slowness: float) -> Link:
-        return Link("", latency_s, 1 / slowness if slowness else inf, "")
-
-    free = link(0.0, 0.0)
-    waits = seconds(link(1.0, 0.0), free, 0.0), seconds(free, link(1.0, 0.0), 0.0)
+    free, slow, late = (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)
+    waits = seconds(late, free, 0.0), seconds(free, late, 0.0)
     added = seconds(free, free, memory=1.0)
-    far, near = seconds(link(0.0, 1.0), free), seconds(free, link(0.0, 1.0))
-    both = seconds(link(0.0, 1.0), link(0.0, 1.0))
+    far, near = seconds(slow, free), seconds(free, slow)
+    both = seconds(slow, slow)
     forms = [(far, near)] if isclose(both, far + near) else [(far, 0.0), (0.0, near)]
     moved = max(0.25 * a + 3.0 * b for a, b in forms)
-    if not isclose(moved, seconds(link(0.0, 0.25), link(0.0, 3.0)), abs_tol=1e-12):
+    if not isclose(moved, seconds((0.0, 0.25), (0.0, 3.0)), abs_tol=1e-12):
         raise ValueError(f"{collective}: neither a sum nor the slowest of its links")
     return [_short(value) for value in (*waits, added, *(v for form in forms for v in form))]
+
+
+@cache
+def _fabric(layout: Layout, links: Links, between: Rates, inside: Rates, memory: float) -> Fabric:
+    """Return what joins the devices of a layout, seen by a method."""
+    has_inside, *sizes = layout
+    far, near = (
+        Link("", latency_s, 1 / slowness if slowness else inf, "")
+        for latency_s, slowness in (between, inside)
+    )
+    return links(fabric_of(Fabric(far, near if has_inside else None, *sizes), 1.0, memory))
 
 
 def group_of(device: Device) -> str:

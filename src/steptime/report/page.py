@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from steptime.analysis.analyses import PLOTS, analysis, names
+from steptime.analysis.devices_table import device_rows
 from steptime.analysis.headline import numbers, sentences
 from steptime.core.printers import html
 from steptime.core.progress import tell
-from steptime.core.record import Method, Record
+from steptime.core.record import Record
+from steptime.core.table import Table, columns
+from steptime.core.units import counted
 from steptime.plots import Data, EmptyPlotError, draw
 from steptime.report.table import columns_of, failures, table_rows
 from steptime.report.templating import rendered
 
 Row = dict[str, Any]
+
+ALWAYS = ("gpu_type", "batch", "mean_speed_corrected")
+PUBLISHED = (  # what is known of a step; what is the same for all is left out, but for ALWAYS
+    *("model=network", "gpu_type=device", "num_gpu=devices", "replicas=that worked", "batch"),
+    *("strategy", "staged_from=input read from", "dtype", "phase", "optimizer"),
+    *("Mean_Time_Per_Step=step (s)", "mean_speed_corrected=speed (examples/s)"),
+    *("method=published by", "status", "cause"),
+)
 
 
 def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
@@ -35,7 +46,7 @@ def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
         columns=columns,
         rows=table_rows(rows, columns),
         failures=failures(rows),
-        sections=_sections(records),
+        sections=[*_published(records), *_sections(records)],
         figures=figures,
         missing=missing,
         sources=_sources(records),
@@ -49,9 +60,26 @@ def _sections(records: Sequence[Record]) -> list[Row]:
     for one in map(analysis, names()):
         table = one.table(records) if one.section else None
         if table and table.rows:
-            shown = Markup(html(table))  # noqa: S704  # the printer escapes every cell
-            found.append({"title": one.section, "says": one.says(table), "table": shown})
+            found.append(_section(one.section, one.says(table), table))
     return found
+
+
+def _section(title: str, says: Sequence[str], table: Table) -> Row:
+    shown = Markup(html(table))  # noqa: S704  # the printer escapes every cell
+    return {"title": title, "says": says, "table": shown}
+
+
+def _published(records: Sequence[Record]) -> list[Row]:
+    """Return the section of what others published, by device; of a copied file one copy."""
+    rows = [row for row in device_rows(records) if row["origin"] == "published"]
+    shown = [row for row in rows if not row["duplicate_of"]]
+    if not shown:
+        return []
+    left = counted(len(rows) - len(shown), "record")
+    says = [f"{left} with the content of another left out."] if len(rows) > len(shown) else []
+    names = columns(*PUBLISHED)
+    differ = [one for one in names if one.key in ALWAYS or len({row[one.key] for row in shown}) > 1]
+    return [_section("Published speeds", says, Table(differ, shown))]
 
 
 def _figures(data: Data) -> tuple[list[Row], list[str]]:
@@ -90,16 +118,15 @@ def _distinct(values: Any) -> list[str]:
 
 
 def _sources(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """Return methods with all their options, and what the records say of the host."""
-    methods: dict[str, tuple[str, Method]] = {}
+    """Return methods with all values of their options, and what the records say of the host."""
+    methods: dict[str, dict[str, dict[str, None]]] = {}
     for record in records:
-        options = json.dumps(dict(record.method.options), sort_keys=True, default=str)
-        key = f"{record.origin} {record.method.name} {record.method.version} {options}"
-        methods.setdefault(key, (record.origin, record.method))
-    lines = [
-        (f"{origin} with {method.name} {method.version}", _options(method.options))
-        for origin, method in methods.values()
-    ]
+        method = f"{record.origin} with {record.method.name} {record.method.version}"
+        options = methods.setdefault(method, {})
+        for name, value in record.method.options.items():
+            if value not in (None, ""):
+                options.setdefault(name, {})[_text(value)] = None
+    lines = [(method, _options(options)) for method, options in methods.items()]
     for field in ("host", "steptime", "framework", "memory_meter"):
         values = _distinct(_text(record.env.get(field, "")) for record in records)
         if values:
@@ -107,10 +134,8 @@ def _sources(records: Sequence[Record]) -> list[tuple[str, str]]:
     return lines
 
 
-def _options(options: Any) -> str:
-    return ", ".join(
-        f"{name} = {_text(value)}" for name, value in options.items() if value is not None
-    )
+def _options(options: Mapping[str, Iterable[str]]) -> str:
+    return ", ".join(f"{name} = {' or '.join(values)}" for name, values in options.items())
 
 
 def _text(value: object) -> str:

@@ -1,7 +1,5 @@
 """The shapes of what a Caffe network is fed: of its `input` fields and of its data layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

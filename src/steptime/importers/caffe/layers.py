@@ -4,8 +4,6 @@ The op that does a layer's main work has the layer's name. What a function leave
 own way to compute, it says.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the lowering of a Caffe layer works with: the graph so far, its blobs and its weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

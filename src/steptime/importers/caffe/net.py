@@ -3,8 +3,6 @@
 A layer may write over its input (in place), so every version of a blob has a number of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

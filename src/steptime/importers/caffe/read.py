@@ -6,8 +6,6 @@ In training the losses are added; one without a loss is trained on its outputs, 
 the loss that it stands for. Labels are int64 inputs of the shape that the loss needs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,12 +14,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.importers.caffe.inputs import SOURCES
-from steptime.importers.caffe.layers import (
-    TYPES,
-    UNMODELLED,
-    joins_batch_norm,
-    lowered,
-)
+from steptime.importers.caffe.layers import TYPES, UNMODELLED, joins_batch_norm, lowered
 from steptime.importers.caffe.lowering import Lowering, UnmodelledError, axis_of
 from steptime.importers.caffe.net import LOSSES, UNUSED, Layer, Net, Phase, net_in_phase
 from steptime.importers.caffe.schema import parse

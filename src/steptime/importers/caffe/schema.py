@@ -6,8 +6,6 @@ cannot change the time of a step are in the table too (fillers, sources, engines
 is not in it is an error.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

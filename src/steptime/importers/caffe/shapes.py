@@ -1,7 +1,5 @@
 """Layers of Caffe that join, cut and rename blobs, lowered to op kinds; see `layers`."""
 
-from __future__ import annotations
-
 import math
 
 from steptime.importers.caffe.inputs import MOST_AXES

@@ -4,11 +4,10 @@ A `Block` is a namespace: inside, names are written short, and are looked for fr
 A `ModelParallel` block repeats each of its layers, once a split, as `block/layer@k`.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any
 
@@ -268,33 +267,27 @@ def _check_reserved(names: _Names, name: str) -> None:
 
 def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:
     place = {entry.name: i for i, entry in enumerate(entries)}
-    waits = [len(entry.parents) for entry in entries]
-    children: list[list[int]] = [[] for _ in entries]
-    for i, entry in enumerate(entries):
-        for parent in entry.parents:
-            children[place[parent]].append(i)
-    ready = [i for i, count in enumerate(waits) if count == 0]
+    sorter = TopologicalSorter(
+        {i: [place[name] for name in entry.parents] for i, entry in enumerate(entries)}
+    )
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise _cycle([entries[i].name for i in error.args[1]]) from None
+    ready: list[int] = []
     ordered: list[Entry] = []
-    while ready:
-        i = heapq.heappop(ready)
-        ordered.append(entries[i])
-        for child in children[i]:
-            waits[child] -= 1
-            if waits[child] == 0:
-                heapq.heappush(ready, child)
-    if len(ordered) < len(entries):
-        raise _cycle({entry.name: entry for i, entry in enumerate(entries) if waits[i]})
+    while sorter.is_active():
+        for i in sorter.get_ready():
+            heapq.heappush(ready, i)
+        first = heapq.heappop(ready)
+        ordered.append(entries[first])
+        sorter.done(first)
     return tuple(ordered)
 
 
-def _cycle(left: Mapping[str, Entry]) -> InputError:
-    """Return the error that names a cycle among the layers that never became ready."""
-    name = next(iter(left))
-    path: dict[str, None] = {}
-    while name not in path:
-        path[name] = None
-        name = next(parent for parent in left[name].parents if parent in left)
-    circle = list(path)[list(path).index(name) :]
-    shown = [shorten(part) for part in circle[:_SHOWN_OF_A_CYCLE]]
-    more = ["..."] if len(circle) > _SHOWN_OF_A_CYCLE else []
-    return fault(name, "is its own ancestor: " + " <- ".join([*shown, *more, shorten(name)]))
+def _cycle(circle: list[str]) -> InputError:
+    """Return the error of a circle of layers, each a parent of the next, the first also last."""
+    shown = [shorten(name) for name in reversed(circle[1:])]
+    if len(shown) > _SHOWN_OF_A_CYCLE:
+        shown = [*shown[:_SHOWN_OF_A_CYCLE], "..."]
+    return fault(circle[0], f"is its own ancestor: {' <- '.join([*shown, shorten(circle[0])])}")

@@ -1,7 +1,5 @@
 """The layer types that a Paleo file may name: their shapes, what they run as, their parents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple

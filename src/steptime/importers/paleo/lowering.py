@@ -4,8 +4,6 @@ A tensor `[n, ..., c]` of the file is `[n, c, ...]` here. The op that does a lay
 the layer's name; what goes with it is named `layer/bias`, `layer/batch_norm`, `layer/relu`, ...
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from steptime.core.errors import shorten, unknown

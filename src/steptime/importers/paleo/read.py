@@ -1,7 +1,5 @@
 """Reads the network files of Paleo (JSON; Qi, Sparks, Talwalkar, ICLR 2017)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ those of Qi, Sparks, Talwalkar, *Paleo*, ICLR 2017, and of its public implementa
 counted for every filter, whether there is one or not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

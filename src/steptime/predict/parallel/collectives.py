@@ -12,8 +12,6 @@ it (`steptime probe --collectives`).
 Devices are alone on their links, or several to a node: `Fabric`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod

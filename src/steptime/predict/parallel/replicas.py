@@ -1,7 +1,5 @@
 """The prediction of a step on several replicas, as records: what `scale` says of one workload."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf

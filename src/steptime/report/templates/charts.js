@@ -10,17 +10,18 @@ function fitted(spec, room) {
   if (!panels) {
     return { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } };
   }
-  const beside = room < NARROW ? 0 : 160; // the legend
   const width = Math.min(panels[0].width, room - PANEL);
-  const columns = Math.max(1, Math.min(spec.columns, Math.floor((room - beside) / (width + 60))));
+  const columns = Math.max(1, Math.min(spec.columns, Math.floor(room / (width + 60))));
   const cells = panels.map((panel) => ({ ...panel, width }));
   return spec.concat ? { ...spec, columns, concat: cells } : { ...spec, columns, spec: cells[0] };
 }
 
-function look(room) {
+// Beside panels there is no room for a legend: it stands above them, on a phone below any chart.
+function look(room, panels) {
   const look = looks[dark.matches ? "dark" : "light"];
-  if (room >= NARROW) return look;
-  const legend = { ...look.legend, orient: "bottom", columns: 1, labelLimit: room - PANEL };
+  const legend = { ...look.legend, direction: "vertical", columns: 1, orient: "top" };
+  if (room >= NARROW) return panels ? { ...look, legend } : look;
+  Object.assign(legend, { orient: "bottom", labelLimit: room - PANEL });
   return { ...look, legend, axis: { ...look.axis, labelLimit: 180, tickCount: 4 } };
 }
 
@@ -35,7 +36,7 @@ function chart(place, spec, controls) {
     const value = place.view?.signal && spec.params ? place.view.signal("network") : null;
     place.view?.finalize();
     const { view } = await vegaEmbed(place, fitted(spec, room), {
-      renderer: "svg", ast: true, bind: controls, config: look(room), downloadFileName: place.id,
+      renderer: "svg", ast: true, bind: controls, config: look(room, spec.facet), downloadFileName: place.id,
       actions: { export: true, source: false, compiled: false, editor: false },
       tooltip: { theme: dark.matches ? "dark" : "light" },
     });

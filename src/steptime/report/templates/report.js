@@ -17,7 +17,7 @@ document.querySelectorAll(".wide table").forEach(named);
 
 // Sort the table of results by a column; rows without a value stay last.
 const table = document.getElementById("results");
-table.querySelectorAll("thead button").forEach((button, column) => {
+table?.querySelectorAll("thead button").forEach((button, column) => {
   button.addEventListener("click", () => {
     const heading = button.parentElement;
     const descending = heading.getAttribute("aria-sort") === "ascending";
