@@ -34,8 +34,7 @@ from steptime.measure.contract import (
 )
 from steptime.measure.data import loader, mnist
 from steptime.measure.data.dataset import find
-from steptime.measure.data.fit import fit
-from steptime.measure.data.order import Order
+from steptime.measure.data.loader import Order, fit
 from steptime.measure.data.sources import Sources
 from steptime.measure.fingerprint import dataset_fingerprint
 from steptime.measure.infeed import loader_death
@@ -303,7 +302,7 @@ def test_a_loader_that_dies_is_told(tmp_path: Path) -> None:
 
 ORPHAN = """
 import sys, time
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/measure"]
 from pathlib import Path
 from test_data import _feed
 feed, _, _ = _feed(Path({folder!r}), 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,6 +148,17 @@ def test_a_hiccup_does_not_end_a_curve() -> None:
     taken = sampling.sample([smaller, first, second], 10.0, fake.clock)
     assert taken.skipped == {}
     assert device_file.best_per_s(taken.curves["gemm.float32"]) == pytest.approx(1e9)
+
+
+def test_every_op_is_issued_however_slow_the_machine_is() -> None:
+    fake = Machine()
+    one = fake.case("dispatch", 1, per_s=0.5)  # a call takes 2 s, all of them have 0.1 s
+    ops = [replace(one, columns={"op": op}) for op in ("add", "matmul", "mul_and_gradient")]
+    taken = sampling.sample(ops, 1.0, fake.clock)
+    assert taken.skipped == {}
+    curve = taken.curves["dispatch"]
+    assert curve["op"] == ["add", "matmul", "mul_and_gradient"]
+    assert (curve["samples"], curve["min_s"]) == ([1, 1, 1], [2.0, 2.0, 2.0])
 
 
 def test_what_a_device_cannot_do_is_said() -> None:

@@ -29,7 +29,7 @@ from steptime.measure.contract import (
     NoSpaceError,
     Options,
 )
-from steptime.measure.data import staging
+from steptime.measure.data import sources
 from steptime.measure.data.dataset import find
 
 FC = "fc:layers=1,nodes=4,inputs=16,outputs=4"
@@ -56,7 +56,7 @@ def _until(done: Callable[[], bool], what: str) -> None:
 
 def test_a_copy_is_the_data_set_with_what_it_cost(folder: Path, disk: Path) -> None:
     original = find(str(folder))
-    staged = staging.copy(original, str(disk))
+    staged = sources.copy(original, str(disk))
     (copy,) = disk.iterdir()
     assert copy.name.startswith("steptime-stage-")
     assert copy.stat().st_mode & 0o777 == 0o700
@@ -76,25 +76,25 @@ def test_where_copies_go(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("local", "tmpdir"):
         (tmp_path / name).mkdir()
         monkeypatch.setenv(name.upper(), str(tmp_path / name))
-    assert set(staging.STAGES) == set(STAGINGS)
-    assert staging.place(str(disk)) == disk
-    assert staging.place("") == tmp_path / "local"
+    assert set(sources.STAGES) == set(STAGINGS)
+    assert sources.place(str(disk)) == disk
+    assert sources.place("") == tmp_path / "local"
     monkeypatch.delenv("LOCAL")
-    assert staging.place("") == tmp_path / "tmpdir"
+    assert sources.place("") == tmp_path / "tmpdir"
     monkeypatch.delenv("TMPDIR")
-    assert staging.place("").is_dir()
+    assert sources.place("").is_dir()
     monkeypatch.setenv("LOCAL", str(tmp_path / "absent"))
     with pytest.raises(MissingFileError, match="no such folder"):
-        staging.place("")
+        sources.place("")
 
 
 def test_space_is_asked_for_before_anything_is_copied(
     folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(disk)._replace(free=100)
-    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(NoSpaceError, match=r"disk: 100 B are free, the data set needs \d+ B"):
-        staging.copy(find(str(folder)), str(disk))
+        sources.copy(find(str(folder)), str(disk))
     assert not list(disk.iterdir())
 
 
@@ -104,9 +104,9 @@ def test_a_disk_that_fills_up_while_copying(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(staging.os, "fsync", full)
+    monkeypatch.setattr(sources.os, "fsync", full)
     with pytest.raises(NoSpaceError, match="No space left on device while copying"):
-        staging.copy(find(str(folder)), str(disk))
+        sources.copy(find(str(folder)), str(disk))
     assert not list(disk.iterdir())
 
 
@@ -116,17 +116,17 @@ def test_a_copy_that_differs_is_told_and_removed(
     def spoil(descriptor: int) -> None:
         os.pwrite(descriptor, b"!", 0)  # never the first byte of these files
 
-    monkeypatch.setattr(staging.os, "fsync", spoil)
+    monkeypatch.setattr(sources.os, "fsync", spoil)
     with pytest.raises(BadDataError, match=r"the copy differs from .*data/train-images"):
-        staging.copy(find(str(folder)), str(disk))
+        sources.copy(find(str(folder)), str(disk))
     assert not list(disk.iterdir())
 
 
 STAGES = """
 import sys, time
-from steptime.measure.data import staging
+from steptime.measure.data import sources
 from steptime.measure.data.dataset import find
-staging.copy(find(sys.argv[1]), sys.argv[2])
+sources.copy(find(sys.argv[1]), sys.argv[2])
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -160,7 +160,7 @@ def test_a_copy_that_nobody_holds_is_removed_by_the_next_one(folder: Path, disk:
         shutil.copytree(kept, stale)
         foreign = disk / "steptime-stage-just-made"
         foreign.mkdir()
-        staging.copy(find(str(folder)), str(disk))
+        sources.copy(find(str(folder)), str(disk))
         assert kept.exists()
         assert foreign.exists()
         assert not stale.exists()
@@ -250,6 +250,6 @@ def test_a_disk_without_room_is_the_cause_of_a_record(tmp_path: Path) -> None:
 
 def test_a_copy_keeps_what_the_network_reads(folder: Path, disk: Path) -> None:
     original = find(str(folder))
-    copy = staging.copy(original, str(disk)).dataset
+    copy = sources.copy(original, str(disk)).dataset
     for part in ("train", "test"):
         assert np.array_equal(copy.parts[part].images, original.parts[part].images)

@@ -114,7 +114,7 @@ def _feeding(input_: str, given: dict[str, str], phase: str) -> dict[str, Any]:
     An option that would mean nothing beside the others is refused, not ignored.
     """
     from steptime.measure.data.dataset import find
-    from steptime.measure.data.staging import place
+    from steptime.measure.data.sources import place
 
     if input_ not in INPUTS:
         raise unknown("input", input_, INPUTS)

@@ -115,7 +115,7 @@ def request_of(
 def _check_input(experiment: Experiment) -> None:
     """Refuse files of input that are not here, before anything runs; nodes may see others."""
     from steptime.measure.data.dataset import find
-    from steptime.measure.data.staging import place
+    from steptime.measure.data.sources import place
 
     if "dataset" in experiment.input:
         find(experiment.data)

@@ -6,8 +6,6 @@ out-of-memory, anything else is a crash. Replicas are processes that get the sam
 for each other, so the death of one ends all.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

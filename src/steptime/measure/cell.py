@@ -1,7 +1,5 @@
 """One cell: its network is prepared, its steps are timed, and what else was asked is metered."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -55,8 +53,7 @@ def measure_cell(
         samples, watch = _timed(prepared, pace, workload, options, request, given, found, tell)
         peak, meter = prepared.memory()
         if peak is None and options.device == "cpu":
-            reading = read_resident()
-            peak, meter = reading.value_bytes, reading.note or reading.meter
+            peak, meter = read_resident()
         if pace:
             peak, exchanged, shared = shared_results(prepared, pace, samples, peak, request)
             found.quantities |= exchanged
@@ -130,7 +127,7 @@ def _timed(
     samples: Samples | None = None
     if pace is None or pace.group.is_zero:
         step, sync, waited = prepared.step, prepared.sync, prepared.waited
-        timer = pace.lead if pace else prepared.timer
+        timer = pace.take if pace else prepared.timer
         how: dict[str, Any] = {
             "timer": timer,
             "watch": watch,

@@ -118,18 +118,8 @@ class Options:
         return Options(self.device, self.threads, self.compile, self.tf32, self.seed)
 
 
-_NAMED_IF_SET = (
-    "input",
-    "data",
-    "staging",
-    "loaders",
-    "prefetch",
-    "train_steps",
-    "strategy",
-    "overlap",
-    "gpu",
-    "allocation",
-)
+_ALWAYS_NAMED = ("compile", "threads", "tf32")
+_NEVER_NAMED = ("device", "seed", "stage_to")  # they change no number, or the platform has them
 _PLAIN = Options()
 
 
@@ -140,17 +130,18 @@ def method(backend: str, version: str, options: Options, runs: int) -> Method:
     """
     options = replace(options, data=dataset_fingerprint(options.data) if options.data else "")
     chosen = {
-        "compile": options.compile,
-        "threads": options.threads,
-        "tf32": options.tf32,
+        **{name: getattr(options, name) for name in _ALWAYS_NAMED},
         "runs": runs,
         **{
-            name: getattr(options, name)
-            for name in _NAMED_IF_SET
-            if getattr(options, name) != getattr(_PLAIN, name)
+            name: value
+            for name, value in vars(options).items()
+            if name not in (*_ALWAYS_NAMED, *_NEVER_NAMED) and value != getattr(_PLAIN, name)
         },
     }
     return Method(backend, version, chosen)
+
+
+_OF_A_DATASET = ("data", "staging", "stage_to", "loaders", "prefetch", "train_steps")
 
 
 def meaningful(options: Options, replicas: int) -> Options:
@@ -160,15 +151,7 @@ def meaningful(options: Options, replicas: int) -> Options:
     elif options.strategy in {"", "independent", "parameter-server"}:
         options = replace(options, overlap=True)  # nothing that could overlap
     if options.input != "dataset":
-        return replace(
-            options,
-            data=_PLAIN.data,
-            staging=_PLAIN.staging,
-            stage_to=_PLAIN.stage_to,
-            loaders=_PLAIN.loaders,
-            prefetch=_PLAIN.prefetch,
-            train_steps=_PLAIN.train_steps,
-        )
+        return replace(options, **{name: getattr(_PLAIN, name) for name in _OF_A_DATASET})
     if options.staging == "shared":
         options = replace(options, stage_to="")
     if options.loaders == 0:

@@ -3,8 +3,6 @@
 Read from /proc and /sys (`root` lets a test give another tree), as `machine` is.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ measurement by less than 0.1 % and changes no time. A counter that this machine 
 None with a reason in `Watch.absent`, never 0. What happens on an accelerator is not seen here.
 """
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What this machine has for measuring, what is missing, and how to get it."""
 
-from __future__ import annotations
-
 import ctypes.util
 import importlib.util
 import os

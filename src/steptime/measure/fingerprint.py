@@ -1,7 +1,5 @@
 """What tells one data set from another of the same name, cheaply and before it is opened."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from functools import lru_cache

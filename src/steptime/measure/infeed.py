@@ -1,7 +1,5 @@
 """How long steps wait for their input, by the host's clock, and what ends their waiting."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from time import perf_counter

@@ -5,8 +5,6 @@ A backend is a table `{kind: function}`. `calls_of` turns a graph into calls of 
 that compiles says with `apply` what a call is: a node of a traced program, say.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass

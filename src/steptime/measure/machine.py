@@ -4,8 +4,6 @@ Read from /proc and /sys (`root` lets a test give another tree). Elsewhere than 
 it is None, and `NO_TREE` is the reason.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os
@@ -49,15 +47,6 @@ class Memory:
     limit_bytes: int | None
     usable_bytes: int | None
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class MemoryPeak:
-    """Peak memory since the meter was started, above the level then; None has a `note`."""
-
-    value_bytes: int | None
-    meter: str
-    note: str = ""
 
 
 def cpu_model(root: Path = ROOT) -> str:
@@ -215,12 +204,13 @@ def load() -> float | None:
     return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
 
-def resident_memory_meter(root: Path = ROOT) -> Callable[[], MemoryPeak]:
-    """Start a meter of this process's peak resident set; the function it gives reads it.
+def resident_memory_meter(root: Path = ROOT) -> Callable[[], tuple[int | None, str]]:
+    """Start a meter of this process's peak resident set, and return what reads it.
 
+    A reading is the bytes above the level at the start with the meter's name, or None with why.
     Garbage is collected and the allocator's free pages are returned first, so that a network
     before does not lend its memory to this one unseen. Linux only: elsewhere the mark cannot be
-    set back, and the reading is None with a note.
+    set back, and the reading is None.
     """
     meter = "resident set (VmHWM above VmRSS at the start)"
     gc.collect()
@@ -229,14 +219,14 @@ def resident_memory_meter(root: Path = ROOT) -> Callable[[], MemoryPeak]:
         (root / "proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError as error:
         note = f"the high-water mark cannot be set back: {error.strerror}"
-        return lambda: MemoryPeak(None, meter, note)
+        return lambda: (None, note)
     before = kilobytes(fields(root / "proc/self/status").get("VmRSS"))
 
-    def read() -> MemoryPeak:
+    def read() -> tuple[int | None, str]:
         peak = kilobytes(fields(root / "proc/self/status").get("VmHWM"))
         if before is None or peak is None:
-            return MemoryPeak(None, meter, "the system does not tell the resident set")
-        return MemoryPeak(max(0, peak - before), meter)
+            return None, "the system does not tell the resident set"
+        return max(0, peak - before), meter
 
     return read
 

@@ -6,8 +6,6 @@ between: a counter's rises are added up, whatever it wraps at, and power is inte
 uses them. A meter that is absent gives no number and says why.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading
@@ -15,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from steptime.measure.disturbance import AbsentError
@@ -199,12 +196,7 @@ class Recording:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take the last reading."""
         self._ended.set()
         self._thread.join()

@@ -4,8 +4,6 @@ Before each sample rank 0 tells how many steps it has; 0 ends the sampling. Ever
 time from there to the end of its own steps, device included, and the sample is that of the slowest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from statistics import fmean
 from time import perf_counter
@@ -39,10 +37,6 @@ class Pace:
         self._waited = waited or (lambda: 0.0)
         self._read = group.comm_s or (lambda: 0.0)
 
-    def lead(self, step: Step, steps: int) -> float:
-        """Return the seconds of a sample, which the others run as well: a timer of rank 0."""
-        return self.one(step, steps)
-
     def end(self, step: Step) -> None:
         """End the sampling of rank 0; the others run what it asked for, until then.
 
@@ -57,8 +51,8 @@ class Pace:
             self._sample(step, steps)
             self._waited()
 
-    def one(self, step: Step, steps: int) -> float:
-        """Return the seconds of one sample of so many steps, where all know that it comes."""
+    def take(self, step: Step, steps: int) -> float:
+        """Return the seconds of a sample; rank 0 says how many steps it has, and all run them."""
         return self._sample(step, self.group.agree(steps))
 
     def _sample(self, step: Step, steps: int) -> float:
@@ -109,22 +103,14 @@ def communication(
     all of it hides behind the computation.
     """
     group = pace.group
-    if group.alone is not None:
-        return _exposed(prepared, pace, samples, budget_s)
-    if samples is None:
-        return None, group.comm_meter
-    counted = zip(samples.columns["comm_s"], samples.columns["steps"], strict=True)
-    return Quantity(samples=tuple(s / n for s, n in counted)), group.comm_meter
-
-
-def _exposed(
-    prepared: Prepared, pace: Pace, samples: Samples | None, budget_s: float
-) -> tuple[Quantity | None, str]:
-    """Return the seconds by which a step with its exchange is longer, in turns with one without."""
-    group = pace.group
+    if group.alone is None:
+        if samples is None:
+            return None, group.comm_meter
+        counted = zip(samples.columns["comm_s"], samples.columns["steps"], strict=True)
+        return Quantity(samples=tuple(s / n for s, n in counted)), group.comm_meter
     alone, lack = None, ""
     try:
-        alone = group.alone() if group.alone else None
+        alone = group.alone()
     except (OutOfMemoryError, MemoryError) as error:
         lack = f"not measured: no memory for a copy without exchange ({error})"
     lacks = [text for text in group.gather(lack) if text]
@@ -137,7 +123,7 @@ def _exposed(
         pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, fitting))
     found = []
     for _ in range(1 + group.agree(pairs)):  # the first pair warms up
-        both = [pace.one(step, steps) for step in (prepared.step, alone)]
+        both = [pace.take(step, steps) for step in (prepared.step, alone)]
         found.append((both[0] - both[1]) / max(1, steps))
     return (Quantity(samples=tuple(found[1:])) if group.is_zero else None), group.comm_meter
 

@@ -1,7 +1,5 @@
 """The formats of the small text files under /proc and /sys, control groups of both versions."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -7,8 +7,6 @@
 which no batch script has, tells that srun started this process.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

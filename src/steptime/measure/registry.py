@@ -4,8 +4,6 @@ Other packages add their own as entry points of the group `steptime.backends`: a
 module that has what `measure/contract.py` describes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata

@@ -5,8 +5,6 @@ Where that one is killed too (a scheduler ends all of a job), the folder stays, 
 in the same place removes it: the lock that its maker held is free.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

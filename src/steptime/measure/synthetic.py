@@ -4,8 +4,6 @@ Speed does not depend on values as long as none is denormal, infinite or not a n
 are scaled to keep activations near 1 in networks of any depth, and the learning rate is small.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

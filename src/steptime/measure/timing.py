@@ -19,8 +19,6 @@ Georges, Buytaert and Eeckhout (2007) end warm-up where the coefficient of varia
 falls below 1 or 2 %. On a shared machine it never does, so two windows are compared here.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from bisect import insort

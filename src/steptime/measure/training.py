@@ -1,7 +1,5 @@
 """What a network has learned by its training: its accuracy on the test set, in inference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,8 +11,7 @@ from steptime.core.record import Quantity
 from steptime.core.workload import NO_OPTIMIZER, Workload
 from steptime.measure.contract import Arrays, Options, Prepared, UnsupportedError
 from steptime.measure.data.dataset import Split
-from steptime.measure.data.fit import Fit
-from steptime.measure.data.loader import decode, new_slot
+from steptime.measure.data.loader import Fit, decode, new_slot
 from steptime.measure.data.sources import Input
 from steptime.measure.synthetic import LEARNING_RATE
 

@@ -8,8 +8,6 @@ worker ends when its standard input does, so it never outlives its parent. Where
 several (`measure/ranks.py`), all of them get the same requests.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -1,7 +1,5 @@
 """What tells the records of one place from those of another, known before its worker starts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from steptime.measure import cpus, machine, ranks, registry

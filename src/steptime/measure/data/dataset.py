@@ -1,7 +1,5 @@
 """A data set as data: which files a folder holds of it, its shape and classes, and its checksum."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping

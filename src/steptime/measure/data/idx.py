@@ -5,8 +5,6 @@ each dimension as four bytes, the largest first, and the elements (LeCun, Cortes
 file that is not gzipped is mapped into memory; a gzipped one is unpacked into it when it is opened.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import re

@@ -1,10 +1,10 @@
-"""Batches for steps: read by the process that runs the steps, or by PyTorch's loaders ahead of it.
+"""Batches for steps: which images make one, which input takes them, and who reads them.
+
+They are read by the process that runs the steps, or by PyTorch's loaders ahead of it.
 
 The loaders are those of `torch.utils.data.DataLoader`: loader l of L makes batches l, l + L and so
 on, and has up to `prefetch` of them ready. Without loaders nothing here needs PyTorch.
 """
-
-from __future__ import annotations
 
 import ctypes
 import os
@@ -13,19 +13,100 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from steptime.measure.contract import Arrays, Feed
+from steptime.core.graph import Graph
+from steptime.measure.contract import Arrays, Feed, UnsupportedError
 from steptime.measure.data.dataset import DataSet, Split
-from steptime.measure.data.fit import Fit
-from steptime.measure.data.order import Indices, Order
 from steptime.measure.infeed import loader_death
+
+Indices = npt.NDArray[np.int64]
 
 _SCALE = np.float32(255)  # the largest byte becomes 1
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Order:
+    """Batches of `batch` out of `count` images, for replica `rank` of `replicas`.
+
+    In each epoch every replica has its own images, as many as the others; what is left over at the
+    end of an epoch, less than a batch, is left out of it.
+    """
+
+    count: int
+    batch: int
+    seed: int = 0
+    rank: int = 0
+    replicas: int = 1
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps of an epoch; 0 where a replica has less than a batch."""
+        return self.count // self.replicas // self.batch
+
+    def indices(self, step: int) -> Indices:
+        """Return the images of a step, counted from 0."""
+        epoch, within = divmod(step, self.per_epoch)
+        shard = _shuffled(self.count, self.seed, epoch)[self.rank :: self.replicas]
+        return shard[within * self.batch : (within + 1) * self.batch]
+
+
+@lru_cache(maxsize=2)
+def _shuffled(count: int, seed: int, epoch: int) -> Indices:
+    return np.random.default_rng((seed, epoch)).permutation(count)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Names of the inputs for images and labels ("" in inference), and the shape of the images."""
+
+    images: str
+    labels: str
+    shape: tuple[int, ...]
+
+    def arrays(self, images: Any, labels: Any) -> Arrays:
+        """Return a batch, images `[n, c, h, w]` and labels `[n]`, by the names of the inputs."""
+        found = {self.images: images.reshape(self.shape)}
+        return found | {self.labels: labels} if self.labels else found
+
+
+def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> Fit:
+    """Return how images of `shape` (c, h, w) with labels of so many `classes` fit a forward graph.
+
+    A network fits if its one input beside the labels is `[n, c, h, w]`, or `[n, c * h * w]`, which
+    takes them flattened, and it tells at least as many classes. Raises `UnsupportedError`.
+    """
+    heads = [op for op in graph.ops if op.kind == "cross_entropy"]
+    labels = [name for op in heads for name in op.inputs[1:2] if name in graph.inputs]
+    images = [name for name in graph.inputs if name not in labels]
+    if len(images) != 1 or len(labels) > 1:
+        names = ", ".join(graph.inputs)
+        raise UnsupportedError(f"a data set feeds images and labels; the network takes: {names}")
+    (name,) = images
+    spec = graph.tensors[name]
+    batch = spec.shape[0]
+    c, h, w = shape
+    if spec.shape not in {(batch, c, h, w), (batch, c * h * w)} or spec.dtype.startswith("int"):
+        raise UnsupportedError(
+            f"input '{name}' is {spec.dtype} {list(spec.shape)}; the data set's images are "
+            f"{[batch, c, h, w]}, flattened {[batch, c * h * w]}"
+        )
+    told = graph.tensors[heads[0].inputs[0] if heads else graph.outputs[0]].shape
+    if len(told) != 2 or told[0] != batch:
+        raise UnsupportedError(
+            f"the network's output is {list(told)}; the data set's labels need [{batch}, classes]"
+        )
+    if told[1] < classes:
+        raise UnsupportedError(
+            f"the network tells {told[1]} classes apart, the data set has {classes}"
+        )
+    return Fit(name, labels[0] if labels else "", spec.shape)
 
 
 @dataclass(frozen=True)

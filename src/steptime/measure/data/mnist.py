@@ -5,8 +5,6 @@ They are read; nothing of the package is run or imported. What comes out must be
 files that LeCun, Cortes and Burges published in 1998.
 """
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from importlib import metadata

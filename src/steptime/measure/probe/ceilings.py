@@ -5,8 +5,6 @@ bandwidth, and chains of tiny ops give what it costs to issue one. FLOP and byte
 the op table counts.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

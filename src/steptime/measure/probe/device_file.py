@@ -1,7 +1,5 @@
 """From what a probe measured to a device file: the ceilings, and the curves they were read from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -10,8 +10,6 @@ is a line in bytes. It is fitted by least squares of relative errors, so that sm
 much as large ones. What comes out is the link as software reaches it, its own work included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median

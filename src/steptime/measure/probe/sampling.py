@@ -5,8 +5,6 @@ curve a little and none wholly. The least time of a case is the ceiling, the med
 it was.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,9 +66,11 @@ def sample(
 ) -> Samples:
     """Time the cases within the budget in seconds, and return their curves.
 
-    The cases of a group come in ascending order of work. Each group has its share of the budget:
-    a case is admitted if, at the pace of those before it, its warm-up and `MIN_SAMPLES` fit in
-    what is left; the first that is not ends its group, which also bounds what a slow type costs.
+    The cases of a group come in ascending order of work. Each group has its share of the budget.
+    Its `SMALLEST` cases, and those of no more work than the first, are sampled at least once,
+    however slow the machine is. Any other is admitted if, at the pace of those before it, its
+    warm-up and `MIN_SAMPLES` fit in what is left; the first that is not ends its group, which
+    also bounds what a slow type costs.
     """
     started = clock()
     groups: dict[str, list[Case]] = {}
@@ -115,7 +115,7 @@ def _admit(
     refusals: list[str] = []
     prepare_s = 0.0
     for case in cases:
-        if len(admitted) >= SMALLEST:
+        if len(admitted) >= SMALLEST and case.work > admitted[0].case.work:
             expected_s = _expected_s(case, admitted, prepare_s)
             while expected_s > left_s[case.group] and _may_be_a_hiccup(admitted[-1], left_s):
                 _visit(admitted[-1], left_s, clock)
