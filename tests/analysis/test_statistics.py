@@ -38,27 +38,32 @@ def noisy(seed, runs=5, samples=20, level=0.01, middle=1.0):
 def test_the_seeds_numbers_by_hand():
     # batch 10: speeds 10, 5, 2.5 a second
     summary = summarize([[1.0, 2.0, 4.0]], 10)
-    assert summary.mean_s == pytest.approx(7 / 3)
-    assert summary.median_s == 2.0
-    assert summary.min_s == 1.0
-    assert summary.speed_mean == pytest.approx(10 / (7 / 3))
+    assert summary["step_s_mean"] == pytest.approx(7 / 3)
+    assert summary["step_s"] == 2.0
+    assert summary["step_s_min"] == 1.0
+    assert summary["speed_per_s"] == pytest.approx(10 / (7 / 3))
     # mean speed 35/6; squares of deviations 625/36, 25/36, 400/36; a third of 1050/36 is 9.7222
-    assert summary.speed_uncertainty == pytest.approx(math.sqrt(1050 / 36 / 3) / math.sqrt(3))
-    assert summary.speed_jitter == pytest.approx(1.4826 * 2.5)  # deviations 5, 0, 2.5
-    assert (summary.runs, summary.n) == (1, 3)
+    assert summary["speed_uncertainty_per_s"] == pytest.approx(
+        math.sqrt(1050 / 36 / 3) / math.sqrt(3)
+    )
+    assert summary["speed_jitter_per_s"] == pytest.approx(1.4826 * 2.5)  # deviations 5, 0, 2.5
+    assert (summary["runs"], summary["samples_n"]) == (1, 3)
 
 
 def test_percentiles_lie_between_samples():
     summary = summarize([[float(i) for i in range(1, 22)]], 1)
-    assert (summary.p5_s, summary.p95_s) == (2.0, 20.0)  # rank 0.05 * 20 above the first
+    assert (summary["step_s_p5"], summary["step_s_p95"]) == (
+        2.0,
+        20.0,
+    )  # rank 0.05 * 20 above the first
 
 
 def test_the_interval_of_a_summary_holds_its_median():
     slow_start = [3.0] * 6 + [1.0 + 0.001 * (i % 5) for i in range(7)]
     summary = summarize([slow_start], 1)
-    assert summary.median_s == pytest.approx(1.004)
-    assert summary.low_s <= summary.value_s <= summary.high_s
-    assert summary.low_s <= summary.median_s <= summary.high_s
+    assert summary["step_s"] == pytest.approx(1.004)
+    assert summary["step_s_low"] <= summary["step_s_steady"] <= summary["step_s_high"]
+    assert summary["step_s_low"] <= summary["step_s"] <= summary["step_s_high"]
 
 
 # the interval
@@ -86,7 +91,11 @@ def test_one_sample_has_no_interval():
     found = estimate([[2.0]])
     assert (found.value, found.low, found.high) == (2.0, None, None)
     summary = summarize([[2.0]], 8)
-    assert (summary.low_s, summary.high_s, summary.speed_mean) == (None, None, 4.0)
+    assert (summary["step_s_low"], summary["step_s_high"], summary["speed_per_s"]) == (
+        None,
+        None,
+        4.0,
+    )
 
 
 def test_correlated_samples_are_worth_fewer():

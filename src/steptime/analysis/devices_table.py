@@ -71,7 +71,7 @@ ORDER = (
     "loaders",
     "prefetch",
 )
-STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
+STAGED = {"local": "$LOCAL", "shared": "$SCRATCH", None: None}  # our word: the seed's
 
 
 def device_rows(records: Iterable[Record]) -> list[Row]:
@@ -108,6 +108,7 @@ def _order(row: Row) -> list[tuple[bool, Any]]:
 def _row(told: Row) -> Row:
     own = bool(told.get("samples_n"))  # else the numbers are those that others published
     speed = "speed" if own else "published_speed"
+    files = "shared" if told["input"] == "dataset" else None  # other input comes from no file
     table = told | {
         "mean_speed": told.get(f"{speed}_per_s"),
         "Mean_Time_Per_Step": told.get("step_s_mean" if own else "step_s"),
@@ -117,16 +118,9 @@ def _row(told: Row) -> Row:
         "global_batch": told["global_batch"] if "step_s" in told else None,
         "gpu_type": told["gpu"] or told["platform"],
         "num_gpu": told["devices"],
-        "staged_from": _staged_from(told),
+        "staged_from": STAGED[told["staging"] or files],
     }
     return {name: table.get(name) for name in COLUMNS}
-
-
-def _staged_from(told: Row) -> str | None:
-    """Return where the files of the input were, None for input that comes from no file."""
-    if told["staging"] is None and told["input"] != "dataset":
-        return None
-    return STAGED[told["staging"] or "shared"]
 
 
 def device_bars(records: Iterable[Record]) -> list[Row]:
@@ -160,23 +154,17 @@ def _bar(told: Row, row: Row) -> Row | None:
     if not speed:
         return None
     if "step_s_steady" in told:
-        examples = told["global_batch"]
-        steady, low, high = (told[f"step_s_{name}"] for name in ("steady", "low", "high"))
-        return {
-            "speed": examples / steady,
-            "low": high and examples / high,
-            "high": low and examples / low,
-            "interval": "95 %",
-        }
+        steady, low, high = (
+            end and told["global_batch"] / end
+            for end in (told[f"step_s_{name}"] for name in ("steady", "high", "low"))
+        )
+        return {"speed": steady, "low": low, "high": high, "interval": "95 %"}
     sigma = row["speed_uncertainty"]
-    if sigma is not None and row["mean_speed"]:
-        sigma *= speed / row["mean_speed"]  # of the batch that the speed counts
-    return {
-        "speed": speed,
-        "low": None if sigma is None else speed - sigma,
-        "high": None if sigma is None else speed + sigma,
-        "interval": "1 sigma",
-    }
+    low, high = None, None
+    if sigma is not None:
+        sigma *= speed / (row["mean_speed"] or speed)  # of the batch that the speed counts
+        low, high = speed - sigma, speed + sigma
+    return {"speed": speed, "low": low, "high": high, "interval": "1 sigma"}
 
 
 ANALYSIS = Analysis(

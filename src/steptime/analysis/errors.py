@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from statistics import fmean, median
 
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.results import results
-from steptime.analysis.row import Row
+from steptime.analysis.row import Row, grouped
 from steptime.core.record import Record
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
@@ -38,10 +39,7 @@ def errors(pairs: Iterable[Row], worst: int = 3) -> Row:
 
 def error_table(records: Sequence[Record]) -> Table:
     """Return the errors of the predictions by method, platform and family; most pairs first."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in results(records):
-        if row["ratio"]:
-            groups.setdefault(tuple(row[name] for name in BY), []).append(row)
+    pairs = (row for row in results(records) if row["ratio"])
     rows: list[Row] = [
         dict(zip(BY, key, strict=True))
         | {
@@ -52,7 +50,7 @@ def error_table(records: Sequence[Record]) -> Table:
             "farthest": found["worst"][0]["name"],
             "farthest_ratio": found["worst"][0]["ratio"],
         }
-        for key, held in groups.items()
+        for key, held in grouped(pairs, itemgetter(*BY)).items()
         for found in [errors(held, worst=1)]
     ]
     rows.sort(key=lambda row: (row["predicted_by"], row["platform"], -row["pairs"]))

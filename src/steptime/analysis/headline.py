@@ -18,6 +18,7 @@ from steptime.core.record import Record
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, seconds, si
 
+OF_BEST = ("name", "model", "batch", "peak_fraction", "flop_per_s", "peak_flop_per_s")
 SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", "predicted_by")
 
 
@@ -45,7 +46,8 @@ def numbers(rows: Sequence[Row], published: int = 0) -> Row:
     `rows` are of `results`; `published` counts the records of others beside them.
     """
     measured = [row for row in rows if row["measured_s"] is not None]
-    failed = [row for row in rows if row["status"] not in (None, "ok")]
+    statuses = (row["status"] for row in rows)
+    times = [row["measured_s"] for row in measured]
     fractions = [row for row in rows if row["peak_fraction"] is not None]
     best = max(fractions, key=lambda row: float(row["peak_fraction"]), default=None)
     return {
@@ -53,20 +55,15 @@ def numbers(rows: Sequence[Row], published: int = 0) -> Row:
         "measured": len({row["workload_key"] for row in measured}),
         "platforms": len({row["platform"] for row in rows}),
         "published": published,
-        "unsuccessful": dict(Counter(row["status"] for row in failed)),
-        "fastest_s": min((row["measured_s"] for row in measured), default=None),
-        "slowest_s": max((row["measured_s"] for row in measured), default=None),
-        "best": None if best is None else _short(best),
+        "unsuccessful": dict(Counter(s for s in statuses if s not in (None, "ok"))),
+        "fastest_s": min(times, default=None),
+        "slowest_s": max(times, default=None),
+        "best": None if best is None else {name: best[name] for name in OF_BEST},
         "above_peak": sum(row["peak_fraction"] > 1 for row in fractions),
         "median_peak_fraction": _middle(row["peak_fraction"] for row in fractions),
         "median_roof_fraction": _middle(row["roof_fraction"] for row in fractions),
         "prediction": errors(rows),
     }
-
-
-def _short(row: Row) -> Row:
-    names = ("name", "model", "batch", "peak_fraction", "flop_per_s", "peak_flop_per_s")
-    return {name: row[name] for name in names}
 
 
 def _middle(values: Any) -> float | None:
@@ -76,71 +73,38 @@ def _middle(values: Any) -> float | None:
 
 def sentences(found: Row) -> list[str]:
     """Return the numbers as sentences, most important first."""
-    return [
-        *_limit(found),
-        *_prediction(found["prediction"]),
-        *_measured(found),
-        *_unsuccessful(found["unsuccessful"]),
-        *_published(found["published"]),
-    ]
-
-
-def _limit(found: Row) -> list[str]:
-    best = found["best"]
-    if best is None:
-        return []
-    middle, above = found["median_peak_fraction"], found["above_peak"]
-    doubt = (
-        f"{counted(above, 'network')} above 100%: the device's figures are too low; probe again."
-    )
-    return [
-        (
+    said = []
+    if best := found["best"]:
+        peak = si(best["peak_flop_per_s"], "FLOP/s", 3)
+        said.append(
             f"The best network reaches {best['peak_fraction']:.0%} of the peak: {best['name']}, "
-            f"{si(best['flop_per_s'], 'FLOP/s', 3)} of {si(best['peak_flop_per_s'], 'FLOP/s', 3)}. "
-            f"The median network reaches {middle:.0%}."
-        ),
-        *([doubt] if above else []),
-    ]
-
-
-def _prediction(found: Row) -> list[str]:
-    if not found["pairs"]:
-        return []
-    worst = found["worst"][0]
-    return [
-        (
-            f"Predictions have a median error of {found['median_error']:.0%}; "
-            f"{found['within_factor_2']:.0%} of the {found['pairs']} lie within a factor of 2. "
+            f"{si(best['flop_per_s'], 'FLOP/s', 3)} of {peak}. "
+            f"The median network reaches {found['median_peak_fraction']:.0%}."
+        )
+    if found["above_peak"]:
+        above = counted(found["above_peak"], "network")
+        said.append(f"{above} above 100%: the device's figures are too low; probe again.")
+    predicted = found["prediction"]
+    if predicted["pairs"]:
+        worst, share = predicted["worst"][0], f"{predicted['within_factor_2']:.0%}"
+        said.append(
+            f"Predictions have a median error of {predicted['median_error']:.0%}; "
+            f"{share} of the {predicted['pairs']} lie within a factor of 2. "
             f"Farthest: {worst['name']}, which takes {worst['ratio']:.3g} times the predicted time."
         )
-    ]
-
-
-def _measured(found: Row) -> list[str]:
-    if not found["networks"] and found["published"]:
-        return []
+    networks = counted(found["networks"], "network")
     on = f" on {found['platforms']} platforms" if found["platforms"] > 1 else ""
-    if not found["measured"]:
-        return [f"{counted(found['networks'], 'network')} here{on}, none of them measured."]
-    return [
-        (
-            f"{found['measured']} of {counted(found['networks'], 'network')} measured{on}; "
-            f"a step takes {seconds(found['fastest_s'])} to {seconds(found['slowest_s'])}."
-        )
-    ]
-
-
-def _unsuccessful(statuses: dict[str, int]) -> list[str]:
-    if not statuses:
-        return []
-    which = ", ".join(f"{number} {status}" for status, number in statuses.items())
-    return [f"{sum(statuses.values())} did not succeed ({which}); see below the table."]
-
-
-def _published(number: int) -> list[str]:
-    if not number:
-        return []
-    return [f"{counted(number, 'published record')}; see the published speeds."]
+    if found["measured"]:
+        times = f"{seconds(found['fastest_s'])} to {seconds(found['slowest_s'])}"
+        said.append(f"{found['measured']} of {networks} measured{on}; a step takes {times}.")
+    elif found["networks"] or not found["published"]:
+        said.append(f"{networks} here{on}, none of them measured.")
+    if statuses := found["unsuccessful"]:
+        which = ", ".join(f"{number} {status}" for status, number in statuses.items())
+        said.append(f"{sum(statuses.values())} did not succeed ({which}); see below the table.")
+    if published := found["published"]:
+        said.append(f"{counted(published, 'published record')}; see the published speeds.")
+    return said
 
 
 def _says(table: Table) -> list[str]:

@@ -11,15 +11,10 @@ from steptime.analysis.row import Row, row_of
 from steptime.analysis.statistics import WITHIN
 from steptime.core.record import Record
 
-QUANTITIES_SHOWN = (
-    "accuracy",
-    "loss",
-    "comm_s",
-    "first_step_s",
-    "peak_memory_bytes",
-    "energy_j",
-    "power_w",
-)
+FACTS_SHOWN = ("status", "model", "replicas", "strategy", "phase", "dtype", "optimizer", "platform")
+PARTS = ("forward_s", "backward_s", "update_s")
+OF_STEP = ("mean", "low", "high", "min", "p5", "p95", "interval")
+SHOWN = ("accuracy", "loss", "comm_s", "first_step_s", "peak_memory_bytes", "energy_j", "power_w")
 
 
 def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) -> dict[str, Any]:
@@ -30,19 +25,14 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
     """
     told = row_of(record)
     document: dict[str, Any] = {
-        **{name: told[name] for name in ("status", "model", "replicas", "strategy", "phase")},
-        **{name: told[name] for name in ("dtype", "optimizer", "platform")},
+        **{name: told[name] for name in FACTS_SHOWN},
         "cause": record.cause,
         "note": record.note,
         "batch": record.workload.batch_per_replica,
         "global_batch": record.workload.global_batch,
         "method": asdict(record.method),
-        "step_s": None,
-        "speed": None,
-        "parts": None,
-        "input_s": None,
-        "infeed": None,
-        **{name: told.get(name) for name in QUANTITIES_SHOWN},
+        **dict.fromkeys(("step_s", "speed", "parts", "input_s", "infeed")),
+        **{name: told.get(name) for name in SHOWN},
         "flop": told["replicas"] * flop,
         "flop_per_s": None,
         "fraction_of_peak": dict.fromkeys(peaks),
@@ -57,8 +47,7 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
     return document | {
         "step_s": {
             "median": told["step_s"],
-            **{name: told[f"step_s_{name}"] for name in ("mean", "low", "high", "min")},
-            **{name: told[f"step_s_{name}"] for name in ("p5", "p95", "interval")},
+            **{name: told[f"step_s_{name}"] for name in OF_STEP},
             "samples": list(step.samples),
             "run_of_sample": list(step.columns.get("run", ())),
         },
@@ -67,13 +56,8 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
             "uncertainty": told["speed_uncertainty_per_s"],
             "jitter": told["speed_jitter_per_s"],
         },
-        "parts": {
-            name: told[name]
-            for name in ("forward_s", "backward_s", "update_s")
-            if told.get(name) is not None
-        },
-        "input_s": told.get("input_s"),
-        "infeed": told["infeed"],
+        "parts": {name: told[name] for name in PARTS if told.get(name) is not None},
+        **{name: told.get(name) for name in ("input_s", "infeed")},
         "flop_per_s": told["replicas"] * rate,
         "fraction_of_peak": {
             name: None if peak is None else rate / peak for name, peak in peaks.items()
@@ -106,7 +90,7 @@ def _remarks(record: Record, told: Row) -> list[str]:
 
 
 def _learned_nothing(record: Record, accuracy: float | None) -> bool:
-    """Return whether a training's accuracy is within 5 sigma of naming the most frequent class."""
+    """Whether a training's accuracy is within 5 sigma of naming the most frequent class."""
     training = record.env.get("training")
     if training is None or accuracy is None:
         return False

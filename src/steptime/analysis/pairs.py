@@ -8,8 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.analysis.results import FACTS, cell_of, good, hosts, over, pooled, runs, share_of_roof
-from steptime.analysis.row import BESIDES, Row, facts, headline, labels
+from steptime.analysis.results import (
+    FACTS,
+    by_method,
+    cell_of,
+    good,
+    hosts,
+    over,
+    pooled,
+    runs,
+    share_of_roof,
+)
+from steptime.analysis.row import BESIDES, Row, facts, grouped, headline, labels
 from steptime.analysis.verdict import Comparison, compare_runs, verdicts
 from steptime.core.errors import InputError, unknown
 from steptime.core.progress import watched
@@ -105,11 +115,7 @@ def _check_quantity(records: Sequence[Record], quantity: str) -> None:
 
 
 def _cells(records: Iterable[Record], key: Key) -> dict[Hashable, list[Group]]:
-    found: dict[Hashable, dict[str, Group]] = {}
-    for record in records:
-        methods = found.setdefault(key(record), {})
-        methods.setdefault(identity(record.method), []).append(record)
-    return {cell: list(methods.values()) for cell, methods in found.items()}
+    return {cell: by_method(held) for cell, held in grouped(records, key).items()}
 
 
 def _alike(
@@ -128,9 +134,7 @@ def _alike(
     lonely: list[tuple[str, Group, str]] = []
     for cell in dict.fromkeys([*a, *b]):
         left, right = a.get(cell, []), b.get(cell, [])
-        by_options: dict[str, list[Group]] = {}
-        for group in right:
-            by_options.setdefault(_options_text(group, apart), []).append(group)
+        by_options = grouped(right, lambda group: _options_text(group, apart))
         same = [(x, y) for x in left for y in by_options.get(_options_text(x, apart), ())]
         if not same and len(left) == len(right) == 1:
             same = [(left[0], right[0])]
@@ -157,30 +161,34 @@ def _pairing(
     any_dtype: bool = False,
 ) -> Pairing:
     alone = [one for one in lonely if one[1][-1].scope == ""]
-    shown = [b for _, b in matched] + [group for _, group, _ in alone]
-    about = _about(shown, any_dtype=any_dtype)
+    about = _about([b for _, b in matched] + [group for _, group, _ in alone], any_dtype=any_dtype)
     rows: list[Row] = []
-    compared: list[Comparison | None] = []
+    judged: list[tuple[Row, Comparison]] = []
     unpaired = [
         row | {"side": side, "reason": why}
         for row, (side, _, why) in zip(about[len(matched) :], alone, strict=True)
     ]
     for row, (a, b) in zip(about, watched(matched, "pairs"), strict=False):
-        values = {"a": _value(a, quantity), "b": _value(b, quantity)}
+        left, right = _value(a, quantity), _value(b, quantity)
         reasons = [
             f"{sides[side]}: {_missing(group, quantity)}"
-            for side, group in (("a", a), ("b", b))
-            if not (values[side]["value"] or 0) > 0
+            for side, group, value in (("a", a, left["value"]), ("b", b, right["value"]))
+            if not (value or 0) > 0
         ]
         if reasons:
-            unpaired.append(row | {"side": "both", "reason": "; ".join(reasons)})
+            if not row["scope"]:
+                unpaired.append(row | {"side": "both", "reason": "; ".join(reasons)})
             continue
-        ratio = values["b"]["value"] / values["a"]["value"]
+        ratio = right["value"] / left["value"]
         comparison = _compared(a, b, quantity, ratio)
-        compared.append(comparison)
-        rows.append(row | values | _pair(a, b, quantity, values, comparison))
-    _judge(rows, compared)
-    return Pairing(quantity, rows, [row for row in unpaired if row["scope"] == ""])
+        row |= {"a": left, "b": right, "quantity": quantity, "ratio": ratio}
+        rows.append(row | _judgement(left, right, comparison) | _apart(a, b))
+        if comparison:
+            judged.append((rows[-1], comparison))
+    # the false discovery rate is held over all pairs at once
+    for (row, _), word in zip(judged, verdicts([found for _, found in judged]), strict=True):
+        row["verdict"] = word
+    return Pairing(quantity, rows, unpaired)
 
 
 def _missing(group: Group, quantity: str) -> str:
@@ -205,13 +213,6 @@ def _positive(sampled: Sequence[Sequence[float]]) -> bool:
     return all(sample > 0 for run in sampled for sample in run)
 
 
-def _judge(rows: Sequence[Row], compared: Sequence[Comparison | None]) -> None:
-    """Put the verdicts in, the false discovery rate held over all pairs at once."""
-    both = [(row, found) for row, found in zip(rows, compared, strict=True) if found]
-    for (row, _), word in zip(both, verdicts([found for _, found in both]), strict=True):
-        row["verdict"] = word
-
-
 def _about(groups: Sequence[Group], *, any_dtype: bool) -> list[Row]:
     told = [facts(group[-1]) | {"host": hosts(group)} for group in groups]
     for one in told if any_dtype else ():  # the two of a pair have one name
@@ -222,40 +223,37 @@ def _about(groups: Sequence[Group], *, any_dtype: bool) -> list[Row]:
     ]
 
 
-def _pair(
-    a: Group, b: Group, quantity: str, values: Mapping[str, Row], comparison: Comparison | None
-) -> Row:
-    left, right = values["a"], values["b"]
-    ratio = right["value"] / left["value"]
-    ends: tuple[float | None, float | None] = (None, None)
+def _judgement(left: Row, right: Row, comparison: Comparison | None) -> Row:
+    """Return the interval of a ratio: of the samples, else the widest that both sides allow."""
+    low, high = None, None
     if comparison:
-        ends = (comparison.low, comparison.high)
+        low, high = comparison.low, comparison.high
     elif left["low"] is not None or right["low"] is not None:
-        # the widest that both intervals allow; an exact value is its own interval
-        ends = (
-            over(_end(right, "low"), _end(left, "high")),
-            over(_end(right, "high"), _end(left, "low")),
-        )
-    options = (a[0].method.options, b[0].method.options)
-    differ = [k for k in {**options[0], **options[1]} if options[0].get(k) != options[1].get(k)]
-    row = {
-        "quantity": quantity,
+        low = over(_end(right, "low"), _end(left, "high"))
+        high = over(_end(right, "high"), _end(left, "low"))
+    return {
         "dtype": left["dtype"] if left["dtype"] == right["dtype"] else None,
-        "ratio": ratio,
-        "ratio_low": ends[0],
-        "ratio_high": ends[1],
+        "ratio_low": low,
+        "ratio_high": high,
         "verdict": None,
         "p_value": comparison.p_value if comparison else None,
         "interval": comparison.interval if comparison else right["interval"],
         "steady": comparison.steady if comparison else None,
-        "options_that_differ": differ if left["origin"] == right["origin"] == "measured" else [],
     }
-    if left["origin"] == "predicted" and right["origin"] == "measured" and not b[-1].scope:
-        row |= share_of_roof(b, a[-1])
-    return row
+
+
+def _apart(a: Group, b: Group) -> Row:
+    """Return the options in which measurements differ; of a measured step its share of the roof."""
+    origins = (a[-1].origin, b[-1].origin)
+    left, right = a[0].method.options, b[0].method.options
+    differ = [name for name in {**left, **right} if left.get(name) != right.get(name)]
+    row: Row = {"options_that_differ": differ if origins == ("measured", "measured") else []}
+    whole = origins == ("predicted", "measured") and not b[-1].scope
+    return row | share_of_roof(b, a[-1]) if whole else row
 
 
 def _end(side: Row, name: str) -> float | None:
+    """Return an end of a side's interval; an exact value is its own."""
     end: float | None = side["value"] if side[name] is None else side[name]
     return end
 
@@ -272,20 +270,10 @@ def _value(group: Group, quantity: str) -> Row:
     }
     # a prediction that says "does not fit" still says how long a step would take
     held = good(group, quantity) if last.origin == "measured" else group
-    summary = pooled(held, quantity) if _positive(runs(held, quantity)) else None
-    if summary:
-        return about | {
-            "value": summary.median_s,
-            "low": summary.low_s,
-            "high": summary.high_s,
-            "interval": summary.interval,
-            "runs": summary.runs,
-        }
+    if _positive(runs(held, quantity)) and (found := pooled(held, quantity)):
+        ends = {name: found[f"step_s_{name}"] for name in ("low", "high", "interval")}
+        return about | {"value": found["step_s"], **ends, "runs": found["runs"]}
     latest = next((r.quantities[quantity] for r in held[::-1] if quantity in r.quantities), None)
-    return about | {
-        "value": headline(latest) if latest else None,
-        "low": latest.low if latest else None,
-        "high": latest.high if latest else None,
-        "interval": None,
-        "runs": None,
-    }
+    ends = {name: latest and getattr(latest, name) for name in ("low", "high")}
+    value = latest and headline(latest)
+    return about | {"value": value, **ends, "interval": None, "runs": None}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def query(rows: Sequence[Row], sql: str) -> list[Row]:
     The statement sees that table only: no file, no network, no settings. A number that is not
     finite comes back as None. Raises `InputError` with DuckDB's own reason for what it refuses.
     """
-    with _connection(rows) as connection, _refusals("the query"):
+    with _connection(rows) as connection, _refusals():
         answer: duckdb.DuckDBPyConnection | None = connection.execute(sql)
         if answer is None or not answer.description:  # an empty statement
             return []
@@ -59,19 +60,19 @@ def export(rows: Sequence[Row], path: Path, sql: str = "FROM records") -> int:
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with _connection(rows, writes=part) as connection:
-            with _refusals("the query"):
+            with _refusals():
                 relation: duckdb.DuckDBPyRelation | None = connection.sql(sql)
                 if relation is None:
                     raise InputError("the query: gives no table to export")
                 relation.create("answer")
             _copy(connection, part, ending)
-            count = connection.execute("SELECT count(*) FROM answer").fetchall()[0][0]
+            number = connection.execute("SELECT count(*) FROM answer").fetchall()[0][0]
         part.replace(path)
     except OSError as error:
         raise StoreError(f"{path}: cannot write: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
-    return int(count)
+    return int(number)
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, path: Path, ending: str) -> None:
@@ -101,7 +102,10 @@ def _connection(
             lines = Path(folder) / "rows.jsonl"
             with lines.open("w", encoding="utf-8") as file:
                 for row in rows:
-                    file.write(json.dumps(_cast(row, types)) + "\n")
+                    told = {
+                        n: _text(row[n]) if k == "VARCHAR" else row[n] for n, k in types.items()
+                    }
+                    file.write(json.dumps(told) + "\n")
             columns = ", ".join(f"{_quoted(name)}: '{kind}'" for name, kind in types.items())
             connection.execute(
                 "CREATE TABLE records AS FROM read_json(?, format = 'newline_delimited', "
@@ -137,12 +141,6 @@ def _kind(name: str, rows: Sequence[Row]) -> type:
     return float if kinds == {int, float} else str
 
 
-def _cast(row: Row, types: Mapping[str, str]) -> Row:
-    return {
-        name: _text(row[name]) if kind == "VARCHAR" else row[name] for name, kind in types.items()
-    }
-
-
 def _text(value: object) -> str | None:
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -150,13 +148,13 @@ def _text(value: object) -> str | None:
 
 
 @contextmanager
-def _refusals(what: str) -> Iterator[None]:
+def _refusals() -> Iterator[None]:
     import duckdb
 
     try:
         yield
     except duckdb.Error as error:
-        raise InputError(f"{what}: {_first_lines(error)}") from error
+        raise InputError(f"the query: {_first_lines(error)}") from error
 
 
 def _first_lines(error: Exception) -> str:
@@ -169,11 +167,8 @@ def _first_lines(error: Exception) -> str:
 def _distinct(names: Sequence[str]) -> list[str]:
     distinct: list[str] = []
     for name in names:
-        fresh, number = name, 0
-        while fresh in distinct:
-            number += 1
-            fresh = f"{name}_{number}"
-        distinct.append(fresh)
+        tried = (f"{name}_{number}" if number else name for number in count())
+        distinct.append(next(fresh for fresh in tried if fresh not in distinct))
     return distinct
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Any
 
-from steptime.analysis.row import BESIDES, Row, facts, headline, labels, samples_by_run
-from steptime.analysis.statistics import Summary, summarize
+from steptime.analysis.row import BESIDES, Row, facts, grouped, headline, labels, samples_by_run
+from steptime.analysis.statistics import summarize
 from steptime.core.progress import watched
-from steptime.core.record import Record
+from steptime.core.record import Quantity, Record
 from steptime.store import identity
 
 FACTS = (  # that a row of results takes from the last record of its cell
@@ -48,14 +47,11 @@ def results(records: Sequence[Record]) -> list[Row]:
     (Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
     `cause` and `note`; `status` is None where nothing was tried.
     """
-    cells: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        if not record.scope:
-            cells.setdefault(cell_of(record), []).append(record)
+    cells = grouped((record for record in records if not record.scope), cell_of)
     found = [
         _row(tried, predicted)
         for held in watched(list(cells.values()), "networks")
-        for tried in _by_method(held, "measured") or [[]]
+        for tried in by_method(r for r in held if r.origin == "measured") or [[]]
         for predicted in _latest(held) or [None]
         if tried or predicted
     ]
@@ -70,12 +66,9 @@ def cell_of(record: Record) -> tuple[str, str, str, bool]:
     return (record.workload.key, record.platform, *exchange)
 
 
-def _by_method(records: Iterable[Record], origin: str) -> list[list[Record]]:
-    methods: dict[str, list[Record]] = {}
-    for record in records:
-        if record.origin == origin:
-            methods.setdefault(identity(record.method), []).append(record)
-    return list(methods.values())
+def by_method(records: Iterable[Record]) -> list[list[Record]]:
+    """Return the records of each method and its options."""
+    return list(grouped(records, lambda record: identity(record.method)).values())
 
 
 def _latest(records: Iterable[Record]) -> list[Record | None]:
@@ -94,10 +87,10 @@ def runs(records: Iterable[Record], quantity: str = "step_s") -> list[list[float
     return [run for one in held for run in samples_by_run(one)]
 
 
-def pooled(records: Sequence[Record], quantity: str = "step_s") -> Summary | None:
-    """Return the statistics of all samples [s] of `quantity` in records of one cell, or None."""
+def pooled(records: Sequence[Record], quantity: str = "step_s") -> Row:
+    """Return `summarize` of all samples [s] of `quantity` in records of one cell; empty if none."""
     found = runs(records, quantity)
-    return summarize(found, records[0].workload.global_batch) if found else None
+    return summarize(found, records[0].workload.global_batch) if found else {}
 
 
 def _row(tried: Sequence[Record], predicted: Record | None) -> tuple[Row, Row]:
@@ -118,8 +111,9 @@ def _row(tried: Sequence[Record], predicted: Record | None) -> tuple[Row, Row]:
 def share_of_roof(tried: Sequence[Record], predicted: Record) -> Row:
     """Return `flop_per_s`, `peak_fraction` and `roof_fraction` as `results` does."""
     samples = [sample for run in runs(tried) for sample in run]
-    known = {"measured_s": median(samples) if samples else None, **_predicted(predicted)}
-    derived = _derived({"measured_low_s": None, "measured_high_s": None, **known})
+    derived = _derived(
+        {"measured_s": median(samples) if samples else None, **_predicted(predicted)}
+    )
     return {name: derived[name] for name in ("flop_per_s", "peak_fraction", "roof_fraction")}
 
 
@@ -130,37 +124,30 @@ def hosts(records: Iterable[Record]) -> str | None:
 
 
 def _measured(tried: Sequence[Record]) -> Row:
-    summary = pooled(good(tried))
-    memory = [_value(r, "peak_memory_bytes") for r in good(tried, "peak_memory_bytes")]
-    known = [value for value in memory if value is not None]
+    summary = pooled(tried)
+    memory = [_value(record, "peak_memory_bytes") for record in good(tried, "peak_memory_bytes")]
     return {
-        "measured_s": summary.median_s if summary else None,
-        "measured_low_s": summary.low_s if summary else None,
-        "measured_high_s": summary.high_s if summary else None,
-        "measured_min_s": summary.min_s if summary else None,
-        "interval": summary.interval if summary else None,
-        "examples_per_s": summary.speed_mean if summary else None,
-        "steady": summary.steady if summary else None,
-        "runs": len(runs(tried)),
-        "samples_n": sum(map(len, runs(tried))),
-        "measured_memory_bytes": max(known, default=None),
+        "measured_s": summary.get("step_s"),
+        **{f"measured_{name}_s": summary.get(f"step_s_{name}") for name in ("low", "high", "min")},
+        "interval": summary.get("step_s_interval"),
+        "examples_per_s": summary.get("speed_per_s"),
+        "steady": summary.get("steady"),
+        **{name: summary.get(name, 0) for name in ("runs", "samples_n")},
+        "measured_memory_bytes": max((one for one in memory if one is not None), default=None),
     }
 
 
 def _value(record: Record | None, name: str) -> float | None:
-    quantity = record.quantities.get(name) if record else None
-    return headline(quantity) if quantity else None
+    return headline(record.quantities.get(name, Quantity())) if record else None
 
 
 def _predicted(record: Record | None) -> Row:
     options = record.method.options if record else {}
     return {
         "predicted_s": _value(record, "step_s"),
-        "flop": _value(record, "flop"),
-        "traffic_bytes": _value(record, "traffic_bytes"),
+        **{name: _value(record, name) for name in ("flop", "traffic_bytes")},
         "predicted_memory_bytes": _value(record, "peak_memory_bytes"),
-        "peak_flop_per_s": options.get("peak_flop_per_s"),
-        "memory_bytes_per_s": options.get("memory_bytes_per_s"),
+        **{name: options.get(name) for name in ("peak_flop_per_s", "memory_bytes_per_s")},
     }
 
 
@@ -170,8 +157,8 @@ def _derived(row: Row) -> Row:
     roof = roof_flop_per_s(intensity, row["peak_flop_per_s"], row["memory_bytes_per_s"])
     return {
         "ratio": over(row["measured_s"], row["predicted_s"]),
-        "ratio_low": over(row["measured_low_s"], row["predicted_s"]),
-        "ratio_high": over(row["measured_high_s"], row["predicted_s"]),
+        "ratio_low": over(row.get("measured_low_s"), row["predicted_s"]),
+        "ratio_high": over(row.get("measured_high_s"), row["predicted_s"]),
         "intensity": intensity,
         "flop_per_s": speed,
         "predicted_flop_per_s": over(row["flop"], row["predicted_s"]),

@@ -8,9 +8,10 @@ table that SQL sees, and `labels` names rows by all in which they differ.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from steptime.analysis.statistics import summarize
 from steptime.core.errors import InputError
@@ -20,39 +21,20 @@ from steptime.core.units import QUANTITIES
 from steptime.core.workload import Workload, plan_to_json
 
 Row = dict[str, Any]
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 COLUMNS: Mapping[str, type] = {
-    "origin": str,
-    "method": str,
-    "method_version": str,
-    "status": str,
-    "cause": str,
-    "note": str,
-    "model": str,
-    "family": str,
-    "batch": int,
-    "replicas": int,
-    "dtype": str,
-    "phase": str,
-    "optimizer": str,
-    "platform": str,
-    "scope": str,
-    "workload_key": str,
-    "step_s": float,
-    "step_s_low": float,
-    "step_s_high": float,
+    **dict.fromkeys(("origin", "method", "method_version", "status", "cause", "note"), str),
+    **dict.fromkeys(("model", "family"), str),
+    **dict.fromkeys(("batch", "replicas"), int),
+    **dict.fromkeys(("dtype", "phase", "optimizer", "platform", "scope", "workload_key"), str),
+    **dict.fromkeys(("step_s", "step_s_low", "step_s_high"), float),
     "step_s_interval": str,
-    "step_s_min": float,
-    "step_s_mean": float,
-    "step_s_p5": float,
-    "step_s_p95": float,
+    **dict.fromkeys(("step_s_min", "step_s_mean", "step_s_p5", "step_s_p95"), float),
     "steady": bool,
-    "samples_n": int,
-    "samples_disturbed": int,
-    "runs": int,
-    "speed_per_s": float,
-    "speed_uncertainty_per_s": float,
-    "speed_jitter_per_s": float,
+    **dict.fromkeys(("samples_n", "samples_disturbed", "runs"), int),
+    **dict.fromkeys(("speed_per_s", "speed_uncertainty_per_s", "speed_jitter_per_s"), float),
     "infeed": float,
     **{
         name: float
@@ -60,24 +42,19 @@ COLUMNS: Mapping[str, type] = {
         if name != "step_s" and not name.startswith("published_")  # these follow where they occur
     },
     "round": int,
-    "taken_at": str,
-    "host": str,
+    **dict.fromkeys(("taken_at", "host"), str),
     "threads": int,
-    "method_options": str,
-    "env": str,
-    "gpu": str,
+    **dict.fromkeys(("method_options", "env", "gpu"), str),
     "devices": int,
-    "strategy": str,
-    "input": str,
-    "staging": str,
-    "loaders": int,
-    "prefetch": int,
+    **dict.fromkeys(("strategy", "input", "staging"), str),
+    **dict.fromkeys(("loaders", "prefetch"), int),
 }
 """The columns that every table has, in order; further quantities and hyperparameters follow."""
 
 WAYS = ("tensor", "pipeline", "expert", "context")  # of a plan, to be parallel
 PARAM_PREFIX = "param_"
 UNKNOWN = "unknown"
+OF_ENV = ("round", "host", "batch_source", "source_file", "duplicate_of")
 HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
 BESIDES = ("platform", "method")  # columns of their own, where rows are shown
 UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing
@@ -92,34 +69,24 @@ def facts(record: Record) -> Row:
     workload, env, options = record.workload, record.env, record.method.options
     batch_known = env.get("batch_source") != UNKNOWN
     return {
-        "origin": record.origin,
+        **{name: getattr(record, name) for name in ("origin", "status", "platform", "scope")},
+        **{name: getattr(record, name) or None for name in ("cause", "note", "taken_at")},
         "method": record.method.name,
         "method_version": record.method.version,
-        "status": record.status,
-        "cause": record.cause or None,
-        "note": record.note or None,
         "model": workload.label,
         "family": workload.model,
         "batch": workload.batch_per_replica if batch_known else None,
         "global_batch": workload.global_batch if batch_known else None,
         "replicas": workload.plan.data,
-        "dtype": workload.dtype,
-        "phase": workload.phase,
-        "optimizer": workload.optimizer,
-        "platform": record.platform,
-        "scope": record.scope,
+        **{name: getattr(workload, name) for name in ("dtype", "phase", "optimizer")},
         "workload_key": workload.key,
-        "round": env.get("round"),
-        "taken_at": record.taken_at or None,
         "date": env.get("date") or record.taken_at[:10] or None,
-        "host": env.get("host"),
         "threads": options.get("threads"),
-        "gpu": options.get("gpu") or None,
+        **{name: options.get(name) or None for name in ("gpu", "strategy")},
         "devices": options.get("devices", workload.plan.data),
-        "strategy": options.get("strategy") or None,
         "overlap": options.get("overlap", True),
         **_input(record),
-        **{name: env.get(name) for name in ("batch_source", "source_file", "duplicate_of")},
+        **{name: env.get(name) for name in OF_ENV},
         "settings": settings_of(workload),
         "options": dict(options),
     }
@@ -156,33 +123,11 @@ def row_of(record: Record) -> Row:
     if step is None:
         return table
     examples = record.workload.global_batch
-    if not step.samples:
-        known = step.value and table["batch"]
-        speed = examples / step.value if known and step.value else None
-        return table | {
-            "step_s_low": step.low,
-            "step_s_high": step.high,
-            "speed_per_s": speed,
-        }
-    summary = summarize(samples_by_run(step), examples)
-    return table | {
-        "step_s": summary.median_s,
-        "step_s_low": summary.low_s,
-        "step_s_high": summary.high_s,
-        "step_s_interval": summary.interval,
-        "step_s_steady": summary.value_s,
-        "step_s_min": summary.min_s,
-        "step_s_mean": summary.mean_s,
-        "step_s_p5": summary.p5_s,
-        "step_s_p95": summary.p95_s,
-        "steady": summary.steady,
-        "samples_n": summary.n,
-        "samples_disturbed": sum(map(bool, step.columns.get("disturbed", ()))),
-        "runs": summary.runs,
-        "speed_per_s": summary.speed_mean,
-        "speed_uncertainty_per_s": summary.speed_uncertainty,
-        "speed_jitter_per_s": summary.speed_jitter,
-    }
+    if step.samples:
+        table["samples_disturbed"] = sum(map(bool, step.columns.get("disturbed", ())))
+        return table | summarize(samples_by_run(step), examples)
+    speed = examples / step.value if step.value and table["batch"] else None
+    return table | {"step_s_low": step.low, "step_s_high": step.high, "speed_per_s": speed}
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
@@ -240,10 +185,16 @@ def runs_of(quantity: Quantity) -> tuple[int, ...]:
 
 def samples_by_run(quantity: Quantity) -> list[list[float]]:
     """Return the samples of each run."""
-    by_run: dict[int, list[float]] = {}
-    for run, sample in zip(runs_of(quantity), quantity.samples, strict=True):
-        by_run.setdefault(run, []).append(sample)
-    return list(by_run.values())
+    told = grouped(zip(runs_of(quantity), quantity.samples, strict=True), itemgetter(0))
+    return [[sample for _, sample in run] for run in told.values()]
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items by their key, keys and items in the order in which they come."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def headline(quantity: Quantity) -> float | None:
@@ -266,9 +217,7 @@ def labels(told: Sequence[Row], besides: Collection[str] = BESIDES) -> list[str]
     """
     networks = [(one["family"], one["settings"], one["batch"]) for one in told]
     names = [name + exchange_name(one) for name, one in zip(_networks(networks), told, strict=True)]
-    alike: dict[tuple[Any, ...], list[int]] = {}
-    for index, one in enumerate(told):
-        alike.setdefault((names[index], *(one[key] for key in besides)), []).append(index)
+    alike = grouped(range(len(told)), lambda at: (names[at], *(told[at][key] for key in besides)))
     for places in alike.values():
         ways = [_how(told[index]) for index in places]
         telling = telling_of(ways)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,32 +44,6 @@ class Estimate:
     steady: bool | None
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What the samples of one workload say; times in seconds a step, speeds in examples a second.
-
-    Mean, median, percentiles and speeds are over all samples, disturbed ones too. `value_s` is the
-    headline of `estimate`; `low_s` and `high_s` are its interval, widened where the plain median
-    lies outside.
-    """
-
-    value_s: float
-    low_s: float | None
-    high_s: float | None
-    interval: str
-    median_s: float
-    mean_s: float
-    min_s: float
-    p5_s: float
-    p95_s: float
-    speed_mean: float
-    speed_uncertainty: float
-    speed_jitter: float
-    runs: int
-    n: int
-    steady: bool | None
-
-
 def estimate(runs: Sequence[Sequence[float]]) -> Estimate:
     """Return the step time [s] of one or more runs [samples of s] with its 95 % interval.
 
@@ -98,37 +73,39 @@ def estimate(runs: Sequence[Sequence[float]]) -> Estimate:
     )
 
 
-def summarize(runs: Sequence[Sequence[float]], batch: int) -> Summary:
-    """Return the statistics of runs [samples of s] of a step over `batch` examples.
+def summarize(runs: Sequence[Sequence[float]], batch: int) -> dict[str, Any]:
+    """Return the statistics of runs [samples of s] of a step over `batch` examples, as a row.
 
-    Speed uncertainty and jitter are those of TensorFlow's
-    benchmarks (tf_cnn_benchmarks) and the logs made with them: the population standard deviation
-    of the speeds over sqrt(n), and 1.4826 times their median absolute deviation. The uncertainty is
-    one sigma, assumes independent samples, and is of the mean of the speeds, not of `speed_mean`.
-    Raises `InputError` like `estimate`.
+    Mean, median, percentiles [s] and speeds [examples/s] are over all samples, disturbed ones too.
+    `step_s_steady` is the value of `estimate`; `step_s_low` and `step_s_high` are its interval,
+    widened where the plain median `step_s` lies outside. Speed uncertainty and jitter are those of
+    TensorFlow's benchmarks (tf_cnn_benchmarks) and the logs made with them: the population standard
+    deviation of the speeds over sqrt(n), and 1.4826 times their median absolute deviation. The
+    uncertainty is one sigma, assumes independent samples, and is of the mean of the speeds, not of
+    `speed_per_s`. Raises `InputError` like `estimate`.
     """
     found = estimate(runs)
     times = np.concatenate([np.asarray(run, dtype=np.float64) for run in runs])
     ordered = np.sort(times)
     speeds = batch / times
     median_s = middle(times)
-    return Summary(
-        value_s=found.value,
-        low_s=None if found.low is None else min(found.low, median_s),
-        high_s=None if found.high is None else max(found.high, median_s),
-        interval=found.interval,
-        median_s=median_s,
-        mean_s=float(times.mean()),
-        min_s=float(times.min()),
-        p5_s=quantile(ordered, 0.05),
-        p95_s=quantile(ordered, 0.95),
-        speed_mean=float(batch / times.mean()),
-        speed_uncertainty=float(speeds.std() / math.sqrt(len(times))),
-        speed_jitter=1.4826 * middle(np.abs(speeds - middle(speeds))),
-        runs=len(runs),
-        n=len(times),
-        steady=found.steady,
-    )
+    return {
+        "step_s": median_s,
+        "step_s_low": None if found.low is None else min(found.low, median_s),
+        "step_s_high": None if found.high is None else max(found.high, median_s),
+        "step_s_interval": found.interval,
+        "step_s_steady": found.value,
+        "step_s_min": float(times.min()),
+        "step_s_mean": float(times.mean()),
+        "step_s_p5": quantile(ordered, 0.05),
+        "step_s_p95": quantile(ordered, 0.95),
+        "steady": found.steady,
+        "samples_n": len(times),
+        "runs": len(runs),
+        "speed_per_s": float(batch / times.mean()),
+        "speed_uncertainty_per_s": float(speeds.std() / math.sqrt(len(times))),
+        "speed_jitter_per_s": 1.4826 * middle(np.abs(speeds - middle(speeds))),
+    }
 
 
 @dataclass(frozen=True)

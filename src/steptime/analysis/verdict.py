@@ -73,12 +73,13 @@ def compare_runs(
     that do not match.
     """
     a, b = locate(a_runs), locate(b_runs)
+    steady = None if None in (a.steady, b.steady) else bool(a.steady and b.steady)
     base = math.log(b.unit_s / a.unit_s)
     drift = a.drift + b.drift
     single = min(len(a_runs), len(b_runs)) == 1
     if single and min(len(side.kept[0]) for side in (a, b)) == 1:
         ratio = math.exp(base + float(b.medians.mean() - a.medians.mean()))
-        return Comparison(ratio, None, None, None, "unsure", WITHIN, _steady(a, b))
+        return Comparison(ratio, None, None, None, "unsure", WITHIN, steady)
     if single:
         centre, ends, p_value = _within(a, b, base)
     elif paired:
@@ -98,7 +99,7 @@ def compare_runs(
         p_value=p_value,
         verdict=_verdict(low, high, margin),
         interval=WITHIN if single else BETWEEN,
-        steady=_steady(a, b),
+        steady=steady,
     )
 
 
@@ -134,12 +135,6 @@ def _verdict(low: float, high: float, margin: float) -> str:
     if high < 1:
         return "faster"
     return "slower" if low > 1 else "unsure"
-
-
-def _steady(a: Side, b: Side) -> bool | None:
-    if a.steady is None or b.steady is None:
-        return None
-    return a.steady and b.steady
 
 
 def _student(centre: float, error: float, freedom: int) -> tuple[tuple[float, float], float]:
