@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 __all__ = ["StepModel", "__version__", "count_step", "device", "link"]  # typed in __init__.pyi
 
 _FROM = {
