@@ -1,7 +1,5 @@
 """Experiment files: what a user writes, checked at the edge, and the axes it spans."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
