@@ -150,7 +150,9 @@ def log_number(
 ) -> Spec:
     """Return the encoding of a number on a logarithmic axis that shows all of `values`."""
     known = [value for value in values if value]
-    ticks = {"values": at} if (at := log_ticks(min(known) / 1.2, max(known) * 1.2)) else {}
+    low, high = min(known), max(known)  # ticks beyond them may not be on the axis
+    at = log_ticks(low, high) or log_ticks(low / 1.2, high * 1.2)
+    ticks = {"values": at} if at else {}
     scale = {"type": "log", "nice": False, "padding": 14}
     return {**number(field, title, unit, **ticks, **axis), "scale": scale}
 
