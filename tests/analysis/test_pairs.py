@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,9 @@ def a_prediction(step_s: float, **more: float) -> Record:
     return replace(synthetic.predicted(FC)[0], quantities=held)
 
 
-def a_measurement(*samples: float, **more: object) -> Record:
+def a_measurement(*samples: float, **more: Any) -> Record:
     record = replace(synthetic.measured(FC), quantities={"step_s": Quantity(samples=samples)})
-    return replace(record, **more)  # type: ignore[arg-type]
+    return replace(record, **more)
 
 
 def test_measured_beside_predicted_by_hand() -> None:

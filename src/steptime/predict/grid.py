@@ -8,7 +8,7 @@ is built for each batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import groupby
@@ -300,18 +300,18 @@ def _alike(models: Sequence[StepModel]) -> Iterator[list[StepModel]]:
 def _beside(devices: Sequence[Device]) -> Device:
     """Return devices as one whose figures, as far as prices ask for them, are arrays."""
 
-    def figures(of: Callable[[Device], float | None]) -> Any:
-        return _column([[[of(one)]] for one in devices])
+    def figures(values: Iterable[float | None]) -> Any:
+        return _column([[[value]] for value in values])
 
     return replace(
         devices[0],
         peak_flop_per_s={
-            name: figures(lambda one, name=name: one.peak_flop_per_s[name])  # type: ignore[misc]
+            name: figures(one.peak_flop_per_s[name] for one in devices)
             for name in devices[0].peak_flop_per_s
         },
-        memory_bytes_per_s=figures(lambda one: one.memory_bytes_per_s),
-        launch_s=figures(lambda one: one.launch_s),
-        clock_hz=figures(lambda one: one.clock_hz),
+        memory_bytes_per_s=figures(one.memory_bytes_per_s for one in devices),
+        launch_s=figures(one.launch_s for one in devices),
+        clock_hz=figures(one.clock_hz for one in devices),
     )
 
 
