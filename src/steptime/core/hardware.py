@@ -23,6 +23,8 @@ class Device:
     their units in their names; `multiprocessors` (AMD: compute units), `cores`, `l2_bytes` and
     `process_nm` are taken from there. `only_by_name` keeps figures of one paper out of what others
     mean by a word such as "k80".
+    `calibration` is what `steptime calibrate` wrote: constants, date, versions, errors. `constants`
+    are those of the model, which the method `calibrated` fills in from priors and calibration.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Device:
     process_nm: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     only_by_name: bool = False
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_own_host(self) -> bool:
@@ -153,6 +157,7 @@ _DEVICE: dict[str, Check] = {
     "products": TEXTS,
     "only_by_name": FLAG,
     "details": TABLE,
+    "calibration": TABLE,
     "peak_TFLOP_per_s": (
         lambda value: isinstance(value, dict) and bool(value),
         "a table of dtypes",

@@ -9,7 +9,7 @@ from steptime import catalog
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, Op, Part
 from steptime.core.stack import UNITS, Stack
-from steptime.ops import OPS, exchanged_of
+from steptime.ops import OPS, exchanged_of, window_of
 from steptime.ops.execution import Launch, executed, one_by_one
 from steptime.ops.training import parameters_of
 from steptime.predict.kernel import Exchange, Kernel, Settings
@@ -111,6 +111,7 @@ def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[K
             products,
             serial,
             launched * serial,
+            window=window_of(*graph.cases[head.name][:3]),
         )
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
 
