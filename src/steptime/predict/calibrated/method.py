@@ -40,4 +40,8 @@ METHOD = Method(
     price=price,
     options={"tf32": TF32, "stack": STACK},
     sees=calibrated_device,
+    reads=(
+        *("multiprocessors", "l2_bytes", "process_nm", "maker", "architecture", "memory_type"),
+        *("vector_flop_per_s", "calibration"),
+    ),
 )
