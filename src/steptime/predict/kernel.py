@@ -54,7 +54,8 @@ class Kernel(NamedTuple):
     number of its steps that wait for each other, each of them one launch or more of `launches`.
     `tensors` are the bytes of each tensor, for rules that count them one by one. The bytes of an
     `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
-    `window` are height, width and strides of what moves over an image.
+    `window` are height, width and strides of what moves over an image, and the height and width of
+    the map of its places.
     """
 
     op: str
