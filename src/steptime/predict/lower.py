@@ -55,6 +55,18 @@ class Lowered:
         return sum(row.parameters for row in self.rows)
 
     @cached_property
+    def distinct(self) -> tuple[tuple[Kernel, ...], tuple[int, ...]]:
+        """The kernels that differ in more than their names, and which of them each kernel is.
+
+        What is repeated in a network is priced once.
+        """
+        places: dict[Kernel, int] = {}
+        which = tuple(
+            [places.setdefault(one._replace(op="", after=()), len(places)) for one in self.kernels]
+        )
+        return tuple(places), which
+
+    @cached_property
     def executed_flop(self) -> float:
         """FLOP that the kernels of the step execute."""
         return sum(kernel.flop for kernel in self.kernels)
