@@ -5,6 +5,7 @@ from math import exp
 
 from steptime import catalog
 from steptime.core.hardware import Device
+from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.stream import stream
@@ -12,7 +13,11 @@ from steptime.predict.kernel import Interval, Kernel, Larger, Settings
 from steptime.predict.method import STACK, TF32, Method
 from steptime.predict.price import seen
 
-FORMS: dict[str, Form] = {}  # by kind of op, where it is not that of its unit
+FORMS: dict[str, Form] = {  # by kind of op, where it is not that of its unit
+    "conv2d": convolution,
+    "conv_transpose2d": convolution,
+    "conv2d_grad_weight": convolution,
+}
 BY_UNIT: dict[str, Form] = {"matrix": product, "vector": stream}
 
 
