@@ -10,22 +10,32 @@ from pathlib import Path
 import numpy as np
 
 from fitting import neusight
+from fitting.write import write
 from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
-from steptime.calibration.fit import constants_of, fitted, logs
+from steptime.calibration.fit import fitted, logs
 from steptime.core.constants import Constant
 
+PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
+SINGLE = 0.5  # spread of a constant while it is fitted to one device
+LEAST = 0.03  # spread that is written where single devices agree
 PER_KIND = 400  # rows of a kind of a device, drawn by a seeded shuffle, so that none outweighs
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Constants that are fitted together, and the cases that tell them."""
+    """Constants that are fitted together, and the cases that tell them.
+
+    `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
+    the same on all devices; the spread of the others is that of fits to one device each.
+    """
 
     priors: str
     free: tuple[str, ...]
     cases: Callable[[Path], Iterable[Case]]
+    words: str
+    shared: tuple[str, ...] = ()
 
 
 STAGES: Mapping[str, Stage] = {
@@ -41,6 +51,7 @@ STAGES: Mapping[str, Stage] = {
             "launch.isolated_s",
         ),
         neusight.products,
+        "NeuSight's linear layers and batched products, float32",
     ),
 }
 
@@ -75,6 +86,24 @@ def left_out(
     return found
 
 
+def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Constant]:
+    """Return the constants of a stage fitted to all devices, with how far single ones depart."""
+    priors = {name: _loose(one) for name, one in catalog.priors(stage.priors).items()}
+    columns = [Columns(cases) for cases in sets.values()]
+    values = fitted(columns, priors, stage.free)
+    own = [name for name in stage.free if name not in stage.shared]
+    near = {name: Constant(values[name], SINGLE if name in own else 0.0, "") for name in priors}
+    singles = [fitted([one], near, own) for one in columns]
+    count = sum(len(one.cases) for one in columns)
+    words = f"{stage.words}: {len(sets)} devices, {count} rows"
+    found = {}
+    for name in stage.free:
+        off = [np.log(single[name] / values[name]) for single in singles]
+        spread = max(LEAST, float(np.sqrt(np.mean(np.square(off))))) if name in own else 0.0
+        found[name] = Constant(values[name], spread, words)
+    return found
+
+
 def _loose(prior: Constant) -> Constant:
     """Return a prior that reference data may move by far."""
     return prior._replace(spread=1.0)
@@ -91,8 +120,8 @@ def main(arguments: Sequence[str]) -> int:
         sets = by_device(stage.cases(data))
         for device, kind, mape, bias, count in left_out(stage, sets):
             print(f"{name} {device:24} {kind:10} {mape:6.1%} {bias:+.2f} {count}")
-        priors = {key: _loose(one) for key, one in catalog.priors(stage.priors).items()}
-        constants = fitted([Columns(cases) for cases in sets.values()], priors, stage.free)
-        print({key: constants[key] for key in stage.free})
-        print(len(constants_of(priors)), "constants in all")
+        constants = whole_fit(stage, sets)
+        write(PRIORS / f"{stage.priors}.toml", constants)
+        for key, one in constants.items():
+            print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")
     return 0
