@@ -137,7 +137,7 @@ _OF_DEVICE: Numbers = {
     "tdp_W": ("peak_w", 1.0),
 }
 _OF_LINK: Numbers = {"latency_us": ("latency_s", 1e-6), "GB_per_s": ("bytes_per_s", GB)}
-_DETAILS = {  # key of [details]: (field, factor to SI, type)
+DETAILS = {  # key of [details]: (field, factor to SI, type)
     "multiprocessors": ("multiprocessors", 1, int),
     "compute_units": ("multiprocessors", 1, int),
     "cores": ("cores", 1, int),
@@ -205,8 +205,8 @@ def _in_si(values: Mapping[str, Any], numbers: Numbers, where: str) -> dict[str,
 def _of_details(details: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the fields of a device that its table `details` says."""
     values: dict[str, Any] = {}
-    for key in details.keys() & _DETAILS.keys():
-        name, factor, form = _DETAILS[key]
+    for key in details.keys() & DETAILS.keys():
+        name, factor, form = DETAILS[key]
         value = checked({key: details[key]}, {key: NUMBER}, (), where, "details.")[key]
         number = positive(value, factor, f"details.{key}", where)
         if form is int and (number != int(number) or name in values):
