@@ -13,12 +13,13 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from steptime.core.constants import Constant, constants_from_table
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.hardware import GB, Device, Link, device_from_table, link_from_table
 from steptime.core.stack import Stack, stack_from_table
@@ -29,9 +30,9 @@ DEFAULT_STACK = "torch-eager"
 _DATA = Path(__file__).parent / "data"
 _ALIASES = _DATA / "devices" / "aliases.toml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
-_NOT_HASHED = (  # prose, and figures that no method of prediction reads
-    *("source", "note", "products", "unverified", "only_by_name", "details"),
-    *("multiprocessors", "cores", "l2_bytes", "process_nm"),
+_READ_BY_ALL = (  # figures that every method of prediction may read
+    *("name", "kind", "peak_flop_per_s", "memory_bytes_per_s", "memory_bytes"),
+    *("launch_s", "clock_hz", "idle_w", "peak_w", "measured"),
 )
 _BRANDS = frozenset({"nvidia", "tesla", "geforce", "amd", "instinct", "google"})
 _VARIANT = re.compile(r"sxm|pcie|rtx|gtx|\d+gb")  # a word may leave these out
@@ -201,6 +202,17 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
     return _STACKS.one(name)
 
 
+@lru_cache(maxsize=8)
+def priors(kind: str) -> Mapping[str, Constant]:
+    """Return the constants of the model of calibrated times for a kind of device.
+
+    Kinds that nobody measured take those of a GPU.
+    """
+    path = _DATA / "priors" / f"{kind}.toml"
+    path = path if path.is_file() else path.with_stem("gpu")
+    return constants_from_table(read_toml(path), shown(path))
+
+
 def write_user_link(table: Mapping[str, Any]) -> Path:
     """Write a link in datasheet units as the user's link `local` and return its path.
 
@@ -249,9 +261,14 @@ def _local_file() -> Path:
     return user_devices_dir() / f"{name}.toml"
 
 
-def device_hash(device: Device) -> str:
-    """Return 12 hexadecimal digits that change with every figure that a method may read."""
-    figures = {key: value for key, value in asdict(device).items() if key not in _NOT_HASHED}
+def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
+    """Return 12 hexadecimal digits that change with every figure that a method may read.
+
+    `reads` are the fields that a method reads beyond those of all methods (`Method.reads`). So the
+    hash of a record stays valid when a file tells more than the method of the record reads.
+    """
+    said = asdict(device)
+    figures = {key: said[key] for key in (*_READ_BY_ALL, *reads)}
     text = json.dumps(figures, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -194,7 +194,7 @@ def test_details_are_read():
     assert a100.multiprocessors == 108
     assert a100.l2_bytes == 40 * 2**20
     assert a100.process_nm == 7
-    assert a100.details["memory_type"] == "HBM2e"
+    assert (a100.maker, a100.architecture, a100.memory_type) == ("NVIDIA", "Ampere", "HBM2e")
     assert catalog.device("mi300x").multiprocessors == 304  # AMD's word: compute units
     assert catalog.device("epyc-7742").cores == 64
     assert catalog.device("K80").multiprocessors is None
@@ -213,6 +213,31 @@ def test_the_hash_follows_figures_and_not_prose(tmp_path):
         hashes.append(catalog.device_hash(catalog.device(path)))
     assert len(hashes[0]) == 12
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_the_hash_follows_what_the_method_reads(tmp_path):
+    bare, told = tmp_path / "bare.toml", tmp_path / "told.toml"
+    text = 'name = "x"\nkind = "gpu"\nsource = "-"\nmemory_GB_per_s = 1\n'
+    bare.write_text(text + "peak_TFLOP_per_s = {float32 = 1}\n")
+    told.write_text(bare.read_text() + "details = {process_nm = 5}\n")
+    one, other = catalog.device(bare), catalog.device(told)
+    assert catalog.device_hash(one) == catalog.device_hash(other) == "d2c755fd55e6"  # of before
+    reads = ("process_nm",)
+    assert catalog.device_hash(one, reads) != catalog.device_hash(other, reads)
+
+
+def test_vector_peaks_stand_apart(tmp_path):
+    path = tmp_path / "x.toml"
+    text = 'name = "x"\nkind = "gpu"\nsource = "-"\nmemory_GB_per_s = 1\n'
+    text += "peak_TFLOP_per_s = {float32 = 40, float16 = 160}\n"
+    path.write_text(text)
+    assert catalog.device(path).vector_peak("float16") == 40e12  # the peak of float32
+    path.write_text(text + "vector_TFLOP_per_s = {float32 = 20}\n")
+    device = catalog.device(path)
+    assert device.vector_peak("float16") == device.vector_peak("float32") == 20e12
+    path.write_text(text + "vector_TFLOP_per_s = {float32 = 20, float16 = 21}\n")
+    assert catalog.device(path).vector_peak("float16") == 21e12
+    assert catalog.device("tpu-v2").vector_peak("float32") is None
 
 
 def test_one_device_needs_one_file(monkeypatch):
@@ -354,6 +379,9 @@ peak_TFLOP_per_s = {float32 = 1}
         ("{float32 = 1}", "{float32 = 1}\ndetails = 3", "'details' must be a table"),
         ("{float32 = 1}", "{float32 = 1}\ndetails = {cores = -2}", "'details.cores' must be pos"),
         ("{float32 = 1}", "{float32 = 1}\ndetails = {cores = 1.5}", "must be one whole number"),
+        ("{float32 = 1}", "{float32 = 1}\ndetails = {maker = 1}", "'details.maker' must be"),
+        ("{float32 = 1}", "{float32 = 1}\nvector_TFLOP_per_s = {int8 = 0}", "must be positive"),
+        ("{float32 = 1}", "{float32 = 1}\nvector_TFLOP_per_s = {fp8 = 1}", "unknown dtype in vec"),
         ("{float32 = 1}", "{float32 = 1}\nonly_by_name = 1", "'only_by_name' must be true or"),
         ('source = "me"', 'source = "me"\nproducts = "x"', "'products' must be a list of texts"),
     ],

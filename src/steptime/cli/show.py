@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from steptime.cli.command import command
 from steptime.cli.options import argument
 from steptime.core.errors import unknown
-from steptime.core.hardware import DETAILS, Device, Link
+from steptime.core.hardware import DETAILS, DETAILS_IN_WORDS, Device, Link
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import shown
 
@@ -40,7 +40,9 @@ def _hardware(found: Device | Link) -> Answer:
             rows += [
                 (f"{key}.{name}", shown(key, item))
                 for name, item in value.items()
-                if not (key == "details" and name in DETAILS)  # those are figures of their own
+                if not (
+                    key == "details" and name in {*DETAILS, *DETAILS_IN_WORDS}
+                )  # those are figures of their own
             ]
         elif value is not False and value not in ("", (), None) and key not in ("name", "note"):
             rows.append((key, shown(key, value)))

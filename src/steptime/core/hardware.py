@@ -16,13 +16,17 @@ TFLOP = 1e12
 class Device:
     """One device. `None` means unknown, which is never zero.
 
-    `peak_flop_per_s` holds dense peaks by dtype (also `tf32`); `launch_s` is the time the host
-    needs to issue one op; `clock_hz` the clock of its cores; `products` are the names under which
-    a driver reports it; `unverified` names the figures that should be checked before they are
-    relied on. What no method reads yet stands in `details` as the file says it, its numbers with
-    their units in their names; `multiprocessors` (AMD: compute units), `cores`, `l2_bytes` and
-    `process_nm` are taken from there. `only_by_name` keeps figures of one paper out of what others
-    mean by a word such as "k80".
+    `peak_flop_per_s` holds dense peaks of matrix products by dtype (also `tf32`), at the rate that
+    frameworks reach: with sums in float32. `vector_flop_per_s` are the peaks of other arithmetic
+    where the file says them (`vector_peak`). `launch_s` is the time the host needs to issue one op;
+    `clock_hz` the clock of its cores, boosted; `products` are the names under which a driver
+    reports it; `unverified` names the figures that should be checked before they are relied on.
+    What no method reads stands in `details` as the file says it, its numbers with their units in
+    their names; `multiprocessors` (AMD: compute units), `cores`, `l2_bytes`, `process_nm`, `maker`,
+    `architecture` and `memory_type` are taken from there. `only_by_name` keeps figures of one paper
+    out of what others mean by a word such as "k80". `calibration` is what `steptime calibrate`
+    wrote: constants, date, versions, errors. `constants` are those of the model, which the method
+    `calibrated` fills in from priors and calibration.
     """
 
     name: str
@@ -43,13 +47,27 @@ class Device:
     cores: int | None = None
     l2_bytes: float | None = None
     process_nm: float | None = None
+    maker: str | None = None
+    architecture: str | None = None
+    memory_type: str | None = None
+    vector_flop_per_s: Mapping[str, float] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     only_by_name: bool = False
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_own_host(self) -> bool:
         """Whether it issues its ops itself, so that nothing hides the time for that."""
         return self.kind == "cpu"
+
+    def vector_peak(self, dtype: str) -> float | None:
+        """Return the FLOP/s that arithmetic outside of matrix products reaches, None if unknown.
+
+        It is the file's own for `dtype`, else its vector peak of float32, else the peak of float32.
+        """
+        of_float32 = self.vector_flop_per_s.get("float32", self.peak_flop_per_s.get("float32"))
+        return self.vector_flop_per_s.get(dtype, of_float32)
 
 
 @dataclass(frozen=True)
@@ -137,14 +155,20 @@ _OF_DEVICE: Numbers = {
     "tdp_W": ("peak_w", 1.0),
 }
 _OF_LINK: Numbers = {"latency_us": ("latency_s", 1e-6), "GB_per_s": ("bytes_per_s", GB)}
-DETAILS = {  # key of [details]: (field, factor to SI, type)
+DETAILS = {  # number of [details]: (field, factor to SI, type)
     "multiprocessors": ("multiprocessors", 1, int),
     "compute_units": ("multiprocessors", 1, int),
     "cores": ("cores", 1, int),
     "l2_MiB": ("l2_bytes", 2.0**20, float),
     "process_nm": ("process_nm", 1.0, float),
 }
+DETAILS_IN_WORDS = {"maker": TEXT, "architecture": TEXT, "memory_type": TEXT}
 _COMMON = {"name": TEXT, "source": TEXT, "note": TEXT, "unverified": TEXTS, "measured": TABLE}
+_TABLES_OF_PEAKS = {  # table of the file: field
+    "peak_TFLOP_per_s": "peak_flop_per_s",
+    "vector_TFLOP_per_s": "vector_flop_per_s",
+}
+_OF_DTYPES: Check = (lambda value: isinstance(value, dict) and bool(value), "a table of dtypes")
 _LINK: dict[str, Check] = {**_COMMON, **dict.fromkeys(_OF_LINK, NUMBER)}
 _DEVICE: dict[str, Check] = {
     **_COMMON,
@@ -153,10 +177,7 @@ _DEVICE: dict[str, Check] = {
     "products": TEXTS,
     "only_by_name": FLAG,
     "details": TABLE,
-    "peak_TFLOP_per_s": (
-        lambda value: isinstance(value, dict) and bool(value),
-        "a table of dtypes",
-    ),
+    **dict.fromkeys(_TABLES_OF_PEAKS, _OF_DTYPES),
 }
 KINDS = ("cpu", "gpu", "tpu", "asic")
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
@@ -172,15 +193,21 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     values = _in_si(checked(table, _DEVICE, required, where), _OF_DEVICE, where)
     if values["kind"] not in KINDS:
         raise unknown("kind", values["kind"], KINDS, where)
-    peaks = values.pop("peak_TFLOP_per_s")
+    for table_of_peaks in values.keys() & _TABLES_OF_PEAKS.keys():
+        peaks = _peaks(values.pop(table_of_peaks), table_of_peaks, where)
+        values[_TABLES_OF_PEAKS[table_of_peaks]] = peaks
+    return Device(**values, **_of_details(values.get("details", {}), where))
+
+
+def _peaks(peaks: Mapping[str, Any], table: str, where: str) -> dict[str, float]:
+    """Return peaks by dtype in FLOP/s of a table of the file in TFLOP/s."""
     for dtype in peaks:
         if dtype not in PEAK_DTYPES:
-            raise unknown("dtype in peak_TFLOP_per_s", dtype, PEAK_DTYPES, where)
-    values["peak_flop_per_s"] = {
-        dtype: positive(peak, TFLOP, f"peak_TFLOP_per_s.{dtype}", where)
-        for dtype, peak in checked(peaks, _PEAKS, (), where, "peak_TFLOP_per_s.").items()
+            raise unknown(f"dtype in {table}", dtype, PEAK_DTYPES, where)
+    return {
+        dtype: positive(peak, TFLOP, f"{table}.{dtype}", where)
+        for dtype, peak in checked(peaks, _PEAKS, (), where, f"{table}.").items()
     }
-    return Device(**values, **_of_details(values.get("details", {}), where))
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:
@@ -204,7 +231,8 @@ def _in_si(values: Mapping[str, Any], numbers: Numbers, where: str) -> dict[str,
 
 def _of_details(details: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the fields of a device that its table `details` says."""
-    values: dict[str, Any] = {}
+    words = {key: details[key] for key in details.keys() & DETAILS_IN_WORDS.keys()}
+    values = dict(checked(words, DETAILS_IN_WORDS, (), where, "details."))
     for key in details.keys() & DETAILS.keys():
         name, factor, form = DETAILS[key]
         value = checked({key: details[key]}, {key: NUMBER}, (), where, "details.")[key]

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 from steptime import catalog
 from steptime.core.graph import Part
 from steptime.core.hardware import Device
-from steptime.ops.table import Products
+from steptime.ops.table import Products, Window
 
 Unit = Literal["matrix", "vector"]
 
@@ -54,6 +54,7 @@ class Kernel(NamedTuple):
     number of its steps that wait for each other, each of them one launch or more of `launches`.
     `tensors` are the bytes of each tensor, for rules that count them one by one. The bytes of an
     `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
+    `window` are height, width and strides of what moves over an image.
     """
 
     op: str
@@ -69,6 +70,7 @@ class Kernel(NamedTuple):
     tensors: tuple[float, ...] = ()
     exchange: Exchange | None = None
     after: tuple[str, ...] = ()
+    window: Window | None = None
 
 
 class Interval(NamedTuple):

@@ -50,7 +50,8 @@ class Method:
     `notes(graph, dtype, device, settings)` what a reader must know. `collective` is how replicas
     exchange gradients if nothing else is asked for, by a name of `collectives`, over links
     as `links(fabric)` finds them. `as_published` keeps Paleo's rules for replicas
-    too: messages without latency, faults and all.
+    too: messages without latency, faults and all. `reads` names the fields of a device that the
+    price reads beyond those of a roofline; records hash them too (`catalog.device_hash`).
     """
 
     name: str
@@ -65,6 +66,7 @@ class Method:
     collectives: Mapping[str, Collective] = field(default_factory=lambda: COLLECTIVES)
     links: Callable[[Fabric], Fabric] = as_they_are
     as_published: bool = False
+    reads: tuple[str, ...] = ()
 
     def under(self, given: Mapping[str, str]) -> Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""

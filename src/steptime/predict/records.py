@@ -64,7 +64,7 @@ def record_method(model: StepModel) -> Method:
         method.version,
         {
             "device": model.device.name,
-            "device_hash": device_hash(model.device),
+            "device_hash": device_hash(model.device, model.method.reads),
             "peak_flop_per_s": peak,
             "memory_bytes_per_s": seen.memory_bytes_per_s,
             "launch_s": None if model.settings.host == "no" else model.device.launch_s,
