@@ -78,7 +78,8 @@ class Interval(NamedTuple):
     """Seconds: a value, and between which bounds they lie, None for a bound that is not known.
 
     `extrapolates` says that the price was asked for something outside of what it was made from.
-    `compute_s` and `memory_s` are the parts for arithmetic and for moving bytes.
+    `compute_s` and `memory_s` are the parts for arithmetic and for moving bytes. `shared` is how
+    much of the way to the bounds all prices of a device go together; the rest is each one's own.
     """
 
     value: float
@@ -87,6 +88,7 @@ class Interval(NamedTuple):
     extrapolates: bool = False
     compute_s: float = 0.0
     memory_s: float = 0.0
+    shared: float = 1.0
 
 
 NOTHING = Interval(0.0, 0.0, 0.0)
