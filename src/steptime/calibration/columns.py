@@ -1,6 +1,7 @@
 """Many cases of a device at once: kernels side by side as arrays, priced by the same forms."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from steptime.calibration.cases import Case
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import Constants
 from steptime.predict.calibrated.method import price
+from steptime.predict.host import calls_of, spent
 from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.price import seen
 
@@ -32,6 +34,8 @@ class Columns:
         self.device: Device = seen_fully(cases[0].device)
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
+        self._steps = [i for i, case in enumerate(cases) if case.condition == "step"]
+        self._spent: tuple[list[str], Floats] | None = None
         blocks: dict[Any, tuple[list[Kernel], list[int]]] = {}
         for i, case in enumerate(cases):
             for kernel in case.kernels:
@@ -43,6 +47,7 @@ class Columns:
                     products=(),
                     after=(),
                     window=kernel.window and (0,) * 6,
+                    views=0,
                 )
                 kernels, places = blocks.setdefault((alike, len(kernel.products)), ([], []))
                 kernels.append(kernel)
@@ -58,7 +63,28 @@ class Columns:
         for block in self._blocks:
             value: Any = price(block.kernel, device, np.maximum).value
             np.add.at(total, block.case, np.broadcast_to(value, block.case.shape))
-        return total + self._isolated * constants["launch.isolated_s"]
+        total += self._isolated * constants["launch.isolated_s"]
+        if self._steps:
+            total[self._steps] = np.maximum(total[self._steps], self._host_s(constants))
+        return total
+
+    def _host_s(self, constants: Constants) -> Floats:
+        """Return the seconds of the host of each step, which runs ahead into the next one."""
+        if self._spent is None:
+            self._spent = _spent([self.cases[i] for i in self._steps], constants)
+        names, times = self._spent
+        found: Floats = times @ np.array([constants[name] for name in names])
+        return found * constants["host.factor"]
+
+
+def _spent(cases: Sequence[Case], named: Collection[str]) -> tuple[list[str], Floats]:
+    """Return constants of the host, and how often each step spends them [cases, constants]."""
+    totals = [
+        sum((Counter(part) for part in spent(calls_of(case.kernels), named).values()), Counter())
+        for case in cases
+    ]
+    names = sorted({name for one in totals for name in one})
+    return names, np.array([[one[name] for name in names] for one in totals])
 
 
 def seen_fully(device: Device) -> Device:
