@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from steptime.core.constants import Constant, constants_from_table
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.hardware import GB, Device, Link, device_from_table, link_from_table
 from steptime.core.stack import Stack, stack_from_table
@@ -211,6 +212,17 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
     return _STACKS.one(name)
+
+
+@lru_cache(maxsize=8)
+def priors(kind: str) -> Mapping[str, Constant]:
+    """Return the constants of the model of calibrated times for a kind of device.
+
+    Kinds that nobody measured take those of a GPU.
+    """
+    path = _DATA / "priors" / f"{kind}.toml"
+    path = path if path.is_file() else path.with_stem("gpu")
+    return constants_from_table(read_toml(path), shown(path))
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:

@@ -74,7 +74,7 @@ def test_kernels_take_the_longer_of_computing_and_moving() -> None:
     step = Lowered((Row("op", "relu"),), (kernel(2e9, 1e9), kernel(1e9, 1e9, 2e9)))
 
     def in_all(price: Any, found: Device = device, pipelined: bool = False) -> Interval:
-        made = schedule(step, lambda one: price(one, found), None, pipelined)
+        made = schedule(step, [price(one, found) for one in step.kernels], None, pipelined)
         return made.rows[0].forward
 
     assert three(in_all(roofline)) == (3.0, 4.0, 2.0 + 3.0)

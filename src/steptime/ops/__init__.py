@@ -17,7 +17,7 @@ from steptime.ops import (
     sequence,
     shaping,
 )
-from steptime.ops.table import OpKind, Products, Specs
+from steptime.ops.table import OpKind, Products, Specs, Window
 
 OPS: dict[str, OpKind] = {
     **linear.KINDS,
@@ -66,6 +66,12 @@ def products_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Products:
 def serial_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
     """Return how many steps of the op wait for each other: the length of a recurrent layer."""
     return _column("serial", kind, specs, attrs) or 1
+
+
+def window_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Window | None:
+    """Return height, width, strides and map of the window that an op moves, None without one."""
+    window: Window | None = _column("window", kind, specs, attrs)
+    return window
 
 
 def exchanged_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int | None:

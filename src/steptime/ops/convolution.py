@@ -13,6 +13,7 @@ from steptime.ops.table import (
     Example,
     Products,
     Specs,
+    Window,
     matrix_kind,
     require,
     show,
@@ -128,6 +129,15 @@ def conv_transpose2d_gradient(b: Backward) -> tuple[str | None, ...]:
     return dx, dw
 
 
+def _window(x: TensorSpec, w: TensorSpec, stride: Pair = (1, 1), **attrs: Any) -> Window:
+    (out,) = conv2d_outputs(x, w, stride, **attrs)
+    return (w.shape[2], w.shape[3], *stride, out.shape[2], out.shape[3])
+
+
+def _window_back(x: TensorSpec, w: TensorSpec, stride: Pair = (1, 1), **_: Any) -> Window:
+    return (w.shape[2], w.shape[3], *stride, x.shape[2], x.shape[3])
+
+
 _ATTRS: dict[str, Any] = {
     "stride": (2, 1),
     "padding": (1, 1, 0, 0),
@@ -143,6 +153,7 @@ KINDS = {
         "definition: 2 * kernel * c_in/groups * c_out * positions",
         gradient=conv2d_gradient,
         work="convolution",
+        window=_window,
     ),
     "conv2d_grad_weight": matrix_kind(
         conv2d_grad_weight_outputs,
@@ -150,6 +161,7 @@ KINDS = {
         Example((vector(2, 4, 7, 8), vector(2, 6, 4, 6)), {**_ATTRS, "kernel": (3, 2)}),
         "definition: as many multiply-adds as forward",
         work="convolution",
+        window=lambda x, grad, kernel, stride=(1, 1), **_: (*kernel, *stride, *grad.shape[2:]),
     ),
     "conv_transpose2d": matrix_kind(
         conv_transpose2d_outputs,
@@ -158,5 +170,6 @@ KINDS = {
         "definition: the transpose of conv2d, as many multiply-adds",
         gradient=conv_transpose2d_gradient,
         work="convolution",
+        window=_window_back,
     ),
 }

@@ -10,6 +10,7 @@ from steptime.ops.table import (
     Example,
     OpKind,
     Specs,
+    Window,
     fused,
     no_flop,
     require,
@@ -71,6 +72,11 @@ def upsample_grad_outputs(grad: TensorSpec, scale: Pair) -> Specs:
     return (TensorSpec(shape, grad.dtype),)
 
 
+def _window(x: TensorSpec, *_: TensorSpec, kernel: Pair, stride: Pair, **attrs: Any) -> Window:
+    (out,) = pool_outputs(x, kernel, stride, **attrs)
+    return (*kernel, *stride, out.shape[2], out.shape[3])
+
+
 _WINDOW: dict[str, Any] = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 1, 0, 0)}
 _X, _Y = vector(2, 3, 7, 8), vector(2, 3, 4, 4)
 
@@ -80,6 +86,7 @@ KINDS = {
         pool_flop,
         Example((_X,), _WINDOW),
         "definition: one comparison an element of a window",
+        window=_window,
         gradient=fused("max_pool2d_grad", "x dy saved"),
         saved=max_pool_saved,
         always_saves=True,
@@ -89,6 +96,7 @@ KINDS = {
         lambda x, grad, places, **_: int(grad.size),
         Example((_X, _Y, vector(2, 3, 4, 4, dtype="int64")), _WINDOW),
         "definition: one addition an element of the gradient",
+        window=_window,
         read=lambda x, grad, places, **_: int(grad.size_bytes + places.size_bytes),
     ),
     "avg_pool2d": OpKind(
@@ -96,6 +104,7 @@ KINDS = {
         pool_flop,
         Example((_X,), _WINDOW),
         "definition: one addition an element of a window, padding counted as zeros",
+        window=_window,
         gradient=fused("avg_pool2d_grad", "x dy"),
     ),
     "avg_pool2d_grad": OpKind(
@@ -103,6 +112,7 @@ KINDS = {
         lambda x, grad, kernel, **_: int(grad.size * kernel[0] * kernel[1]),
         Example((_X, _Y), _WINDOW),
         "definition: one addition an element of a window",
+        window=_window,
         read=lambda x, grad, **_: int(grad.size_bytes),
     ),
     "global_avg_pool": OpKind(

@@ -9,6 +9,7 @@ from steptime.core.graph import Attr, Op, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
 Products = tuple[tuple[int, int, int, int], ...]
+Window = tuple[int, int, int, int, int, int]
 Emit = Callable[..., tuple[str, ...]]
 
 
@@ -78,6 +79,8 @@ class OpKind:
     which type a forward op runs in under mixed precision, as torch's lists for CUDA devices do: the
     `low` one, the `wide` one of the weights, that of its `first` input, or any ("", the widest).
     `exchanged(*specs, **attrs)` returns the bytes that a kind exchanges with other ranks.
+    `window(*specs, **attrs)` returns the height and width of the window that moves over an image,
+    its strides, and the height and width of the map that it makes (a gradient's: that it reads).
     """
 
     outputs: Callable[..., Specs]
@@ -96,6 +99,7 @@ class OpKind:
     autocast: Literal["", "low", "wide", "first"] = ""
     serial: Callable[..., int] | None = None
     exchanged: Callable[..., int] | None = None
+    window: Callable[..., Window] | None = None
 
 
 def matrix_kind(

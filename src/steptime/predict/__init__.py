@@ -10,6 +10,7 @@ from steptime.predict.method import Method
 
 METHODS = {
     "analytic": "steptime.predict.analytic:METHOD",
+    "calibrated": "steptime.predict.calibrated.method:METHOD",
     "roofline": "steptime.predict.roofline:METHOD",
     "paleo": "steptime.paleo.method:METHOD",
 }

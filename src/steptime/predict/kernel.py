@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 from steptime import catalog
 from steptime.core.graph import Part
 from steptime.core.hardware import Device
-from steptime.ops.table import Products
+from steptime.ops.table import Products, Window
 
 Unit = Literal["matrix", "vector"]
 
@@ -54,6 +54,8 @@ class Kernel(NamedTuple):
     number of its steps that wait for each other, each of them one launch or more of `launches`.
     `tensors` are the bytes of each tensor, for rules that count them one by one. The bytes of an
     `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
+    `window` are height, width and strides of what moves over an image, and the height and width of
+    the map of its places.
     """
 
     op: str
@@ -69,13 +71,15 @@ class Kernel(NamedTuple):
     tensors: tuple[float, ...] = ()
     exchange: Exchange | None = None
     after: tuple[str, ...] = ()
+    window: Window | None = None
 
 
 class Interval(NamedTuple):
     """Seconds: a value, and between which bounds they lie, None for a bound that is not known.
 
     `extrapolates` says that the price was asked for something outside of what it was made from.
-    `compute_s` and `memory_s` are the parts for arithmetic and for moving bytes.
+    `compute_s` and `memory_s` are the parts for arithmetic and for moving bytes. `shared` is how
+    much of the way to the bounds all prices of a device go together; the rest is each one's own.
     """
 
     value: float
@@ -84,6 +88,7 @@ class Interval(NamedTuple):
     extrapolates: bool = False
     compute_s: float = 0.0
     memory_s: float = 0.0
+    shared: float = 1.0
 
 
 NOTHING = Interval(0.0, 0.0, 0.0)

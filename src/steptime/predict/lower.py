@@ -9,7 +9,7 @@ from steptime import catalog
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, Op, Part
 from steptime.core.stack import UNITS, Stack
-from steptime.ops import OPS, exchanged_of
+from steptime.ops import OPS, exchanged_of, window_of
 from steptime.ops.execution import Launch, executed, one_by_one
 from steptime.ops.training import parameters_of
 from steptime.predict.kernel import Exchange, Kernel, Settings
@@ -53,6 +53,18 @@ class Lowered:
     def parameters(self) -> int:
         """Parameters as the method counts them."""
         return sum(row.parameters for row in self.rows)
+
+    @cached_property
+    def distinct(self) -> tuple[tuple[Kernel, ...], tuple[int, ...]]:
+        """The kernels that differ in more than their names, and which of them each kernel is.
+
+        What is repeated in a network is priced once.
+        """
+        places: dict[Kernel, int] = {}
+        which = tuple(
+            [places.setdefault(one._replace(op="", after=()), len(places)) for one in self.kernels]
+        )
+        return tuple(places), which
 
     @cached_property
     def executed_flop(self) -> float:
@@ -111,6 +123,7 @@ def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[K
             products,
             serial,
             launched * serial,
+            window=window_of(*graph.cases[head.name][:3]),
         )
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
 

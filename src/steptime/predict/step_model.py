@@ -225,8 +225,14 @@ class StepModel:
                     return self._exchanged(kernel.kind, kernel.exchange, kernel.bytes)
                 return price(kernel, in_update if kernel.pass_ == "update" else seen)
 
+            kernels, which = lowered.distinct
+            found = [priced(kernel) for kernel in kernels]
             self._timelines[wanted] = schedule(
-                lowered, priced, self.issue_s, self.settings.pipelined, self.overlap
+                lowered,
+                [found[i] for i in which],
+                self.issue_s,
+                self.settings.pipelined,
+                self.overlap,
             )
         return self._timelines[wanted]
 

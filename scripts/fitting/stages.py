@@ -1,0 +1,127 @@
+"""The stages of the fit, and the table of devices left out."""
+
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fitting import neusight
+from fitting.write import write
+from steptime import catalog
+from steptime.calibration.cases import Case
+from steptime.calibration.columns import Columns
+from steptime.calibration.fit import fitted, logs
+from steptime.core.constants import Constant
+
+PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
+SINGLE = 0.5  # spread of a constant while it is fitted to one device
+LEAST = 0.03  # spread that is written where single devices agree
+PER_KIND = 400  # rows of a kind of a device, drawn by a seeded shuffle, so that none outweighs
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Constants that are fitted together, and the cases that tell them.
+
+    `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
+    the same on all devices; the spread of the others is that of fits to one device each.
+    """
+
+    priors: str
+    free: tuple[str, ...]
+    cases: Callable[[Path], Iterable[Case]]
+    words: str
+    shared: tuple[str, ...] = ()
+
+
+STAGES: Mapping[str, Stage] = {
+    "product": Stage(
+        "gpu",
+        (
+            "product.share_128x128",
+            "product.share_128x64",
+            "product.share_64x64",
+            "product.share_32x32",
+            "product.ramp",
+            "stream.share",
+            "launch.isolated_s",
+        ),
+        neusight.products,
+        "NeuSight's linear layers and batched products, float32",
+    ),
+}
+
+
+def by_device(cases: Iterable[Case], most: int = PER_KIND) -> dict[str, list[Case]]:
+    """Return at most `most` cases of each kind by the name of the device."""
+    groups: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    for case in cases:
+        groups[case.device.name, case.kind].append(case)
+    found: dict[str, list[Case]] = defaultdict(list)
+    for (device, _), some in groups.items():
+        random.Random(0).shuffle(some)  # noqa: S311
+        found[device] += some[:most]
+    return found
+
+
+def left_out(
+    stage: Stage, sets: Mapping[str, Sequence[Case]]
+) -> list[tuple[str, str, float, float, int]]:
+    """Return MAPE and bias (mean ln) of each device by kind, under constants of the others."""
+    priors = {name: _loose(one) for name, one in catalog.priors(stage.priors).items()}
+    columns = {name: Columns(cases) for name, cases in sets.items()}
+    found = []
+    for name, own in columns.items():
+        others = [one for other, one in columns.items() if other != name]
+        constants = fitted(others, priors, stage.free)
+        for kind in sorted({case.kind for case in own.cases}):
+            here = np.array([case.kind == kind for case in own.cases])
+            off = logs(own, constants)[here]
+            mape = float(np.mean(np.abs(np.exp(-off) - 1)))
+            found.append((name, kind, mape, float(-off.mean()), int(here.sum())))
+    return found
+
+
+def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Constant]:
+    """Return the constants of a stage fitted to all devices, with how far single ones depart."""
+    priors = {name: _loose(one) for name, one in catalog.priors(stage.priors).items()}
+    columns = [Columns(cases) for cases in sets.values()]
+    values = fitted(columns, priors, stage.free)
+    own = [name for name in stage.free if name not in stage.shared]
+    near = {name: Constant(values[name], SINGLE if name in own else 0.0, "") for name in priors}
+    singles = [fitted([one], near, own) for one in columns]
+    count = sum(len(one.cases) for one in columns)
+    words = f"{stage.words}: {len(sets)} devices, {count} rows"
+    found = {}
+    for name in stage.free:
+        off = [np.log(single[name] / values[name]) for single in singles]
+        spread = max(LEAST, float(np.sqrt(np.mean(np.square(off))))) if name in own else 0.0
+        found[name] = Constant(values[name], spread, words)
+    return found
+
+
+def _loose(prior: Constant) -> Constant:
+    """Return a prior that reference data may move by far."""
+    return prior._replace(spread=1.0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the stages that are asked for."""
+    if not arguments:
+        print("usage: scripts/fit-priors DATA [STAGE ...]", file=sys.stderr)
+        return 2
+    data, wanted = Path(arguments[0]), arguments[1:] or list(STAGES)
+    for name in wanted:
+        stage = STAGES[name]
+        sets = by_device(stage.cases(data))
+        for device, kind, mape, bias, count in left_out(stage, sets):
+            print(f"{name} {device:24} {kind:10} {mape:6.1%} {bias:+.2f} {count}")
+        constants = whole_fit(stage, sets)
+        write(PRIORS / f"{stage.priors}.toml", constants)
+        for key, one in constants.items():
+            print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")
+    return 0
