@@ -1,6 +1,6 @@
 """Many cases of a device at once: kernels side by side as arrays, priced by the same forms."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,10 +20,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class _Block:
-    """Kernels that differ in numbers alone: one kernel of arrays, and the case of each."""
+    """Kernels that differ in numbers alone: one kernel of arrays, the case of each, how often."""
 
     kernel: Kernel
     case: Any  # indices
+    often: Floats
 
 
 class Columns:
@@ -36,24 +37,20 @@ class Columns:
         self._isolated = np.array([case.condition == "isolated" for case in cases])
         self._steps = [i for i, case in enumerate(cases) if case.condition == "step"]
         self._spent: tuple[list[str], Floats] | None = None
-        blocks: dict[Any, tuple[list[Kernel], list[int]]] = {}
+        blocks: dict[Any, list[tuple[Kernel, int, int]]] = defaultdict(list)
         for i, case in enumerate(cases):
-            for kernel in case.kernels:
-                alike = kernel._replace(
-                    op="",
-                    flop=0,
-                    bytes=0,
-                    tensors=(),
-                    products=(),
-                    after=(),
-                    window=kernel.window and (0,) * 6,
-                    views=0,
-                )
-                kernels, places = blocks.setdefault((alike, len(kernel.products)), ([], []))
-                kernels.append(kernel)
-                places.append(i)
+            same = Counter(one._replace(op="", after=(), views=0) for one in case.kernels)
+            for kernel, often in same.items():
+                flat = kernel.window and (0,) * 6
+                alike = kernel._replace(flop=0, bytes=0, tensors=(), products=(), window=flat)
+                blocks[alike, len(kernel.products)].append((kernel, i, often))
         self._blocks = [
-            _Block(_stacked(kernels), np.array(places)) for kernels, places in blocks.values()
+            _Block(
+                _stacked([kernel for kernel, _, _ in rows]),
+                np.array([i for _, i, _ in rows]),
+                np.array([float(often) for _, _, often in rows]),
+            )
+            for rows in blocks.values()
         ]
 
     def predicted(self, constants: Constants) -> Floats:
@@ -62,7 +59,7 @@ class Columns:
         total: Floats = np.zeros(len(self.cases))
         for block in self._blocks:
             value: Any = price(block.kernel, device, np.maximum).value
-            np.add.at(total, block.case, np.broadcast_to(value, block.case.shape))
+            total += np.bincount(block.case, block.often * value, len(self.cases))
         total += self._isolated * constants["launch.isolated_s"]
         if self._steps:
             total[self._steps] = np.maximum(total[self._steps], self._host_s(constants))
