@@ -6,12 +6,13 @@ from pathlib import Path
 from fitting.rows import rows
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
-from steptime.calibration.cases import SETTINGS, Case
-from steptime.predict.kernel import Kernel
+from steptime.calibration.cases import Case
+from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.lower import lower
 
 DEVICES = {"Tesla T4": "t4", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb"}
 STEPS = 100  # that a duration is of
+STACK = "torch-1"  # whose Adam went from weight to weight
 
 
 def steps(data: Path) -> Iterator[Case]:
@@ -38,4 +39,4 @@ def kernels_of(
     """Return the kernels of a training step with Adam."""
     text = f"fc:layers={layers + 1},nodes={nodes},inputs={inputs},outputs={outputs}"
     work = make_workload(read_model(text), batch, "float32", optimizer="adam")
-    return lower(build_step(work), work.dtype, SETTINGS).kernels
+    return lower(build_step(work), work.dtype, Settings(stack=STACK)).kernels
