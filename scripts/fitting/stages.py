@@ -5,11 +5,12 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from fitting import neusight
+from fitting import aiconfigurator, neusight
 from fitting.write import write
 from steptime import catalog
 from steptime.calibration.cases import Case
@@ -39,6 +40,26 @@ class Stage:
 
 
 STAGES: Mapping[str, Stage] = {
+    "stream": Stage(
+        "gpu",
+        (
+            "launch.isolated_s",
+            "isolated.seen",
+            "isolated.binary",
+            "isolated.softmax",
+            "isolated.layer_norm",
+            "stream.share_hbm",
+            "stream.share_gddr",
+            "stream.share_old",
+            "stream.cached_bytes",
+            "stream.softmax_again",
+            "stream.softmax_row_s",
+            "stream.norm_again",
+            "stream.norm_row_s",
+        ),
+        lambda data: chain(neusight.vectors(data), aiconfigurator.weights(data)),
+        "NeuSight's vector ops, float32, and AIConfigurator's thin products",
+    ),
     "product": Stage(
         "gpu",
         (
@@ -47,8 +68,6 @@ STAGES: Mapping[str, Stage] = {
             "product.share_64x64",
             "product.share_32x32",
             "product.ramp",
-            "stream.share",
-            "launch.isolated_s",
         ),
         neusight.products,
         "NeuSight's linear layers and batched products, float32",

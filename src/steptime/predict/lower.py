@@ -9,7 +9,7 @@ from steptime import catalog
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, Op, Part
 from steptime.core.stack import UNITS, Stack
-from steptime.ops import OPS, exchanged_of, window_of
+from steptime.ops import OPS, exchanged_of, row_of, window_of
 from steptime.ops.execution import Launch, executed, one_by_one
 from steptime.ops.training import parameters_of
 from steptime.predict.kernel import Exchange, Kernel, Settings
@@ -111,6 +111,7 @@ def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[K
         if not launched and not moved:
             continue
         head = ops[0]
+        case = graph.cases[head.name][:3]
         own = graph.tensors[head.outputs[0]].dtype  # in a mixed step not the same for all
         one = Kernel(
             head.of or head.name,
@@ -123,7 +124,8 @@ def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[K
             products,
             serial,
             launched * serial,
-            window=window_of(*graph.cases[head.name][:3]),
+            window=window_of(*case),
+            row=row_of(*case),
         )
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
 

@@ -5,6 +5,7 @@ from math import exp
 
 from steptime import catalog
 from steptime.core.hardware import Device
+from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.stream import stream
@@ -12,7 +13,10 @@ from steptime.predict.kernel import Interval, Kernel, Larger, Settings
 from steptime.predict.method import STACK, TF32, Method
 from steptime.predict.price import seen
 
-FORMS: dict[str, Form] = {}  # by kind of op, where it is not that of its unit
+FORMS: dict[str, Form] = {  # by kind of op, where it is not that of its unit
+    "attention": attention,
+    "attention_grad": attention,
+}
 BY_UNIT: dict[str, Form] = {"matrix": product, "vector": stream}
 
 
@@ -41,7 +45,7 @@ METHOD = Method(
     options={"tf32": TF32, "stack": STACK},
     sees=calibrated_device,
     reads=(
-        *("multiprocessors", "l2_bytes", "process_nm", "maker", "architecture", "memory_type"),
+        *("multiprocessors", "l2_bytes", "process_nm", "maker", "architecture", "memory_type", "clock_hz"),
         *("vector_flop_per_s", "calibration"),
     ),
 )
