@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.analysis.row import COLUMNS, Row
 from steptime.core.errors import InputError, unknown
+from steptime.core.files import check_folder, replacing
 from steptime.store import StoreError
 
 if TYPE_CHECKING:
@@ -55,11 +55,9 @@ def export(rows: Sequence[Row], path: Path, sql: str = "FROM records") -> int:
     ending = path.suffix.lower()
     if ending not in FORMATS:
         raise unknown("export format", ending or path.name, FORMATS, str(path))
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"{path}: is a folder, or is in a folder that does not exist")
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    check_folder(path)
     try:
-        with _connection(rows, writes=part) as connection:
+        with replacing(path) as part, _connection(rows, writes=part) as connection:
             with _refusals():
                 relation: duckdb.DuckDBPyRelation | None = connection.sql(sql)
                 if relation is None:
@@ -67,11 +65,8 @@ def export(rows: Sequence[Row], path: Path, sql: str = "FROM records") -> int:
                 relation.create("answer")
             _copy(connection, part, ending)
             number = connection.execute("SELECT count(*) FROM answer").fetchall()[0][0]
-        part.replace(path)
     except OSError as error:
         raise StoreError(f"{path}: cannot write: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
     return int(number)
 
 

@@ -29,8 +29,8 @@ def explore(
     replicas, link, software and price can be asked.
     """
     from steptime import catalog
+    from steptime.core.files import check_folder
     from steptime.models import FAMILIES, ZOO
-    from steptime.plots.files import check_folder
     from steptime.report.explore import write_explore
     from steptime.report.explore_data import exported
 

@@ -94,7 +94,8 @@ def answer(
 
     `workload_of` makes a model's workload at a batch, or at the model's own.
     """
-    from steptime.plots.files import check_folder, write_whole
+    from steptime.core.files import check_folder
+    from steptime.plots.files import write_whole
     from steptime.predict.grid import grid
 
     if out is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -146,7 +146,7 @@ def scale(
         "training": None if training is None else asdict(training),
         "rows": [_row(row, training) for row in rows],
         "stops_paying": stops_paying(rows),
-        "notes": _notes(found, parallel, rows),
+        "notes": _notes(found, parallel, rows, how),
         "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
         **more,
     }
@@ -265,7 +265,7 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
     return {**table, **parts, **asdict(bill(training, row.step_s, row.global_batch, row.workers))}
 
 
-def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[str]:
+def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Exchange) -> list[str]:
     """Return what a reader must know: what does not fit, what is not counted."""
     from steptime.count import peak_memory_bytes
     from steptime.predict.step_model import fits_into
@@ -278,13 +278,27 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow]) -> list[
         has = size(model.device.memory_bytes or 0)
         needs = f"{size(memory)} (optimizer {model.workload.optimizer})"
         notes.insert(0, f"batch {largest} needs {needs}, {model.device.name} has {has}")
-    if model.fabric is not None and not model.method.as_published:
-        mends = {model.fabric.between.name: " (--latency-us)"}
+    chosen, fabric = model.collective(how.collective), model.fabric
+    if fabric is not None and parallel != "model":
+        notes += [f"{chosen} does not use {name}" for name in _unused(fabric, chosen)]
+    if fabric is not None and not model.method.as_published:
+        mends = {fabric.between.name: " (--latency-us)"}
         notes += [
             f"{name}: no latency is known, so none is counted{mends.get(name, '')}"
-            for name in model.fabric.without_latency
+            for name in fabric.without_latency
         ]
     return notes
+
+
+def _unused(fabric: Fabric, collective: str) -> Iterator[str]:
+    """Return the options, of those that have another value than by default, without effect."""
+    from steptime.predict.collectives import COLLECTIVES, GROUP
+
+    if fabric.servers > 1 and collective in set(COLLECTIVES) - {"parameter-server"}:
+        yield "--servers"
+    alone = fabric.inside is None and fabric.links_per_node == 1
+    if fabric.per_node != GROUP and alone and collective in set(COLLECTIVES) - {"hierarchical"}:
+        yield "--per-node (it takes --inside or --links-per-node)"
 
 
 def _table(document: Mapping[str, Any]) -> Table:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from steptime.cli.command import command
 from steptime.cli.options import argument
 from steptime.core.errors import unknown
-from steptime.core.hardware import Device, Link
+from steptime.core.hardware import DETAILS, DETAILS_IN_WORDS, Device, Link
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import shown
 
@@ -37,7 +37,13 @@ def _hardware(found: Device | Link) -> Answer:
     rows: list[tuple[str, Any]] = []
     for key, value in document.items():
         if isinstance(value, dict):
-            rows += [(f"{key}.{name}", shown(key, item)) for name, item in value.items()]
+            rows += [
+                (f"{key}.{name}", shown(key, item))
+                for name, item in value.items()
+                if not (
+                    key == "details" and name in {*DETAILS, *DETAILS_IN_WORDS}
+                )  # those are figures of their own
+            ]
         elif value is not False and value not in ("", (), None) and key not in ("name", "note"):
             rows.append((key, shown(key, value)))
     notes = [found.note] if found.note else []

@@ -28,6 +28,7 @@ from typing import Any
 from steptime.cluster.resources import need_of
 from steptime.cluster.scheduler import Array, Need, Scheduler, TaskJob, TaskName, scheduler_of
 from steptime.core.errors import InputError, shorten
+from steptime.core.files import replacing
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
 from steptime.sweep.cells import Cell
@@ -314,9 +315,8 @@ def note_wanted(out: Path, ids: Iterable[str], whole: bool) -> None:
     if not whole:
         ids = dict.fromkeys([*(wanted(out) or ()), *ids])
     path.parent.mkdir(parents=True, exist_ok=True)
-    soon = path.with_name(f"{WANTED}-soon")
-    soon.write_text("".join(f"{one}\n" for one in ids), encoding="ascii")
-    soon.replace(path)
+    with replacing(path) as soon:
+        soon.write_text("".join(f"{one}\n" for one in ids), encoding="ascii")
 
 
 def wanted(out: Path) -> Collection[str] | None:

@@ -155,14 +155,14 @@ _OF_DEVICE: Numbers = {
     "tdp_W": ("peak_w", 1.0),
 }
 _OF_LINK: Numbers = {"latency_us": ("latency_s", 1e-6), "GB_per_s": ("bytes_per_s", GB)}
-_DETAILS = {  # number of [details]: (field, factor to SI, type)
+DETAILS = {  # number of [details]: (field, factor to SI, type)
     "multiprocessors": ("multiprocessors", 1, int),
     "compute_units": ("multiprocessors", 1, int),
     "cores": ("cores", 1, int),
     "l2_MiB": ("l2_bytes", 2.0**20, float),
     "process_nm": ("process_nm", 1.0, float),
 }
-_DETAILS_IN_WORDS = {"maker": TEXT, "architecture": TEXT, "memory_type": TEXT}
+DETAILS_IN_WORDS = {"maker": TEXT, "architecture": TEXT, "memory_type": TEXT}
 _COMMON = {"name": TEXT, "source": TEXT, "note": TEXT, "unverified": TEXTS, "measured": TABLE}
 _TABLES_OF_PEAKS = {  # table of the file: field
     "peak_TFLOP_per_s": "peak_flop_per_s",
@@ -177,6 +177,7 @@ _DEVICE: dict[str, Check] = {
     "products": TEXTS,
     "only_by_name": FLAG,
     "details": TABLE,
+    "calibration": TABLE,
     **dict.fromkeys(_TABLES_OF_PEAKS, _OF_DTYPES),
 }
 KINDS = ("cpu", "gpu", "tpu", "asic")
@@ -231,10 +232,10 @@ def _in_si(values: Mapping[str, Any], numbers: Numbers, where: str) -> dict[str,
 
 def _of_details(details: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the fields of a device that its table `details` says."""
-    words = {key: details[key] for key in details.keys() & _DETAILS_IN_WORDS.keys()}
-    values = dict(checked(words, _DETAILS_IN_WORDS, (), where, "details."))
-    for key in details.keys() & _DETAILS.keys():
-        name, factor, form = _DETAILS[key]
+    words = {key: details[key] for key in details.keys() & DETAILS_IN_WORDS.keys()}
+    values = dict(checked(words, DETAILS_IN_WORDS, (), where, "details."))
+    for key in details.keys() & DETAILS.keys():
+        name, factor, form = DETAILS[key]
         value = checked({key: details[key]}, {key: NUMBER}, (), where, "details.")[key]
         number = positive(value, factor, f"details.{key}", where)
         if form is int and (number != int(number) or name in values):

@@ -1,7 +1,6 @@
 """TOML files that users own: read with one line for each fault, written whole or not at all."""
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.files import replacing
 
 
 def shown(path: Path) -> str:
@@ -35,9 +35,8 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all; raises `InputError` if the folder cannot be written to."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.{os.getpid()}.new")
-        new.write_text(text, encoding="utf-8")
-        new.replace(path)
+        with replacing(path) as new:
+            new.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{shown(path)}: cannot be written: {error.strerror}") from error
 

@@ -9,7 +9,7 @@ from steptime.core.graph import Attr, Op, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
 Products = tuple[tuple[int, int, int, int], ...]
-Window = tuple[int, int, int, int]
+Window = tuple[int, int, int, int, int, int]
 Emit = Callable[..., tuple[str, ...]]
 
 
@@ -80,8 +80,9 @@ class OpKind:
     `low` one, the `wide` one of the weights, that of its `first` input, or any ("", the widest).
     `exchanged(*specs, **attrs)` returns the bytes that a kind exchanges with other ranks.
     `window(*specs, **attrs)` returns the height and width of the window that moves over an image,
-    and its strides; `row(*specs, **attrs)` the number of elements that a kind reduces along the
-    last axis, which the batch does not change.
+    its strides, and the height and width of the map that it makes (a gradient's: that it reads).
+    `row(*specs, **attrs)` returns the number of elements that a kind reduces along the last axis,
+    which the batch does not change.
     """
 
     outputs: Callable[..., Specs]

@@ -11,6 +11,7 @@ from steptime.analysis.analyses import PLOTS
 from steptime.core import registry
 from steptime.core.errors import InputError
 from steptime.core.record import Record
+from steptime.core.units import seconds
 
 Spec = dict[str, Any]
 
@@ -29,7 +30,10 @@ class Data:
 
     @cached_property
     def results(self) -> list[dict[str, Any]]:
-        """The rows of `analysis.results`, each with a `label` that tells it from all others."""
+        """The rows of `analysis.results`, each with a `label` that tells it from all others.
+
+        `interval_95` is the 95 % interval of its measured step in words, None where unknown.
+        """
         from steptime.analysis.results import results
 
         rows = results(self.records)
@@ -37,6 +41,8 @@ class Data:
         for row in rows:
             words = [row[name] for name in telling if row[name] is not None]
             row["label"] = ", ".join([row["name"], *words])
+            ends = [row[f"measured_{end}_s"] for end in ("low", "high")]
+            row["interval_95"] = None if None in ends else " to ".join(map(seconds, ends))
         return rows
 
 

@@ -10,25 +10,9 @@ from typing import Any
 from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
 from steptime.analysis.row import said, short_names, telling_of
 from steptime.core.record import Record
+from steptime.core.units import shown
 from steptime.core.workload import NO_OPTIMIZER, Plan, Workload
-from steptime.plots import Data, EmptyPlotError
-from steptime.plots.style import (
-    MOST_PANELS,
-    WIDTH,
-    Row,
-    Spec,
-    finish,
-    having,
-    lines_of,
-    log_number,
-    name,
-    rounded,
-    sources,
-    told_by,
-    tooltip,
-    unit_text,
-    wrapped,
-)
+from steptime.plots import Data, EmptyPlotError, style
 
 PANEL = 190  # pixels
 MOST_NAMES = 60
@@ -44,57 +28,44 @@ ERRORS = {
 TOOLTIP = ("network", "how", "gpu_type", "devices", "staged", "examples_per_s", "run", "source")
 
 
-def chart(data: Data) -> Spec:
+def chart(data: Data) -> style.Spec:
     """Return the speed by number of devices, its runs and errors; raises `EmptyPlotError`."""
     bars = device_bars(data.records)
     if not bars:
         raise EmptyPlotError("devices: no record here holds a measured or published speed")
     every = list(_points(bars, [r for r in data.records if not r.scope]))
     points, x, left_out = _arranged(every)
-    colour = told_by("gpu_type", points, "type of device")["color"]
+    colour = style.told_by("gpu_type", points, "type of device")["color"]
     used = [text for text in STAGED.values() if any(p["staged"] == text for p in points)]
-    told = {"color": colour, "xOffset": {"field": "lane"}}
-    place = {"x": x, **told}
+    place = {"x": x, "color": colour, "xOffset": {"field": "lane"}}
     ends = [p[end] for p in points for end in ("speed", "low", "high")]
-    y = log_number("speed", [end for end in ends if end and end > 0], "speed (examples/s)")
-    staged = name("staged", scale={"domain": used}, legend=None)
+    y = style.log_number("speed", [end for end in ends if end and end > 0], "speed (examples/s)")
+    staged = style.name("staged", scale={"domain": used}, legend=None)
     if len(used) > 1:
         staged["legend"] = {"title": "input read from"}
+    middle = {**place, "y": {**y, "field": "middle"}, "detail": [{"field": "staged"}]}
+    error = {**place, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    run = {**place, "y": y, "shape": staged, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
-        {
-            "transform": having("middle"),
-            "mark": {"type": "line", "opacity": 0.6},
-            "encoding": {
-                **place,
-                "y": {**y, "field": "middle"},
-                "detail": [{"field": "staged"}],
-            },
-        },
-        {
-            "transform": having("low"),
-            "mark": {"type": "rule", "strokeWidth": 1.4},
-            "encoding": {**place, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
-        },
-        {
-            "mark": {"type": "point", "size": 45},
-            "encoding": {**place, "y": y, "shape": staged, "tooltip": tooltip(*TOOLTIP)},
-        },
+        style.layer("line", middle, "middle", opacity=0.6),
+        style.layer("rule", error, "low", strokeWidth=1.4),
+        style.layer("point", run, size=45),
     ]
-    view: Spec = {"layer": layers, "width": WIDTH}
+    view: style.Spec = {"layer": layers, "width": style.WIDTH}
     if x["field"] == "devices":
-        points, view = wrapped(points, "panel", view, 3, width=PANEL, height=110)
+        points, view = style.wrapped(points, "panel", view, 3, width=PANEL, height=110)
     seen = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in seen)
     caption = [
         SPEED,
         f"Error bars: {errors or 'none, as no uncertainty is known'}.",
-        sources([r for r in data.records if r.origin != "predicted"]),
+        style.sources([r for r in data.records if r.origin != "predicted"]),
     ]
     caption[2:2] = left_out
-    return finish("Speed by number of devices", caption, points, **view)
+    return style.finish("Speed by number of devices", caption, points, **view)
 
 
-def _arranged(points: Sequence[Row]) -> tuple[Sequence[Row], Spec, list[str]]:
+def _arranged(points: Sequence[style.Row]) -> tuple[Sequence[style.Row], style.Spec, list[str]]:
     """Return the points to draw, what is across, and what is left out, in words.
 
     A panel for each network and setting, first those with several numbers or types of devices or
@@ -106,29 +77,29 @@ def _arranged(points: Sequence[Row]) -> tuple[Sequence[Row], Spec, list[str]]:
         seen.setdefault(point["panel"], set()).add(place)
     panels = sorted(seen, key=lambda panel: len(seen[panel]) == 1)
     compared = len(seen[panels[0]]) > 1
-    shown = panels[: MOST_PANELS if compared else MOST_NAMES]
-    rows = [p | {"at": p["panel"].replace("|", ", ")} for p in points if p["panel"] in shown]
-    rows.sort(key=lambda row: shown.index(row["panel"]))
-    left_out = f"Not shown: {len(panels) - len(shown)} more; --model chooses."
+    kept = panels[: style.MOST_PANELS if compared else MOST_NAMES]
+    rows = [p | {"at": p["panel"].replace("|", ", ")} for p in points if p["panel"] in kept]
+    rows.sort(key=lambda row: kept.index(row["panel"]))
+    left_out = f"Not shown: {len(panels) - len(kept)} more; --model chooses."
     numbers = sorted({p["devices"] for p in points if p["devices"] != "?"})
-    x = name("devices", sort=[*numbers, "?"], axis={"title": "devices", "labelAngle": 0})
+    x = style.name("devices", sort=[*numbers, "?"], axis={"title": "devices", "labelAngle": 0})
     if not compared:
         rows = [row | {"middle": None} for row in rows]  # no line joins networks
-        x = name("at", axis={"title": None, "labelLimit": 200})
-    return rows, x, [left_out] if len(shown) < len(panels) else []
+        x = style.name("at", axis={"title": None, "labelLimit": 200})
+    return rows, x, [left_out] if len(kept) < len(panels) else []
 
 
-def _points(bars: Sequence[Row], records: Sequence[Record]) -> Iterator[Row]:
+def _points(bars: Sequence[style.Row], records: Sequence[Record]) -> Iterator[style.Row]:
     """Return one row a run, panel by panel."""
     networks = [_network(record) for record in records]
     names = short_names(networks, batch=False)
     by_label = {one.label: names[one.key] for one in networks}
     several = len({by_label[bar["model"]] for bar in bars}) > 1
-    cells: dict[tuple[Any, ...], list[Row]] = {}
+    cells: dict[tuple[Any, ...], list[style.Row]] = {}
     bars = [{**bar, "how": _how(bar)} for bar in _told_apart(bars)]
     for bar in sorted(bars, key=lambda b: (b["model"], b["how"], b["gpu_type"], b["num_gpu"] or 0)):
         label = by_label[bar["model"]]
-        how = lines_of(bar["how"], PANEL)
+        how = style.lines_of(bar["how"], PANEL)
         panel = f"{label}|{how}" if several else how
         staged = STAGED[bar["staged_from"]]
         key = (panel, label, bar["how"], bar["gpu_type"], bar["num_gpu"], staged)
@@ -144,11 +115,9 @@ def _points(bars: Sequence[Row], records: Sequence[Record]) -> Iterator[Row]:
                 "devices": "?" if devices is None else devices,
                 "staged": staged,
                 "lane": f"{gpu_type} {staged}",
-                "speed": rounded(run["speed"]),
-                "middle": rounded(middle) if index == 1 and devices is not None else None,
-                "low": rounded(run["low"]),
-                "high": rounded(run["high"]),
-                "examples_per_s": unit_text(run["speed"], "/s"),
+                **{name: run[name] for name in ("speed", "low", "high")},
+                "middle": middle if index == 1 and devices is not None else None,
+                "examples_per_s": shown("examples_per_s", run["speed"]),
                 "run": f"{index} of {len(runs)}",
                 "source": run["source_file"] or run["method"],
             }
@@ -159,9 +128,9 @@ def _network(record: Record) -> Workload:
     return replace(record.workload, dtype="", phase="", optimizer="", plan=Plan())
 
 
-def _told_apart(bars: Sequence[Row]) -> list[Row]:
+def _told_apart(bars: Sequence[style.Row]) -> list[style.Row]:
     """Return the bars with `told`: those settings that tell bars of one network apart."""
-    rows: dict[tuple[str, str], list[Row]] = {}
+    rows: dict[tuple[str, str], list[style.Row]] = {}
     for bar in bars:
         rows.setdefault((bar["gpu_type"], bar["model"]), []).append(bar)
     return [
@@ -173,11 +142,11 @@ def _told_apart(bars: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _place(bar: Row) -> tuple[Any, ...]:
+def _place(bar: style.Row) -> tuple[Any, ...]:
     return bar["strategy"], _working(bar), bar["batch"]
 
 
-def _words(settings: Row, telling: Sequence[str], several: bool) -> list[str]:
+def _words(settings: style.Row, telling: Sequence[str], several: bool) -> list[str]:
     """Return the settings that tell in words, the method where bars of `several` lie together."""
     return [
         said(name, settings[name])
@@ -188,13 +157,13 @@ def _words(settings: Row, telling: Sequence[str], several: bool) -> list[str]:
     ]
 
 
-def _how(bar: Row) -> str:
+def _how(bar: style.Row) -> str:
     """Return what the points of a panel have in common: strategy, devices that work, batch."""
     batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
     return ", ".join(filter(None, (bar["strategy"], _working(bar), bar["told"], batch)))
 
 
-def _working(bar: Row) -> str:
+def _working(bar: style.Row) -> str:
     """Return how many devices work, where these are not all that the job had."""
     had, replicas = bar["num_gpu"] or 1, bar["replicas"]
     if replicas == had:

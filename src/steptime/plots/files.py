@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import secrets
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import unknown
+from steptime.core.files import check_folder, replacing
 from steptime.store import StoreError
 
 PIXELS_PER_POINT = 2.0
@@ -73,12 +73,6 @@ def check_path(path: Path, formats: dict[str, Callable[[str], bytes]] = FORMATS)
     check_folder(path)
 
 
-def check_folder(path: Path) -> None:
-    """Raise `InputError` where no file can be at `path`."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"{path}: is a folder, or is in a folder that does not exist")
-
-
 def save(spec: dict[str, Any], path: Path) -> None:
     """Write a chart in the format of the ending of `path`; raises `InputError`, `StoreError`."""
     check_path(path)
@@ -87,10 +81,8 @@ def save(spec: dict[str, Any], path: Path) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that is there whole or as it was before; raises `StoreError`."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        part.write_bytes(content)
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_bytes(content)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise StoreError(f"{path}: cannot write: {error.strerror}") from error

@@ -8,26 +8,15 @@ from typing import Any
 from steptime.analysis.results import over
 from steptime.analysis.row import headline, short_names
 from steptime.core.record import Record
-from steptime.plots import Data, EmptyPlotError
-from steptime.plots.roofline import at, axes, roof_layers, roof_rows
-from steptime.plots.style import (
-    Row,
-    Spec,
-    finish,
-    having,
-    rounded,
-    sources,
-    time_text,
-    tooltip,
-    unit_text,
-)
+from steptime.core.units import seconds, shown
+from steptime.plots import Data, EmptyPlotError, style
+from steptime.plots.roofline import axes, roof_layers, roof_rows
 
-WIDE = {"expr": "width"}
 MOST_NETWORKS = 60  # so that a page of a large sweep stays small
 TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
 
 
-def chart(data: Data) -> Spec:
+def chart(data: Data) -> style.Spec:
     """Return the ops of the networks, one network shown at a time; raises `EmptyPlotError`.
 
     A picture without a browser shows the first network. Ops that cost the same are one point.
@@ -35,18 +24,18 @@ def chart(data: Data) -> Spec:
     ops = [r for r in data.records if r.scope and r.origin == "predicted" and r.status == "ok"]
     names = short_names(record.workload for record in ops)
     several = len({record.platform for record in ops}) > 1
-    networks: dict[str, list[Row]] = {}
+    networks: dict[str, list[style.Row]] = {}
     for record in ops:
         name = names[record.workload.key] + (f" on {record.platform}" if several else "")
         networks.setdefault(name, []).append(_op(record))
     full = [name for name, rows in networks.items() if any(row["speed"] for row in rows)]
     if not full:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
-    shown = {name: networks[name] for name in full[:MOST_NETWORKS]}
-    drawn = [point for name, rows in shown.items() for point in _points(name, rows)]
-    roofs = {name: rows[0] for name, rows in shown.items()}
-    corners = roof_rows(roofs, [p["x"] for p in drawn], [p["speed"] for p in drawn])
-    heads = [{"panel": name, "heading": _heading(name, rows)} for name, rows in shown.items()]
+    shown_first = {name: networks[name] for name in full[:MOST_NETWORKS]}
+    drawn = [point for name, rows in shown_first.items() for point in _points(name, rows)]
+    roofs = {name: rows[0] for name, rows in shown_first.items()}
+    corners = roof_rows(roofs, [p["intensity"] for p in drawn], [p["speed"] for p in drawn])
+    heads = [{"panel": name, "heading": _heading(name, rows)} for name, rows in shown_first.items()]
     place = axes([*corners, *drawn])
     size = {
         "field": "share",
@@ -54,78 +43,69 @@ def chart(data: Data) -> Spec:
         "scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]},
         "legend": {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]},
     }
-    points = {
-        "transform": having("share"),
-        "mark": {"type": "point", "filled": True, "opacity": 0.65},
-        "encoding": {**at(place, "speed"), "size": size, "tooltip": tooltip(*TOOLTIP)},
-    }
+    points = {**place, "size": size, "tooltip": style.tooltip(TOOLTIP)}
     top = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
-    heading = {
-        "transform": having("heading"),
-        "mark": {"type": "text", "align": "left", "baseline": "bottom", "dy": -22, "limit": WIDE},
-        "encoding": top,
-    }
+    over_all = {"align": "left", "baseline": "bottom", "dy": -22, "limit": {"expr": "width"}}
+    layers = [
+        *roof_layers(place, 20),
+        style.layer("point", points, "share", filled=True, opacity=0.65),
+        style.layer("text", top, "heading", **over_all),
+    ]
     caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
-    if len(shown) < len(full):
-        caption.append(f"The first {len(shown)} of {len(full)} networks.")
-    chosen = {
-        "name": "network",
-        "value": full[0],
-        "bind": {"input": "select", "options": list(shown), "name": "Network "},
-    }
-    return finish(
+    if len(shown_first) < len(full):
+        caption.append(f"The first {len(shown_first)} of {len(full)} networks.")
+    select = {"input": "select", "options": list(shown_first), "name": "Network "}
+    return style.finish(
         "Ops of a network under the roofline",
-        [*caption, sources(ops)],
+        [*caption, style.sources(ops)],
         [*corners, *drawn, *heads],
-        params=[chosen],
+        params=[{"name": "network", "value": full[0], "bind": select}],
         transform=[{"filter": "datum.panel == network"}],
-        layer=[*roof_layers(place, 20), points, heading],
+        layer=layers,
     )
 
 
-def _op(record: Record) -> Row:
-    costs = {
-        name: headline(record.quantities[name]) if name in record.quantities else None
-        for name in ("step_s", "flop", "traffic_bytes")
-    }
+def _op(record: Record) -> style.Row:
+    known = {name: headline(quantity) for name, quantity in record.quantities.items()}
+    costs = {name: known.get(name) for name in ("step_s", "flop", "traffic_bytes")}
     intensity = over(costs["flop"], costs["traffic_bytes"])
+    ceilings = ("peak_flop_per_s", "memory_bytes_per_s")
     return {
         **costs,
+        **{name: record.method.options.get(name) for name in ceilings},
         "op": record.scope,
         "intensity": intensity,
         "speed": over(costs["flop"], costs["step_s"]) if intensity else None,
-        "peak_flop_per_s": record.method.options.get("peak_flop_per_s"),
-        "memory_bytes_per_s": record.method.options.get("memory_bytes_per_s"),
     }
 
 
-def _points(panel: str, rows: Sequence[Row]) -> Iterator[Row]:
+def _points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
     total = _total(rows)
-    alike: dict[tuple[Any, ...], list[Row]] = {}
+    alike: dict[tuple[Any, ...], list[style.Row]] = {}
     for row in rows:
         if row["speed"]:
             alike.setdefault((row["flop"], row["traffic_bytes"], row["step_s"]), []).append(row)
     for (flop, traffic, step), group in alike.items():
         ops = [row["op"] for row in group]
+        share = len(group) * step / total
         yield {
             "panel": panel,
-            "x": rounded(group[0]["intensity"]),
-            "speed": rounded(group[0]["speed"]),
-            "share": rounded(len(group) * step / total),
+            **{name: group[0][name] for name in ("intensity", "speed")},
+            "share": share,
             "op": ", ".join(ops[:3]) + (f" and {len(ops) - 3} more" if len(ops) > 3 else ""),
             "ops_alike": len(group),
-            "predicted_time": f"{time_text(step)} each" if len(group) > 1 else time_text(step),
-            "of_the_step": f"{len(group) * step / total:.1%}",
-            "FLOP": unit_text(flop, "FLOP"),
-            "traffic": unit_text(traffic, "B"),
+            "predicted_time": seconds(step) + (" each" if len(group) > 1 else ""),
+            "of_the_step": f"{share:.1%}",
+            "FLOP": shown("flop", flop),
+            "traffic": shown("bytes", traffic),
         }
 
 
-def _total(rows: Sequence[Row]) -> float:
+def _total(rows: Sequence[style.Row]) -> float:
     return float(sum(row["step_s"] or 0.0 for row in rows))
 
 
-def _heading(name: str, rows: Sequence[Row]) -> str:
+def _heading(name: str, rows: Sequence[style.Row]) -> str:
     """Return a network's line: with what its ops without FLOP take, which are not drawn."""
     idle = [row for row in rows if not row["flop"]]
     share = _total(idle) / _total(rows)

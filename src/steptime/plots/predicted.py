@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from steptime.plots import Data, EmptyPlotError
-from steptime.plots.style import (
-    Row,
-    Spec,
-    finish,
-    having,
-    log_number,
-    rounded,
-    sources,
-    texts,
-    told_by,
-    tooltip,
-)
+from steptime.core.table import columns
+from steptime.plots import Data, EmptyPlotError, style
 
 SIDE = 460
 BAND = 2.0
-TOOLTIP = ("network", "measured_step", "predicted_step", "ratio", "platform")
+TIMES = ("predicted_s", "measured_s", "measured_low_s", "measured_high_s")
+TOOLTIP = columns(
+    *("label=network", "measured_s=measured step", "interval_95", "predicted_s=predicted step"),
+    *("ratio", "platform"),
+)
 
 
-def chart(data: Data) -> Spec:
+def chart(data: Data) -> style.Spec:
     """Return measured [s] over predicted [s], both logarithmic; raises `EmptyPlotError`.
 
     One platform has a colour a family, several have a colour a platform.
@@ -29,70 +22,31 @@ def chart(data: Data) -> Spec:
     rows = [row for row in data.results if row["ratio"] is not None]
     if not rows:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
-    points = [_point(row) for row in rows]
+    points = [style.point(row, f"family {' '.join(TIMES)}", TOOLTIP) for row in rows]
     several = len({point["platform"] for point in points}) > 1
-    colour = told_by("platform" if several else "family", points)["color"]
-    told = {"color": colour, "shape": told_by("family", points)["shape"]}
-    ends = [p[n] for p in points for n in (*SIDES, "measured_low", "measured_high") if p[n]]
-    edges = (
-        {"at": low, "low": low / BAND, "high": low * BAND}
-        for low in (min(ends) / 1.5, max(ends) * 1.5)
-    )
-    corners: list[Row] = [{name: rounded(value) for name, value in edge.items()} for edge in edges]
+    colour = style.told_by("platform" if several else "family", points)["color"]
+    told = {"color": colour, "shape": style.told_by("family", points)["shape"]}
+    ends = [point[name] for point in points for name in TIMES if point[name]]
+    edges = (min(ends) / 1.5, max(ends) * 1.5)
+    corners: list[style.Row] = [{"at": at, "low": at / BAND, "high": at * BAND} for at in edges]
     corners[-1]["text"] = "equal"
-    x = log_number("predicted", ends, "predicted time of a step (s)", "s")
-    y = log_number("measured", ends, "measured time of a step (s)", "s")
+    x = style.log_number("predicted_s", ends, "predicted time of a step (s)", "s")
+    y = style.log_number("measured_s", ends, "measured time of a step (s)", "s")
     along = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
+    band = {**along, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    interval = {"x": x, "y": {**y, "field": TIMES[2]}, "y2": {"field": TIMES[3]}, "color": colour}
+    point = {"x": x, "y": y, **told, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
-        {
-            "transform": having("at"),
-            "mark": {"type": "area", "style": "band"},
-            "encoding": {**along, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
-        },
-        {
-            "transform": having("at"),
-            "mark": {"type": "line", "style": "ink", "fill": None, "strokeWidth": 1.2},
-            "encoding": along,
-        },
-        {
-            "transform": having("text"),
-            "mark": {"type": "text", "align": "right", "dx": -22, "dy": 2},
-            "encoding": {**along, "text": {"field": "text"}},
-        },
-        {
-            "transform": having("measured_low"),
-            "mark": {"type": "rule", "strokeWidth": 1.4},
-            "encoding": {
-                "x": x,
-                "y": {**y, "field": "measured_low"},
-                "y2": {"field": "measured_high"},
-                "color": colour,
-            },
-        },
-        {
-            "transform": having("measured"),
-            "mark": {"type": "point", "filled": True},
-            "encoding": {"x": x, "y": y, **told, "tooltip": tooltip(*TOOLTIP)},
-        },
+        style.layer("area", band, "at", style="band"),
+        style.layer("line", along, "at", style="ink", fill=None, strokeWidth=1.2),
+        style.layer(
+            "text", {**along, "text": {"field": "text"}}, "text", align="right", dx=-22, dy=2
+        ),
+        style.layer("rule", interval, "measured_low_s", strokeWidth=1.4),
+        style.layer("point", point, "measured_s", filled=True),
     ]
     inside = sum(1 / BAND <= row["ratio"] <= BAND for row in rows)
-    caption = [
-        f"{inside} of {len(rows)} within a factor of 2 (shaded). Bars: 95 % interval.",
-        sources(data.records),
-    ]
-    size = {"width": SIDE, "height": SIDE}
-    return finish("Predicted against measured", caption, [*corners, *points], layer=layers, **size)
-
-
-SIDES = ("predicted", "measured")
-
-
-def _point(row: Row) -> Row:
-    return {
-        "family": row["family"],
-        "predicted": rounded(row["predicted_s"]),
-        "measured": rounded(row["measured_s"]),
-        "measured_low": rounded(row["measured_low_s"]),
-        "measured_high": rounded(row["measured_high_s"]),
-        **texts(row, *TOOLTIP),
-    }
+    said = f"{inside} of {len(rows)} within a factor of 2 (shaded). Bars: 95 % interval."
+    caption, drawn = [said, style.sources(data.records)], [*corners, *points]
+    view = {"width": SIDE, "height": SIDE, "layer": layers}
+    return style.finish("Predicted against measured", caption, drawn, **view)

@@ -4,101 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from steptime.core.table import columns
 from steptime.core.units import si
-from steptime.plots import Data, EmptyPlotError
-from steptime.plots.style import (
-    Row,
-    Spec,
-    finish,
-    having,
-    log_number,
-    rounded,
-    sources,
-    texts,
-    told_by,
-    tooltip,
-    wrapped,
-)
+from steptime.plots import Data, EmptyPlotError, style
 
 LESS, MORE = 2.2, 6.0  # of the ceilings before and beyond the points, as factors
-TOOLTIP = (
-    *("network", "measured_step", "predicted_step", "measured_speed", "predicted_speed"),
-    *("of_peak", "of_roof", "FLOP_per_byte", "platform"),
+X, MEASURED, PREDICTED = "intensity", "flop_per_s", "predicted_flop_per_s"
+TOOLTIP = columns(
+    *("label=network", "measured_s=measured step", "interval_95", "predicted_s=predicted step"),
+    *(f"{MEASURED}=measured speed", f"{PREDICTED}=predicted speed", "peak_fraction=of peak"),
+    *("roof_fraction=of roof", "intensity=FLOP per byte", "platform"),
 )
 
 
-def chart(data: Data) -> Spec:
+def chart(data: Data) -> style.Spec:
     """Return the networks under the roofline of their platform and dtype, a panel for each.
 
     Raises `EmptyPlotError`.
     """
-    rows = [row for row in data.results if row["intensity"] and row["predicted_flop_per_s"]]
+    rows = [row for row in data.results if row[X] and row[PREDICTED]]
     if not rows:
         raise EmptyPlotError("roofline: no predicted record here holds FLOP, bytes and a time")
-    points = [_point(row) for row in rows]
-    speeds = [p[name] for p in points for name in ("measured", "predicted") if p[name]]
-    roofs = {panel_of(row): row for row in rows}
-    drawn = roof_rows(roofs, [point["x"] for point in points], speeds)
-    rows = [*drawn, *points]
-    kept, view = wrapped(rows, "panel", _panel(points, axes(rows)), 2, width=330, height=260)
+    roofs = {f"{row['platform']}, {row['dtype']}": row for row in rows}
+    points = [
+        style.point(row, f"family {X} {MEASURED} {PREDICTED}", TOOLTIP)
+        | {"panel": f"{row['platform']}, {row['dtype']}"}
+        for row in rows
+    ]
+    speeds = [p[name] for p in points for name in (MEASURED, PREDICTED) if p[name]]
+    drawn = [*roof_rows(roofs, [point[X] for point in points], speeds), *points]
+    place, told = axes(drawn), style.told_by("family", points)
+    tooltip = style.tooltip(TOOLTIP)
+    gap = {**at(place, MEASURED), "y2": {"field": PREDICTED}}
+    layers = [
+        *roof_layers(place),
+        style.layer("rule", gap, MEASURED, style="quiet", opacity=0.45),
+        *(
+            style.layer("point", {**at(place, side), **told, "tooltip": tooltip}, side, filled=full)
+            for side, full in ((PREDICTED, False), (MEASURED, True))
+        ),
+    ]
+    kept, view = style.wrapped(drawn, "panel", {"layer": layers}, 2, width=330, height=260)
     both = "Filled: measured. Hollow: predicted. A line joins the two of a network."
     alone = "Hollow: predicted; nothing is measured here."
-    caption = [both if any(p["measured"] for p in points) else alone, sources(data.records)]
-    return finish("Networks under the roofline", caption, kept, **view)
+    caption = [both if any(p[MEASURED] for p in points) else alone, style.sources(data.records)]
+    return style.finish("Networks under the roofline", caption, kept, **view)
 
 
-def axes(rows: Sequence[Row]) -> Spec:
+def axes(rows: Sequence[style.Row]) -> style.Spec:
     """Return the encodings of intensity and speed, which show all of the rows."""
-    across = "intensity (FLOP per byte)"
-    speeds = [row.get(name) for row in rows for name in ("roof", "measured", "predicted", "speed")]
+    speeds = [row.get(name) for row in rows for name in ("roof", "speed", MEASURED, PREDICTED)]
     return {
-        "x": log_number("x", [row.get("x") for row in rows], across),
-        "y": log_number("y", speeds, "speed (FLOP/s)", "FLOP/s"),
+        "x": style.log_number(X, [row.get(X) for row in rows], "intensity (FLOP per byte)"),
+        "y": style.log_number("speed", speeds, "speed (FLOP/s)", "FLOP/s"),
     }
 
 
-def at(place: Spec, field: str) -> Spec:
+def at(place: style.Spec, field: str) -> style.Spec:
     """Return the encodings of a place with another field as the speed."""
     return {**place, "y": {**place["y"], "field": field}}
 
 
-def _panel(points: Sequence[Row], place: Spec) -> Spec:
-    told = told_by("family", points)
-    gap = {
-        "transform": having("measured"),
-        "mark": {"type": "rule", "style": "quiet", "opacity": 0.45},
-        "encoding": {**at(place, "measured"), "y2": {"field": "predicted"}},
-    }
-    marks: list[Spec] = [
-        {
-            "transform": having(side),
-            "mark": {"type": "point", "filled": side == "measured"},
-            "encoding": {**at(place, side), **told, "tooltip": tooltip(*TOOLTIP)},
-        }
-        for side in ("predicted", "measured")
-    ]
-    return {"layer": [*roof_layers(place), gap, *marks]}
-
-
-def _point(row: Row) -> Row:
-    return {
-        "panel": panel_of(row),
-        "family": row["family"],
-        "x": rounded(row["intensity"]),
-        "measured": rounded(row["flop_per_s"]),
-        "predicted": rounded(row["predicted_flop_per_s"]),
-        **texts(row, *TOOLTIP),
-    }
-
-
-def panel_of(row: Row) -> str:
-    """Return the name of the roofline that a row of results lies under."""
-    return f"{row['platform']}, {row['dtype']}"
-
-
 def roof_rows(
-    roofs: dict[str, Row], intensities: Sequence[float], speeds: Sequence[float]
-) -> list[Row]:
+    roofs: dict[str, style.Row], intensities: Sequence[float], speeds: Sequence[float]
+) -> list[style.Row]:
     """Return the corners of each panel's roofline, where both are known.
 
     From where the slope comes up to the slowest point to beyond the ridge and the points.
@@ -111,28 +80,23 @@ def roof_rows(
     ridges = [peak / rate for peak, rate in known.values()]
     left, low = min([*intensities, *ridges]) / LESS, min(speeds) / LESS
     right = max([*intensities, *ridges]) * MORE
-    rows: list[Row] = []
+    rows: list[style.Row] = []
     for panel, (peak, rate) in known.items():
         start = min(max(left, low / rate), peak / rate)
         text = f"memory {si(rate, 'B/s', 3)}, peak {si(peak, 'FLOP/s', 3)}"
         places = {start: {}, peak / rate: {}, right: {"text": text}}
         rows += [
-            {"panel": panel, "x": rounded(x), "roof": rounded(min(peak, x * rate)), **more}
+            {"panel": panel, X: x, "roof": min(peak, x * rate), **more}
             for x, more in places.items()
         ]
     return rows
 
 
-def roof_layers(place: Spec, rise: int = 9) -> list[Spec]:
+def roof_layers(place: style.Spec, rise: int = 9) -> list[style.Spec]:
     """Return the layers of the rooflines and of their names, `rise` pixels above."""
-    line: Spec = {
-        "transform": having("roof"),
-        "mark": {"type": "line", "style": "ink", "fill": None, "strokeWidth": 1.6},
-        "encoding": {**at(place, "roof"), "order": {"field": "x"}},
-    }
-    text: Spec = {
-        "transform": having("text"),
-        "mark": {"type": "text", "align": "right", "dy": -rise},
-        "encoding": {**at(place, "roof"), "text": {"field": "text"}},
-    }
-    return [line, text]
+    line = {**at(place, "roof"), "order": {"field": X}}
+    text = {**at(place, "roof"), "text": {"field": "text"}}
+    return [
+        style.layer("line", line, "roof", style="ink", fill=None, strokeWidth=1.6),
+        style.layer("text", text, "text", align="right", dy=-rise),
+    ]

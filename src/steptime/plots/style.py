@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from steptime.core.record import Record
-from steptime.core.units import seconds, si
+from steptime.core.table import Column
+from steptime.core.units import shown
 
 Row = dict[str, Any]
 Spec = dict[str, Any]
@@ -100,10 +101,15 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
     return {
         "$schema": SCHEMA,
         "title": {"text": title, "subtitle": list(caption)},
-        "data": {"values": list(rows)},
+        "data": {"values": [{key: _short(one) for key, one in row.items()} for row in rows]},
         "config": config(),
         **view,
     }
+
+
+def _short(value: Any) -> Any:
+    """Return a number as a picture needs it, so that a page of many charts stays small."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _fields(layer: Spec) -> set[str]:
@@ -182,9 +188,11 @@ def told_by(field: str, rows: Iterable[Row], title: str = "", **more: Any) -> Sp
     return {"color": one, "shape": one}
 
 
-def having(field: str) -> list[Spec]:
-    """Return the filter of rows with a value in `field`."""
-    return [{"filter": f"isValid(datum.{field})"}]
+def layer(mark: str, encoding: Spec, *having: str, **more: Any) -> Spec:
+    """Return a layer of marks, of the rows only that have a value in each field of `having`."""
+    valid = [{"filter": f"isValid(datum.{field})"} for field in having]
+    made: Spec = {"mark": {"type": mark, **more}, "encoding": encoding}
+    return made | ({"transform": valid} if valid else {})
 
 
 def si_label(unit: str) -> str:
@@ -194,58 +202,19 @@ def si_label(unit: str) -> str:
     return f"{spaced} + '{unit}'" if unit else plain
 
 
-def rounded(value: float | None) -> float | None:
-    """Return a number as a picture needs it, so that a page of many charts stays small."""
-    return None if value is None else float(f"{value:.6g}")
+def texts(row: Row, told: Sequence[Column]) -> Row:
+    """Return what tooltips say of a row: its values under the columns' headings, with units."""
+    return {one.heading: shown(one.key, row[one.key]) for one in told}
 
 
-def time_text(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """Return a time [s] as people read it, with its interval where known."""
-    if value is None:
-        return "unknown"
-    span = f" ({seconds(low)} to {seconds(high)})" if low is not None and high is not None else ""
-    return seconds(value) + span
+def point(row: Row, fields: str, told: Sequence[Column]) -> Row:
+    """Return some fields of a row as a mark has them, and what its tooltip says."""
+    return {field: row[field] for field in fields.split()} | texts(row, told)
 
 
-def unit_text(value: float | None, unit: str) -> str:
-    """Return a number with prefix and unit, or `unknown`."""
-    return "unknown" if value is None else si(value, unit)
-
-
-def percent_text(value: float | None) -> str:
-    """Return a share in percent with at least two digits: `47%`, `0.44%`."""
-    if value is None:
-        return "unknown"
-    return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
-
-
-TEXTS: dict[str, Callable[[Row], str]] = {  # what tooltips say of a row of results
-    "network": lambda row: str(row["label"]),
-    "platform": lambda row: str(row["platform"]),
-    "batch": lambda row: str(row["batch"]),
-    "measured_step": lambda row: time_text(
-        row["measured_s"], row["measured_low_s"], row["measured_high_s"]
-    ),
-    "predicted_step": lambda row: time_text(row["predicted_s"]),
-    "ratio": lambda row: f"{row['ratio']:.3g}",
-    "measured_speed": lambda row: unit_text(row["flop_per_s"], "FLOP/s"),
-    "predicted_speed": lambda row: unit_text(row["predicted_flop_per_s"], "FLOP/s"),
-    "examples_per_s": lambda row: unit_text(row["examples_per_s"], "/s"),
-    "of_peak": lambda row: percent_text(row["peak_fraction"]),
-    "of_roof": lambda row: percent_text(row["roof_fraction"]),
-    "FLOP_per_byte": lambda row: f"{row['intensity']:.4g}",
-    "measured_memory": lambda row: unit_text(row["measured_memory_bytes"], "B"),
-    "predicted_memory": lambda row: unit_text(row["predicted_memory_bytes"], "B"),
-}
-
-
-def texts(row: Row, *names: str) -> Row:
-    """Return what tooltips of these names say of a row of results."""
-    return {name: TEXTS[name](row) for name in names}
-
-
-def tooltip(*fields: str) -> list[Spec]:
+def tooltip(told: Iterable[str | Column]) -> list[Spec]:
     """Return tooltips of text fields under their own names, `_` shown as a space."""
+    fields = (one.heading if isinstance(one, Column) else one for one in told)
     return [name(field, title=field.replace("_", " ")) for field in fields]
 
 

@@ -194,11 +194,17 @@ def behind_host(
 
 
 def total(times: Iterable[Interval]) -> Interval:
-    """Return the sum of times, which has a bound where all of them have one."""
-    value = compute = memory = 0.0
+    """Return the sum of times, which has a bound where all of them have one.
+
+    What prices share adds up; what is their own adds as squares, but that of equal times adds up:
+    they are of one kernel. Two kernels of 1 s, other ones, 0.5 s shared and 0.1 s own, are off by
+    1 s shared and 0.14 s own.
+    """
+    value = compute = memory = below = above = 0.0
     low: float | None = 0.0
     high: float | None = 0.0
     extrapolates = False
+    alike: dict[float, tuple[float, float]] = {}
     for one in times:
         value += one.value
         low = None if low is None or one.low is None else low + one.low
@@ -206,7 +212,20 @@ def total(times: Iterable[Interval]) -> Interval:
         extrapolates = extrapolates or one.extrapolates
         compute += one.compute_s
         memory += one.memory_s
-    return Interval(value, low, high, extrapolates, compute, memory)
+        if one.low is None or one.high is None:
+            continue
+        down, up = one.value - one.low, one.high - one.value
+        below, above = below + one.shared * down, above + one.shared * up
+        if one.shared < 1:
+            alone = (1 - one.shared**2) ** 0.5
+            before = alike.get(one.value, (0.0, 0.0))
+            alike[one.value] = before[0] + alone * down, before[1] + alone * up
+    if not alike or low is None or high is None:
+        return Interval(value, low, high, extrapolates, compute, memory)
+    down = (below**2 + sum(part**2 for part, _ in alike.values())) ** 0.5
+    up = (above**2 + sum(part**2 for _, part in alike.values())) ** 0.5
+    shared = above / up if up else 1.0
+    return Interval(value, value - down, value + up, extrapolates, compute, memory, shared)
 
 
 def overlapped(one: Interval, larger: Larger = max) -> float:
@@ -228,4 +247,4 @@ def _share(whole: Interval, share: float) -> Interval:
     low = None if whole.low is None else whole.low * share
     high = None if whole.high is None else whole.high * share
     value, compute, memory = (x * share for x in (whole.value, whole.compute_s, whole.memory_s))
-    return Interval(value, low, high, whole.extrapolates, compute, memory)
+    return Interval(value, low, high, whole.extrapolates, compute, memory, whole.shared)

@@ -21,7 +21,8 @@ def write_report(
     the disk does not take it.
     """
     from steptime import store
-    from steptime.plots.files import check_folder, write_whole
+    from steptime.core.files import check_folder
+    from steptime.plots.files import write_whole
     from steptime.report.page import page
 
     records = store.load(folder, warn)

@@ -83,7 +83,8 @@ def write_explore(model: Mapping[str, Any], path: Path) -> Table:
 
     Raises `InputError` for no place for a file, `StoreError` where the disk does not take it.
     """
-    from steptime.plots.files import check_folder, write_whole
+    from steptime.core.files import check_folder
+    from steptime.plots.files import write_whole
 
     check_folder(path)
     write_whole(path, explore_page(model).encode())

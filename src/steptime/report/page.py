@@ -14,14 +14,23 @@ from steptime.analysis.headline import numbers, sentences
 from steptime.core.printers import html
 from steptime.core.progress import tell
 from steptime.core.record import Record
-from steptime.core.table import Table, columns
-from steptime.core.units import counted
+from steptime.core.table import Column, Table, columns
+from steptime.core.units import counted, shown
 from steptime.plots import Data, EmptyPlotError, draw
-from steptime.report.table import columns_of, failures, table_rows
 from steptime.report.templating import rendered
 
 Row = dict[str, Any]
 
+RESULTS = columns(  # settings are spare: they stand where rows differ, measures where known
+    *("name=network", "status", "?platform", "?gpu=GPU", "?host", "?batch", "?replicas"),
+    *("?strategy", "?dtype=type", "?phase", "?optimizer", "?method=measured by", "?input"),
+    *("?staging", "?loaders", "?prefetch", "?threads", "?predicted_by=predicted by"),
+    *("measured_s=measured step, median", "interval_95=95 % interval"),
+    *("predicted_s=predicted step", "ratio=measured / predicted", "flop_per_s=speed"),
+    *("peak_fraction=of peak", "roof_fraction=of roof", "measured_memory_bytes=peak memory"),
+    "predicted_memory_bytes=predicted memory",
+)
+SORTED_BY = {"interval_95": "measured_low_s"}
 ALWAYS = ("gpu_type", "batch", "mean_speed_corrected")
 PUBLISHED = (  # what is known of a step; what is the same for all is left out, but for ALWAYS
     *("model=network", "gpu_type=device", "num_gpu=devices", "replicas=that worked", "batch"),
@@ -36,22 +45,43 @@ def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
     data = Data(records)
     rows = data.results
     found = numbers(rows, sum(r.origin == "published" and not r.scope for r in records))
-    columns = columns_of(rows)
+    told = [one for one in RESULTS if len({row[one.key] for row in rows} - {None}) > one.spare]
     figures, missing = _figures(data)
     text = rendered(
         "report.html",
         name=name,
         where=_where(records),
         sentences=sentences(found),
-        columns=columns,
-        rows=table_rows(rows, columns),
-        failures=failures(rows),
+        columns=[(one.heading, _is_numeric(rows, one.key)) for one in told],
+        rows=[(row, [_cell(row, one) for one in told[1:]]) for row in rows],
+        failures=[row for row in rows if row["status"] not in (None, "ok")],
         sections=[*_published(records), *_sections(records)],
         figures=figures,
         missing=missing,
         sources=_sources(records),
     )
     return text, found
+
+
+def _is_numeric(rows: Sequence[Row], key: str) -> bool:
+    values = (row[SORTED_BY.get(key, key)] for row in rows)
+    return all(value is None or isinstance(value, int | float) for value in values)
+
+
+def _cell(row: Row, column: Column) -> Row:
+    """Return what a cell says, what it is sorted by, and how it looks."""
+    key = column.key
+    value = row[key]
+    said = "" if value is None else shown(key, value)
+    mood = filled = None
+    if key == "status":
+        mood = {None: "quiet", "ok": None}.get(value, "failed")
+        said = said or "not measured"
+        said += ", no steady state" if value == "ok" and row["steady"] is False else ""
+    elif key.endswith("_fraction") and value is not None:
+        filled = f"{min(100.0, 100 * value):.1f}"
+    sort = row[SORTED_BY.get(key, key)]
+    return {"text": said, "sort": sort, "mood": mood, "filled": filled}
 
 
 def _sections(records: Sequence[Record]) -> list[Row]:

@@ -34,10 +34,12 @@ def memory_rate(device: Device, constants: Constants) -> Any:
     Stacked memory (HBM) comes nearer to its datasheet than GDDR, whose error correction takes a
     part of the bandwidth; GPUs before Volta reach less of either.
     """
-    stacked = "HBM" in (device.memory_type or "")
-    share = constants["stream.share_hbm" if stacked else "stream.share_gddr"]
     if (device.architecture or "").startswith(OLD):
-        share = share * constants["stream.share_old"]
+        share = constants["stream.share_old"]
+    elif "HBM" in (device.memory_type or ""):
+        share = constants["stream.share_hbm"]
+    else:
+        share = constants["stream.share_gddr"]
     return device.memory_bytes_per_s * share
 
 

@@ -1,12 +1,13 @@
 """The method `calibrated`: what kernels take on a device as it is, with an interval."""
 
 from dataclasses import replace
-from math import exp
 
 from steptime import catalog
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.attention import attention
+from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.form import Form
+from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.stream import stream
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
@@ -16,25 +17,34 @@ from steptime.predict.price import seen
 FORMS: dict[str, Form] = {  # by kind of op, where it is not that of its unit
     "attention": attention,
     "attention_grad": attention,
+    "conv2d": convolution,
+    "conv_transpose2d": convolution,
+    "conv2d_grad_weight": convolution,
 }
 BY_UNIT: dict[str, Form] = {"matrix": product, "vector": stream}
 
 
 def price(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
     """Return the seconds of a kernel by the form of its kind, with a central 80 % interval."""
-    constants = device.constants
-    form = FORMS.get(kernel.kind) or BY_UNIT[kernel.unit]
+    constants, form = device.constants, form_of(kernel)
     compute_s, memory_s, gap_s = form(kernel, device, constants, larger)
     power = constants["joint.power"]
     value = (compute_s**power + memory_s**power) ** (1 / power) + gap_s
-    factor = exp(1.2816 * constants["interval.spread"])
-    return Interval(value, value / factor, value * factor, False, compute_s, memory_s)
+    low, high, shared = bounds(form.__name__, constants)
+    return Interval(value, value * low, value * high, False, compute_s, memory_s, shared)
+
+
+def form_of(kernel: Kernel) -> Form:
+    """Return the form that prices a kernel."""
+    return FORMS.get(kernel.kind) or BY_UNIT[kernel.unit]
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the constants of its calibration or the priors."""
     found = {name: one.value for name, one in catalog.priors(device.kind).items()}
     found |= device.calibration.get("constants", {})
+    for form, (low, high) in device.calibration.get("intervals", {}).items():
+        found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
     return replace(seen(device, dtype, settings), constants=found)
 
 
@@ -45,7 +55,7 @@ METHOD = Method(
     options={"tf32": TF32, "stack": STACK},
     sees=calibrated_device,
     reads=(
-        *("multiprocessors", "l2_bytes", "process_nm", "maker", "architecture", "memory_type", "clock_hz"),
-        *("vector_flop_per_s", "calibration"),
+        *("multiprocessors", "l2_bytes", "process_nm", "maker", "architecture", "memory_type"),
+        *("clock_hz", "vector_flop_per_s", "calibration"),
     ),
 )

@@ -8,9 +8,9 @@ from steptime.predict.calibrated.form import MULTIPROCESSORS, Constants, Parts, 
 from steptime.predict.kernel import Kernel, Larger
 
 CLIFF = 6  # how sharply the last cache ends: 0.8 of its size still hits by 79 %
-_SOFTMAX = ("stream.softmax_again", 1024, "stream.softmax_row_s")  # shorter ones stay in registers
-_NORM = ("stream.norm_again", 0, "stream.norm_row_s")
-REDUCING = {  # kind: share of the bytes read again, for rows longer than, seconds a row
+_SOFTMAX = ("stream.softmax_again", 1024)  # shorter rows stay in registers
+_NORM = ("stream.norm_again", 0)
+REDUCING = {  # kind: share of the bytes that is moved again, for rows longer than
     "softmax": _SOFTMAX,
     "softmax_grad": _SOFTMAX,
     "cross_entropy": _SOFTMAX,
@@ -32,9 +32,9 @@ def stream(kernel: Kernel, device: Device, constants: Constants, _larger: Larger
     compute = kernel.flop / (peak * constants["stream.flop_share"])
     moved: Any = kernel.bytes
     if kernel.kind in REDUCING:
-        again, longest, row_s = REDUCING[kernel.kind]
+        again, longest = REDUCING[kernel.kind]
         rows = kernel.bytes / (2 * SIZE_BYTES[kernel.dtype] * kernel.row)
-        compute = compute + rows * constants[row_s] / units
+        compute = compute + rows * constants["stream.row_s"] / units
         moved = moved * (1 + constants[again] * (kernel.row > longest))
     rate = memory_rate(device, constants)
     slower = 1 / rate
