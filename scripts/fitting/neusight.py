@@ -32,7 +32,9 @@ def vectors(data: Path) -> Iterator[Case]:
     for row in rows(data / "measured/neusight/ops_vector.csv.gz"):
         b, h = int(row["b"]), int(row["h"])
         kernel = vector(row["op"], b, h)
-        group = kernel.kind if row["op"] in ROWS else "binary" if row["op"] in TWO_INPUTS else "unary"
+        group = (
+            kernel.kind if row["op"] in ROWS else "binary" if row["op"] in TWO_INPUTS else "unary"
+        )
         device, seconds = catalog.device(row["device"]), float(row["time_ms"]) / 1e3
         yield Case((kernel,), device, seconds, group, "isolated")
 
