@@ -9,7 +9,7 @@ import numpy as np
 
 from steptime.calibration.cases import Case
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants
+from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.method import price
 from steptime.predict.host import calls_of, spent
 from steptime.predict.kernel import Kernel, Settings
@@ -35,6 +35,7 @@ class Columns:
         self.device: Device = seen_fully(cases[0].device)
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
+        self._kinds = [case.kernels[0].kind for case in cases]
         self._steps = [i for i, case in enumerate(cases) if case.condition == "step"]
         self._spent: tuple[list[str], Floats] | None = None
         blocks: dict[Any, list[tuple[Kernel, int, int]]] = defaultdict(list)
@@ -42,7 +43,9 @@ class Columns:
             same = Counter(one._replace(op="", after=(), views=0) for one in case.kernels)
             for kernel, often in same.items():
                 flat = kernel.window and (0,) * 6
-                alike = kernel._replace(flop=0, bytes=0, tensors=(), products=(), window=flat)
+                alike = kernel._replace(
+                    flop=0, bytes=0, tensors=(), products=(), row=1, window=flat
+                )
                 blocks[alike, len(kernel.products)].append((kernel, i, often))
         self._blocks = [
             _Block(
@@ -60,7 +63,9 @@ class Columns:
         for block in self._blocks:
             value: Any = price(block.kernel, device, np.maximum).value
             total += np.bincount(block.case, block.often * value, len(self.cases))
-        total += self._isolated * constants["launch.isolated_s"]
+        factors = [constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds]
+        between: Floats = between_events_s(total, np.array(factors), constants)
+        total = np.where(self._isolated, between, total)
         if self._steps:
             total[self._steps] = np.maximum(total[self._steps], self._host_s(constants))
         return total
@@ -97,6 +102,7 @@ def _stacked(kernels: Sequence[Kernel]) -> Kernel:
     return kernels[0]._replace(
         flop=np.array([one.flop for one in kernels], dtype=float),  # type: ignore[arg-type]
         bytes=np.array([one.bytes for one in kernels], dtype=float),  # type: ignore[arg-type]
+        row=np.array([one.row for one in kernels], dtype=float),  # type: ignore[arg-type]
         products=tuple(
             tuple(products[:, i, j] for j in range(4)) for i in range(products.shape[1])
         ),
