@@ -35,7 +35,9 @@ class Columns:
         blocks: dict[Any, tuple[list[Kernel], list[int]]] = {}
         for i, case in enumerate(cases):
             for kernel in case.kernels:
-                alike = kernel._replace(op="", flop=0, bytes=0, tensors=(), products=(), after=())
+                alike = kernel._replace(
+                    op="", flop=0, bytes=0, fresh=0, tensors=(), products=(), after=()
+                )
                 kernels, places = blocks.setdefault((alike, len(kernel.products)), ([], []))
                 kernels.append(kernel)
                 places.append(i)
@@ -65,6 +67,7 @@ def _stacked(kernels: Sequence[Kernel]) -> Kernel:
     return kernels[0]._replace(
         flop=np.array([one.flop for one in kernels], dtype=float),  # type: ignore[arg-type]
         bytes=np.array([one.bytes for one in kernels], dtype=float),  # type: ignore[arg-type]
+        fresh=np.array([one.fresh for one in kernels], dtype=float),  # type: ignore[arg-type]
         products=tuple(
             tuple(products[:, i, j] for j in range(4)) for i in range(products.shape[1])
         ),

@@ -54,7 +54,8 @@ class Kernel(NamedTuple):
     number of its steps that wait for each other, each of them one launch or more of `launches`.
     `tensors` are the bytes of each tensor, for rules that count them one by one. The bytes of an
     `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
-    `window` are height, width and strides of what moves over an image.
+    `window` are height, width and strides of what moves over an image. `fresh` are the bytes of new
+    pages that its output takes on a CPU (`count.fresh_bytes`).
     """
 
     op: str
@@ -71,6 +72,7 @@ class Kernel(NamedTuple):
     exchange: Exchange | None = None
     after: tuple[str, ...] = ()
     window: Window | None = None
+    fresh: float = 0.0
 
 
 class Interval(NamedTuple):

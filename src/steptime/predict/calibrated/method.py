@@ -5,6 +5,7 @@ from math import exp
 
 from steptime import catalog
 from steptime.core.hardware import Device
+from steptime.predict.calibrated import cpu
 from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.stream import stream
@@ -12,14 +13,15 @@ from steptime.predict.kernel import Interval, Kernel, Larger, Settings
 from steptime.predict.method import STACK, TF32, Method
 from steptime.predict.price import seen
 
-FORMS: dict[str, Form] = {}  # by kind of op, where it is not that of its unit
-BY_UNIT: dict[str, Form] = {"matrix": product, "vector": stream}
+GPU: dict[str, Form] = {"matrix": product, "vector": stream}  # by kind of op, else by its unit
+FORMS = {"cpu": cpu.FORMS}  # by kind of device; those of GPUs for kinds that nobody measured
 
 
 def price(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
     """Return the seconds of a kernel by the form of its kind, with a central 80 % interval."""
     constants = device.constants
-    form = FORMS.get(kernel.kind) or BY_UNIT[kernel.unit]
+    forms = FORMS.get(device.kind, GPU)
+    form = forms.get(kernel.kind) or forms[kernel.unit]
     compute_s, memory_s, gap_s = form(kernel, device, constants, larger)
     power = constants["joint.power"]
     value = (compute_s**power + memory_s**power) ** (1 / power) + gap_s
