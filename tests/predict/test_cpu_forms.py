@@ -14,7 +14,11 @@ from steptime.predict.calibrated.method import price
 from steptime.predict.kernel import Kernel
 
 TINY = 1e-30  # of a constant that plays no part: none may be 0
-ALONE = dict.fromkeys(catalog.priors("cpu"), TINY) | {"joint.power": 1.0, "interval.spread": 0.1}
+ALONE = dict.fromkeys(catalog.priors("cpu"), TINY) | {
+    "joint.power": 1.0,
+    "interval.all_own": 0.1,
+    "interval.all_shared": 0.1,
+}
 CPU = Device("four", "cpu", {"float32": 4e9}, 1e9, "test", cores=4, l2_bytes=1000, clock_hz=1e9)
 CACHED = {"stream.cache_bytes_per_s": 1e30, "stream.memory_share": 1e30, "stream.cache_share": 1.0}
 

@@ -178,6 +178,7 @@ _DEVICE: dict[str, Check] = {
     "products": TEXTS,
     "only_by_name": FLAG,
     "details": TABLE,
+    "calibration": TABLE,
     **dict.fromkeys(_TABLES_OF_PEAKS, _OF_DTYPES),
 }
 KINDS = ("cpu", "gpu", "tpu", "asic")
