@@ -6,6 +6,7 @@ from steptime import catalog
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.predict.calibrated import cpu
+from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.interval import bounds
@@ -18,6 +19,8 @@ from steptime.predict.price import seen
 GPU: dict[str, Form] = {  # by kind of op, else by its unit
     "matrix": product,
     "vector": stream,
+    "attention": attention,
+    "attention_grad": attention,
     "conv2d": convolution,
     "conv_transpose2d": convolution,
     "conv2d_grad_weight": convolution,
@@ -75,6 +78,6 @@ METHOD = Method(
     notes=notes,
     reads=(
         *("multiprocessors", "l2_bytes", "process_nm", "maker", "architecture", "memory_type"),
-        *("vector_flop_per_s", "calibration"),
+        *("clock_hz", "vector_flop_per_s", "calibration"),
     ),
 )
