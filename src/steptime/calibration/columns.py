@@ -44,7 +44,7 @@ class Columns:
             for kernel, often in same.items():
                 flat = kernel.window and (0,) * 6
                 alike = kernel._replace(
-                    flop=0, bytes=0, tensors=(), products=(), row=1, window=flat
+                    flop=0, bytes=0, fresh=0, tensors=(), products=(), row=1, window=flat
                 )
                 blocks[alike, len(kernel.products)].append((kernel, i, often))
         self._blocks = [
@@ -102,6 +102,7 @@ def _stacked(kernels: Sequence[Kernel]) -> Kernel:
     return kernels[0]._replace(
         flop=np.array([one.flop for one in kernels], dtype=float),  # type: ignore[arg-type]
         bytes=np.array([one.bytes for one in kernels], dtype=float),  # type: ignore[arg-type]
+        fresh=np.array([one.fresh for one in kernels], dtype=float),  # type: ignore[arg-type]
         row=np.array([one.row for one in kernels], dtype=float),  # type: ignore[arg-type]
         products=tuple(
             tuple(products[:, i, j] for j in range(4)) for i in range(products.shape[1])

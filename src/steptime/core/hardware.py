@@ -172,6 +172,7 @@ DETAILS = {  # number of [details]: (field, factor to SI, type)
     "compute_units": ("multiprocessors", 1, int),
     "cores": ("cores", 1, int),
     "l2_MiB": ("l2_bytes", 2.0**20, float),
+    "last_cache_MiB": ("l2_bytes", 2.0**20, float),
     "process_nm": ("process_nm", 1.0, float),
 }
 DETAILS_IN_WORDS = {"maker": TEXT, "architecture": TEXT, "memory_type": TEXT}
