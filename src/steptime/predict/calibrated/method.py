@@ -13,7 +13,7 @@ from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.stream import stream
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
-from steptime.predict.method import STACK, TF32, YES_NO, Method, choice
+from steptime.predict.method import EFFICIENCIES, FUSE, STACK, TF32, YES_NO, Method, choice
 from steptime.predict.price import seen
 
 GPU: dict[str, Form] = {  # by kind of op, else by its unit
@@ -68,7 +68,7 @@ METHOD = Method(
     "calibrated",
     "1",
     price=price,
-    options={"tf32": TF32, "stack": STACK, "waits": WAITS},
+    options={"fuse": FUSE, "tf32": TF32, "stack": STACK, "waits": WAITS, **EFFICIENCIES},
     sees=calibrated_device,
     notes=notes,
     reads=(
