@@ -8,7 +8,7 @@ import numpy as np
 
 from steptime.calibration.cases import Case
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants
+from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.method import price
 from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.price import seen
@@ -32,6 +32,7 @@ class Columns:
         self.device: Device = seen_fully(cases[0].device)
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
+        self._kinds = [case.kernels[0].kind for case in cases]
         blocks: dict[Any, tuple[list[Kernel], list[int]]] = {}
         for i, case in enumerate(cases):
             for kernel in case.kernels:
@@ -42,6 +43,7 @@ class Columns:
                     tensors=(),
                     products=(),
                     after=(),
+                    row=1,
                     window=kernel.window and (0,) * 6,
                 )
                 kernels, places = blocks.setdefault((alike, len(kernel.products)), ([], []))
@@ -58,7 +60,9 @@ class Columns:
         for block in self._blocks:
             value: Any = price(block.kernel, device, np.maximum).value
             np.add.at(total, block.case, np.broadcast_to(value, block.case.shape))
-        return total + self._isolated * constants["launch.isolated_s"]
+        factors = [constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds]
+        between: Floats = between_events_s(total, np.array(factors), constants)
+        return np.where(self._isolated, between, total)
 
 
 def seen_fully(device: Device) -> Device:
@@ -74,6 +78,7 @@ def _stacked(kernels: Sequence[Kernel]) -> Kernel:
     return kernels[0]._replace(
         flop=np.array([one.flop for one in kernels], dtype=float),  # type: ignore[arg-type]
         bytes=np.array([one.bytes for one in kernels], dtype=float),  # type: ignore[arg-type]
+        row=np.array([one.row for one in kernels], dtype=float),  # type: ignore[arg-type]
         products=tuple(
             tuple(products[:, i, j] for j in range(4)) for i in range(products.shape[1])
         ),
