@@ -58,7 +58,8 @@ class Columns:
         device = replace(self.device, constants=constants)
         total: Floats = np.zeros(len(self.cases))
         for block in self._blocks:
-            value: Any = price(block.kernel, device, np.maximum).value
+            rests: Any = self._isolated[block.case] * constants["isolated.pause_s"]
+            value: Any = price(block.kernel, device, np.maximum, rests).value
             np.add.at(total, block.case, np.broadcast_to(value, block.case.shape))
         factors = [constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds]
         between: Floats = between_events_s(total, np.array(factors), constants)

@@ -21,14 +21,21 @@ def dynamic_j(kernel: Kernel, flop: Any, device: Device, constants: Constants) -
 
 
 def capped_s(
-    kernel: Kernel, flop: Any, pause_s: Any, device: Device, constants: Constants, larger: Larger
+    kernel: Kernel,
+    compute_s: Any,
+    pause_s: Any,
+    device: Device,
+    constants: Constants,
+    larger: Larger,
 ) -> Any:
-    """Return the least seconds in which a device may spend the energy of a kernel, 0 if not known.
+    """Return the least seconds in which a device may spend a kernel's energy, 0 if not known.
 
-    At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. During a `pause_s` beside each kernel
-    the device works as little as it may, which leaves more for the kernel.
+    At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. In the `pause_s` that it rests beside
+    the kernel, it saves for it. What takes `compute_s` at the peak is no more arithmetic than the
+    peak allows: Winograd's is less than counted.
     """
     if device.peak_w is None:
         return 0.0
+    executed = -larger(-kernel.flop, -compute_s * device.peak_flop_per_s[kernel.dtype])
     budget_w = device.peak_w * (1 - constants["power.idle"])
-    return larger(dynamic_j(kernel, flop, device, constants) / budget_w - pause_s, 0.0)
+    return larger(dynamic_j(kernel, executed, device, constants) / budget_w - pause_s, 0.0)
