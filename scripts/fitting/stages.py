@@ -4,7 +4,7 @@ import random
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import fitted, logs
 from steptime.core.constants import Constant
+from steptime.predict.calibrated.form import OLD
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
 SINGLE = 0.5  # spread of a constant while it is fitted to one device
@@ -30,7 +31,8 @@ class Stage:
     """Constants that are fitted together, and the cases that tell them.
 
     `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
-    the same on all devices; the spread of the others is that of fits to one device each.
+    the same on all devices; the spread of the others is that of fits to one device each. `held` are
+    how far ln(constant) may move from the file, 1 for others.
     """
 
     priors: str
@@ -38,6 +40,12 @@ class Stage:
     cases: Callable[[Path], Iterable[Case]]
     words: str
     shared: tuple[str, ...] = ()
+    held: Mapping[str, float] = field(default_factory=dict)
+
+
+def _is_strided(case: Case) -> bool:
+    """Whether a case is a linear layer on a GPU that slows down along long rows."""
+    return case.kind == "linear" and (case.device.architecture or "").startswith(OLD)
 
 
 STAGES: Mapping[str, Stage] = {
@@ -69,12 +77,18 @@ STAGES: Mapping[str, Stage] = {
             "product.half_reuse",
             "product.ramp",
             "product.old",
-            "product.stride",
             "product.sum_s",
             "power.flop_j",
         ),
-        neusight.products,
+        lambda data: (one for one in neusight.products(data) if not _is_strided(one)),
         "NeuSight's linear layers and batched products, float32",
+        held={"product.share": 0.03, "product.half_reuse": 0.15, "isolated.pause_s": 0.2},
+    ),
+    "strided": Stage(
+        "gpu",
+        ("product.stride",),
+        lambda data: filter(_is_strided, neusight.products(data)),
+        "NeuSight's linear layers, float32, on Pascal",
     ),
 }
 
@@ -102,7 +116,7 @@ def left_out(
     stage: Stage, sets: Mapping[str, Sequence[Case]]
 ) -> list[tuple[str, str, float, float, int]]:
     """Return MAPE and bias (mean ln) of each device by kind, under constants of the others."""
-    priors = {name: _loose(one) for name, one in catalog.priors(stage.priors).items()}
+    priors = _loose(stage)
     columns = {name: Columns(cases) for name, cases in sets.items()}
     found = []
     for name, own in columns.items():
@@ -118,7 +132,7 @@ def left_out(
 
 def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Constant]:
     """Return the constants of a stage fitted to all devices, with how far single ones depart."""
-    priors = {name: _loose(one) for name, one in catalog.priors(stage.priors).items()}
+    priors = _loose(stage)
     columns = [Columns(cases) for cases in sets.values()]
     values = fitted(columns, priors, stage.free, [even(one) for one in columns])
     own = [name for name in stage.free if name not in stage.shared]
@@ -134,9 +148,12 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     return found
 
 
-def _loose(prior: Constant) -> Constant:
-    """Return a prior that reference data may move by far."""
-    return prior._replace(spread=1.0)
+def _loose(stage: Stage) -> dict[str, Constant]:
+    """Return priors that reference data may move by far, but for those that are held."""
+    return {
+        name: one._replace(spread=stage.held.get(name, 1.0))
+        for name, one in catalog.priors(stage.priors).items()
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
