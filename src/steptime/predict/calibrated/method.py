@@ -29,9 +29,7 @@ GPU: dict[str, Form] = {  # by kind of op, else by its unit
 FORMS = {"cpu": cpu.FORMS}  # by kind of device; those of GPUs for kinds that nobody measured
 
 
-def price(
-    kernel: Kernel, device: Device, larger: Larger = max, pause_s: float = 0.0
-) -> Interval:
+def price(kernel: Kernel, device: Device, larger: Larger = max, pause_s: float = 0.0) -> Interval:
     """Return the seconds of a kernel by the form of its kind, with a central 80 % interval.
 
     `pause_s` is how long a device rests beside a kernel that runs alone, which spares power.

@@ -39,15 +39,15 @@ def capped_s(
     if device.peak_w is None or "power.flop_j" not in constants:
         return 0.0
     executed = -larger(-kernel.flop, -compute_s * device.peak_flop_per_s[kernel.dtype])
-    budget_w = device.peak_w - waiting_w(device, constants)
+    budget_w = device.peak_w * (1 - waiting_share(device, constants))
     return larger(dynamic_j(kernel, executed, device, constants) / budget_w - pause_s, 0.0)
 
 
-def waiting_w(device: Device, constants: Constants) -> Any:
-    """Return the watts that a device draws at its working clocks while it waits for work.
+def waiting_share(device: Device, constants: Constants) -> float:
+    """Return what a device draws at its working clocks while it waits for work, of its limit.
 
-    They are a share of its limit, larger with GDDR, whose clock does not rest; V100 and A40 in the
-    traces of Zeus (NSDI 2023) draw 37 of 250 and 85 of 300 W.
+    It is more with GDDR, whose clock does not rest: V100 and A40 in the traces of Zeus (NSDI 2023)
+    draw 37 of 250 and 85 of 300 W.
     """
     stacked = "HBM" in (device.memory_type or "")
-    return device.peak_w * constants["power.waiting_hbm" if stacked else "power.waiting_gddr"]
+    return constants["power.waiting_hbm" if stacked else "power.waiting_gddr"]
