@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting import aiconfigurator, neusight
-from fitting.write import write
+from fitting import aiconfigurator, neusight, paradnn
+from fitting.write import write, write_host
 from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
@@ -19,6 +19,7 @@ from steptime.calibration.fit import fitted, logs
 from steptime.core.constants import Constant
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
+STACKS = PRIORS.with_name("stacks")
 SINGLE = 0.5  # spread of a constant while it is fitted to one device
 LEAST = 0.03  # spread that is written where single devices agree
 WEIGHT = 1000.0  # of a device, in rows
@@ -30,7 +31,8 @@ class Stage:
     """Constants that are fitted together, and the cases that tell them.
 
     `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
-    the same on all devices; the spread of the others is that of fits to one device each.
+    the same on all devices; the spread of the others is that of fits to one device each. Those of
+    the host belong to the software stack `stack`.
     """
 
     priors: str
@@ -38,6 +40,11 @@ class Stage:
     cases: Callable[[Path], Iterable[Case]]
     words: str
     shared: tuple[str, ...] = ()
+    stack: str = catalog.DEFAULT_STACK
+
+    def known(self) -> Mapping[str, Constant]:
+        """Return the constants that are known before the fit, those of the host by the stack."""
+        return catalog.priors(self.priors, self.stack)
 
 
 STAGES: Mapping[str, Stage] = {
@@ -71,6 +78,13 @@ STAGES: Mapping[str, Stage] = {
         neusight.products,
         "NeuSight's linear layers and batched products, float32",
     ),
+    "host": Stage(
+        "gpu",
+        ("host.update_s", "host.factor"),
+        paradnn.steps,
+        "training of fully connected networks in PyTorch ParaDnn, Adam",
+        stack=paradnn.STACK,
+    ),
 }
 
 
@@ -97,7 +111,7 @@ def left_out(
     stage: Stage, sets: Mapping[str, Sequence[Case]]
 ) -> list[tuple[str, str, float, float, int]]:
     """Return MAPE and bias (mean ln) of each device by kind, under constants of the others."""
-    priors = {name: _loose(one) for name, one in catalog.priors(stage.priors).items()}
+    priors = {name: _loose(one) for name, one in stage.known().items()}
     columns = {name: Columns(cases) for name, cases in sets.items()}
     found = []
     for name, own in columns.items():
@@ -113,7 +127,7 @@ def left_out(
 
 def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Constant]:
     """Return the constants of a stage fitted to all devices, with how far single ones depart."""
-    priors = {name: _loose(one) for name, one in catalog.priors(stage.priors).items()}
+    priors = {name: _loose(one) for name, one in stage.known().items()}
     columns = [Columns(cases) for cases in sets.values()]
     values = fitted(columns, priors, stage.free, [even(one) for one in columns])
     own = [name for name in stage.free if name not in stage.shared]
@@ -125,6 +139,8 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     for name in stage.free:
         off = [np.log(single[name] / values[name]) for single in singles]
         spread = max(LEAST, float(np.sqrt(np.mean(np.square(off))))) if name in own else 0.0
+        if name.startswith("host."):  # devices of one laboratory share their hosts
+            spread = max(spread, stage.known()[name].spread)
         found[name] = Constant(values[name], spread, words)
     return found
 
@@ -146,7 +162,10 @@ def main(arguments: Sequence[str]) -> int:
         for device, kind, mape, bias, count in left_out(stage, sets):
             print(f"{name} {device:24} {kind:10} {mape:6.1%} {bias:+.2f} {count}")
         constants = whole_fit(stage, sets)
-        write(PRIORS / f"{stage.priors}.toml", constants)
+        of_host = {key: one for key, one in constants.items() if key.startswith("host.")}
+        write_host(STACKS / f"{stage.stack}.toml", of_host)
+        rest = {key: one for key, one in constants.items() if key not in of_host}
+        write(PRIORS / f"{stage.priors}.toml", rest)
         for key, one in constants.items():
             print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")
     return 0
