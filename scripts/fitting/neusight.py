@@ -19,3 +19,16 @@ def products(data: Path) -> Iterator[Case]:
         device = catalog.device(row["device"])
         seconds = float(row["time_ms"]) / 1e3
         yield Case(kernels, device, seconds, row["op"], "isolated")
+
+
+def convolutions(data: Path) -> Iterator[Case]:
+    """Yield square convolutions without bias, 3x3 with stride 1 nearly everywhere."""
+    for row in rows(data / "measured/neusight/ops_conv.csv.gz"):
+        b, c_in, c_out, kernel, size, stride, pad = (
+            int(row[name]) for name in ("b", "c_in", "c_out", "kernel", "size", "stride", "pad")
+        )
+        how = {"stride": (stride, stride), "padding": (pad,) * 4}
+        shapes = ((b, c_in, size, size), (c_out, c_in, kernel, kernel))
+        kernels = op_kernels("conv2d", shapes, how, "float32")
+        device = catalog.device(row["device"])
+        yield Case(kernels, device, float(row["time_ms"]) / 1e3, "conv", "isolated")

@@ -55,7 +55,8 @@ def test_the_table_is_part_of_a_device_file_and_prices_read_it(tmp_path):
     mine = catalog.device(path)
     plain = device_from_table(said | {"calibration": {}}, "test")
     slow, fast = (
-        StepModel("fc", one, method="calibrated", phase="infer").timeline() for one in (mine, plain)
+        StepModel("fc", one, method="calibrated", phase="infer").timeline(65536)
+        for one in (mine, plain)
     )
     assert slow.step_s > fast.step_s
     found = METHOD.sees(mine, "float32", METHOD.settings).constants

@@ -35,7 +35,15 @@ class Columns:
         blocks: dict[Any, tuple[list[Kernel], list[int]]] = {}
         for i, case in enumerate(cases):
             for kernel in case.kernels:
-                alike = kernel._replace(op="", flop=0, bytes=0, tensors=(), products=(), after=())
+                alike = kernel._replace(
+                    op="",
+                    flop=0,
+                    bytes=0,
+                    tensors=(),
+                    products=(),
+                    after=(),
+                    window=kernel.window and (0,) * 6,
+                )
                 kernels, places = blocks.setdefault((alike, len(kernel.products)), ([], []))
                 kernels.append(kernel)
                 places.append(i)
@@ -62,10 +70,12 @@ def seen_fully(device: Device) -> Device:
 def _stacked(kernels: Sequence[Kernel]) -> Kernel:
     """Return kernels that differ in numbers alone as one kernel of arrays."""
     products: Any = np.array([one.products for one in kernels], dtype=float)
+    windows: Any = kernels[0].window and np.array([one.window for one in kernels], dtype=float).T
     return kernels[0]._replace(
         flop=np.array([one.flop for one in kernels], dtype=float),  # type: ignore[arg-type]
         bytes=np.array([one.bytes for one in kernels], dtype=float),  # type: ignore[arg-type]
         products=tuple(
             tuple(products[:, i, j] for j in range(4)) for i in range(products.shape[1])
         ),
+        window=None if windows is None else tuple(windows),
     )

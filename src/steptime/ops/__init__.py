@@ -69,7 +69,7 @@ def serial_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
 
 
 def window_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Window | None:
-    """Return height, width and strides of the window that an op moves, None for one without."""
+    """Return height, width, strides and map of the window that an op moves, None without one."""
     window: Window | None = _column("window", kind, specs, attrs)
     return window
 

@@ -9,7 +9,7 @@ from steptime.core.graph import Attr, Op, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
 Products = tuple[tuple[int, int, int, int], ...]
-Window = tuple[int, int, int, int]
+Window = tuple[int, int, int, int, int, int]
 Emit = Callable[..., tuple[str, ...]]
 
 
@@ -80,7 +80,7 @@ class OpKind:
     `low` one, the `wide` one of the weights, that of its `first` input, or any ("", the widest).
     `exchanged(*specs, **attrs)` returns the bytes that a kind exchanges with other ranks.
     `window(*specs, **attrs)` returns the height and width of the window that moves over an image,
-    and its strides.
+    its strides, and the height and width of the map that it makes (a gradient's: that it reads).
     """
 
     outputs: Callable[..., Specs]

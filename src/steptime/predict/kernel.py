@@ -26,6 +26,7 @@ class Settings:
     """
 
     host: Literal["ahead", "added", "no"] = "ahead"
+    waits: bool = False
     stack: str = catalog.DEFAULT_STACK
     fuse: bool = False
     tf32: bool = False
@@ -54,7 +55,9 @@ class Kernel(NamedTuple):
     number of its steps that wait for each other, each of them one launch or more of `launches`.
     `tensors` are the bytes of each tensor, for rules that count them one by one. The bytes of an
     `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
-    `window` are height, width and strides of what moves over an image.
+    `window` are height, width and strides of what moves over an image, and the height and width of
+    the map of its places. `views` were made since the kernel before: they take the host's time
+    alone.
     """
 
     op: str
@@ -71,6 +74,7 @@ class Kernel(NamedTuple):
     exchange: Exchange | None = None
     after: tuple[str, ...] = ()
     window: Window | None = None
+    views: int = 0
 
 
 class Interval(NamedTuple):

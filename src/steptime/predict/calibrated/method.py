@@ -3,16 +3,22 @@
 from dataclasses import replace
 
 from steptime import catalog
+from steptime.core.graph import Graph
 from steptime.core.hardware import Device
+from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.stream import stream
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
-from steptime.predict.method import STACK, TF32, Method
+from steptime.predict.method import STACK, TF32, YES_NO, Method, choice
 from steptime.predict.price import seen
 
-FORMS: dict[str, Form] = {}  # by kind of op, where it is not that of its unit
+FORMS: dict[str, Form] = {  # by kind of op, where it is not that of its unit
+    "conv2d": convolution,
+    "conv_transpose2d": convolution,
+    "conv2d_grad_weight": convolution,
+}
 BY_UNIT: dict[str, Form] = {"matrix": product, "vector": stream}
 
 
@@ -32,20 +38,37 @@ def form_of(kernel: Kernel) -> Form:
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
-    """Return the device as kernels find it, with the constants of its calibration or the priors."""
-    found = {name: one.value for name, one in catalog.priors(device.kind).items()}
+    """Return the device as kernels find it, with the constants of its calibration or the priors.
+
+    Those of a host are the stack's; a CPU is its own.
+    """
+    priors = dict(catalog.priors(device.kind))
+    if not device.is_own_host:
+        priors |= catalog.stack(settings.stack).host
+    found = {name: one.value for name, one in priors.items()}
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():
         found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
     return replace(seen(device, dtype, settings), constants=found)
 
 
+WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")
+
+
+def notes(_graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
+    """Return what a reader must know: that nobody measured what a stack takes of the host."""
+    if device.is_own_host or catalog.stack(settings.stack).host:
+        return ()
+    return (f"stack {settings.stack}: the host's time is not known and left out: no [host]",)
+
+
 METHOD = Method(
     "calibrated",
     "1",
     price=price,
-    options={"tf32": TF32, "stack": STACK},
+    options={"tf32": TF32, "stack": STACK, "waits": WAITS},
     sees=calibrated_device,
+    notes=notes,
     reads=(
         *("multiprocessors", "l2_bytes", "process_nm", "maker", "architecture", "memory_type"),
         *("vector_flop_per_s", "calibration"),

@@ -17,6 +17,13 @@ MULTIPROCESSORS = 64  # of a device whose file does not say
 
 def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
     """Return the seconds of a kernel's products, each by the tile that suits it best."""
+    compute = tiled_s(kernel, device, constants, larger)
+    memory = streamed_s(kernel.bytes, device, constants)
+    return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches)
+
+
+def tiled_s(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Any:
+    """Return the seconds of the arithmetic of a kernel's products, one after the other."""
     units = device.multiprocessors or MULTIPROCESSORS
     rate = device.peak_flop_per_s[kernel.dtype] / units
     compute: Any = 0.0
@@ -28,5 +35,4 @@ def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger
             one = waves * work / (rate * constants[share])
             best = one if best is None else -larger(-best, -one)
         compute = compute + best
-    memory = streamed_s(kernel.bytes, device, constants)
-    return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches)
+    return compute
