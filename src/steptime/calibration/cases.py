@@ -50,7 +50,7 @@ def op_kernels(
     attrs: Mapping[str, Attr],
     dtype: str,
     settings: Settings = SETTINGS,
-    pass_: str = "forward",
+    pass_: str = "forward",  # noqa: S107  # a pass of a step
     gradients: Collection[int] | None = None,
 ) -> tuple[Kernel, ...]:
     """Return the kernels of one op on inputs of these shapes; raises `ShapeError` for misfits.

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-
 from steptime.calibration.cases import SETTINGS, Case
-from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen
 from steptime.core.errors import InputError, unknown
 from steptime.core.hardware import Device
@@ -89,7 +88,7 @@ def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
     A method that has no peak for a type, or no network for a case, leaves the case out.
     """
     if not isinstance(method, Method):
-        return [_scored(case, _summed(case, case.device, method)) for case in _of_ops(cases)]
+        return [_scored(case, _summed(case, case.device, method)) for case in cases]
     if method.name == "calibrated":
         return _calibrated(cases, method)
     found = []
@@ -100,16 +99,6 @@ def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
             continue
         found.append(_scored(case, interval))
     return found
-
-
-def _of_ops(cases: Sequence[Case]) -> list[Case]:
-    """Return cases with the kernels of whole steps in place of their workloads."""
-    return [
-        replace(case, kernels=_step(case, cost_model("analytic")).lowered().kernels)
-        if case.workload
-        else case
-        for case in cases
-    ]
 
 
 def _scored(case: Case, interval: Interval) -> Scored:
@@ -155,25 +144,25 @@ def _stepped(case: Case, method: Method) -> Interval:
 
 
 def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
-    """Return what `calibrated` predicts: ops side by side as arrays, whole steps one by one."""
+    """Return what `calibrated` predicts, the cases of a device and a stack side by side."""
     found: dict[int, Scored] = {}
-    groups: dict[str, list[int]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for i, case in enumerate(cases):
-        if case.workload:
-            found[i] = _scored(case, _stepped(case, method))
-        else:
-            groups[case.device.name].append(i)
+        groups[case.device.name, case.stack].append(i)
     for some in groups.values():
         own = [cases[i] for i in some]
-        constants = method.sees(own[0].device, _a_dtype(own[0].device), SETTINGS).constants
-        value, low, high = Columns(own).intervals(constants)
+        value, low, high = Columns(own).intervals(constants_on(own[0], method))
         for i, case, *ends in zip(some, own, value, low, high, strict=True):
             found[i] = Scored(case, *map(float, ends))
     return [found[i] for i in sorted(found)]
 
 
-def _a_dtype(device: Device) -> str:
-    return "float32" if "float32" in device.peak_flop_per_s else next(iter(device.peak_flop_per_s))
+def constants_on(case: Case, method: Method) -> Mapping[str, float]:
+    """Return the constants of `calibrated` for a case's device and stack."""
+    peaks = case.device.peak_flop_per_s
+    dtype = "float32" if "float32" in peaks else next(iter(peaks))
+    settings = replace(SETTINGS, stack=case.stack or SETTINGS.stack)
+    return method.sees(case.device, dtype, settings).constants
 
 
 @dataclass(frozen=True)
@@ -206,7 +195,7 @@ def after_calibration(
     for seed in range(draws):
         left: list[Case] = []
         for own in by_device.values():
-            telling = [case for case in own if case.calibrates and not case.workload]
+            telling = [case for case in own if case.calibrates]
             points_of = chosen(telling, points, seed)
             taken = {id(case) for case in points_of}
             table = calibrate(own[0].device, points_of, None)

@@ -5,6 +5,7 @@ A text may hold formulas of columns in braces (`{device}`), and sizes and second
 themselves, as JSON lines that name kind, shapes, device and seconds do.
 """
 
+import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from steptime import catalog
 from steptime.build import make_workload, read_model, read_table
 from steptime.calibration.cases import Case, op_kernels
-from steptime.calibration.tables import table_rows
+from steptime.calibration.recorded import step_kernels
+from steptime.calibration.tables import Words, table_rows
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.hardware import Device
+from steptime.core.toml_files import shown
 from steptime.core.workload import OPTIMIZERS
 from steptime.ops.table import ShapeError
 from steptime.predict.kernel import Kernel
@@ -92,7 +95,7 @@ class Table:
     """A mapping: which rows are what, and what the table's words mean, by column."""
 
     rows: tuple[Rows, ...]
-    words: Mapping[str, Mapping[str, str]]
+    words: Words
     where: str
 
 
@@ -137,6 +140,11 @@ def _valid(model: Any, table: Mapping[str, Any], where: str) -> Any:
         raise InputError(f"{where}: {'; '.join(faults)}") from None
 
 
+def plain_cases(path: Path) -> list[Case]:
+    """Return the cases of a table whose columns are the keys of `Rows`: JSON lines, say."""
+    return [plain_case(row, f"{path.name}:{line}") for line, row in table_rows(path)]
+
+
 def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Case:
     """Return the case of a row whose keys are those of `Rows`, sizes as they are, seconds in SI.
 
@@ -170,35 +178,52 @@ def _quoted(value: object) -> object:
     return repr(value) if isinstance(value, str) else value
 
 
-def cases_of(path: Path, said: Table) -> Iterator[Case]:
+def cases_of(path: Path, said: Table, most: int | None = None) -> Iterator[Case]:
     """Yield the cases of a table, or of the files of a folder that the mapping names.
 
-    Raises `InputError`, naming the line, for a row that is not what the mapping says.
+    At most `most` of each entry of `rows` on each device, drawn by chance with a fixed seed. Raises
+    `InputError`, naming the line, for a row that is not what the mapping says.
     """
-    files = {one.file for one in said.rows}
-    if path.is_dir() and "" in files:
+    if path.is_dir() and not all(one.file for one in said.rows):
         raise InputError(f"{said.where}: rows of a folder need 'file'")
-    for file in sorted(files):
+    for file in dict.fromkeys(one.file for one in said.rows):
         at = path / file if path.is_dir() else path
-        rows = [one for one in said.rows if one.file == file]
-        folder = at.parent
-        parts = [_Parts(folder, one.parts, said.words) if one.parts else None for one in rows]
-        for line, row in table_rows(at, said.words):
-            for one, listed in zip(rows, parts, strict=True):
-                try:
-                    if one.where and not formula(one.where)(row):
-                        continue
-                    case = _case(one, row, listed, f"{at.name}:{line}")
-                except (InputError, ShapeError) as error:
-                    raise InputError(f"{at}:{line}: {error}") from None
-                if case is not None:
-                    yield case
+        entries = [one for one in said.rows if one.file == file]
+        parts = [_Parts(at.parent, one.parts, said.words) if one.parts else None for one in entries]
+        for line, row, i in _drawn(at, entries, said.words, most):
+            try:
+                case = _case(entries[i], row, parts[i], f"{at.name}:{line}")
+            except (InputError, ShapeError) as error:
+                raise InputError(f"{shown(at)}:{line}: {error}") from None
+            if case is not None:
+                yield case
+
+
+def _drawn(
+    path: Path, entries: Sequence[Rows], words: Words, most: int | None
+) -> Iterator[tuple[int, Row, int]]:
+    """Yield line, values and entry of the rows of a table, at most `most` of each device."""
+    fitting = (
+        (line, row, i)
+        for line, row in table_rows(path, words)
+        for i, one in enumerate(entries)
+        if not one.where or formula(one.where)(row)
+    )
+    if most is None:
+        yield from fitting
+        return
+    groups: dict[tuple[str, int], list[tuple[int, Row, int]]] = defaultdict(list)
+    for found in fitting:
+        groups[filled(entries[found[2]].device, found[1]), found[2]].append(found)
+    for some in groups.values():
+        random.Random(0).shuffle(some)  # noqa: S311  # a draw of rows keeps no secret
+        yield from some[:most]
 
 
 class _Parts:
     """The kernels of networks, from a table that lists their ops."""
 
-    def __init__(self, folder: Path, said: Parts, words: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, folder: Path, said: Parts, words: Words) -> None:
         self.said = said
         self.rows: dict[Any, list[Row]] = defaultdict(list)
         for _, row in table_rows(folder / said.file, words):
@@ -245,7 +270,7 @@ def _case(
         if optimizer not in OPTIMIZERS:
             raise unknown("optimizer", optimizer, OPTIMIZERS)
         workload = make_workload(choice, batch, dtype, filled(said.phase, row), optimizer)
-        kernels: tuple[Kernel, ...] = ()
+        kernels = step_kernels(workload, filled(said.stack, row))
     elif parts is not None:
         kernels = parts.kernels(row, dtype)
     else:

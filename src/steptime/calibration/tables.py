@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,11 +23,14 @@ def table_rows(path: Path, words: Words = NO_WORDS) -> Iterator[tuple[int, dict[
     file that is no such table.
     """
     for number, cells in _rows(path):
-        row = {named(name): valued(cell) for name, cell in cells.items()}
+        row = {_named(name): valued(cell) for name, cell in cells.items()}
         for column, meaning in words.items():
             if column in row:
                 row[column] = meaning.get(str(row[column]), row[column])
         yield number, row
+
+
+_named = lru_cache(maxsize=1024)(named)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -59,9 +59,9 @@ class Formula:
 @lru_cache(maxsize=1024)
 def formula(text: str) -> Formula:
     """Return the formula that a text says; raises `InputError` for what is none."""
+    if len(text) > LONGEST:
+        raise InputError(f"formula {shorten(text)}: longer than {LONGEST} characters")
     try:
-        if len(text) > LONGEST:
-            raise ValueError(f"longer than {LONGEST} characters")
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
