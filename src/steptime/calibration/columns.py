@@ -9,7 +9,7 @@ import numpy as np
 
 from steptime.calibration.cases import Case
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants
+from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.interval import widened
 from steptime.predict.calibrated.method import price
 from steptime.predict.host import calls_of, spent
@@ -38,12 +38,15 @@ class Columns:
         self._isolated = np.array([case.condition == "isolated" for case in cases])
         self._steps = [i for i, case in enumerate(cases) if case.condition == "step"]
         self._spent: tuple[list[str], Floats] | None = None
+        self._kinds = [case.kernels[0].kind for case in cases]
         blocks: dict[Any, list[tuple[Kernel, int, int]]] = defaultdict(list)
         for i, case in enumerate(cases):
             same = Counter(one._replace(op="", after=(), views=0) for one in case.kernels)
             for kernel, often in same.items():
                 flat = kernel.window and (0,) * 6
-                alike = kernel._replace(flop=0, bytes=0, tensors=(), products=(), window=flat)
+                alike = kernel._replace(
+                    flop=0, bytes=0, tensors=(), products=(), row=1, window=flat
+                )
                 blocks[alike, len(kernel.products)].append((kernel, i, often))
         self._blocks = [
             _Block(
@@ -91,8 +94,11 @@ class Columns:
 
     def _timed(self, device_s: Floats, constants: Constants) -> Floats:
         """Return what is measured of cases whose kernels take `device_s`."""
-        total = device_s + self._isolated * constants["launch.isolated_s"]
-        if self._steps:
+        factors = np.array([constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds])
+        total: Floats = np.where(
+            self._isolated, between_events_s(device_s, factors, constants), device_s
+        )
+        if self._steps and "host.factor" in constants:
             total[self._steps] = np.maximum(total[self._steps], self._host_s(constants))
         return total
 
@@ -128,6 +134,7 @@ def _stacked(kernels: Sequence[Kernel]) -> Kernel:
     return kernels[0]._replace(
         flop=np.array([one.flop for one in kernels], dtype=float),  # type: ignore[arg-type]
         bytes=np.array([one.bytes for one in kernels], dtype=float),  # type: ignore[arg-type]
+        row=np.array([one.row for one in kernels], dtype=float),  # type: ignore[arg-type]
         products=tuple(
             tuple(products[:, i, j] for j in range(4)) for i in range(products.shape[1])
         ),

@@ -66,9 +66,11 @@ def errors_of(scored: Sequence[Scored]) -> Errors:
     kinds: dict[tuple[str, str], list[float]] = defaultdict(list)
     for one, far in zip(scored, wrong, strict=True):
         kinds[one.case.device.name, one.case.kind].append(float(far))
-    bounded = [(one, one.low, one.high) for one in scored if one.low is not None and one.high]
-    inside = [low <= one.case.seconds <= high for one, low, high in bounded if low is not None]
-    widths = [(high - low) / one.value for one, low, high in bounded if low is not None]
+    inside, widths = [], []
+    for one in scored:
+        if one.low is not None and one.high is not None:
+            inside.append(one.low <= one.case.seconds <= one.high)
+            widths.append((one.high - one.low) / one.value)
     return Errors(
         len(scored),
         float(wrong.mean()),

@@ -164,7 +164,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
         raise InputError(f"{place}: a row has a kind of op or a model")
     try:
         case = _case(rows, row, None, place, device)
-    except (InputError, ShapeError) as error:
+    except InputError as error:
         raise InputError(f"{place}: {error}") from None
     if case is None:
         raise InputError(f"{place}: 'seconds' is empty")
@@ -193,7 +193,7 @@ def cases_of(path: Path, said: Table, most: int | None = None) -> Iterator[Case]
         for line, row, i in _drawn(at, entries, said.words, most):
             try:
                 case = _case(entries[i], row, parts[i], f"{at.name}:{line}")
-            except (InputError, ShapeError) as error:
+            except InputError as error:
                 raise InputError(f"{shown(at)}:{line}: {error}") from None
             if case is not None:
                 yield case
@@ -306,9 +306,12 @@ def _kernels(op: OpOf, row: Row, dtype: str) -> tuple[Kernel, ...]:
     shapes = tuple(tuple(_size(size, row) for size in shape) for shape in op.shapes)
     attrs = {name: _attr(value, row) for name, value in op.attrs.items()}
     own = _dtype(op.dtype, row) if op.dtype else dtype
-    one = op_kernels(
-        filled(op.kind, row), shapes, attrs, own, pass_=op.pass_, gradients=op.gradients
-    )
+    kind, wanted = filled(op.kind, row), op.gradients
+    try:
+        one = op_kernels(kind, shapes, attrs, own, pass_=op.pass_, gradients=wanted)
+    except (ShapeError, TypeError, ValueError, IndexError) as error:
+        reason = str(error).partition("_outputs() ")
+        raise InputError(f"{kind} of {shorten(shapes)}: {reason[2] or reason[0]}") from None
     return one * _size(op.count, row)
 
 

@@ -72,7 +72,7 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _colour(points: Sequence[Mapping[str, Any]]) -> Any:
+def _colour(points: Sequence[dict[str, Any]]) -> Any:
     several = len({point["device"] for point in points}) > 1
     return told_by("device" if several else "kind", points)["color"]
 

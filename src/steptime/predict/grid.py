@@ -375,7 +375,17 @@ def _lines(model: StepModel, wanted: Sequence[int]) -> _Lines | None:
 def _join(groups: dict[Any, _Group], kernels: tuple[Kernel, ...], ends: Ends) -> None:
     """Count kernels in the group of those that differ from them in numbers alone."""
     alike = tuple(
-        (k.kind, k.dtype, k.unit, len(k.products), len(k.tensors), k.serial, k.launches, k.window)
+        (
+            k.kind,
+            k.dtype,
+            k.unit,
+            len(k.products),
+            len(k.tensors),
+            k.serial,
+            k.launches,
+            k.window,
+            k.row,
+        )
         for k in kernels
     )
     times = groups.setdefault(alike, _Group(kernels, {})).times

@@ -57,7 +57,7 @@ class Kernel(NamedTuple):
     `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
     `window` are height, width and strides of what moves over an image, and the height and width of
     the map of its places. `views` were made since the kernel before: they take the host's time
-    alone.
+    alone. `row` is the number of elements that are reduced along the last axis, 1 for none.
     """
 
     op: str
@@ -75,6 +75,7 @@ class Kernel(NamedTuple):
     after: tuple[str, ...] = ()
     window: Window | None = None
     views: int = 0
+    row: int = 1
 
 
 class Interval(NamedTuple):

@@ -9,7 +9,7 @@ from steptime import catalog
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, Op, Part
 from steptime.core.stack import UNITS, Stack
-from steptime.ops import OPS, exchanged_of, window_of
+from steptime.ops import OPS, exchanged_of, row_of, window_of
 from steptime.ops.execution import Launch, executed, one_by_one
 from steptime.ops.training import parameters_of
 from steptime.predict.host import Calls, calls_of
@@ -129,6 +129,7 @@ def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[K
             views += 1
             continue
         head = ops[0]
+        case = graph.cases[head.name][:3]
         own = graph.tensors[head.outputs[0]].dtype  # in a mixed step not the same for all
         one = Kernel(
             head.of or head.name,
@@ -141,7 +142,8 @@ def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[K
             products,
             serial,
             launched * serial,
-            window=window_of(*graph.cases[head.name][:3]),
+            window=window_of(*case),
+            row=row_of(*case),
             views=views,
         )
         views = 0

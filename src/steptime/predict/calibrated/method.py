@@ -5,6 +5,7 @@ from dataclasses import replace
 from steptime import catalog
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
+from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.interval import bounds
@@ -15,6 +16,8 @@ from steptime.predict.method import STACK, TF32, YES_NO, Method, choice
 from steptime.predict.price import seen
 
 FORMS: dict[str, Form] = {  # by kind of op, where it is not that of its unit
+    "attention": attention,
+    "attention_grad": attention,
     "conv2d": convolution,
     "conv_transpose2d": convolution,
     "conv2d_grad_weight": convolution,
@@ -71,6 +74,6 @@ METHOD = Method(
     notes=notes,
     reads=(
         *("multiprocessors", "l2_bytes", "process_nm", "maker", "architecture", "memory_type"),
-        *("vector_flop_per_s", "calibration"),
+        *("clock_hz", "vector_flop_per_s", "calibration"),
     ),
 )
