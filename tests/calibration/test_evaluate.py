@@ -116,7 +116,7 @@ def test_the_command_prints_tables_and_a_document(table, capsys):
     assert run(["evaluate", str(table), "--by", "kind", "--worst", "1"]) == 0
     printed = capsys.readouterr().out
     assert "roofline" in printed
-    assert "linear 1x64x256x512" in printed
+    assert "linear 1x512x256x512" in printed
     assert run(["evaluate", str(table), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["rows"][0]["cases"] == 8

@@ -25,10 +25,10 @@ class Case:
     """A time that was measured.
 
     `condition` says what the time holds: `isolated`, one op between two events; `repeated`, a
-    kernel many times in a row; `step`, a whole step behind a host, of `workload` on `stack`. `kind`
-    and `family` group cases in tables; `family` is also what must not stand on both sides of a
-    split. `rivals` are the seconds that others predicted. `place` is where the case stands. Cases
-    that do not calibrate are only predicted.
+    kernel many times in a row; `step`, one step of many in a row, behind a host; its network is
+    `workload`, on `stack`. `kind` and `family` group cases in tables; `family` is also what must
+    not stand on both sides of a split. `rivals` are the seconds that others predicted. `place` is
+    where the case stands. Cases that do not calibrate are only predicted.
     """
 
     kernels: tuple[Kernel, ...]

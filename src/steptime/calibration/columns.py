@@ -45,7 +45,7 @@ class Columns:
             for kernel, often in same.items():
                 flat = kernel.window and (0,) * 6
                 alike = kernel._replace(
-                    flop=0, bytes=0, tensors=(), products=(), row=1, window=flat
+                    flop=0, bytes=0, fresh=0, tensors=(), products=(), row=1, window=flat
                 )
                 blocks[alike, len(kernel.products)].append((kernel, i, often))
         self._blocks = [
@@ -94,10 +94,11 @@ class Columns:
 
     def _timed(self, device_s: Floats, constants: Constants) -> Floats:
         """Return what is measured of cases whose kernels take `device_s`."""
-        factors = np.array([constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds])
-        total: Floats = np.where(
-            self._isolated, between_events_s(device_s, factors, constants), device_s
-        )
+        total = device_s
+        if self._isolated.any():
+            factors = np.array([constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds])
+            between = between_events_s(device_s, factors, constants)
+            total = np.where(self._isolated, between, device_s)
         if self._steps and "host.factor" in constants:
             total[self._steps] = np.maximum(total[self._steps], self._host_s(constants))
         return total
@@ -134,6 +135,7 @@ def _stacked(kernels: Sequence[Kernel]) -> Kernel:
     return kernels[0]._replace(
         flop=np.array([one.flop for one in kernels], dtype=float),  # type: ignore[arg-type]
         bytes=np.array([one.bytes for one in kernels], dtype=float),  # type: ignore[arg-type]
+        fresh=np.array([one.fresh for one in kernels], dtype=float),  # type: ignore[arg-type]
         row=np.array([one.row for one in kernels], dtype=float),  # type: ignore[arg-type]
         products=tuple(
             tuple(products[:, i, j] for j in range(4)) for i in range(products.shape[1])
