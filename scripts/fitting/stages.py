@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting import aiconfigurator, neusight
-from fitting.write import write
+from fitting import aiconfigurator, neusight, paradnn
+from fitting.write import write, write_host
 from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
@@ -20,6 +20,7 @@ from steptime.core.constants import Constant
 from steptime.predict.calibrated.form import OLD
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
+STACKS = PRIORS.with_name("stacks")
 SINGLE = 0.5  # spread of a constant while it is fitted to one device
 LEAST = 0.03  # spread that is written where single devices agree
 WEIGHT = 1000.0  # of a device, in rows
@@ -32,7 +33,8 @@ class Stage:
 
     `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
     the same on all devices; the spread of the others is that of fits to one device each. `held` are
-    how far ln(constant) may move from the file, 1 for others.
+    how far ln(constant) may move from the file, 1 for others. Those of the host belong to the
+    software stack `stack`.
     """
 
     priors: str
@@ -41,6 +43,11 @@ class Stage:
     words: str
     shared: tuple[str, ...] = ()
     held: Mapping[str, float] = field(default_factory=dict)
+    stack: str = catalog.DEFAULT_STACK
+
+    def known(self) -> Mapping[str, Constant]:
+        """Return the constants that are known before the fit, those of the host by the stack."""
+        return catalog.priors(self.priors, self.stack)
 
 
 def _is_strided(case: Case) -> bool:
@@ -89,6 +96,13 @@ STAGES: Mapping[str, Stage] = {
         ("product.stride",),
         lambda data: filter(_is_strided, neusight.products(data)),
         "NeuSight's linear layers, float32, on Pascal",
+    ),
+    "host": Stage(
+        "gpu",
+        ("host.update_s", "host.factor"),
+        paradnn.steps,
+        "training of fully connected networks in PyTorch ParaDnn, Adam",
+        stack=paradnn.STACK,
     ),
 }
 
@@ -144,6 +158,8 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     for name in stage.free:
         off = [np.log(single[name] / values[name]) for single in singles]
         spread = max(LEAST, float(np.sqrt(np.mean(np.square(off))))) if name in own else 0.0
+        if name.startswith("host."):  # devices of one laboratory share their hosts
+            spread = max(spread, stage.known()[name].spread)
         found[name] = Constant(values[name], spread, words)
     return found
 
@@ -151,8 +167,7 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
 def _loose(stage: Stage) -> dict[str, Constant]:
     """Return priors that reference data may move by far, but for those that are held."""
     return {
-        name: one._replace(spread=stage.held.get(name, 1.0))
-        for name, one in catalog.priors(stage.priors).items()
+        name: one._replace(spread=stage.held.get(name, 1.0)) for name, one in stage.known().items()
     }
 
 
@@ -168,7 +183,10 @@ def main(arguments: Sequence[str]) -> int:
         for device, kind, mape, bias, count in left_out(stage, sets):
             print(f"{name} {device:24} {kind:10} {mape:6.1%} {bias:+.2f} {count}")
         constants = whole_fit(stage, sets)
-        write(PRIORS / f"{stage.priors}.toml", constants)
+        of_host = {key: one for key, one in constants.items() if key.startswith("host.")}
+        write_host(STACKS / f"{stage.stack}.toml", of_host)
+        rest = {key: one for key, one in constants.items() if key not in of_host}
+        write(PRIORS / f"{stage.priors}.toml", rest)
         for key, one in constants.items():
             print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")
     return 0
