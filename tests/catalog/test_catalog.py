@@ -98,7 +98,19 @@ def test_what_is_not_published_is_unknown():
     assert catalog.device("a100-sxm4-80gb").launch_s is None
     assert catalog.device("tpu-v5e").peak_w is None
     assert catalog.device("m1-gpu").memory_bytes is None
-    assert catalog.link("infiniband-edr").latency_s is None
+    assert catalog.link("neuronlink-3").latency_s is None
+
+
+def test_a_link_states_between_what_its_latency_lies(tmp_path):
+    nvlink = catalog.link("nvlink-4")
+    assert nvlink.latency_s == pytest.approx(1.9e-6)
+    assert nvlink.latency_range_s == pytest.approx((0.47e-6, 3.4e-6))
+    assert sum(link.latency_s is None for link in LINKS if not link.note.startswith("Paleo")) == 3
+    path = tmp_path / "x.toml"
+    for ends in ("[2]", "[3, 2]", "[5, 8]", "[1, 3]", "[-1, 9]", '["a", 9]'):
+        path.write_text(f'name="x"\nsource="s"\nGB_per_s=1\nlatency_us=4\nlatency_range_us={ends}')
+        with pytest.raises(InputError, match=r"x\.toml: 'latency_range_us' must be"):
+            catalog.link(path)
 
 
 @pytest.mark.parametrize(

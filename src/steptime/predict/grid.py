@@ -154,8 +154,12 @@ class Steps:
         return self.times_on([on])[0]
 
     def times_on(self, models: Sequence[StepModel]) -> list[Times]:
-        """Return `times` on several devices, by columns of their figures where lines tell all."""
-        if self.lines is not None:
+        """Return `times` on several devices, by columns of their figures where lines tell all.
+
+        New pages of a CPU lie on no line: under constants of its own its batches are priced singly.
+        """
+        singly = any(on.device.is_own_host and on.seen.constants for on in models)
+        if self.lines is not None and not singly:
             return self.lines.times(models, self.batches)
         return [
             ([one.forward_s for one in found], [one.backward_s for one in found],

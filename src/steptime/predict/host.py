@@ -79,8 +79,11 @@ def host_of(
 ) -> Host | None:
     """Return the host of a step under the constants of a stack, None where it names no `step_s`.
 
-    100 ops of 10 us after a base of 1 ms are issued after 2 ms, by a host of `host.factor` 1.
+    100 ops of 10 us after a base of 1 ms are issued after 2 ms, by a host of `host.factor` 1. A CPU
+    issues its own ops, whose calls are in their prices: it has the base `launch.step_s` alone.
     """
+    if "launch.step_s" in constants:
+        return Host((0.0, 0.0, 0.0), constants["launch.step_s"])
     if "host.step_s" not in constants:
         return None
     factor = constants["host.factor"]

@@ -57,7 +57,8 @@ class Kernel(NamedTuple):
     `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
     `window` are height, width and strides of what moves over an image, and the height and width of
     the map of its places. `views` were made since the kernel before: they take the host's time
-    alone. `row` is the number of elements that are reduced along the last axis, 1 for none.
+    alone. `row` is the number of elements that are reduced along the last axis, 1 for none. `fresh`
+    are the bytes of new pages that its output takes on a CPU (`count.fresh_bytes`).
     """
 
     op: str
@@ -76,6 +77,7 @@ class Kernel(NamedTuple):
     window: Window | None = None
     views: int = 0
     row: int = 1
+    fresh: float = 0.0
 
 
 class Interval(NamedTuple):

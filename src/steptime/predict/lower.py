@@ -9,6 +9,7 @@ from steptime import catalog
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, Op, Part
 from steptime.core.stack import UNITS, Stack
+from steptime.count import fresh_bytes
 from steptime.ops import OPS, exchanged_of, row_of, window_of
 from steptime.ops.execution import Launch, executed, one_by_one
 from steptime.ops.training import parameters_of
@@ -124,6 +125,7 @@ def _lowered(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Lowered:
 def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[Kernel]:
     """Yield the kernels of a graph in the order in which they run; what does nothing is none."""
     compute, awaited, views = precision(dtype).compute, _awaited(graph), 0
+    fresh = dict(zip((op.name for op in graph.ops), fresh_bytes(graph), strict=True))
     for ops, flop, moved, launched, products, serial in launches:
         if not launched and not moved:
             views += 1
@@ -145,6 +147,7 @@ def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[K
             window=window_of(*case),
             row=row_of(*case),
             views=views,
+            fresh=sum([fresh[op.name] for op in ops]),
         )
         views = 0
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one

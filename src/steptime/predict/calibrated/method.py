@@ -5,6 +5,7 @@ from dataclasses import replace
 from steptime import catalog
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
+from steptime.predict.calibrated import cpu
 from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.form import Form
@@ -15,19 +16,21 @@ from steptime.predict.kernel import Interval, Kernel, Larger, Settings
 from steptime.predict.method import STACK, TF32, YES_NO, Method, choice
 from steptime.predict.price import seen
 
-FORMS: dict[str, Form] = {  # by kind of op, where it is not that of its unit
+GPU: dict[str, Form] = {  # by kind of op, else by its unit
+    "matrix": product,
+    "vector": stream,
     "attention": attention,
     "attention_grad": attention,
     "conv2d": convolution,
     "conv_transpose2d": convolution,
     "conv2d_grad_weight": convolution,
 }
-BY_UNIT: dict[str, Form] = {"matrix": product, "vector": stream}
+FORMS = {"cpu": cpu.FORMS}  # by kind of device; those of GPUs for kinds that nobody measured
 
 
 def price(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
     """Return the seconds of a kernel by the form of its kind, with a central 80 % interval."""
-    constants, form = device.constants, form_of(kernel)
+    constants, form = device.constants, form_of(kernel, device)
     compute_s, memory_s, gap_s = form(kernel, device, constants, larger)
     power = constants["joint.power"]
     value = (compute_s**power + memory_s**power) ** (1 / power) + gap_s
@@ -35,19 +38,15 @@ def price(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
     return Interval(value, value * low, value * high, False, compute_s, memory_s, shared)
 
 
-def form_of(kernel: Kernel) -> Form:
-    """Return the form that prices a kernel."""
-    return FORMS.get(kernel.kind) or BY_UNIT[kernel.unit]
+def form_of(kernel: Kernel, device: Device) -> Form:
+    """Return the form that prices a kernel on a device."""
+    forms = FORMS.get(device.kind, GPU)
+    return forms.get(kernel.kind) or forms[kernel.unit]
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
-    """Return the device as kernels find it, with the constants of its calibration or the priors.
-
-    Those of a host are the stack's; a CPU is its own.
-    """
-    priors = dict(catalog.priors(device.kind))
-    if not device.is_own_host:
-        priors |= catalog.stack(settings.stack).host
+    """Return the device as kernels find it, with the constants of its calibration or the priors."""
+    priors = catalog.priors(device.kind, settings.stack)
     found = {name: one.value for name, one in priors.items()}
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():
