@@ -1,4 +1,4 @@
-"""Whole transformers of NeuSight (ASPLOS 2025): PyTorch 2.1, eager, float32, attention not fused."""
+"""Whole transformers of NeuSight (ASPLOS 2025): PyTorch 2.1, eager, float32, unfused attention."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

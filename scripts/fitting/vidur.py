@@ -7,7 +7,6 @@ from fitting.rows import plain_rows
 from steptime import catalog
 from steptime.calibration.cases import Case, op_kernels
 
-
 LEAST = 1024  # tokens: its profiler sees whole microseconds
 
 
