@@ -10,19 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting import aiconfigurator, neusight, paradnn
+from fitting import aiconfigurator, neusight, paradnn, vidur
+from fitting.hierarchy import hierarchical
 from fitting.write import write, write_host
 from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
-from steptime.calibration.fit import fitted, logs
+from steptime.calibration.fit import logs
 from steptime.core.constants import Constant
 from steptime.predict.calibrated.form import OLD
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
 STACKS = PRIORS.with_name("stacks")
-SINGLE = 0.5  # spread of a constant while it is fitted to one device
-LEAST = 0.03  # spread that is written where single devices agree
 WEIGHT = 1000.0  # of a device, in rows
 PER_KIND = 400  # rows of a kind of a device, drawn by a seeded shuffle, so that none outweighs
 
@@ -71,8 +70,8 @@ STAGES: Mapping[str, Stage] = {
             "stream.norm_again",
             "stream.row_s",
         ),
-        lambda data: chain(neusight.vectors(data), aiconfigurator.weights(data)),
-        "NeuSight's vector ops, float32, and AIConfigurator's thin products",
+        lambda data: chain(neusight.vectors(data), aiconfigurator.weights(data), vidur.sums(data)),
+        "vector ops of NeuSight (float32) and vidur (float16), thin products of AIConfigurator",
     ),
     "product": Stage(
         "gpu",
@@ -130,12 +129,14 @@ def left_out(
     stage: Stage, sets: Mapping[str, Sequence[Case]]
 ) -> list[tuple[str, str, float, float, int]]:
     """Return MAPE and bias (mean ln) of each device by kind, under constants of the others."""
-    priors = _loose(stage)
+    priors = stage.known()
     columns = {name: Columns(cases) for name, cases in sets.items()}
     found = []
     for name, own in columns.items():
         others = [one for other, one in columns.items() if other != name]
-        constants = fitted(others, priors, stage.free, [even(one) for one in others])
+        constants, _ = hierarchical(
+            others, priors, stage.free, [even(one) for one in others], stage.shared
+        )
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])
             off = logs(own, constants)[here]
@@ -146,29 +147,17 @@ def left_out(
 
 def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Constant]:
     """Return the constants of a stage fitted to all devices, with how far single ones depart."""
-    priors = _loose(stage)
+    priors = stage.known()
     columns = [Columns(cases) for cases in sets.values()]
-    values = fitted(columns, priors, stage.free, [even(one) for one in columns])
-    own = [name for name in stage.free if name not in stage.shared]
-    near = {name: Constant(values[name], SINGLE if name in own else 0.0, "") for name in priors}
-    singles = [fitted([one], near, own) for one in columns]
+    weights = [even(one) for one in columns]
+    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.shared, stage.held)
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
-    found = {}
-    for name in stage.free:
-        off = [np.log(single[name] / values[name]) for single in singles]
-        spread = max(LEAST, float(np.sqrt(np.mean(np.square(off))))) if name in own else 0.0
-        if name.startswith("host."):  # devices of one laboratory share their hosts
-            spread = max(spread, stage.known()[name].spread)
-        found[name] = Constant(values[name], spread, words)
+    found = {name: Constant(values[name], spreads[name], words) for name in stage.free}
+    for name in [name for name in found if name.startswith("host.")]:
+        spread = max(found[name].spread, priors[name].spread)  # one laboratory shares its hosts
+        found[name] = found[name]._replace(spread=spread)
     return found
-
-
-def _loose(stage: Stage) -> dict[str, Constant]:
-    """Return priors that reference data may move by far, but for those that are held."""
-    return {
-        name: one._replace(spread=stage.held.get(name, 1.0)) for name, one in stage.known().items()
-    }
 
 
 def main(arguments: Sequence[str]) -> int:
