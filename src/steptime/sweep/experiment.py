@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
-from steptime.build import Choice, choice_of, family_of, read_table
+from steptime.build import Choice, choice_of, family_of, known_keys, read_table, validated
 from steptime.core import ranges
 from steptime.core.dtypes import ALIASES, PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
@@ -123,35 +123,17 @@ def check_experiment(table: object, where: str) -> Experiment:
     """Return the experiment that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: an experiment is a table, not {shorten(table)}")
-    for key in table:
-        if key not in {*Experiment.model_fields, *OLD_KEYS}:
-            raise unknown("key", key, Experiment.model_fields, where)
+    known_keys(table, Experiment, where, OLD_KEYS)
     for old, new in OLD_KEYS.items():
         if {old, new} <= table.keys():
             raise InputError(f"{where}: '{old}' is the old name of '{new}'; keep one of them")
     for name, model in _TABLES.items():
         for inner in _one_or_more(table.get(name)):
-            for key in inner if isinstance(inner, dict) else ():
-                if key not in model.model_fields:
-                    raise unknown("key", key, model.model_fields, f"{where}: {name}")
-    try:
-        experiment = Experiment.model_validate(table)
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc'])}: {_reason(fault)}"
-            for fault in error.errors()[:10]
-        )
-        raise InputError(f"{where}: {faults}") from None
+            known_keys(inner if isinstance(inner, dict) else (), model, f"{where}: {name}")
+    experiment = validated(table, Experiment, where)
     _check_words(experiment, where)
     _check_numbers(experiment, where)
     return experiment
-
-
-def _reason(fault: Any) -> str:
-    text = str(fault["msg"]).removeprefix("Value error, ")
-    given = fault.get("input")
-    simple = isinstance(given, str | int | float | bool)
-    return f"{text}, not {shorten(given)}" if simple and "'" not in text else text
 
 
 def _check_words(experiment: Experiment, where: str) -> None:
