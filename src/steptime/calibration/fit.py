@@ -13,6 +13,7 @@ from steptime.calibration.columns import Columns, Floats
 from steptime.core.constants import Constant
 
 SIGMA = 0.2  # of the log of one row: what the forms leave unexplained
+STEP = 1e-3  # of a constant, in spreads, by which slopes are found
 
 
 def constants_of(priors: Mapping[str, Constant]) -> dict[str, float]:
@@ -26,6 +27,32 @@ def logs(columns: Columns, constants: Mapping[str, float]) -> Floats:
     return found
 
 
+def slopes(
+    columns: Columns,
+    priors: Mapping[str, Constant],
+    constants: Mapping[str, float],
+    names: Sequence[str],
+) -> Floats:
+    """Return by how much ln(predicted) of each case changes with each constant [cases, names].
+
+    The unit of a constant is its spread: 1 is a constant that is larger by exp(spread).
+    """
+    base = logs(columns, constants)
+    found: Floats = np.empty((len(base), len(names)))
+    for i, name in enumerate(names):
+        moved = dict(constants) | {name: constants[name] * np.exp(STEP * priors[name].spread)}
+        found[:, i] = (base - logs(columns, moved)) / STEP
+    return found
+
+
+def told_by(sets: Sequence[Columns], priors: Mapping[str, Constant]) -> list[str]:
+    """Return the names of the constants that may vary and that change what is predicted."""
+    names = [name for name, one in priors.items() if one.spread > 0]
+    start = constants_of(priors)
+    felt = [np.abs(slopes(one, priors, start, names)).max(axis=0) for one in sets]
+    return [name for i, name in enumerate(names) if max(one[i] for one in felt) > 0]
+
+
 def fitted(
     sets: Sequence[Columns],
     priors: Mapping[str, Constant],
@@ -34,11 +61,12 @@ def fitted(
 ) -> dict[str, float]:
     """Return all constants, those in `free` fitted to the cases of one device or of several.
 
-    `free` are the names that may move, by default those whose prior has a spread. `weights` are of
-    each case of each set, 1 if left out.
+    `free` are the names that may move, by default those whose prior has a spread and that the cases
+    tell. `weights` are of each case of each set, 1 if left out.
     """
     start = constants_of(priors)
-    names = [name for name in (priors if free is None else free) if priors[name].spread > 0]
+    allowed = told_by(sets, priors) if free is None else free
+    names = [name for name in allowed if priors[name].spread > 0]
     scale = np.array([priors[name].spread for name in names])
 
     def at(steps: Floats) -> dict[str, float]:
@@ -58,4 +86,25 @@ def fitted(
 
     if not names:
         return start
-    return at(least_squares(residuals, np.zeros(len(names)), diff_step=1e-3).x)
+    return at(least_squares(residuals, np.zeros(len(names)), diff_step=STEP).x)
+
+
+def left_out(
+    columns: Columns, priors: Mapping[str, Constant], constants: Mapping[str, float]
+) -> Floats:
+    """Return ln(measured / predicted) of each case as if it had not been fitted.
+
+    `constants` are those fitted to all of `columns`. A case of which the fit takes up the share h
+    is 1 / (1 - h) times as far off when it is left out: exact where predictions are linear in the
+    logs of the constants (the hat matrix of ridge regression, weighted as soft L1 weights).
+    """
+    off = logs(columns, constants)
+    names = told_by([columns], priors)
+    if not names:
+        return off
+    slope = slopes(columns, priors, constants, names) / SIGMA
+    weight = 1 / np.sqrt(1 + (off / SIGMA) ** 2)
+    inverse = np.linalg.inv(slope.T @ (weight[:, None] * slope) + np.eye(len(names)))
+    share = weight * np.einsum("ij,jk,ik->i", slope, inverse, slope)
+    found: Floats = off / (1 - share)
+    return found

@@ -69,9 +69,14 @@ def serial_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
 
 
 def window_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Window | None:
-    """Return height, width and strides of the window that an op moves, None for one without."""
+    """Return height, width, strides and map of the window that an op moves, None without one."""
     window: Window | None = _column("window", kind, specs, attrs)
     return window
+
+
+def row_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
+    """Return how many elements an op reduces along the last axis, 1 where it reduces none."""
+    return _column("row", kind, specs, attrs) or 1
 
 
 def exchanged_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int | None:

@@ -129,8 +129,13 @@ def conv_transpose2d_gradient(b: Backward) -> tuple[str | None, ...]:
     return dx, dw
 
 
-def _window(_: TensorSpec, w: TensorSpec, stride: Pair = (1, 1), **__: Any) -> Window:
-    return (w.shape[2], w.shape[3], *stride)
+def _window(x: TensorSpec, w: TensorSpec, stride: Pair = (1, 1), **attrs: Any) -> Window:
+    (out,) = conv2d_outputs(x, w, stride, **attrs)
+    return (w.shape[2], w.shape[3], *stride, out.shape[2], out.shape[3])
+
+
+def _window_back(x: TensorSpec, w: TensorSpec, stride: Pair = (1, 1), **_: Any) -> Window:
+    return (w.shape[2], w.shape[3], *stride, x.shape[2], x.shape[3])
 
 
 _ATTRS: dict[str, Any] = {
@@ -156,7 +161,7 @@ KINDS = {
         Example((vector(2, 4, 7, 8), vector(2, 6, 4, 6)), {**_ATTRS, "kernel": (3, 2)}),
         "definition: as many multiply-adds as forward",
         work="convolution",
-        window=lambda x, grad, kernel, stride=(1, 1), **_: (*kernel, *stride),
+        window=lambda x, grad, kernel, stride=(1, 1), **_: (*kernel, *stride, *grad.shape[2:]),
     ),
     "conv_transpose2d": matrix_kind(
         conv_transpose2d_outputs,
@@ -165,6 +170,6 @@ KINDS = {
         "definition: the transpose of conv2d, as many multiply-adds",
         gradient=conv_transpose2d_gradient,
         work="convolution",
-        window=_window,
+        window=_window_back,
     ),
 }

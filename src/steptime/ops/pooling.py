@@ -72,8 +72,9 @@ def upsample_grad_outputs(grad: TensorSpec, scale: Pair) -> Specs:
     return (TensorSpec(shape, grad.dtype),)
 
 
-def _window(*_: TensorSpec, kernel: Pair, stride: Pair, **__: Any) -> Window:
-    return (*kernel, *stride)
+def _window(x: TensorSpec, *_: TensorSpec, kernel: Pair, stride: Pair, **attrs: Any) -> Window:
+    (out,) = pool_outputs(x, kernel, stride, **attrs)
+    return (*kernel, *stride, out.shape[2], out.shape[3])
 
 
 _WINDOW: dict[str, Any] = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 1, 0, 0)}

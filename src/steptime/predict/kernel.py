@@ -26,6 +26,7 @@ class Settings:
     """
 
     host: Literal["ahead", "added", "no"] = "ahead"
+    waits: bool = False
     stack: str = catalog.DEFAULT_STACK
     fuse: bool = False
     tf32: bool = False
@@ -54,7 +55,10 @@ class Kernel(NamedTuple):
     number of its steps that wait for each other, each of them one launch or more of `launches`.
     `tensors` are the bytes of each tensor, for rules that count them one by one. The bytes of an
     `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
-    `window` are height, width and strides of what moves over an image.
+    `window` are height, width and strides of what moves over an image, and the height and width of
+    the map of its places. `views` were made since the kernel before: they take the host's time
+    alone. `row` is the number of elements that are reduced along the last axis, 1 for none. `fresh`
+    are the bytes of new pages that its output takes on a CPU (`count.fresh_bytes`).
     """
 
     op: str
@@ -71,13 +75,17 @@ class Kernel(NamedTuple):
     exchange: Exchange | None = None
     after: tuple[str, ...] = ()
     window: Window | None = None
+    views: int = 0
+    row: int = 1
+    fresh: float = 0.0
 
 
 class Interval(NamedTuple):
     """Seconds: a value, and between which bounds they lie, None for a bound that is not known.
 
     `extrapolates` says that the price was asked for something outside of what it was made from.
-    `compute_s` and `memory_s` are the parts for arithmetic and for moving bytes.
+    `compute_s` and `memory_s` are the parts for arithmetic and for moving bytes. `shared` is how
+    much of the way to the bounds all prices of a device go together; the rest is each one's own.
     """
 
     value: float
@@ -86,6 +94,7 @@ class Interval(NamedTuple):
     extrapolates: bool = False
     compute_s: float = 0.0
     memory_s: float = 0.0
+    shared: float = 1.0
 
 
 NOTHING = Interval(0.0, 0.0, 0.0)

@@ -1,0 +1,32 @@
+"""Kernels of DeepBench: calls of cuBLAS and cuDNN without a framework, many in a row."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fitting.rows import rows
+from steptime import catalog
+from steptime.calibration.cases import Case, op_kernels
+
+TYPES = {"float32": "float32", "float16-stored": "float32", "float16-tensor": "float16"}
+
+
+def convolutions(data: Path) -> Iterator[Case]:
+    """Yield float32 convolutions and their gradients."""
+    for row in rows(data / "measured/deepbench/conv.csv.gz"):
+        if row["precision"] != "float32":
+            continue
+        names = ("b", "c_in", "h", "w", "c_out", "filter_h", "filter_w", "pad_h", "pad_w")
+        b, c_in, h, w, c_out, kh, kw, ph, pw = (int(row[name]) for name in names)
+        sh, sw = int(row["stride_h"]), int(row["stride_w"])
+        how = {"stride": (sh, sw), "padding": (ph, ph, pw, pw)}
+        x, filters = (b, c_in, h, w), (c_out, c_in, kh, kw)
+        grad = (b, c_out, (h + 2 * ph - kh) // sh + 1, (w + 2 * pw - kw) // sw + 1)
+        device = catalog.device(row["device"])
+        for kind, column, shapes, more in (
+            ("conv2d", "forward_ms", (x, filters), {}),
+            ("conv_transpose2d", "grad_input_ms", (grad, filters), {"output_size": (h, w)}),
+            ("conv2d_grad_weight", "grad_weight_ms", (x, grad), {"kernel": (kh, kw)}),
+        ):
+            if row[column]:
+                kernels = op_kernels(kind, shapes, how | more, "float32")
+                yield Case(kernels, device, float(row[column]) / 1e3, kind, "repeated")

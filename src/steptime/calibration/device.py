@@ -1,0 +1,139 @@
+"""A device calibrated: from rows that were measured on it to the table that its file keeps."""
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from math import ceil, floor, log
+from typing import Any
+
+import numpy as np
+
+from steptime import catalog
+from steptime.calibration.cases import Case
+from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.fit import fitted, left_out
+from steptime.core.constants import Constant
+from steptime.core.errors import InputError
+from steptime.core.hardware import Device
+from steptime.predict.calibrated.interval import LEVEL
+from steptime.predict.calibrated.method import form_of
+
+MOVED = 0.005  # in ln: a constant that moved less stays that of the priors
+FEWEST = 20  # cases of a group that has an interval of its own; fewer are taken together
+
+
+def calibrate(
+    device: Device,
+    cases: Sequence[Case],
+    points: int | None = 60,
+    seed: int = 0,
+    source: str = "",
+    facts: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the table `calibration` of a device file: what `points` of the cases tell of it.
+
+    It holds the constants that moved from the priors, the cross-validated error of each kind of
+    case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
+    measured / predicted 80 % of the cases of each form lie that were not fitted. `points` of None
+    takes all cases. `facts`, such as stack and versions, join the table. Raises `InputError`
+    without a case.
+    """
+    if not cases:
+        raise InputError(f"{device.name}: no row to calibrate with")
+    own = [replace(case, device=device) for case in chosen(cases, points, seed)]
+    priors, columns = catalog.priors(device.kind), Columns(own)
+    constants = fitted([columns], priors)
+    off = left_out(columns, priors, constants)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source": source or f"{len(own)} rows",
+        "points": len(own),
+        **(facts or {}),
+        "constants": moved(constants, priors),
+        "errors": errors(own, off),
+        "intervals": intervals(own, off),
+    }
+
+
+def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:
+    """Return `points` of the cases, as many of each kind, spread evenly over the logs of sizes.
+
+    The seed draws a case within each part of the range. All cases where there are no more.
+    """
+    if points is None or len(cases) <= points:
+        return list(cases)
+    draw = random.Random(seed)  # noqa: S311  # a draw of rows keeps no secret
+    kinds: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        kinds[case.kind].append(case)
+    left, found = points, []
+    for place, kind in enumerate(sorted(kinds, key=lambda one: (len(kinds[one]), one))):
+        share = min(len(kinds[kind]), left // (len(kinds) - place))
+        left -= share
+        found += _spread(kinds[kind], share, draw)
+    return found
+
+
+def _spread(cases: Sequence[Case], points: int, draw: random.Random) -> list[Case]:
+    """Return cases near to points that lie evenly on the logs of sizes, moved by chance."""
+    sizes = {id(case): _size(case) for case in cases}
+    left = sorted(cases, key=lambda case: sizes[id(case)])
+    low, high = sizes[id(left[0])], sizes[id(left[-1])]
+    found = []
+    for i in range(points):
+        at = low + (high - low) * (i + draw.random()) / points
+        near = min(range(len(left)), key=lambda j: abs(sizes[id(left[j])] - at))
+        found.append(left.pop(near))
+    return found
+
+
+def _size(case: Case) -> float:
+    """Return the log of the bytes and of the arithmetic, at 10 FLOP a byte."""
+    return log(1 + sum(kernel.bytes + kernel.flop / 10 for kernel in case.kernels))
+
+
+def moved(constants: Mapping[str, float], priors: Mapping[str, Constant]) -> dict[str, float]:
+    """Return the constants that differ from the priors, rounded to four digits."""
+    return {
+        name: float(f"{value:.4g}")
+        for name, value in constants.items()
+        if abs(log(value / priors[name].value)) > MOVED
+    }
+
+
+def errors(cases: Sequence[Case], off: Floats) -> dict[str, dict[str, float]]:
+    """Return number, MAPE and bias of the cases of each kind, and of `all`."""
+    kinds = np.array([case.kind for case in cases])
+    found = {}
+    for kind in (*sorted(set(kinds)), "all"):
+        some = off if kind == "all" else off[kinds == kind]
+        found[str(kind)] = {
+            "points": len(some),
+            "mape": float(f"{np.mean(np.abs(np.exp(-some) - 1)):.3g}"),
+            "bias": float(f"{-some.mean():.3g}"),
+        }
+    return found
+
+
+def intervals(cases: Sequence[Case], off: Floats) -> dict[str, list[float]]:
+    """Return lowest and highest ln(measured / predicted) of the middle 80 % by form, and of `all`.
+
+    Split conformal: of n cases the floor(0.1 (n + 1))th from either end, so that a new case lies
+    between them as often as is said. Groups below `FEWEST` cases are only in `all`.
+    """
+    groups = np.array(
+        [
+            form_of(max(case.kernels, key=lambda one: one.bytes), case.device).__name__
+            for case in cases
+        ]
+    )
+    found = {}
+    for group in (*sorted(set(groups)), "all"):
+        some = np.sort(off if group == "all" else off[groups == group])
+        if len(some) >= FEWEST or group == "all":
+            low = max(1, floor((1 - LEVEL) / 2 * (len(some) + 1)))
+            high = min(len(some), ceil((1 + LEVEL) / 2 * (len(some) + 1)))
+            found[str(group)] = [float(f"{some[i - 1]:.3g}") for i in (low, high)]
+    return found
