@@ -100,7 +100,7 @@ def test_by_default_every_network_device_and_link_is_there(
     )
     assert [name.lower() for name in document["links"]] == catalog.link_names()
     assert names(data, "links") == document["links"]
-    assert len(text) < 900_000  # of which Vega is 0.4 MB; with all types and optimizers 1.1 MB
+    assert len(text) < 1_500_000  # of which Vega is 0.4 MB; with all types and optimizers 2.1 MB
     for one in document["left_out"]:
         assert set(one) == {"model", "method", "reason"}
         model = next(model for model in data["models"] if model["name"] == one["model"])
@@ -180,9 +180,9 @@ def test_times_are_those_of_the_step_model_at_every_listed_batch(tmp_path: Path)
             times = cell(found, method, name)
             for place, batch in enumerate(BATCHES):
                 timeline = model.timeline(batch)
-                assert times[place] == pytest.approx(timeline.forward_s, rel=2e-7)
-                assert times[len(BATCHES) + place] == pytest.approx(timeline.backward_s, rel=2e-7)
-            assert times[-1] == pytest.approx(model.estimate_update(), rel=2e-7)
+                assert times[place] == pytest.approx(timeline.forward_s, rel=8e-6)
+                assert times[len(BATCHES) + place] == pytest.approx(timeline.backward_s, rel=8e-6)
+            assert times[-1] == pytest.approx(model.estimate_update(), rel=8e-6)
             assert table["gradient_bytes"] == model.gradient_bytes
             assert table["parameters"] == model.parameters
             memory = found["models"][0]["memory"][name]
@@ -199,7 +199,7 @@ def test_both_16_bit_types_are_one_where_their_peaks_are() -> None:
     assert (places[0][1], places[1][1] >= 0) == (-1, True)
     model = StepModel("nin", "A100", None, "analytic", None, "float16-mixed", "adam")
     assert cell(found, "analytic", "float16-mixed adam")[6] == pytest.approx(
-        model.timeline(64).forward_s, rel=2e-7
+        model.timeline(64).forward_s, rel=8e-6
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import re
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -145,11 +144,15 @@ class _Pool:
         return self._known[times]
 
     def planes(self) -> bytes:
-        """Return the first byte of every number, then every second, ...: what packs well."""
-        if sys.byteorder == "big":
-            self.numbers.byteswap()
-        content = self.numbers.tobytes()
-        return b"".join(content[place::4] for place in range(4))
+        """Return the lowest byte of every number, then the next of every one, ...: it packs well.
+
+        Of the 23 bits of a fraction 16 are kept, 8e-6 of the number: the page shows four digits.
+        """
+        import numpy as np
+
+        bits = np.array(self.numbers, dtype="<f4").view("<u4")
+        kept = (bits + np.uint32(1 << 6)) & np.uint32(0xFFFFFF80)
+        return kept.view(np.uint8).reshape(-1, 4).T.tobytes()
 
 
 def network(text: str, devices: Sequence[Device], methods: Cells) -> Table:
