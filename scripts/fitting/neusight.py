@@ -1,4 +1,4 @@
-"""Single ops of NeuSight (ASPLOS 2025): PyTorch 2.1, float32, one op between two events."""
+"""NeuSight (ASPLOS 2025): PyTorch 2.1, float32; single ops between two events, and whole models."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from fitting.rows import rows
 from steptime import catalog
 from steptime.calibration.cases import Case, op_kernels
+from steptime.predict.kernel import Kernel
 
 
 def products(data: Path) -> Iterator[Case]:
@@ -19,6 +20,34 @@ def products(data: Path) -> Iterator[Case]:
         device = catalog.device(row["device"])
         seconds = float(row["time_ms"]) / 1e3
         yield Case(kernels, device, seconds, row["op"], "isolated")
+
+
+TWO_INPUTS = ("add", "mul", "div", "pow")
+WITH_SCALAR = {f"{name}u": name for name in TWO_INPUTS}
+ROWS = {"softmax": "softmax", "ln": "layer_norm"}
+
+
+def vectors(data: Path) -> Iterator[Case]:
+    """Yield elementwise ops, softmax and layer norm over [b, h]."""
+    for row in rows(data / "measured/neusight/ops_vector.csv.gz"):
+        b, h = int(row["b"]), int(row["h"])
+        kernel = vector(row["op"], b, h)
+        group = (
+            kernel.kind if row["op"] in ROWS else "binary" if row["op"] in TWO_INPUTS else "unary"
+        )
+        device, seconds = catalog.device(row["device"]), float(row["time_ms"]) / 1e3
+        yield Case((kernel,), device, seconds, group, "isolated")
+
+
+def vector(op: str, b: int, h: int) -> Kernel:
+    """Return the kernel of an op on b rows of h elements, by NeuSight's name of it."""
+    size = b * h
+    if op in ROWS:
+        shapes = ((b, h), (h,), (h,)) if op == "ln" else ((b, h),)
+        return op_kernels(ROWS[op], shapes, {}, "float32")[0]
+    tensors = 3 if op in TWO_INPUTS else 2
+    kind = WITH_SCALAR.get(op, op)
+    return Kernel("op", kind, "forward", "float32", "vector", size, 4 * tensors * size)
 
 
 def convolutions(data: Path) -> Iterator[Case]:

@@ -2,24 +2,26 @@
 
 import random
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from fitting import neusight
+from fitting import aiconfigurator, neusight
 from fitting.write import write
 from steptime import catalog
 from steptime.calibration.cases import Case
-from steptime.calibration.columns import Columns
+from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import fitted, logs
 from steptime.core.constants import Constant
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
 SINGLE = 0.5  # spread of a constant while it is fitted to one device
 LEAST = 0.03  # spread that is written where single devices agree
+WEIGHT = 1000.0  # of a device, in rows
 PER_KIND = 400  # rows of a kind of a device, drawn by a seeded shuffle, so that none outweighs
 
 
@@ -39,6 +41,24 @@ class Stage:
 
 
 STAGES: Mapping[str, Stage] = {
+    "stream": Stage(
+        "gpu",
+        (
+            "launch.isolated_s",
+            "isolated.seen",
+            "isolated.softmax",
+            "isolated.layer_norm",
+            "stream.share_hbm",
+            "stream.share_gddr",
+            "stream.share_old",
+            "stream.cached_bytes",
+            "stream.softmax_again",
+            "stream.norm_again",
+            "stream.row_s",
+        ),
+        lambda data: chain(neusight.vectors(data), aiconfigurator.weights(data)),
+        "NeuSight's vector ops, float32, and AIConfigurator's thin products",
+    ),
     "product": Stage(
         "gpu",
         (
@@ -47,8 +67,6 @@ STAGES: Mapping[str, Stage] = {
             "product.share_64x64",
             "product.share_32x32",
             "product.ramp",
-            "stream.share",
-            "launch.isolated_s",
         ),
         neusight.products,
         "NeuSight's linear layers and batched products, float32",
@@ -68,6 +86,13 @@ def by_device(cases: Iterable[Case], most: int = PER_KIND) -> dict[str, list[Cas
     return found
 
 
+def even(columns: Columns) -> Floats:
+    """Return the weights of cases under which kinds of a device, and devices, weigh the same."""
+    count = Counter(case.kind for case in columns.cases)
+    each = WEIGHT / len(count)
+    return np.array([each / count[case.kind] for case in columns.cases])
+
+
 def left_out(
     stage: Stage, sets: Mapping[str, Sequence[Case]]
 ) -> list[tuple[str, str, float, float, int]]:
@@ -77,7 +102,7 @@ def left_out(
     found = []
     for name, own in columns.items():
         others = [one for other, one in columns.items() if other != name]
-        constants = fitted(others, priors, stage.free)
+        constants = fitted(others, priors, stage.free, [even(one) for one in others])
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])
             off = logs(own, constants)[here]
@@ -90,7 +115,7 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     """Return the constants of a stage fitted to all devices, with how far single ones depart."""
     priors = {name: _loose(one) for name, one in catalog.priors(stage.priors).items()}
     columns = [Columns(cases) for cases in sets.values()]
-    values = fitted(columns, priors, stage.free)
+    values = fitted(columns, priors, stage.free, [even(one) for one in columns])
     own = [name for name in stage.free if name not in stage.shared]
     near = {name: Constant(values[name], SINGLE if name in own else 0.0, "") for name in priors}
     singles = [fitted([one], near, own) for one in columns]

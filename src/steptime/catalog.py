@@ -34,8 +34,20 @@ _READ_BY_ALL = (  # figures that every method of prediction may read
     *("name", "kind", "peak_flop_per_s", "memory_bytes_per_s", "memory_bytes"),
     *("launch_s", "clock_hz", "idle_w", "peak_w", "measured"),
 )
-_BRANDS = frozenset({"nvidia", "tesla", "geforce", "amd", "instinct", "google"})
-_VARIANT = re.compile(r"sxm|pcie|rtx|gtx|\d+gb")  # a word may leave these out
+_BRANDS = frozenset(
+    ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "google", "aws")
+)
+_SPELLINGS = (  # as people write, and as the names of devices do
+    (re.compile(r"(\d) ?gi?b?\b"), r"\1gb"),
+    (re.compile(r"\b(rtx|gtx|rx)(?=\d)"), r"\1 "),
+    (re.compile(r"\b(\d{3,4})(?=(ti|super|xtx?|gre|d)\b)"), r"\1 "),
+    (re.compile(r"\blaptop gpu\b|\bmobile\b"), "laptop"),
+    (re.compile(r"\bwith max[- ]q design\b"), "max-q"),
+    (re.compile(r"\b(ada|blackwell) generation\b"), r"\1"),
+)
+_VARIANT = re.compile(  # a word may leave these out
+    r"sxm|pcie|rtx|gtx|rx|\d+gb|xeon|platinum|gold|epyc|ryzen|threadripper|jetson|blackwell"
+)
 _MOST_VARIANTS = 6  # in a message
 _Item = TypeVar("_Item", Device, Link, Stack)
 
@@ -203,14 +215,16 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
 
 
 @lru_cache(maxsize=8)
-def priors(kind: str) -> Mapping[str, Constant]:
+def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the constants of the model of calibrated times for a kind of device.
 
-    Kinds that nobody measured take those of a GPU.
+    Kinds that nobody measured take those of a GPU. Constants of the host are those of the stack
+    `software`; a CPU is its own host.
     """
     path = _DATA / "priors" / f"{kind}.toml"
     path = path if path.is_file() else path.with_stem("gpu")
-    return constants_from_table(read_toml(path), shown(path))
+    found = constants_from_table(read_toml(path), shown(path))
+    return found if kind == "cpu" else {**found, **stack(software).host}
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:
@@ -323,12 +337,18 @@ def _one_meant(text: str) -> str:
 
 def _tokens(text: str) -> list[str]:
     """Return what tells devices apart in a word: `Tesla V100-SXM2-16GB` is v100, sxm, 16gb."""
-    parts = re.findall(r"[a-z0-9.]+", text.lower())
-    return [re.sub(r"^sxm\d$", "sxm", part) for part in parts if part not in _BRANDS]
+    return [re.sub(r"^sxm\d$", "sxm", word) for word in _words(text)]
+
+
+def _words(text: str) -> list[str]:
+    spelled = text.lower().replace("_", " ")
+    for written, own in _SPELLINGS:
+        spelled = written.sub(own, spelled)
+    return [part for part in re.findall(r"[a-z0-9.]+", spelled) if part not in _BRANDS]
 
 
 def _key(text: str) -> str:
-    return "".join(_tokens(text))
+    return "".join(_words(text))
 
 
 def _model_tokens(text: str) -> set[str]:

@@ -99,6 +99,23 @@ def live_bytes(graph: Graph, stack: Stack | None = None) -> list[int]:
 
     The peak of `peak_memory_bytes` is the largest of them.
     """
+    live = sum(graph.tensors[name].size_bytes for name in _always(graph))
+    result = [live]
+    scratch = _scratch_bytes(graph, stack or catalog.stack())
+    for op, (made, ended) in zip(graph.ops, _lives(graph), strict=True):
+        live += sum(made)
+        result.append(live + scratch.get(op.name, 0))
+        live -= sum(ended)
+    return result
+
+
+def _always(graph: Graph) -> set[str]:
+    """Return the names of the tensors that live through all steps."""
+    return {*graph.inputs, *graph.weights, *graph.buffers}
+
+
+def _lives(graph: Graph) -> list[tuple[list[int], list[int]]]:
+    """Return the bytes of each tensor that an op makes, and of each that is dropped after it."""
     weights = set(graph.weights)
     storage: dict[str, str] = {}
     for op in graph.ops:
@@ -116,19 +133,44 @@ def live_bytes(graph: Graph, stack: Stack | None = None) -> list[int]:
     ending: dict[int, list[str]] = {}
     for name, i in last.items():
         ending.setdefault(i, []).append(name)
-
-    always = {*graph.inputs, *weights, *graph.buffers}
-    live = sum(graph.tensors[name].size_bytes for name in always)
-    result = [live]
-    scratch = _scratch_bytes(graph, stack or catalog.stack())
-    for i, op in enumerate(graph.ops):
-        own = [name for name in op.outputs if storage[name] == name]
-        live += sum(graph.tensors[name].size_bytes for name in own)
-        result.append(live + scratch.get(op.name, 0))
-        live -= sum(
-            graph.tensors[name].size_bytes for name in ending.get(i, ()) if name not in always
+    always, sizes = _always(graph), graph.tensors
+    return [
+        (
+            [sizes[name].size_bytes for name in op.outputs if storage[name] == name],
+            [sizes[name].size_bytes for name in ending.get(i, ()) if name not in always],
         )
-    return result
+        for i, op in enumerate(graph.ops)
+    ]
+
+
+MAPPED_BYTES = 32 * 2**20  # glibc's largest threshold: such a tensor is mapped each time
+LEAST_KEPT = 8 * 2**20  # what a framework has freed by itself before
+
+
+def fresh_bytes(graph: Graph) -> list[int]:
+    """Return the bytes that each op writes into pages that the system has to zero before.
+
+    As glibc's malloc does (mallopt(3), dynamic thresholds): tensors of 32 MiB and more are mapped
+    each time. Others lie in a heap, which grows with what lives and is cut back where more than
+    twice the largest of them is free. The second of two steps counts, its heap as the first left
+    it. A step of one op that makes 40 MiB: 40 MiB.
+    """
+    lives = _lives(graph)
+    sizes = [size for made, _ in lives for size in made]
+    most_free = 2 * max(size for size in (*sizes, LEAST_KEPT) if size < MAPPED_BYTES)
+    heap = 0
+    found: list[int] = []
+    for _ in range(2):
+        live = 0
+        for made, ended in lives:
+            mapped = sum([size for size in made if size >= MAPPED_BYTES])
+            live += sum(made) - mapped
+            found.append(mapped + max(0, live - heap))
+            heap = max(heap, live)
+            live -= sum([size for size in ended if size < MAPPED_BYTES])
+            heap = live if heap - live > most_free else heap
+        heap = heap if heap <= most_free else 0  # what the step gives is dropped, too
+    return found[len(lives) :]
 
 
 def _scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:

@@ -85,7 +85,7 @@ def test_figures_of_one_paper_stand_apart(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_part_of_a_name_chooses(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "list", "devices", "a100")
+    found = answer(capsys, "list", "devices", "a100-")
     assert [row["name"] for row in found] == [
         "a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "a100-sxm4-80gb"
     ]  # fmt: skip

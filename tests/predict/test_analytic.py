@@ -26,10 +26,11 @@ from steptime.paleo.explain import explain
 from steptime.paleo.method import CORRECTIONS, FAULTS, with_faults
 from steptime.paleo.price import added, longer
 from steptime.predict import cost_model
+from steptime.predict.host import behind_host, issuing
 from steptime.predict.kernel import Interval, Kernel, Settings
 from steptime.predict.lower import Lowered, Row, lower_minimal
 from steptime.predict.price import roofline
-from steptime.predict.schedule import Timeline, behind_host, schedule
+from steptime.predict.schedule import Timeline, schedule
 from steptime.predict.step_model import StepModel
 
 ANALYTIC = cost_model("analytic")
@@ -238,11 +239,11 @@ def test_the_optimizer_is_the_workloads() -> None:
 
 
 def test_a_device_waits_for_its_host() -> None:
-    assert behind_host([1.0, 4.0, 1.0], [2, 2, 2], None) == (1.0, 4.0, 1.0)
+    assert behind_host([1.0, 4.0, 1.0], None) == (1.0, 4.0, 1.0)
     # issuing takes 2 s a part: the first waits, the second hides the host, the third runs freely
-    assert behind_host([1.0, 4.0, 1.0], [2, 2, 2], 1.0) == (2.0, 4.0, 1.0)
-    assert behind_host([0.1, 0.1, 0.1], [2, 3, 1], 1.0) == pytest.approx((2.0, 3.0, 1.0))
-    assert behind_host([3.0, 0.0, 0.0], [1, 0, 0], 1.0) == (3.0, 0.0, 0.0)
+    assert behind_host([1.0, 4.0, 1.0], issuing([2, 2, 2], 1.0)) == (2.0, 4.0, 1.0)
+    assert behind_host([0.1, 0.1, 0.1], issuing([2, 3, 1], 1.0)) == pytest.approx((2.0, 3.0, 1.0))
+    assert behind_host([3.0, 0.0, 0.0], issuing([1, 0, 0], 1.0)) == (3.0, 0.0, 0.0)
 
 
 def test_dispatch_hides_behind_a_gpu_and_not_on_a_cpu() -> None:

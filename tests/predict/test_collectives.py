@@ -428,10 +428,10 @@ def test_a_ring_moves_least_and_halving_waits_least() -> None:
 
 
 def test_unknown_latencies_have_names() -> None:
-    ethernet, nvlink = catalog.link("ethernet-10"), catalog.link("nvlink-2")
-    assert Fabric(ethernet, inside=nvlink).without_latency == ("ethernet-10", "nvlink-2")
-    assert Fabric(SLOW, inside=nvlink).without_latency == ("nvlink-2",)
-    assert Fabric(ethernet, inside=ethernet).without_latency == ("ethernet-10",)
+    torus, neuron = catalog.link("ici-tpu-v4"), catalog.link("neuronlink-3")
+    assert Fabric(torus, inside=neuron).without_latency == ("ici-tpu-v4", "neuronlink-3")
+    assert Fabric(SLOW, inside=neuron).without_latency == ("neuronlink-3",)
+    assert Fabric(torus, inside=torus).without_latency == ("ici-tpu-v4",)
     assert Fabric(SLOW).without_latency == ()
 
 

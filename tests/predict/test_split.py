@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -64,8 +65,10 @@ def test_the_ends_are_the_single_predictions(text: str, name: str) -> None:
     assert best.total_s == pytest.approx(made[0].second_s)  # the faster device does it all
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "split alexnet_v2 --device adreno-640 --server T4 --network ethernet-1"
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wire = tmp_path / "wire.toml"
+    wire.write_text('name = "wire"\nsource = "-"\nGB_per_s = 0.125\n')  # without a latency
+    words = f"split alexnet_v2 --device adreno-640 --server T4 --network {wire}"
     assert run([*words.split(), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     every = [cut["total_s"] for cut in document["cuts"]]
@@ -73,9 +76,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["all_on_server"] == document["cuts"][0]
     assert document["all_on_device"] == document["cuts"][-1]
     assert document["best"]["after"] == "pool2"
-    assert document["note"] == "ethernet-1: its latency is unknown, left out"
+    assert document["note"] == "wire: its latency is unknown, left out"
     assert run(words.split()) == 0
     shown, note = capsys.readouterr()
     assert shown.count("best") == 1
     assert "pool2" in shown
-    assert note == "note: ethernet-1: its latency is unknown, left out\n"
+    assert note == "note: wire: its latency is unknown, left out\n"

@@ -124,7 +124,10 @@ def intervals(cases: Sequence[Case], off: Floats) -> dict[str, list[float]]:
     between them as often as is said. Groups below `FEWEST` cases are only in `all`.
     """
     groups = np.array(
-        [form_of(max(case.kernels, key=lambda one: one.bytes)).__name__ for case in cases]
+        [
+            form_of(max(case.kernels, key=lambda one: one.bytes), case.device).__name__
+            for case in cases
+        ]
     )
     found = {}
     for group in (*sorted(set(groups)), "all"):

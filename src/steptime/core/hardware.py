@@ -5,7 +5,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from steptime.core.checks import FLAG, NUMBER, TABLE, TEXT, TEXTS, Check, checked, positive
+from steptime.core.checks import (
+    FLAG,
+    NUMBER,
+    TABLE,
+    TEXT,
+    TEXTS,
+    Check,
+    checked,
+    list_of,
+    positive,
+)
 from steptime.core.errors import InputError, shorten, unknown
 
 GB = 1e9
@@ -74,13 +84,15 @@ class Device:
 class Link:
     """A connection, one direction: time of a message = latency_s + bytes / bytes_per_s.
 
-    A latency of `None` is not published, which is not zero.
+    A latency of `None` is not published, which is not zero; `latency_range_s` is between what
+    sources and software differ.
     """
 
     name: str
     latency_s: float | None
     bytes_per_s: float
     source: str
+    latency_range_s: tuple[float, float] | None = None
     unverified: tuple[str, ...] = ()
     note: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
@@ -160,6 +172,7 @@ DETAILS = {  # number of [details]: (field, factor to SI, type)
     "compute_units": ("multiprocessors", 1, int),
     "cores": ("cores", 1, int),
     "l2_MiB": ("l2_bytes", 2.0**20, float),
+    "last_cache_MiB": ("l2_bytes", 2.0**20, float),
     "process_nm": ("process_nm", 1.0, float),
 }
 DETAILS_IN_WORDS = {"maker": TEXT, "architecture": TEXT, "memory_type": TEXT}
@@ -169,7 +182,12 @@ _TABLES_OF_PEAKS = {  # table of the file: field
     "vector_TFLOP_per_s": "vector_flop_per_s",
 }
 _OF_DTYPES: Check = (lambda value: isinstance(value, dict) and bool(value), "a table of dtypes")
-_LINK: dict[str, Check] = {**_COMMON, **dict.fromkeys(_OF_LINK, NUMBER)}
+_RANGE = "latency_range_us"
+_LINK: dict[str, Check] = {
+    **_COMMON,
+    **dict.fromkeys(_OF_LINK, NUMBER),
+    _RANGE: list_of(NUMBER[0], "two numbers, the lower one first"),
+}
 _DEVICE: dict[str, Check] = {
     **_COMMON,
     **dict.fromkeys(_OF_DEVICE, NUMBER),
@@ -218,6 +236,13 @@ def link_from_table(table: Mapping[str, Any], where: str) -> Link:
     """
     required = ("name", "source", "GB_per_s")
     values = _in_si(checked(table, _LINK, required, where), _OF_LINK, where)
+    if _RANGE in values:
+        ends = values.pop(_RANGE)
+        found = tuple(positive(end, 1e-6, _RANGE, where) for end in ends)
+        if len(found) != 2 or not found[0] <= values.get("latency_s", found[0]) <= found[1]:
+            what = "must be two numbers around 'latency_us', the lower one first"
+            raise InputError(f"{where}: '{_RANGE}' {what}, not {shorten(list(ends))}")
+        values["latency_range_s"] = found
     return Link(**{"latency_s": None, **values})
 
 

@@ -16,7 +16,8 @@ from steptime.core.checks import (
     checked,
     list_of,
 )
-from steptime.core.errors import InputError, shorten
+from steptime.core.constants import Constant, constants_from_table
+from steptime.core.errors import InputError, shorten, unknown
 
 
 class Execution(NamedTuple):
@@ -51,7 +52,8 @@ class Stack:
     kinds named, belongs to the same part of the step and has no other reader. A pointwise kind runs
     inside the kernel that makes its inputs last, if `fuses` names that kernel's unit: `vector`, or
     `matrix` for one with matrix products. `kinds` holds what runs otherwise than as one kernel that
-    moves every tensor once.
+    moves every tensor once. `host` are seconds of the host, by names such as `host.forward_op_s`
+    (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody measured them.
     """
 
     name: str
@@ -59,9 +61,15 @@ class Stack:
     fuses: tuple[str, ...] = ()
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: Mapping[str, Execution] = field(default_factory=dict)
+    host: Mapping[str, Constant] = field(default_factory=dict)
 
 
 UNITS = ("vector", "matrix")
+HOST = (  # seconds: a step, an update, ops by pass, a launch beyond an op's first, a view
+    *("host.step_s", "host.update_s", "host.forward_op_s", "host.backward_op_s"),
+    *("host.update_op_s", "host.launch_s", "host.view_s", "host.factor"),
+)
+_HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 
 
 _SHARE: Check = (
@@ -74,6 +82,7 @@ _STACK: dict[str, Check] = {
     "fuses": list_of(UNITS.__contains__, " and ".join(UNITS)),
     "joins": TABLE,
     "kinds": TABLE,
+    "host": TABLE,
 }
 _EXECUTION: dict[str, Check] = {
     "reads": WHOLES,
@@ -101,7 +110,16 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
         if not isinstance(row, Mapping):
             raise InputError(f"{place} must be a table, not {shorten(row)}")
         kinds[kind] = Execution(**checked(row, _EXECUTION, ("source",), place))
+    host = constants_from_table({"host": given.pop("host", {})}, where)
+    for name in host:
+        if name.partition("_")[0] not in _HOST_PASSES and name not in HOST:
+            raise unknown("host", name, HOST, where)
+    missing = [name for name in HOST if host and name not in host]
+    if missing:
+        raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
     joins = given.pop("joins", {})
     for kind, into in joins.items():
         checked({kind: into}, {kind: TEXTS}, (), where, "joins.")
-    return Stack(joins={kind: tuple(into) for kind, into in joins.items()}, kinds=kinds, **given)
+    return Stack(
+        joins={kind: tuple(into) for kind, into in joins.items()}, kinds=kinds, host=host, **given
+    )

@@ -74,6 +74,11 @@ def window_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Window | None:
     return window
 
 
+def row_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
+    """Return how many elements an op reduces along the last axis, 1 where it reduces none."""
+    return _column("row", kind, specs, attrs) or 1
+
+
 def exchanged_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int | None:
     """Return the bytes that an op exchanges with other ranks, None for one that exchanges none."""
     exchanged: int | None = _column("exchanged", kind, specs, attrs)

@@ -14,6 +14,7 @@ from steptime.ops.table import (
     OpKind,
     Specs,
     fused,
+    last_axis,
     no_flop,
     of_each,
     per_element,
@@ -113,9 +114,14 @@ KINDS = {
         "over the last axis: maximum, difference, exp, sum, quotient",
         fused("softmax_grad", "y dy"),
         autocast="wide",
+        row=last_axis,
     ),
     "softmax_grad": OpKind(
-        same_as_first, per_element(4), Example((_X, _X)), "dx = y (dy - sum(y dy))"
+        same_as_first,
+        per_element(4),
+        Example((_X, _X)),
+        "dx = y (dy - sum(y dy))",
+        row=last_axis,
     ),
     **{
         name: _pointwise(broadcast_outputs, 1, (_IMAGE, vector(3, 4)), "definition", gradient)

@@ -3,7 +3,17 @@
 from typing import Any
 
 from steptime.core.graph import TensorSpec
-from steptime.ops.table import Backward, Example, OpKind, Specs, per_element, require, show, vector
+from steptime.ops.table import (
+    Backward,
+    Example,
+    OpKind,
+    Specs,
+    last_axis,
+    per_element,
+    require,
+    show,
+    vector,
+)
 
 IGNORED_LABEL = -100
 
@@ -36,6 +46,7 @@ KINDS = {
         gradient=cross_entropy_gradient,
         saved=_first,
         autocast="wide",
+        row=last_axis,
     ),
     "pick_grad": OpKind(
         _first,
@@ -49,5 +60,6 @@ KINDS = {
         per_element(4),
         Example((_LOGITS, _LOGITS)),
         "dx = dy - softmax(x) sum(dy)",
+        row=last_axis,
     ),
 }

@@ -8,6 +8,7 @@ from steptime.ops.table import (
     OpKind,
     Specs,
     fused,
+    last_axis,
     per_element,
     require,
     same_as_first,
@@ -79,12 +80,14 @@ KINDS = {
         always_saves=True,
         autocast="wide",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),) * 2,
+        row=last_axis,
     ),
     "layer_norm_grad": OpKind(
         lambda x, grad, weight, *_: (x, weight, weight),
         per_element(13),
         Example((_ROWS, _ROWS, _W, vector(2, 4), vector(2, 4))),
         "derivative of layer_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
+        row=last_axis,
     ),
     "rms_norm": OpKind(
         rms_norm_outputs,
@@ -95,12 +98,14 @@ KINDS = {
         always_saves=True,
         autocast="wide",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),),
+        row=last_axis,
     ),
     "rms_norm_grad": OpKind(
         lambda x, grad, weight, *_: (x, weight),
         per_element(9),
         Example((_ROWS, _ROWS, _W, vector(2, 4))),
         "derivative of rms_norm: xhat 1, dw 2, g 1, sum 2, dx 3",
+        row=last_axis,
     ),
     "local_response_norm": OpKind(
         same_as_first,

@@ -81,6 +81,8 @@ class OpKind:
     `exchanged(*specs, **attrs)` returns the bytes that a kind exchanges with other ranks.
     `window(*specs, **attrs)` returns the height and width of the window that moves over an image,
     its strides, and the height and width of the map that it makes (a gradient's: that it reads).
+    `row(*specs, **attrs)` returns the number of elements that a kind reduces along the last axis,
+    which the batch does not change.
     """
 
     outputs: Callable[..., Specs]
@@ -100,6 +102,7 @@ class OpKind:
     serial: Callable[..., int] | None = None
     exchanged: Callable[..., int] | None = None
     window: Callable[..., Window] | None = None
+    row: Callable[..., int] | None = None
 
 
 def matrix_kind(
@@ -178,6 +181,11 @@ def per_element(count: int) -> Callable[..., int]:
 def no_flop(*_: TensorSpec, **__: Any) -> int:
     """Return 0: the op only moves bytes."""
     return 0
+
+
+def last_axis(*specs: TensorSpec, **_: Any) -> int:
+    """Return the length of the first input's last axis."""
+    return specs[0].shape[-1]
 
 
 def vector(*shape: int, dtype: str = "float32") -> TensorSpec:

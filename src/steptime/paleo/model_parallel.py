@@ -31,6 +31,7 @@ from steptime.paleo.placement import (
 )
 from steptime.paleo.price import GIB
 from steptime.paleo.rules import FLOAT_BYTES
+from steptime.predict.host import behind_host, issuing
 from steptime.predict.parallel.scaling import (
     Exchange,
     ScalingRow,
@@ -38,7 +39,7 @@ from steptime.predict.parallel.scaling import (
     scaling_row,
     throughput,
 )
-from steptime.predict.schedule import behind_host, overlapped
+from steptime.predict.schedule import overlapped
 from steptime.predict.step_model import StepModel, no_link
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
@@ -212,7 +213,7 @@ def _issued(model: StepModel, every: Sequence[Node], parts: Seconds3, times: int
     """
     forward, backward, update = (sum(node.kernels[i] for node in every) for i in range(3))
     counts = [forward * times, backward * times, update]
-    return behind_host(list(parts), counts, model.issue_s)
+    return behind_host(parts, issuing(counts, model.issue_s))
 
 
 def _slowest(

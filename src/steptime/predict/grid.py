@@ -19,9 +19,10 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.count import live_bytes, peak_memory_bytes
+from steptime.predict.host import Host, behind_host
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import PASSES, Lowered
-from steptime.predict.schedule import behind_host, overlapped
+from steptime.predict.schedule import overlapped
 from steptime.predict.step_model import StepModel, fits_into
 
 FEW = 3  # batches that are built as they are
@@ -153,8 +154,12 @@ class Steps:
         return self.times_on([on])[0]
 
     def times_on(self, models: Sequence[StepModel]) -> list[Times]:
-        """Return `times` on several devices, by columns of their figures where lines tell all."""
-        if self.lines is not None:
+        """Return `times` on several devices, by columns of their figures where lines tell all.
+
+        New pages of a CPU lie on no line: under constants of its own its batches are priced singly.
+        """
+        singly = any(on.device.is_own_host and on.seen.constants for on in models)
+        if self.lines is not None and not singly:
             return self.lines.times(models, self.batches)
         return [
             ([one.forward_s for one in found], [one.backward_s for one in found],
@@ -180,12 +185,15 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Lines:
-    """What a step runs at any batch from `low` to `high`: values at both ends of lines."""
+    """What a step runs at any batch from `low` to `high`: values at both ends of lines.
+
+    What the host has to issue is the same at all of them, `issued`.
+    """
 
     low: int
     high: int
     groups: Mapping[str, Sequence[_Group]]
-    launches: tuple[int, int, int]
+    issued: Lowered
     memory: Sequence[tuple[float, float]]
 
     def times(self, models: Sequence[StepModel], batches: Sequence[int]) -> list[Times]:
@@ -196,12 +204,12 @@ class _Lines:
         step = max(1, CHUNK // most)
         found: list[Times] = []
         for alike in _alike(models):
-            issue_s = _column([[on.issue_s] for on in alike])
+            host = _hosts([on.host(self.issued) for on in alike])
             pieces = []
             for i in range(0, len(batches), step):
                 piece = batches[i : i + step]
                 parts = [self._seconds(name, alike, self._share(piece)) for name in PASSES]
-                shown: Any = behind_host(parts, self.launches, issue_s, np.maximum)
+                shown: Any = behind_host(parts, host, np.maximum)
                 size = len(alike), len(piece)
                 pieces.append(np.stack([np.broadcast_to(part, size) for part in shown], axis=1))
             found += [tuple(one) for one in np.concatenate(pieces, axis=2).tolist()]
@@ -243,11 +251,11 @@ class _Lines:
         for kernel in update:
             ends = _numbers(kernel)
             _join(groups, (kernel,), ((ends, ends),))
-        forward, backward, _ = self.launches
+        others = tuple(one for one in self.issued.kernels if one.pass_ != "update")
         return replace(
             self,
             groups={**self.groups, "update": tuple(groups.values())},
-            launches=(forward, backward, sum(kernel.launches for kernel in update)),
+            issued=Lowered((), (*others, *update)),
             memory=[
                 (float(live), last + live - first)
                 for live, (first, last) in zip(lives, self.memory, strict=True)
@@ -288,10 +296,14 @@ def _at(kernel: Kernel, ends: Any, share: Any) -> Kernel:
 
 
 def _alike(models: Sequence[StepModel]) -> Iterator[list[StepModel]]:
-    """Yield the models side by side as far as the same figures of their devices are known."""
+    """Yield the models side by side as far as the same figures of their devices are known.
 
-    def known(on: StepModel) -> tuple[bool, ...]:
-        return on.issue_s is None, on.seen.launch_s is None, on.seen.clock_hz is None
+    Devices with constants of their own are priced one at a time.
+    """
+
+    def known(on: StepModel) -> tuple[object, ...]:
+        alone = id(on) if on.seen.constants else None
+        return alone, on.issue_s is None, on.seen.launch_s is None, on.seen.clock_hz is None
 
     for _, alike in groupby(models, known):
         yield list(alike)
@@ -313,6 +325,19 @@ def _beside(devices: Sequence[Device]) -> Device:
         launch_s=figures(one.launch_s for one in devices),
         clock_hz=figures(one.clock_hz for one in devices),
     )
+
+
+def _hosts(hosts: Sequence[Host | None]) -> Host | None:
+    """Return hosts as one whose times are arrays, a row a device; None where they are not known."""
+    known = [one for one in hosts if one is not None]
+    if not known:
+        return None
+    issued: Any = tuple(
+        _column([[seconds] for seconds in passes])
+        for passes in zip(*[one.issued_s for one in known], strict=True)
+    )
+    base: Any = _column([[one.base_s] for one in known])
+    return Host(issued, base, known[0].waits)
 
 
 def _column(values: Sequence[Any]) -> Any:
@@ -338,18 +363,15 @@ def _lines(model: StepModel, wanted: Sequence[int]) -> _Lines | None:
     if not all(_straight(points, same) for same in zip(*numbers, strict=True)):
         return None
     groups: dict[str, dict[Any, _Group]] = {name: {} for name in PASSES}
-    launches = dict.fromkeys(PASSES, 0)
     for row in _rows(steps[0], model.settings.pipelined):
         kernels = tuple(steps[0].kernels[i] for i in row)
         ends = tuple((numbers[0][i], numbers[2][i]) for i in row)
-        name = kernels[0].pass_
-        launches[name] += sum(kernel.launches for kernel in kernels)
-        _join(groups[name], kernels, ends)
+        _join(groups[kernels[0].pass_], kernels, ends)
     return _Lines(
         points[0],
         points[2],
         {name: tuple(found.values()) for name, found in groups.items()},
-        (launches["forward"], launches["backward"], launches["update"]),
+        steps[0],
         list(zip(memory[0], memory[2], strict=True)),
     )
 
@@ -357,7 +379,17 @@ def _lines(model: StepModel, wanted: Sequence[int]) -> _Lines | None:
 def _join(groups: dict[Any, _Group], kernels: tuple[Kernel, ...], ends: Ends) -> None:
     """Count kernels in the group of those that differ from them in numbers alone."""
     alike = tuple(
-        (k.kind, k.dtype, k.unit, len(k.products), len(k.tensors), k.serial, k.launches)
+        (
+            k.kind,
+            k.dtype,
+            k.unit,
+            len(k.products),
+            len(k.tensors),
+            k.serial,
+            k.launches,
+            k.window,
+            k.row,
+        )
         for k in kernels
     )
     times = groups.setdefault(alike, _Group(kernels, {})).times

@@ -26,6 +26,7 @@ class Settings:
     """
 
     host: Literal["ahead", "added", "no"] = "ahead"
+    waits: bool = False
     stack: str = catalog.DEFAULT_STACK
     fuse: bool = False
     tf32: bool = False
@@ -55,7 +56,9 @@ class Kernel(NamedTuple):
     `tensors` are the bytes of each tensor, for rules that count them one by one. The bytes of an
     `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
     `window` are height, width and strides of what moves over an image, and the height and width of
-    the map of its places.
+    the map of its places. `views` were made since the kernel before: they take the host's time
+    alone. `row` is the number of elements that are reduced along the last axis, 1 for none. `fresh`
+    are the bytes of new pages that its output takes on a CPU (`count.fresh_bytes`).
     """
 
     op: str
@@ -72,6 +75,9 @@ class Kernel(NamedTuple):
     exchange: Exchange | None = None
     after: tuple[str, ...] = ()
     window: Window | None = None
+    views: int = 0
+    row: int = 1
+    fresh: float = 0.0
 
 
 class Interval(NamedTuple):

@@ -9,9 +9,11 @@ from steptime import catalog
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, Op, Part
 from steptime.core.stack import UNITS, Stack
-from steptime.ops import OPS, exchanged_of, window_of
+from steptime.count import fresh_bytes
+from steptime.ops import OPS, exchanged_of, row_of, window_of
 from steptime.ops.execution import Launch, executed, one_by_one
 from steptime.ops.training import parameters_of
+from steptime.predict.host import Calls, calls_of
 from steptime.predict.kernel import Exchange, Kernel, Settings
 from steptime.predict.price import FLOATS
 
@@ -62,9 +64,25 @@ class Lowered:
         """
         places: dict[Kernel, int] = {}
         which = tuple(
-            [places.setdefault(one._replace(op="", after=()), len(places)) for one in self.kernels]
+            [
+                places.setdefault(one._replace(op="", after=(), views=0), len(places))
+                for one in self.kernels
+            ]
         )
         return tuple(places), which
+
+    @cached_property
+    def calls(self) -> Mapping[tuple[str, str], Calls]:
+        """What the host calls, by pass and kind of the kernels."""
+        return calls_of(self.kernels)
+
+    @cached_property
+    def launches(self) -> tuple[int, int, int]:
+        """The launches of each pass."""
+        counts = dict.fromkeys(PASSES, 0)
+        for kernel in self.kernels:
+            counts[kernel.pass_] += kernel.launches
+        return counts["forward"], counts["backward"], counts["update"]
 
     @cached_property
     def executed_flop(self) -> float:
@@ -106,11 +124,14 @@ def _lowered(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Lowered:
 
 def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[Kernel]:
     """Yield the kernels of a graph in the order in which they run; what does nothing is none."""
-    compute, awaited = precision(dtype).compute, _awaited(graph)
+    compute, awaited, views = precision(dtype).compute, _awaited(graph), 0
+    fresh = dict(zip((op.name for op in graph.ops), fresh_bytes(graph), strict=True))
     for ops, flop, moved, launched, products, serial in launches:
         if not launched and not moved:
+            views += 1
             continue
         head = ops[0]
+        case = graph.cases[head.name][:3]
         own = graph.tensors[head.outputs[0]].dtype  # in a mixed step not the same for all
         one = Kernel(
             head.of or head.name,
@@ -123,8 +144,12 @@ def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[K
             products,
             serial,
             launched * serial,
-            window=window_of(*graph.cases[head.name][:3]),
+            window=window_of(*case),
+            row=row_of(*case),
+            views=views,
+            fresh=sum([fresh[op.name] for op in ops]),
         )
+        views = 0
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
 
 

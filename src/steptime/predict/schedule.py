@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from steptime.predict.host import Host, behind_host
 from steptime.predict.kernel import NOTHING, Interval, Kernel, Larger
 from steptime.predict.lower import PLACE, Lowered, Row
 
@@ -66,7 +67,7 @@ _NONE = _Cell()
 def schedule(
     lowered: Lowered,
     times: Sequence[Interval],
-    issue_s: float | None = None,
+    host: Host | None = None,
     pipelined: bool = False,
     overlap: bool = True,
 ) -> Timeline:
@@ -78,7 +79,7 @@ def schedule(
     go on meanwhile (unless `overlap` is off), and wait for the exchanges whose results they read.
     The update waits for all, as PyTorch's optimizers do.
 
-    `issue_s` are the host's seconds to issue one launch, None where it plays no part. `pipelined`
+    `host` says when the host has issued each pass, None where it plays no part. `pipelined`
     overlaps all arithmetic of a row's pass with all its traffic (Paleo's lower bound). The update
     of no row in particular is shared among the rows by their parameters.
     """
@@ -110,14 +111,7 @@ def schedule(
         total([row.backward for row in rows]),
         total([row.update for row in rows]) if whole is None else whole,
     ]
-    counts = [sum(row.launches[i] for row in rows) for i in range(3)]
-    if rest is not None:
-        counts[2] += rest.launches[2]
-
-    def step(seconds: Sequence[float]) -> tuple[float, float, float]:
-        return behind_host(seconds, counts, issue_s)
-
-    passes = step([part.value for part in parts])
+    passes = behind_host([part.value for part in parts], host)
     exchange_s = exposed_s = 0.0
     if exchanges:
         slower = [
@@ -131,9 +125,9 @@ def schedule(
     return Timeline(
         tuple(rows),
         *passes,
-        None if issue_s is None else issue_s * sum(counts),
-        sum(step(lows)) if len(lows) == len(parts) else None,
-        sum(step(highs)) if len(highs) == len(parts) else None,
+        None if host is None else host.issued_s[-1],
+        sum(behind_host(lows, host)) if len(lows) == len(parts) else None,
+        sum(behind_host(highs, host)) if len(highs) == len(parts) else None,
         any(part.extrapolates for part in parts),
         exchange_s,
         exposed_s,
@@ -167,30 +161,6 @@ def _with_exchanges(
             device, updates = max(device, link), True
         device += seconds * slower[PLACE[kernel.pass_]]
     return exchange_s, max(device, link)
-
-
-def behind_host(
-    parts_s: Sequence[float],
-    launches: Sequence[int],
-    issue_s: float | None,
-    larger: Larger = max,
-) -> tuple[float, float, float]:
-    """Return the parts of a step when the device waits for the host wherever that is slower.
-
-    The host issues one launch after another, `issue_s` each, without waiting; a part ends when the
-    device has done its work and the host has issued it. Parts of 1 and 4 s with 2 launches each and
-    1 s to issue one take 2 and 4 s: the first waits for the host, the second hides it. `larger` is
-    `max`, also of arrays.
-    """
-    if issue_s is None:
-        return (parts_s[0], parts_s[1], parts_s[2])
-    found, end, issued = [], 0.0, 0
-    for part, count in zip(parts_s, launches, strict=True):
-        issued += count
-        finished = larger(end + part, issued * issue_s) if count else end
-        found.append(finished - end)
-        end = finished
-    return (found[0], found[1], found[2])
 
 
 def total(times: Iterable[Interval]) -> Interval:

@@ -22,6 +22,7 @@ from steptime.core.workload import Workload
 from steptime.count import op_work, peak_memory_bytes
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group
+from steptime.predict.host import Host, host_of, issuing
 from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel, Larger
 from steptime.predict.lower import PASSES, Lowered, stack_of
 from steptime.predict.method import Method
@@ -157,6 +158,14 @@ class StepModel:
         """The host's time to issue one launch ahead of the device, None where it plays no part."""
         return issue_s(self.device, self.settings)
 
+    def host(self, lowered: Lowered) -> Host | None:
+        """Return when the host has issued each pass, None where it plays no part.
+
+        The method `calibrated` knows the host by the stack; others count launches.
+        """
+        found = host_of(lowered.calls, self.seen.constants, self.settings.waits)
+        return found or issuing(lowered.launches, self.issue_s)
+
     @property
     def parameters(self) -> int:
         """Trained parameters as the method counts them (Paleo: a bias for every filter)."""
@@ -230,7 +239,7 @@ class StepModel:
             self._timelines[wanted] = schedule(
                 lowered,
                 [found[i] for i in which],
-                self.issue_s,
+                self.host(lowered),
                 self.settings.pipelined,
                 self.overlap,
             )

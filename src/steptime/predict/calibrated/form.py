@@ -24,10 +24,45 @@ def ceil(part: Any, size: Any) -> Any:
     return -(-part // size)
 
 
+OLD = ("Fermi", "Kepler", "Maxwell", "Pascal")  # architectures before Volta
+MULTIPROCESSORS = 64  # of a device whose file does not say
+
+
+def memory_rate(device: Device, constants: Constants) -> Any:
+    """Return the bytes per second that long kernels reach: a share by the kind of memory.
+
+    Stacked memory (HBM) comes nearer to its datasheet than GDDR, whose error correction takes a
+    part of the bandwidth; GPUs before Volta reach less of either.
+    """
+    if (device.architecture or "").startswith(OLD):
+        share = constants["stream.share_old"]
+    elif "HBM" in (device.memory_type or ""):
+        share = constants["stream.share_hbm"]
+    else:
+        share = constants["stream.share_gddr"]
+    return device.memory_bytes_per_s * share
+
+
 def streamed_s(moved: Any, device: Device, constants: Constants) -> Any:
     """Return the seconds of moving bytes, of which few in flight do not fill the memory's rate.
 
     1 GB at a reached rate of 1 GB/s takes 1 s, and `stream.latency_s` in all cases.
     """
-    rate = device.memory_bytes_per_s * constants["stream.share"]
+    rate = memory_rate(device, constants)
     return moved / rate + constants["stream.latency_s"] * (moved > 0)
+
+
+def between_events_s(seconds: Any, factor: Any, constants: Constants) -> Any:
+    """Return what two events around one op show, whose kernels take `seconds`.
+
+    The host calls the op, which takes `launch.isolated_s` times a `factor` of its kind; the device
+    sees a share of that between the first event and the first kernel. What is later, host or
+    device, ends the time: at 30 us and a share of 0.5, kernels of 1 us take 30 us, and those of
+    100 us 115 us.
+    """
+    host_s = constants["launch.isolated_s"] * factor
+    late = constants["isolated.seen"] * host_s + seconds
+    return (host_s**_LATER + late**_LATER) ** (1 / _LATER)
+
+
+_LATER = 8  # power of the norm of both: near their maximum

@@ -3,27 +3,34 @@
 from dataclasses import replace
 
 from steptime import catalog
+from steptime.core.graph import Graph
 from steptime.core.hardware import Device
+from steptime.predict.calibrated import cpu
+from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.stream import stream
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
-from steptime.predict.method import STACK, TF32, Method
+from steptime.predict.method import STACK, TF32, YES_NO, Method, choice
 from steptime.predict.price import seen
 
-FORMS: dict[str, Form] = {  # by kind of op, where it is not that of its unit
+GPU: dict[str, Form] = {  # by kind of op, else by its unit
+    "matrix": product,
+    "vector": stream,
+    "attention": attention,
+    "attention_grad": attention,
     "conv2d": convolution,
     "conv_transpose2d": convolution,
     "conv2d_grad_weight": convolution,
 }
-BY_UNIT: dict[str, Form] = {"matrix": product, "vector": stream}
+FORMS = {"cpu": cpu.FORMS}  # by kind of device; those of GPUs for kinds that nobody measured
 
 
 def price(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
     """Return the seconds of a kernel by the form of its kind, with a central 80 % interval."""
-    constants, form = device.constants, form_of(kernel)
+    constants, form = device.constants, form_of(kernel, device)
     compute_s, memory_s, gap_s = form(kernel, device, constants, larger)
     power = constants["joint.power"]
     value = (compute_s**power + memory_s**power) ** (1 / power) + gap_s
@@ -31,28 +38,41 @@ def price(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
     return Interval(value, value * low, value * high, False, compute_s, memory_s, shared)
 
 
-def form_of(kernel: Kernel) -> Form:
-    """Return the form that prices a kernel."""
-    return FORMS.get(kernel.kind) or BY_UNIT[kernel.unit]
+def form_of(kernel: Kernel, device: Device) -> Form:
+    """Return the form that prices a kernel on a device."""
+    forms = FORMS.get(device.kind, GPU)
+    return forms.get(kernel.kind) or forms[kernel.unit]
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the constants of its calibration or the priors."""
-    found = {name: one.value for name, one in catalog.priors(device.kind).items()}
+    priors = catalog.priors(device.kind, settings.stack)
+    found = {name: one.value for name, one in priors.items()}
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():
         found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
     return replace(seen(device, dtype, settings), constants=found)
 
 
+WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")
+
+
+def notes(_graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
+    """Return what a reader must know: that nobody measured what a stack takes of the host."""
+    if device.is_own_host or catalog.stack(settings.stack).host:
+        return ()
+    return (f"stack {settings.stack}: the host's time is not known and left out: no [host]",)
+
+
 METHOD = Method(
     "calibrated",
     "1",
     price=price,
-    options={"tf32": TF32, "stack": STACK},
+    options={"tf32": TF32, "stack": STACK, "waits": WAITS},
     sees=calibrated_device,
+    notes=notes,
     reads=(
         *("multiprocessors", "l2_bytes", "process_nm", "maker", "architecture", "memory_type"),
-        *("vector_flop_per_s", "calibration"),
+        *("clock_hz", "vector_flop_per_s", "calibration"),
     ),
 )

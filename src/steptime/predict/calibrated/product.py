@@ -3,7 +3,13 @@
 from typing import Any
 
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants, Parts, ceil, streamed_s
+from steptime.predict.calibrated.form import (
+    MULTIPROCESSORS,
+    Constants,
+    Parts,
+    ceil,
+    streamed_s,
+)
 from steptime.predict.kernel import Kernel, Larger
 
 TILES = (  # rows, columns, constant that holds the share of the peak
@@ -12,7 +18,6 @@ TILES = (  # rows, columns, constant that holds the share of the peak
     (64, 64, "product.share_64x64"),
     (32, 32, "product.share_32x32"),
 )
-MULTIPROCESSORS = 64  # of a device whose file does not say
 
 
 def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:

@@ -1,12 +1,46 @@
-"""Kernels that move bytes: elementwise ops, norms, pools, copies."""
+"""Kernels that move bytes: elementwise ops, softmax, norms, pools, copies, optimizers."""
 
+from typing import Any
+
+from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants, Parts, streamed_s
+from steptime.predict.calibrated.form import MULTIPROCESSORS, Constants, Parts, memory_rate
 from steptime.predict.kernel import Kernel, Larger
+
+CLIFF = 6  # how sharply the last cache ends: 0.8 of its size still hits by 79 %
+_SOFTMAX = ("stream.softmax_again", 1024)  # shorter rows stay in registers
+_NORM = ("stream.norm_again", 0)
+REDUCING = {  # kind: share of the bytes that is moved again, for rows longer than
+    "softmax": _SOFTMAX,
+    "softmax_grad": _SOFTMAX,
+    "cross_entropy": _SOFTMAX,
+    "log_softmax_grad": _SOFTMAX,
+    "layer_norm": _NORM,
+    "rms_norm": _NORM,
+}
 
 
 def stream(kernel: Kernel, device: Device, constants: Constants, _larger: Larger) -> Parts:
-    """Return the seconds of a kernel that is limited by its traffic, or by its arithmetic."""
-    compute = kernel.flop / (device.peak_flop_per_s[kernel.dtype] * constants["stream.flop_share"])
-    gap = constants["launch.gap_s"] * kernel.launches
-    return Parts(compute, streamed_s(kernel.bytes, device, constants), gap)
+    """Return the seconds of a kernel that is limited by its traffic, its rows, or its arithmetic.
+
+    Every kernel waits `stream.latency_s` for its first bytes. A row that is reduced occupies a
+    multiprocessor for a time of its own. Bytes that all fit into the last cache come from there,
+    `stream.cached_bytes` a clock and multiprocessor, if that is faster.
+    """
+    units = device.multiprocessors or MULTIPROCESSORS
+    peak = device.vector_peak(kernel.dtype) or device.peak_flop_per_s[kernel.dtype]
+    compute = kernel.flop / (peak * constants["stream.flop_share"])
+    moved: Any = kernel.bytes
+    if kernel.kind in REDUCING:
+        again, longest = REDUCING[kernel.kind]
+        rows = kernel.bytes / (2 * SIZE_BYTES[kernel.dtype] * kernel.row)
+        compute = compute + rows * constants["stream.row_s"] / units
+        moved = moved * (1 + constants[again] * (kernel.row > longest))
+    rate = memory_rate(device, constants)
+    slower = 1 / rate
+    if device.l2_bytes and device.clock_hz:
+        missed = 1 - 1 / (1 + (kernel.bytes / device.l2_bytes) ** CLIFF)
+        cached = constants["stream.cached_bytes"] * units * device.clock_hz
+        slower = missed / rate + (1 - missed) / max(cached, rate)
+    memory = moved * slower + constants["stream.latency_s"] * (kernel.bytes > 0)
+    return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches)

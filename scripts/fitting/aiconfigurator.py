@@ -1,0 +1,24 @@
+"""Matrix products of serving (AIConfigurator, NVIDIA), repeated, next to no launch."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fitting.rows import rows
+from steptime import catalog
+from steptime.calibration.cases import Case
+from steptime.predict.kernel import Kernel
+
+THIN = 8  # rows of a product that only reads its weights
+LARGE = 1.5e8  # bytes: more than any cache
+
+
+def weights(data: Path) -> Iterator[Case]:
+    """Yield products of a few rows with large matrices: streams of the weights."""
+    for row in rows(data / "measured/aiconfigurator/gemm.csv.gz"):
+        m, n, k = (int(row[name]) for name in "mnk")
+        moved = 2.0 * (m * n + m * k + n * k)
+        if row["dtype"] != "bfloat16" or m > THIN or moved < LARGE:
+            continue
+        kernel = Kernel("op", "linear", "forward", "bfloat16", "vector", 0, moved)
+        device = catalog.device(row["device"])
+        yield Case((kernel,), device, float(row["time_ms"]) / 1e3, "weights", "repeated")
