@@ -11,7 +11,7 @@ from steptime.ops import output_names, outputs_of
 from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.lower import lower
 
-Condition = Literal["isolated", "repeated", "step"]
+Condition = Literal["isolated", "repeated", "step", "call"]
 SETTINGS = Settings()
 
 
@@ -20,8 +20,9 @@ class Case:
     """A time that was measured.
 
     `condition` says what the time holds: `isolated`, one op between two events; `repeated`, a
-    kernel many times in a row; `step`, one step of many in a row, behind a host. `kind` and
-    `family` group cases in tables; `family` is also what must not stand on both sides of a split.
+    kernel many times in a row; `step`, one step of many in a row, behind a host; `call`, a step
+    whose end the host awaits. `kind` and `family` group cases in tables; `family` is also what must
+    not stand on both sides of a split.
     """
 
     kernels: tuple[Kernel, ...]

@@ -36,7 +36,8 @@ class Columns:
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
         self._kinds = [case.kernels[0].kind for case in cases]
-        self._steps = [i for i, case in enumerate(cases) if case.condition == "step"]
+        self._steps = [i for i, case in enumerate(cases) if case.condition in ("step", "call")]
+        self._waits = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
         blocks: dict[Any, list[tuple[Kernel, int, int]]] = defaultdict(list)
         for i, case in enumerate(cases):
@@ -67,7 +68,8 @@ class Columns:
         between: Floats = between_events_s(total, np.array(factors), constants)
         total = np.where(self._isolated, between, total)
         if self._steps:
-            total[self._steps] = np.maximum(total[self._steps], self._host_s(constants))
+            base = self._waits * constants["host.step_s"] * constants["host.factor"]
+            total[self._steps] = np.maximum(total[self._steps] + base, self._host_s(constants))
         return total
 
     def _host_s(self, constants: Constants) -> Floats:
