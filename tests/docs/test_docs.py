@@ -38,6 +38,7 @@ import pytest
 from places import ROOT
 from steptime import store
 from steptime.build import build, build_step, choice_of, make_workload, read_model
+from steptime.calibration.mapping import mapping
 from steptime.catalog import device
 from steptime.cli.main import COMMANDS as NAMES
 from steptime.cli.main import run, tree
@@ -61,7 +62,7 @@ EXACT = ("count", "predict", "fit", "choose", "explain", "split", "scale", "ener
 SLOW = ("run", "sweep", "probe", "quickstart", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
-    "results", "errors",
+    "results", "errors", "evaluate",
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
@@ -137,6 +138,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "examples", folder / "examples")
     (table,) = _blocks(ROOT / "docs/importing.md", "csv")
     (folder / "timings.csv").write_text(table, encoding="utf-8")
+    (table,) = _blocks(ROOT / "docs/evaluating.md", "csv")
+    (folder / "ops.csv").write_text(table, encoding="utf-8")
     return folder
 
 
@@ -374,6 +377,8 @@ def test_toml_examples(page: str, block: str) -> None:
         assert cells_of(check_experiment(table, page), page)[0]
     elif "peak_TFLOP_per_s" in table:
         assert device_from_table(table, page).source
+    elif "rows" in table:
+        assert mapping(table, page).rows
     elif "quantities" in table:
         assert check_mapping(table, page).columns
     elif "GB_per_s" in table:

@@ -43,6 +43,7 @@ COMMANDS = {  # name: the function, or the analysis, that answers it
     "quickstart": "steptime.cli.quickstart:quickstart",
     "import": "steptime.cli.import_:import_",
     **ANALYSES,
+    "evaluate": "steptime.cli.evaluate:evaluate",
     "compare": "steptime.cli.compare:compare",
     "query": "steptime.cli.query:query",
     "export": "steptime.cli.export:export",
