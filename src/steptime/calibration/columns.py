@@ -62,7 +62,8 @@ class Columns:
         device = replace(self.device, constants=constants)
         total: Floats = np.zeros(len(self.cases))
         for block in self._blocks:
-            value: Any = price(block.kernel, device, np.maximum).value
+            rests: Any = self._isolated[block.case] * constants.get("isolated.pause_s", 0.0)
+            value: Any = price(block.kernel, device, np.maximum, rests).value
             total += np.bincount(block.case, block.often * value, len(self.cases))
         return self._timed(total, constants)
 
