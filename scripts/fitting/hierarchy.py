@@ -27,13 +27,16 @@ def hierarchical(
     free: Sequence[str],
     weights: Sequence[Floats],
     shared: Sequence[str] = (),
+    held: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the constants of all devices, and how far those of single ones spread around them.
 
-    Constants in `shared` are the same on all devices: their spread is 0.
+    Constants in `shared` are the same on all devices: their spread is 0. `held` are the spreads of
+    constants of all that are not `LOOSE`.
     """
     start, size = constants_of(priors), len(free)
     common, own = np.zeros(size), np.zeros((len(sets), size))
+    loose = np.array([(held or {}).get(name, LOOSE) for name in free])
     varies = np.array([name not in shared for name in free])
     spread = np.where(varies, FIRST, 1e-4)
     for _ in range(ROUNDS):
@@ -51,8 +54,8 @@ def hierarchical(
             whole[here, here] = square + np.diag(1 / spread**2)
             pull[:size] += side
             pull[here] = side - own[i] / spread**2
-        whole[:size, :size] += np.eye(size) / LOOSE**2
-        pull[:size] -= common / LOOSE**2
+        whole[:size, :size] += np.diag(1 / loose**2)
+        pull[:size] -= common / loose**2
         moved = np.clip(np.linalg.solve(whole, pull), -LONGEST, LONGEST)
         common = common + moved[:size]
         own = own + moved[size:].reshape(own.shape)

@@ -4,7 +4,7 @@ import random
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import logs
 from steptime.core.constants import Constant
+from steptime.predict.calibrated.form import OLD
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
 STACKS = PRIORS.with_name("stacks")
@@ -30,8 +31,9 @@ class Stage:
     """Constants that are fitted together, and the cases that tell them.
 
     `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
-    the same on all devices; the spread of the others is that of fits to one device each. Those of
-    the host belong to the software stack `stack`.
+    the same on all devices; the spread of the others is that of fits to one device each. `held` are
+    how far ln(constant) may move from the file, 1 for others. Those of the host belong to the
+    software stack `stack`.
     """
 
     priors: str
@@ -39,11 +41,17 @@ class Stage:
     cases: Callable[[Path], Iterable[Case]]
     words: str
     shared: tuple[str, ...] = ()
+    held: Mapping[str, float] = field(default_factory=dict)
     stack: str = catalog.DEFAULT_STACK
 
     def known(self) -> Mapping[str, Constant]:
         """Return the constants that are known before the fit, those of the host by the stack."""
         return catalog.priors(self.priors, self.stack)
+
+
+def _is_strided(case: Case) -> bool:
+    """Whether a case is a linear layer on a GPU that slows down along long rows."""
+    return case.kind == "linear" and (case.device.architecture or "").startswith(OLD)
 
 
 STAGES: Mapping[str, Stage] = {
@@ -68,14 +76,25 @@ STAGES: Mapping[str, Stage] = {
     "product": Stage(
         "gpu",
         (
-            "product.share_128x128",
-            "product.share_128x64",
-            "product.share_64x64",
-            "product.share_32x32",
+            "isolated.linear",
+            "isolated.matmul",
+            "isolated.pause_s",
+            "product.share",
+            "product.half_reuse",
             "product.ramp",
+            "product.old",
+            "product.sum_s",
+            "power.flop_j",
         ),
-        neusight.products,
+        lambda data: (one for one in neusight.products(data) if not _is_strided(one)),
         "NeuSight's linear layers and batched products, float32",
+        held={"product.share": 0.03, "product.half_reuse": 0.15, "isolated.pause_s": 0.2},
+    ),
+    "strided": Stage(
+        "gpu",
+        ("product.stride",),
+        lambda data: filter(_is_strided, neusight.products(data)),
+        "NeuSight's linear layers, float32, on Pascal",
     ),
     "host": Stage(
         "gpu",
@@ -131,7 +150,7 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     priors = stage.known()
     columns = [Columns(cases) for cases in sets.values()]
     weights = [even(one) for one in columns]
-    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.shared)
+    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.shared, stage.held)
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
     found = {name: Constant(values[name], spreads[name], words) for name in stage.free}

@@ -50,6 +50,7 @@ from steptime.count import count
 from steptime.measure.contract import Options, method
 from steptime.models import FAMILIES, family
 from steptime.ops import OPS, cost_of, outputs_of
+from steptime.predict.prices import offers_of
 from steptime.predict.records import records
 from steptime.predict.step_model import StepModel
 from steptime.readers.csv_mapping import check_mapping
@@ -57,7 +58,7 @@ from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import Axis, Experiment, Sample, check_experiment, read_experiment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXACT = ("count", "predict", "explain", "split", "scale", "energy", "list")
+EXACT = ("count", "predict", "fit", "choose", "explain", "split", "scale", "energy", "list")
 SLOW = ("run", "sweep", "probe", "quickstart", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
@@ -382,6 +383,8 @@ def test_toml_examples(page: str, block: str) -> None:
         assert check_mapping(table, page).columns
     elif "GB_per_s" in table:
         assert link_from_table(table, page).source
+    elif "offers" in table:
+        assert offers_of(table, page)
     else:
         assert build(make_workload(choice_of(table, page)))
 
@@ -447,6 +450,8 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "list": "list models",
     "count": "count fc --json",
     "predict": "predict fc --device t4",
+    "fit": "fit fc --device t4",
+    "choose": "choose fc --devices t4,l4",
     "explain": "explain fc --device t4",
     "split": "split fc --device t4 --server v100 --link aws",
     "scale": "scale fc --device t4 --link aws --samples 1000 --price 1",

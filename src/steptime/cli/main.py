@@ -25,6 +25,8 @@ COMMANDS = {  # name: the function, or the analysis, that answers it
     "show": "steptime.cli.show:show",
     "count": "steptime.cli.count:count",
     "predict": "steptime.cli.predict:predict",
+    "fit": "steptime.cli.fit:fit",
+    "choose": "steptime.cli.choose:choose",
     "scale": "steptime.cli.scale:scale",
     "explain": "steptime.cli.explain:explain",
     "split": "steptime.cli.split:split",
