@@ -108,6 +108,17 @@ _GRID = [
     ("fc --out folder.csv", "folder.csv: is a folder"),
     ("fc --out absent/cells.csv", "absent/cells.csv: is a folder, or is in a folder that"),
 ]
+_IN = [
+    ("fc --in records", "MODEL does not go with --in"),
+    ("--in records --grid", "--grid does not go with --in"),
+    ("--in records --batch 4", "--batch does not go with --in"),
+    ("--in absent", "absent: no such folder of records"),
+    ("--in file", "file: "),
+    ("--in records --device V10", "unknown device 'V10'; did you mean 'V100'?"),
+    ("--in records --method peleo", "unknown method 'peleo'; did you mean 'paleo'?"),
+    ("--in records --option fuse=1", "option fuse is yes or no, not '1'"),
+    ("--in records --link asw", "unknown link 'asw'; did you mean 'aws'?"),
+]
 _FIT = [
     ("--device T4,V100", "several devices go with predict --grid"),
     ("--device T4 --method peleo", "unknown method 'peleo'; did you mean 'paleo'?"),
@@ -254,6 +265,7 @@ LINES = [
     *((f"predict --grid --device T4 {words}", message) for words, message in _GRID),
     ("predict fc --grid --device T4,t4", "--device: 't4' is given twice"),
     ("predict fc --grid --device T4,,V100", "--device: 'T4,,V100' has an empty name"),
+    *((f"predict {words}", message) for words, message in _IN),
     *((f"fit fc {words}", message) for words, message in _DEVICE),
     *((f"fit fc --device T4 {words}", message) for words, message in (*_STEP, *_FIT)),
     *((f"choose fc {words}", message) for words, message in _CHOOSE),
