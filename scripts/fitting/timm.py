@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from string import digits
 
 from fitting.rows import rows
 from steptime import catalog
@@ -22,6 +23,7 @@ def networks(data: Path) -> Iterator[Case]:
         if not all(sizes):
             continue
         family = row["network"].partition(".")[0]
+        attention = "plain" if row["torch"].startswith("1.") else "fused"
         kernels = described(
             macs * 1e9,
             activations * 1e6,
@@ -29,7 +31,7 @@ def networks(data: Path) -> Iterator[Case]:
             int(batch),
             "float16-mixed",
             "train" if row["mode"] == "train" else "infer",
-            attention=family.partition("_")[0].rstrip("0123456789") in TRANSFORMERS,
+            attention=attention if family.partition("_")[0].rstrip(digits) in TRANSFORMERS else "",
             channels_last=row["layout"] == "nhwc",
             compiled=row["compiled"] == "1",
         )

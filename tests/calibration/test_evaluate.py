@@ -140,7 +140,7 @@ def test_a_file_of_ones_own_prices(table, tmp_path, capsys):
         (["--method", "mine.py:price"], "there is no file 'mine.py'"),
         (["--method", "calibratd"], "did you mean 'calibrated'"),
         (["--by", "knd"], "unknown group 'knd'; did you mean 'kind'?"),
-        (["--rows", "3"], "it needs --map"),
+        (["--rows", "3"], "tables with a mapping: --map"),
         (["--calibrate-with", "8"], "no case is left to check beside 8 points of each device"),
         (["--out", "x.gif"], "unknown picture format"),
     ],

@@ -36,7 +36,8 @@ class Columns:
         self.device: Device = seen_fully(cases[0].device)
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
-        self._steps = [i for i, case in enumerate(cases) if case.condition == "step"]
+        self._steps = [i for i, case in enumerate(cases) if case.condition in ("step", "call")]
+        self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
         self._kinds = [case.kernels[0].kind for case in cases]
         blocks: dict[Any, list[tuple[Kernel, int, int]]] = defaultdict(list)
@@ -101,7 +102,8 @@ class Columns:
             between = between_events_s(device_s, factors, constants)
             total = np.where(self._isolated, between, device_s)
         if self._steps and "host.factor" in constants:
-            total[self._steps] = np.maximum(total[self._steps], self._host_s(constants))
+            base = self._awaited * constants["host.step_s"] * constants["host.factor"]
+            total[self._steps] = np.maximum(total[self._steps] + base, self._host_s(constants))
         return total
 
     def _host_s(self, constants: Constants) -> Floats:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
-
-if TYPE_CHECKING:
-    from steptime.calibration.cases import Case
-
-PLENTY = 20_000  # cases that take a while
 
 
 @command(long="predicting what was measured")
@@ -49,6 +44,7 @@ def evaluate(
     Errors by MAPE, median, 90th percentile, bias (mean ln of predicted / measured) and factor;
     coverage and width of the intervals; beside other methods and published predictions.
     """
+    from steptime.api import cases
     from steptime.calibration import evaluation
 
     if out is not None:
@@ -57,7 +53,7 @@ def evaluate(
         check_path(out)
     chosen, name = _method(method)
     names = [word.strip() for word in by.split(",")] if by else []
-    found = _cases(path, mapping, rows)
+    found = cases(path, mapping, most=rows, warn=note)
     made = evaluation.evaluate(found, chosen, name, calibrate_with, names, draws, worst)
     notes = []
     if out is not None:
@@ -70,22 +66,6 @@ def evaluate(
     if left:
         notes.append(f"note: {name} predicts nothing for {left:,} of {len(found):,} cases")
     return Answer({"path": str(path), **made.document}, made.tables, notes)
-
-
-def _cases(path: Path, mapping: Path | None, most: int | None) -> list[Case]:
-    """Return the cases of a table, or of a folder of records or of tables."""
-    from steptime.calibration.mapping import cases_of, plain_cases, read_mapping
-    from steptime.calibration.recorded import recorded
-
-    if mapping is None and most is not None:
-        raise InputError("--rows draws rows of a table; it needs --map MAP.toml")
-    if mapping is not None:
-        return list(cases_of(path, read_mapping(mapping), most))
-    if path.is_dir():
-        from steptime import store
-
-        return recorded(store.load(path, note), note)
-    return plain_cases(path)
 
 
 def _method(text: str) -> tuple[Any, str]:
