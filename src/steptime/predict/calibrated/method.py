@@ -12,9 +12,10 @@ from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.power import capped_s
 from steptime.predict.calibrated.product import product
+from steptime.predict.calibrated.recurrent import recurrent
 from steptime.predict.calibrated.stream import stream
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
-from steptime.predict.method import STACK, TF32, YES_NO, Method, choice
+from steptime.predict.method import EFFICIENCIES, FUSE, STACK, TF32, YES_NO, Method, choice
 from steptime.predict.price import seen
 
 GPU: dict[str, Form] = {  # by kind of op, else by its unit
@@ -25,6 +26,7 @@ GPU: dict[str, Form] = {  # by kind of op, else by its unit
     "conv2d": convolution,
     "conv_transpose2d": convolution,
     "conv2d_grad_weight": convolution,
+    **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
 }
 FORMS = {"cpu": cpu.FORMS}  # by kind of device; those of GPUs for kinds that nobody measured
 
@@ -80,7 +82,7 @@ METHOD = Method(
     "calibrated",
     "1",
     price=price,
-    options={"tf32": TF32, "stack": STACK, "waits": WAITS},
+    options={"fuse": FUSE, "tf32": TF32, "stack": STACK, "waits": WAITS, **EFFICIENCIES},
     sees=calibrated_device,
     notes=notes,
     reads=(
