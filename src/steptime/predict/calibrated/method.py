@@ -58,7 +58,14 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():
         found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
-    return replace(seen(device, dtype, settings), constants=found)
+    return replace(reached(device, dtype, settings), constants=found)
+
+
+def reached(device: Device, dtype: str, settings: Settings) -> Device:
+    """Return the device as kernels find it, with the peak of its vector units beside TF32's."""
+    vector = device.vector_peak("float32")
+    units = device.vector_flop_per_s | ({} if vector is None else {"float32": vector})
+    return replace(seen(device, dtype, settings), vector_flop_per_s=units)
 
 
 WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")
