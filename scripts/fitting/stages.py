@@ -100,8 +100,7 @@ STAGES: Mapping[str, Stage] = {
         ),
         aiconfigurator.products,
         "AIConfigurator's linear layers in bfloat16",
-        shared=("product.tensor_half_reuse",),
-        held={"product.tensor_share": 0.05, "product.tensor_half_reuse": 0.25},
+        held={"product.tensor_share": 0.05, "product.tensor_half_reuse": 0.1},
     ),
     "strided": Stage(
         "gpu",
