@@ -303,7 +303,8 @@ def _alike(models: Sequence[StepModel]) -> Iterator[list[StepModel]]:
 
     def known(on: StepModel) -> tuple[object, ...]:
         alone = id(on) if on.seen.constants else None
-        return alone, on.issue_s is None, on.seen.launch_s is None, on.seen.clock_hz is None
+        peaks = frozenset(on.seen.peak_flop_per_s)
+        return alone, peaks, on.issue_s is None, on.seen.launch_s is None, on.seen.clock_hz is None
 
     for _, alike in groupby(models, known):
         yield list(alike)
