@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting import aiconfigurator, neusight, paradnn, vidur
+from fitting import aiconfigurator, neusight, paradnn, timm, vidur
 from fitting.hierarchy import hierarchical
 from fitting.write import write, write_host
 from steptime import catalog
@@ -107,6 +107,19 @@ STAGES: Mapping[str, Stage] = {
         ("product.stride",),
         lambda data: filter(_is_strided, neusight.products(data)),
         "NeuSight's linear layers, float32, on Pascal",
+    ),
+    "described": Stage(
+        "gpu",
+        (
+            "described.share",
+            "described.infer_passes",
+            "described.train_passes",
+            "described.fused_attention",
+            "described.plain_attention",
+            "described.channels_last",
+        ),
+        timm.networks,
+        "image networks of timm under autocast",
     ),
     "host": Stage(
         "gpu",
