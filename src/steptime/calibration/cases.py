@@ -20,8 +20,8 @@ class Case:
     """A time that was measured.
 
     `condition` says what the time holds: `isolated`, one op between two events; `repeated`, a
-    kernel many times in a row; `step`, a whole step behind a host. `kind` and `family` group cases
-    in tables; `family` is also what must not stand on both sides of a split.
+    kernel many times in a row; `step`, one step of many in a row, behind a host. `kind` and
+    `family` group cases in tables; `family` is also what must not stand on both sides of a split.
     """
 
     kernels: tuple[Kernel, ...]

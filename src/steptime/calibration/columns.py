@@ -1,6 +1,7 @@
 """Many cases of a device at once: kernels side by side as arrays, priced by the same forms."""
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from steptime.calibration.cases import Case
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.method import price
+from steptime.predict.host import calls_of, spent
 from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.price import seen
 
@@ -18,10 +20,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class _Block:
-    """Kernels that differ in numbers alone: one kernel of arrays, and the case of each."""
+    """Kernels that differ in numbers alone: one kernel of arrays, the case of each, how often."""
 
     kernel: Kernel
     case: Any  # indices
+    often: Floats
 
 
 class Columns:
@@ -33,25 +36,24 @@ class Columns:
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
         self._kinds = [case.kernels[0].kind for case in cases]
-        blocks: dict[Any, tuple[list[Kernel], list[int]]] = {}
+        self._steps = [i for i, case in enumerate(cases) if case.condition == "step"]
+        self._spent: tuple[list[str], Floats] | None = None
+        blocks: dict[Any, list[tuple[Kernel, int, int]]] = defaultdict(list)
         for i, case in enumerate(cases):
-            for kernel in case.kernels:
+            same = Counter(one._replace(op="", after=(), views=0) for one in case.kernels)
+            for kernel, often in same.items():
+                flat = kernel.window and (0,) * 6
                 alike = kernel._replace(
-                    op="",
-                    flop=0,
-                    bytes=0,
-                    fresh=0,
-                    tensors=(),
-                    products=(),
-                    after=(),
-                    row=1,
-                    window=kernel.window and (0,) * 6,
+                    flop=0, bytes=0, fresh=0, tensors=(), products=(), row=1, window=flat
                 )
-                kernels, places = blocks.setdefault((alike, len(kernel.products)), ([], []))
-                kernels.append(kernel)
-                places.append(i)
+                blocks[alike, len(kernel.products)].append((kernel, i, often))
         self._blocks = [
-            _Block(_stacked(kernels), np.array(places)) for kernels, places in blocks.values()
+            _Block(
+                _stacked([kernel for kernel, _, _ in rows]),
+                np.array([i for _, i, _ in rows]),
+                np.array([float(often) for _, _, often in rows]),
+            )
+            for rows in blocks.values()
         ]
 
     def predicted(self, constants: Constants) -> Floats:
@@ -60,10 +62,31 @@ class Columns:
         total: Floats = np.zeros(len(self.cases))
         for block in self._blocks:
             value: Any = price(block.kernel, device, np.maximum).value
-            np.add.at(total, block.case, np.broadcast_to(value, block.case.shape))
+            total += np.bincount(block.case, block.often * value, len(self.cases))
         factors = [constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds]
         between: Floats = between_events_s(total, np.array(factors), constants)
-        return np.where(self._isolated, between, total)
+        total = np.where(self._isolated, between, total)
+        if self._steps:
+            total[self._steps] = np.maximum(total[self._steps], self._host_s(constants))
+        return total
+
+    def _host_s(self, constants: Constants) -> Floats:
+        """Return the seconds of the host of each step, which runs ahead into the next one."""
+        if self._spent is None:
+            self._spent = _spent([self.cases[i] for i in self._steps], constants)
+        names, times = self._spent
+        found: Floats = times @ np.array([constants[name] for name in names])
+        return found * constants["host.factor"]
+
+
+def _spent(cases: Sequence[Case], named: Collection[str]) -> tuple[list[str], Floats]:
+    """Return constants of the host, and how often each step spends them [cases, constants]."""
+    totals = [
+        sum((Counter(part) for part in spent(calls_of(case.kernels), named).values()), Counter())
+        for case in cases
+    ]
+    names = sorted({name for one in totals for name in one})
+    return names, np.array([[one[name] for name in names] for one in totals])
 
 
 def seen_fully(device: Device) -> Device:

@@ -45,13 +45,8 @@ def form_of(kernel: Kernel, device: Device) -> Form:
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
-    """Return the device as kernels find it, with the constants of its calibration or the priors.
-
-    Those of a host are the stack's; a CPU is its own.
-    """
-    priors = dict(catalog.priors(device.kind))
-    if not device.is_own_host:
-        priors |= catalog.stack(settings.stack).host
+    """Return the device as kernels find it, with the constants of its calibration or the priors."""
+    priors = catalog.priors(device.kind, settings.stack)
     found = {name: one.value for name, one in priors.items()}
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():

@@ -1,0 +1,42 @@
+"""Training steps of fully connected networks (pytorch-paradnn): PyTorch, float32, Adam."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fitting.rows import rows
+from steptime import catalog
+from steptime.build import build_step, make_workload, read_model
+from steptime.calibration.cases import Case
+from steptime.predict.kernel import Kernel, Settings
+from steptime.predict.lower import lower
+
+DEVICES = {"Tesla T4": "t4", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb"}
+STEPS = 100  # that a duration is of
+STACK = "torch-1"  # whose Adam went from weight to weight
+
+
+def steps(data: Path) -> Iterator[Case]:
+    """Yield steps of networks with one layer more than the file says: the input's own."""
+    for path in sorted((data / "pytorch-paradnn").glob("fc_*.csv.gz")):
+        for row in rows(path):
+            sizes = tuple(
+                int(row[name])
+                for name in ("layers", "nodes", "input_size", "output_size", "batch_size")
+            )
+            yield Case(
+                kernels_of(*sizes),
+                catalog.device(DEVICES[row["device"]]),
+                float(row["duration"]) / STEPS,
+                "fc",
+                "step",
+                "x".join(map(str, sizes)),
+            )
+
+
+def kernels_of(
+    layers: int, nodes: int, inputs: int, outputs: int, batch: int
+) -> tuple[Kernel, ...]:
+    """Return the kernels of a training step with Adam."""
+    text = f"fc:layers={layers + 1},nodes={nodes},inputs={inputs},outputs={outputs}"
+    work = make_workload(read_model(text), batch, "float32", optimizer="adam")
+    return lower(build_step(work), work.dtype, Settings(stack=STACK)).kernels
