@@ -322,6 +322,16 @@ def platform_of(word: str) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
+def datasheet_of(name: str) -> dict[str, Any]:
+    """Return what the file of a known device says beside rates, in the units of a device file.
+
+    That is what a probe of it cannot measure: `details`, `tdp_W`, `idle_W`, `clock_MHz`.
+    """
+    path = _device_path(name.lower())
+    table = {} if path is None else read_toml(path)
+    return {key: table[key] for key in ("details", "tdp_W", "idle_W", "clock_MHz") if key in table}
+
+
 def _one_meant(text: str) -> str:
     """Return the one shipped device that a person means; raises `InputError` otherwise."""
     names = meant(text)

@@ -31,7 +31,5 @@ def uncertainty(covariance: Floats, asked: Floats) -> float:
 
 def best(points: Mapping[str, Floats], asked: Floats, covariance: Floats) -> str:
     """Return the point whose rows lower the mean variance of what is asked for most."""
-    left = {
-        name: uncertainty(after(covariance, rows), asked) for name, rows in points.items()
-    }
+    left = {name: uncertainty(after(covariance, rows), asked) for name, rows in points.items()}
     return min(left, key=lambda name: (left[name], name))

@@ -63,11 +63,13 @@ class Columns:
         for block in self._blocks:
             value: Any = price(block.kernel, device, np.maximum).value
             total += np.bincount(block.case, block.often * value, len(self.cases))
-        factors = [constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds]
-        between: Floats = between_events_s(total, np.array(factors), constants)
-        total = np.where(self._isolated, between, total)
+        if self._isolated.any():
+            factors = [constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds]
+            between: Floats = between_events_s(total, np.array(factors), constants)
+            total = np.where(self._isolated, between, total)
         if self._steps:
-            total[self._steps] = np.maximum(total[self._steps], self._host_s(constants))
+            begun = total[self._steps] + constants.get("launch.step_s", 0.0)  # of a CPU
+            total[self._steps] = np.maximum(begun, self._host_s(constants))
         return total
 
     def _host_s(self, constants: Constants) -> Floats:
@@ -76,7 +78,7 @@ class Columns:
             self._spent = _spent([self.cases[i] for i in self._steps], constants)
         names, times = self._spent
         found: Floats = times @ np.array([constants[name] for name in names])
-        return found * constants["host.factor"]
+        return found * constants.get("host.factor", 1.0)
 
 
 def _spent(cases: Sequence[Case], named: Collection[str]) -> tuple[list[str], Floats]:

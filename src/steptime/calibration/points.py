@@ -26,6 +26,9 @@ from steptime.predict.lower import PASSES, lower
 LEAST_S = 2e-4  # of a part that is a row of its own: calling a part takes some 10 us
 SHORT_S = 1e-3  # a step that is a row as a whole: what it takes to begin one shows
 
+WHOLE_STEP = "whole step"  # the kind of points that are networks
+SMALL = "small ops"  # of those that show what calls cost
+
 Maker = Callable[..., str]
 
 
@@ -67,20 +70,21 @@ class Point:
         return lower(step, self.dtype, SETTINGS).kernels
 
     def cases(self, device: Device, seconds: Mapping[str, float]) -> list[Case]:
-        """Return what was measured as cases: the longer parts, and a short step as a whole.
+        """Return what was measured as cases: the longer passes, or a short step as a whole.
 
-        `seconds` are by part, or of the `step`.
+        `seconds` are by part, or of the `step`. The update of a single op is no case: its weights
+        are no network's.
         """
         whole = sum(seconds.values())
-        found = [
+        if "step" in seconds or self.kind == SMALL or whole < SHORT_S:
+            return [Case(self.kernels, device, whole, self.kind, "step", self.name)]
+        passes = PASSES if self.kind == WHOLE_STEP else PASSES[:2]
+        return [
             Case(own, device, seconds[part], self.kind, "repeated", self.name)
-            for part in PASSES
+            for part in passes
             if seconds.get(part, 0) >= LEAST_S
             and (own := tuple([one for one in self.kernels if one.pass_ == part]))
         ]
-        if "step" in seconds or whole < SHORT_S:
-            found.append(Case(self.kernels, device, whole, self.kind, "step", self.name))
-        return found
 
 
 def _linear(b: Builder, m: int, n: int, k: int) -> str:
@@ -206,26 +210,26 @@ _BY_KIND = {
         *("conv 64 256 28 256 3", "conv 64 512 28 512 1", "first 8 3 112 32 7 2"),
         *("first 64 3 224 64 7 2", "conv 8 96 28 96 3 1 96", "conv 64 128 56 128 3 1 128"),
     ),
-    "stream": (
-        *("relu 16384", "relu 262144", "relu 2097152", "relu 12582912", "relu 100663296"),
-        *("add 65536", "add 1048576", "add 4194304", "add 33554432", "gelu 1048576"),
-        *("tanh 524288", "embedding 2048 8000 256"),
-    ),
     "norm and pool": (
-        *("batch_norm 16 32 28 28", "batch_norm 32 64 56 56", "layer_norm 2048 256"),
+        *("batch_norm 16 32 28 28", "batch_norm 8 64 56 56", "layer_norm 2048 256"),
         *("layer_norm 8192 1024", "rms_norm 2048 512", "max_pool 8 32 56 3 2"),
         *("max_pool 64 64 112 3 2", "avg_pool 8 32 28 3 1"),
     ),
     "softmax and loss": (
-        *("softmax 4096 512", "softmax 32768 1024"),
+        *("softmax 2048 512", "softmax 16384 1024"),
         *("cross_entropy 512 1000", "cross_entropy 2048 8000"),
     ),
     "recurrent": tuple(
         f"{kind} {sizes}" for kind in GATES for sizes in ("16 50 100 100", "64 20 256 256")
     ),
     "attention": ("attention 4 128 4 64", "attention 2 512 8 64", "attention 8 1024 16 64"),
-    "small ops": ("chain 100 8 8", "chain 50 256 256", "weights 10 64"),
+    SMALL: ("chain 100 8 8", "chain 50 256 256", "weights 10 64"),
 }
+_STREAMS = (
+    *("relu 262144", "relu 1048576", "relu 4194304", "relu 12582912", "relu 100663296"),
+    *("add 524288", "add 4194304", "add 33554432", "gelu 1048576", "tanh 524288"),
+    "embedding 8192 8000 256",
+)
 _STEPS = (  # networks of the families, small to large
     *("fc:layers=2,nodes=64,inputs=64,outputs=10 8", "fc:layers=4,nodes=512,inputs=1000 128"),
     *("fc:layers=3,nodes=2048,inputs=2048 256", "rnn:cell=gru,embedding=128,length=20 32"),
@@ -246,10 +250,12 @@ def candidates(dtypes: tuple[str, ...] = ("float32",)) -> Iterator[Point]:
             for dtype in dtypes if kind in MATRIX else dtypes[:1]:
                 yield Point(text, kind, dtype=dtype)
     first = dtypes[0]
+    for text in _STREAMS:
+        yield Point(text, "stream", "infer", dtype=first)
     for optimizer in ("sgd", "momentum", "adam"):
-        yield Point("weights 200 64", "small ops", optimizer=optimizer, dtype=first)
-    yield Point("chain 100 8 8", "small ops", "infer", dtype=first)
+        yield Point("weights 200 64", SMALL, optimizer=optimizer, dtype=first)
+    yield Point("chain 100 8 8", SMALL, "infer", dtype=first)
     for text in _STEPS:
-        yield Point(text, "whole step", dtype=first)
-    yield Point(_STEPS[6], "whole step", "infer", dtype=first)
-    yield Point(_STEPS[10], "whole step", optimizer="adam", dtype=first)
+        yield Point(text, WHOLE_STEP, dtype=first)
+    yield Point(_STEPS[6], WHOLE_STEP, "infer", dtype=first)
+    yield Point(_STEPS[10], WHOLE_STEP, optimizer="adam", dtype=first)

@@ -16,7 +16,7 @@ from steptime.calibration.choice import after, best
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.device import calibrate
 from steptime.calibration.fit import constants_of, fitted, logs, slopes
-from steptime.calibration.points import Point, candidates
+from steptime.calibration.points import WHOLE_STEP, Point, candidates
 from steptime.core.graph_json import graph_to_json
 from steptime.core.hardware import Device
 
@@ -106,7 +106,7 @@ class Session:
         names = [name for name, one in priors.items() if one.spread > 0]
         constants = constants_of(priors)
         steep = self._slopes(points, constants, names)
-        asked = np.concatenate([steep[name] for name, p in points.items() if p.kind == WHOLE])
+        asked = np.concatenate([steep[name] for name, p in points.items() if p.kind == WHOLE_STEP])
         covariance: Floats = np.eye(len(names))
         while points and len(self.taken) < self.most and self._left_s() > 0:
             check = len(self.taken) % CHECK_EVERY == CHECK_EVERY - 1
@@ -143,9 +143,7 @@ class Session:
         answer = self.ask(
             {
                 "do": "point",
-                "graph": graph_to_json(
-                    point.graph, phase=point.phase, dtype=point.dtype, batch=1
-                ),
+                "graph": graph_to_json(point.graph, phase=point.phase, dtype=point.dtype, batch=1),
                 "optimizer": point.optimizer,
                 "budget_s": max(least_s, min(share, 2.0)),
                 "least_s": least_s,

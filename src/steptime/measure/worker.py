@@ -2,10 +2,10 @@
 
 The first request, `start`, names backend, device and threads; cores are bound before the backend
 is imported, and the answer says which framework and platform it found. After that every `measure`
-request is answered by one record, every `probe`, `point` and `collectives` by one table. Lines before the
-answer that have the key `event` say how far it is. Whatever a library prints goes to stderr. The
-worker ends when its standard input does, so it never outlives its parent. Where it is one of
-several (`measure/ranks.py`), all of them get the same requests.
+request is answered by one record, every `probe`, `point` and `collectives` by one table. Lines
+before the answer that have the key `event` say how far it is. Whatever a library prints goes to
+stderr. The worker ends when its standard input does, so it never outlives its parent. Where it is
+one of several (`measure/ranks.py`), all of them get the same requests.
 """
 
 import gc

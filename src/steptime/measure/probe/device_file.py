@@ -52,8 +52,14 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     launch = _launch_s(curves)
     if launch is not None:
         table["launch_us"] = launch * 1e6
-    if answer["kind"] != "cpu":  # a CPU's ceilings are of so many threads: its name says them
+    if answer["kind"] == "cpu":  # its ceilings are of so many threads: its name says them
+        table["details"] = {"cores": answer["threads"]}
+        if answer["cache_bytes"]:
+            table["details"]["last_cache_MiB"] = answer["cache_bytes"] / 2**20
+    else:
         table["products"] = [answer["product"]]
+    if shipped:
+        table |= catalog.datasheet_of(shipped)
     table["peak_TFLOP_per_s"] = peaks
     table["measured"] = _measured(answer, platform)
     return table
