@@ -57,7 +57,9 @@ def answers(
     dark: bool = False,
 ) -> Any:
     """Return what a script finds in a page, which it posts to the page around; no complaint."""
-    (page.parent / "asked.html").write_text(f"{page.read_text()}<script>{script}</script>")
+    asked = f'<script type="text/plain" id="asked">{script}</script>'
+    last = '<script>ready.then(() => run(document.getElementById("asked")));</script>'
+    (page.parent / "asked.html").write_text(page.read_text() + asked + last)
     path = page.parent / "frame.html"
     path.write_text(FRAME.replace("FIRST", first).replace("WIDTH", str(width)))
     look = ["--blink-settings=preferredColorScheme=0"] if dark else []

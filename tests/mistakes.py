@@ -108,6 +108,27 @@ _GRID = [
     ("fc --out folder.csv", "folder.csv: is a folder"),
     ("fc --out absent/cells.csv", "absent/cells.csv: is a folder, or is in a folder that"),
 ]
+_FIT = [
+    ("--device T4,V100", "several devices go with predict --grid"),
+    ("--device T4 --method peleo", "unknown method 'peleo'; did you mean 'paleo'?"),
+    ("--device T4 --phase trian", "unknown phase 'trian'; did you mean 'train'?"),
+]
+_CHOOSE = [
+    ("--devices T4,,V100", "--devices 'T4,,V100': a name is empty"),
+    ("--devices V10", "unknown device 'V10'; did you mean 'V100'?"),
+    ("--devices gpuu", "unknown device 'gpuu'"),
+    ("--devices absent.toml", "absent.toml: No such file"),
+    ("--devices tpu-v2", "no peak is known for float32"),
+    ("--devices T4 --samples 0", "--samples: must be at least 1, not 0"),
+    ("--devices T4 --samples many", "--samples: must be a whole number, not 'many'"),
+    ("--devices T4 --epochs 0", "--epochs: must be above 0"),
+    ("--devices T4 --prices absent.toml", "absent.toml: No such file"),
+    ("--devices T4 --prices junk.toml", "junk.toml: not"),
+    ("--devices T4 --prices empty.toml", "empty.toml: 'name' is missing"),
+    ("--devices T4 --sort tmie", "unknown --sort 'tmie'; did you mean 'time'?"),
+    ("--devices T4 --method peleo", "unknown method 'peleo'; did you mean 'paleo'?"),
+    ("--devices T4 --phase trian", "unknown phase 'trian'; did you mean 'train'?"),
+]
 _SCALE = [
     ("--link local", "link 'local' is not known yet: run 'steptime probe --collectives' first"),
     ("--link asw", "unknown link 'asw'; did you mean 'aws'?"),
@@ -233,6 +254,10 @@ LINES = [
     *((f"predict --grid --device T4 {words}", message) for words, message in _GRID),
     ("predict fc --grid --device T4,t4", "--device: 't4' is given twice"),
     ("predict fc --grid --device T4,,V100", "--device: 'T4,,V100' has an empty name"),
+    *((f"fit fc {words}", message) for words, message in _DEVICE),
+    *((f"fit fc --device T4 {words}", message) for words, message in (*_STEP, *_FIT)),
+    *((f"choose fc {words}", message) for words, message in _CHOOSE),
+    *((f"choose fc --devices T4 {words}", message) for words, message in _STEP),
     *((f"explain fc {words}", message) for words, message in _DEVICE),
     *((f"explain fc --device T4 {words}", message) for words, message in _STEP),
     ("explain fc --device T4 --phase trian", "unknown phase 'trian'; did you mean 'train'?"),

@@ -1,4 +1,4 @@
-"""Rows of compressed CSV files."""
+"""Rows of CSV files, compressed or not."""
 
 import csv
 import gzip
@@ -11,3 +11,9 @@ def rows(path: Path) -> Iterator[dict[str, str]]:
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, skipinitialspace=True):
             yield {name.strip(): value.strip() for name, value in row.items()}
+
+
+def plain_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)

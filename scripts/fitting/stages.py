@@ -4,23 +4,24 @@ import random
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from fitting import aiconfigurator, neusight
-from fitting.write import write
+from fitting import aiconfigurator, neusight, paradnn, vidur
+from fitting.hierarchy import hierarchical
+from fitting.write import write, write_host
 from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
-from steptime.calibration.fit import fitted, logs
+from steptime.calibration.fit import logs
 from steptime.core.constants import Constant
+from steptime.predict.calibrated.form import OLD
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
-SINGLE = 0.5  # spread of a constant while it is fitted to one device
-LEAST = 0.03  # spread that is written where single devices agree
+STACKS = PRIORS.with_name("stacks")
 WEIGHT = 1000.0  # of a device, in rows
 PER_KIND = 400  # rows of a kind of a device, drawn by a seeded shuffle, so that none outweighs
 
@@ -30,7 +31,9 @@ class Stage:
     """Constants that are fitted together, and the cases that tell them.
 
     `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
-    the same on all devices; the spread of the others is that of fits to one device each.
+    the same on all devices; the spread of the others is that of fits to one device each. `held` are
+    how far ln(constant) may move from the file, 1 for others. Those of the host belong to the
+    software stack `stack`.
     """
 
     priors: str
@@ -38,6 +41,17 @@ class Stage:
     cases: Callable[[Path], Iterable[Case]]
     words: str
     shared: tuple[str, ...] = ()
+    held: Mapping[str, float] = field(default_factory=dict)
+    stack: str = catalog.DEFAULT_STACK
+
+    def known(self) -> Mapping[str, Constant]:
+        """Return the constants that are known before the fit, those of the host by the stack."""
+        return catalog.priors(self.priors, self.stack)
+
+
+def _is_strided(case: Case) -> bool:
+    """Whether a case is a linear layer on a GPU that slows down along long rows."""
+    return case.kind == "linear" and (case.device.architecture or "").startswith(OLD)
 
 
 STAGES: Mapping[str, Stage] = {
@@ -56,20 +70,38 @@ STAGES: Mapping[str, Stage] = {
             "stream.norm_again",
             "stream.row_s",
         ),
-        lambda data: chain(neusight.vectors(data), aiconfigurator.weights(data)),
-        "NeuSight's vector ops, float32, and AIConfigurator's thin products",
+        lambda data: chain(neusight.vectors(data), aiconfigurator.weights(data), vidur.sums(data)),
+        "vector ops of NeuSight (float32) and vidur (float16), thin products of AIConfigurator",
     ),
     "product": Stage(
         "gpu",
         (
-            "product.share_128x128",
-            "product.share_128x64",
-            "product.share_64x64",
-            "product.share_32x32",
+            "isolated.linear",
+            "isolated.matmul",
+            "isolated.pause_s",
+            "product.share",
+            "product.half_reuse",
             "product.ramp",
+            "product.old",
+            "product.sum_s",
+            "power.flop_j",
         ),
-        neusight.products,
+        lambda data: (one for one in neusight.products(data) if not _is_strided(one)),
         "NeuSight's linear layers and batched products, float32",
+        held={"product.share": 0.03, "product.half_reuse": 0.15, "isolated.pause_s": 0.2},
+    ),
+    "strided": Stage(
+        "gpu",
+        ("product.stride",),
+        lambda data: filter(_is_strided, neusight.products(data)),
+        "NeuSight's linear layers, float32, on Pascal",
+    ),
+    "host": Stage(
+        "gpu",
+        ("host.update_s", "host.factor"),
+        paradnn.steps,
+        "training of fully connected networks in PyTorch ParaDnn, Adam",
+        stack=paradnn.STACK,
     ),
 }
 
@@ -97,12 +129,14 @@ def left_out(
     stage: Stage, sets: Mapping[str, Sequence[Case]]
 ) -> list[tuple[str, str, float, float, int]]:
     """Return MAPE and bias (mean ln) of each device by kind, under constants of the others."""
-    priors = {name: _loose(one) for name, one in catalog.priors(stage.priors).items()}
+    priors = stage.known()
     columns = {name: Columns(cases) for name, cases in sets.items()}
     found = []
     for name, own in columns.items():
         others = [one for other, one in columns.items() if other != name]
-        constants = fitted(others, priors, stage.free, [even(one) for one in others])
+        constants, _ = hierarchical(
+            others, priors, stage.free, [even(one) for one in others], stage.shared
+        )
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])
             off = logs(own, constants)[here]
@@ -113,25 +147,17 @@ def left_out(
 
 def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Constant]:
     """Return the constants of a stage fitted to all devices, with how far single ones depart."""
-    priors = {name: _loose(one) for name, one in catalog.priors(stage.priors).items()}
+    priors = stage.known()
     columns = [Columns(cases) for cases in sets.values()]
-    values = fitted(columns, priors, stage.free, [even(one) for one in columns])
-    own = [name for name in stage.free if name not in stage.shared]
-    near = {name: Constant(values[name], SINGLE if name in own else 0.0, "") for name in priors}
-    singles = [fitted([one], near, own) for one in columns]
+    weights = [even(one) for one in columns]
+    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.shared, stage.held)
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
-    found = {}
-    for name in stage.free:
-        off = [np.log(single[name] / values[name]) for single in singles]
-        spread = max(LEAST, float(np.sqrt(np.mean(np.square(off))))) if name in own else 0.0
-        found[name] = Constant(values[name], spread, words)
+    found = {name: Constant(values[name], spreads[name], words) for name in stage.free}
+    for name in [name for name in found if name.startswith("host.")]:
+        spread = max(found[name].spread, priors[name].spread)  # one laboratory shares its hosts
+        found[name] = found[name]._replace(spread=spread)
     return found
-
-
-def _loose(prior: Constant) -> Constant:
-    """Return a prior that reference data may move by far."""
-    return prior._replace(spread=1.0)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -146,7 +172,10 @@ def main(arguments: Sequence[str]) -> int:
         for device, kind, mape, bias, count in left_out(stage, sets):
             print(f"{name} {device:24} {kind:10} {mape:6.1%} {bias:+.2f} {count}")
         constants = whole_fit(stage, sets)
-        write(PRIORS / f"{stage.priors}.toml", constants)
+        of_host = {key: one for key, one in constants.items() if key.startswith("host.")}
+        write_host(STACKS / f"{stage.stack}.toml", of_host)
+        rest = {key: one for key, one in constants.items() if key not in of_host}
+        write(PRIORS / f"{stage.priors}.toml", rest)
         for key, one in constants.items():
             print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")
     return 0

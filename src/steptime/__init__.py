@@ -1,7 +1,8 @@
 """How long a training step takes, how long it would take elsewhere, and why.
 
-What most programs need is here, imported when asked for: `StepModel`, `count_step`, `device`,
-`link`. The rest is in the rooms; `docs/python.md` shows them.
+What most programs need is here, imported when asked for: `predict`, `predict_op`, `calibrate`,
+`evaluate`, `StepModel`, `count_step`, `device`, `link`. The rest is in the rooms; `docs/python.md`
+shows them.
 """
 
 from __future__ import annotations
@@ -9,13 +10,27 @@ from __future__ import annotations
 from typing import Any
 
 __version__ = "0.5.0"
-__all__ = ["StepModel", "__version__", "count_step", "device", "link"]  # typed in __init__.pyi
+__all__ = [  # typed in __init__.pyi
+    "StepModel",
+    "__version__",
+    "calibrate",
+    "count_step",
+    "device",
+    "evaluate",
+    "link",
+    "predict",
+    "predict_op",
+]
 
 _FROM = {
-    "StepModel": "steptime.predict.step_model",
-    "count_step": "steptime.build",
-    "device": "steptime.catalog",
-    "link": "steptime.catalog",
+    "StepModel": "steptime.predict.step_model:StepModel",
+    "calibrate": "steptime.api:calibrate",
+    "count_step": "steptime.build:count_step",
+    "device": "steptime.catalog:device",
+    "evaluate": "steptime.api:evaluate",
+    "link": "steptime.catalog:link",
+    "predict": "steptime.predict",  # the room, which can be called
+    "predict_op": "steptime.api:predict_op",
 }
 
 
@@ -23,9 +38,9 @@ def __getattr__(name: str) -> Any:
     """Return a name of `__all__`, importing what it needs."""
     if name not in _FROM:
         raise AttributeError(f"module 'steptime' has no attribute {name!r}")
-    from importlib import import_module
+    from steptime.core.registry import load
 
-    return getattr(import_module(_FROM[name]), name)
+    return load(_FROM[name])
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,21 @@
+from steptime.api import calibrate as calibrate
+from steptime.api import evaluate as evaluate
+from steptime.api import predict as predict
+from steptime.api import predict_op as predict_op
 from steptime.build import count_step as count_step
 from steptime.catalog import device as device
 from steptime.catalog import link as link
 from steptime.predict.step_model import StepModel as StepModel
 
 __version__: str
-__all__ = ["StepModel", "__version__", "count_step", "device", "link"]
+__all__ = [
+    "StepModel",
+    "__version__",
+    "calibrate",
+    "count_step",
+    "device",
+    "evaluate",
+    "link",
+    "predict",
+    "predict_op",
+]

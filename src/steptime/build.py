@@ -3,11 +3,11 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from steptime.core import registry
 from steptime.core.dtypes import dtype_named, precision
@@ -30,6 +30,10 @@ from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Checked = TypeVar("Checked", bound="BaseModel")
 _PARADNN = re.compile(
     r"layer_(?P<layers>\d+)-node_(?P<nodes>\d+)-input_(?P<inputs>\d+)"
     r"-output_(?P<outputs>\d+)(?:-bs_(?P<batch>\d+))?"
@@ -129,6 +133,33 @@ def _table_of(content: bytes, text: str, what: str) -> object:
     except (ValueError, RecursionError) as error:
         reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
         raise InputError(f"{what} {shorten(text)}: is no {form}: {reason}") from None
+
+
+def known_keys(
+    table: Iterable[str], model: type["BaseModel"], where: str, also: Collection[str] = ()
+) -> None:
+    """Raise `InputError` for a key that a model of files has not, with the nearest that it has."""
+    for key in table:
+        if key not in {*model.model_fields, *also}:
+            raise unknown("key", key, model.model_fields, where)
+
+
+def validated(table: object, model: type[Checked], where: str) -> Checked:
+    """Return a table of a user's file as its model; raises `InputError` with all its faults."""
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, one['loc']))}: {_reason(one)}" for one in error.errors()]
+        raise InputError(f"{where}: {'; '.join(faults[:10])}") from None
+
+
+def _reason(fault: Any) -> str:
+    text = str(fault["msg"]).removeprefix("Value error, ")
+    given = fault.get("input")
+    simple = isinstance(given, str | int | float | bool)
+    return f"{text}, not {shorten(given)}" if simple and "'" not in text else text
 
 
 def choice_of(table: object, where: str) -> Choice:

@@ -28,3 +28,46 @@ def test_constants_are_rewritten_to_three_digits(tmp_path: Path) -> None:
         "a.y": Constant(0.877, 0.03, 'six "rows"'),
         "b.z": Constant(12300.0, 0.0, "z"),
     }
+
+
+def test_constants_of_a_host_are_rewritten_in_the_file_of_its_stack(tmp_path: Path) -> None:
+    from fitting.write import write_host
+
+    path = tmp_path / "mine.toml"
+    before = 'name = "mine"\n\n[host] # seconds\nstep_s = {}\nview_s = {}\n'
+    path.write_text(before)
+    write_host(path, {"host.step_s": Constant(0.00012345, 0.5, "rows")})
+    assert path.read_text() == before.replace(
+        "step_s = {}", 'step_s = { value = 0.000123, spread = 0.5, fitted_on = "rows" }'
+    )
+    with pytest.raises(KeyError):
+        write_host(path, {"host.none_s": Constant(1.0, 0.0, "rows")})
+
+
+def test_a_host_s_constants_move_to_what_steps_took() -> None:
+    from steptime import catalog
+    from steptime.calibration.cases import Case
+    from steptime.calibration.columns import Columns
+    from steptime.calibration.fit import fitted
+    from steptime.predict.kernel import Kernel
+
+    def tiny(ops: int) -> tuple[Kernel, ...]:
+        return (Kernel("op", "relu", "forward", "float32", "vector", 1, 4),) * ops
+
+    priors = catalog.priors("gpu")
+    known = {name: one.value for name, one in priors.items()}
+    op_s, base_s = known["host.forward_op_s"], known["host.step_s"]
+    cases = [
+        Case(
+            tiny(ops),
+            catalog.device("t4"),
+            3 * known["host.factor"] * (base_s + ops * op_s),
+            "tiny",
+            "step",
+        )
+        for ops in (10, 100, 1000)
+    ]
+    found = fitted(
+        [Columns(cases)], {**priors, "host.factor": Constant(known["host.factor"], 1.0, "")}
+    )
+    assert found["host.factor"] == pytest.approx(3 * known["host.factor"], rel=0.03)

@@ -38,6 +38,7 @@ import pytest
 from places import ROOT
 from steptime import store
 from steptime.build import build, build_step, choice_of, make_workload, read_model
+from steptime.calibration.mapping import mapping
 from steptime.catalog import device
 from steptime.cli.main import COMMANDS as NAMES
 from steptime.cli.main import run, tree
@@ -49,6 +50,7 @@ from steptime.count import count
 from steptime.measure.contract import Options, method
 from steptime.models import FAMILIES, family
 from steptime.ops import OPS, cost_of, outputs_of
+from steptime.predict.prices import offers_of
 from steptime.predict.records import records
 from steptime.predict.step_model import StepModel
 from steptime.readers.csv_mapping import check_mapping
@@ -56,11 +58,11 @@ from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import Axis, Experiment, Sample, check_experiment, read_experiment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXACT = ("count", "predict", "explain", "split", "scale", "energy", "list")
+EXACT = ("count", "predict", "fit", "choose", "explain", "split", "scale", "energy", "list")
 SLOW = ("run", "sweep", "probe", "quickstart", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
-    "results", "errors",
+    "results", "errors", "evaluate",
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
@@ -136,6 +138,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "examples", folder / "examples")
     (table,) = _blocks(ROOT / "docs/importing.md", "csv")
     (folder / "timings.csv").write_text(table, encoding="utf-8")
+    (table,) = _blocks(ROOT / "docs/evaluating.md", "csv")
+    (folder / "ops.csv").write_text(table, encoding="utf-8")
     return folder
 
 
@@ -373,10 +377,14 @@ def test_toml_examples(page: str, block: str) -> None:
         assert cells_of(check_experiment(table, page), page)[0]
     elif "peak_TFLOP_per_s" in table:
         assert device_from_table(table, page).source
+    elif "rows" in table:
+        assert mapping(table, page).rows
     elif "quantities" in table:
         assert check_mapping(table, page).columns
     elif "GB_per_s" in table:
         assert link_from_table(table, page).source
+    elif "offers" in table:
+        assert offers_of(table, page)
     else:
         assert build(make_workload(choice_of(table, page)))
 
@@ -442,6 +450,8 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "list": "list models",
     "count": "count fc --json",
     "predict": "predict fc --device t4",
+    "fit": "fit fc --device t4",
+    "choose": "choose fc --devices t4,l4",
     "explain": "explain fc --device t4",
     "split": "split fc --device t4 --server v100 --link aws",
     "scale": "scale fc --device t4 --link aws --samples 1000 --price 1",

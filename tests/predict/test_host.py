@@ -102,13 +102,15 @@ def test_a_step_of_tiny_kernels_takes_the_host_s_time_and_a_large_one_the_device
     assert large.host_s == small.host_s
     assert large.step_s == pytest.approx(sum(row.step_s for row in large.rows))
     waiting = StepModel("fc:layers=8,nodes=32", "t4", method="calibrated", options={"waits": "yes"})
-    base = catalog.stack().host["host.step_s"].value
+    host = catalog.stack().host
+    base = host["host.factor"].value * host["host.step_s"].value
     assert waiting.timeline(2**20).step_s == pytest.approx(large.step_s + base)
 
 
 def test_a_device_file_overrides_the_host_by_name():
     t4 = catalog.device("t4")
-    slow = replace(t4, calibration={"constants": {"host.factor": 3.0}})
+    factor = 3 * catalog.stack().host["host.factor"].value
+    slow = replace(t4, calibration={"constants": {"host.factor": factor}})
     fast, slowed = (StepModel("fc", one, method="calibrated").timeline(1) for one in (t4, slow))
     assert slowed.host_s == pytest.approx(3 * fast.host_s)
 

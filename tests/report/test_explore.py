@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import re
 from array import array
@@ -70,7 +71,7 @@ def explored(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
     path = folder / "explore.html"
     assert run(["explore", "-o", str(path), *arguments]) == 0
     text = path.read_text()
-    data: dict[str, Any] = json.loads(Page(text).json["data"])
+    data: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(Page(text).json["data"])))
     return text, data
 
 
@@ -99,7 +100,7 @@ def test_by_default_every_network_device_and_link_is_there(
     )
     assert [name.lower() for name in document["links"]] == catalog.link_names()
     assert names(data, "links") == document["links"]
-    assert len(text) < 2_000_000  # of which Vega is 0.9 MB; with all types and optimizers 3.3 MB
+    assert len(text) < 1_500_000  # of which Vega is 0.4 MB; with all types and optimizers 2.1 MB
     for one in document["left_out"]:
         assert set(one) == {"model", "method", "reason"}
         model = next(model for model in data["models"] if model["name"] == one["model"])
@@ -158,9 +159,11 @@ def test_only_what_is_asked_for_is_there_and_the_first_choice_is_of_it(tmp_path:
 
 def cell(found: dict[str, Any], method: str, name: str, device: int = 0) -> list[float]:
     """Return the times of a cell: those of forward, of backward, and of the update."""
-    numbers = array("f", base64.b64decode(found["times"]))
-    start = found["models"][0]["steps"][method][name]["at"][device]
-    return list(numbers[start : start + 2 * len(BATCHES) + 1])
+    planes, count = found["times"], len(found["times"]) // 4
+    numbers = array("f", bytes(planes[(at % 4) * count + at // 4] for at in range(len(planes))))
+    table = found["models"][0]["steps"][method][name]
+    start, update = table["at"][device], table["update"][device]
+    return [*numbers[start : start + 2 * len(BATCHES)], numbers[update]]
 
 
 def test_times_are_those_of_the_step_model_at_every_listed_batch(tmp_path: Path) -> None:
@@ -177,9 +180,9 @@ def test_times_are_those_of_the_step_model_at_every_listed_batch(tmp_path: Path)
             times = cell(found, method, name)
             for place, batch in enumerate(BATCHES):
                 timeline = model.timeline(batch)
-                assert times[place] == pytest.approx(timeline.forward_s, rel=2e-7)
-                assert times[len(BATCHES) + place] == pytest.approx(timeline.backward_s, rel=2e-7)
-            assert times[-1] == pytest.approx(model.estimate_update(), rel=2e-7)
+                assert times[place] == pytest.approx(timeline.forward_s, rel=8e-6)
+                assert times[len(BATCHES) + place] == pytest.approx(timeline.backward_s, rel=8e-6)
+            assert times[-1] == pytest.approx(model.estimate_update(), rel=8e-6)
             assert table["gradient_bytes"] == model.gradient_bytes
             assert table["parameters"] == model.parameters
             memory = found["models"][0]["memory"][name]
@@ -196,7 +199,7 @@ def test_both_16_bit_types_are_one_where_their_peaks_are() -> None:
     assert (places[0][1], places[1][1] >= 0) == (-1, True)
     model = StepModel("nin", "A100", None, "analytic", None, "float16-mixed", "adam")
     assert cell(found, "analytic", "float16-mixed adam")[6] == pytest.approx(
-        model.timeline(64).forward_s, rel=2e-7
+        model.timeline(64).forward_s, rel=8e-6
     )
 
 

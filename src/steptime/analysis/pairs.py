@@ -8,17 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.analysis.results import (
-    FACTS,
-    by_method,
-    cell_of,
-    good,
-    hosts,
-    over,
-    pooled,
-    runs,
-    share_of_roof,
-)
+from steptime.analysis import results
 from steptime.analysis.row import BESIDES, Row, facts, grouped, headline, labels
 from steptime.analysis.verdict import Comparison, compare_runs, verdicts
 from steptime.core.errors import InputError, unknown
@@ -49,7 +39,7 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
     _check_quantity(records, quantity)
 
     def key(record: Record) -> Hashable:
-        return cell_of(record), record.scope
+        return results.cell_of(record), record.scope
 
     latest = {(key(r), r.method.name): r for r in records if r.origin == "predicted"}
     a = _cells(latest.values(), key)
@@ -115,7 +105,7 @@ def _check_quantity(records: Sequence[Record], quantity: str) -> None:
 
 
 def _cells(records: Iterable[Record], key: Key) -> dict[Hashable, list[Group]]:
-    return {cell: by_method(held) for cell, held in grouped(records, key).items()}
+    return {cell: results.by_method(held) for cell, held in grouped(records, key).items()}
 
 
 def _alike(
@@ -202,7 +192,7 @@ def _missing(group: Group, quantity: str) -> str:
 
 def _compared(a: Group, b: Group, quantity: str, ratio: float) -> Comparison | None:
     """Compare samples with samples; folders and platforms were not interleaved, so unpaired."""
-    a_runs, b_runs = runs(a, quantity), runs(b, quantity)
+    a_runs, b_runs = results.runs(a, quantity), results.runs(b, quantity)
     if not (a_runs and b_runs and _positive(a_runs) and _positive(b_runs)):
         return None
     return compare_runs(a_runs, b_runs, paired=False).holding(ratio)
@@ -214,11 +204,11 @@ def _positive(sampled: Sequence[Sequence[float]]) -> bool:
 
 
 def _about(groups: Sequence[Group], *, any_dtype: bool) -> list[Row]:
-    told = [facts(group[-1]) | {"host": hosts(group)} for group in groups]
+    told = [facts(group[-1]) | {"host": results.hosts(group)} for group in groups]
     for one in told if any_dtype else ():  # the two of a pair have one name
         one["settings"] = {**one["settings"], "dtype": ""}
     return [
-        {"name": name, **{key: one[key] for key in (*FACTS, "scope")}}
+        {"name": name, **{key: one[key] for key in (*results.FACTS, "scope")}}
         for name, one in zip(labels(told, besides=(*BESIDES, "scope")), told, strict=True)
     ]
 
@@ -229,8 +219,8 @@ def _judgement(left: Row, right: Row, comparison: Comparison | None) -> Row:
     if comparison:
         low, high = comparison.low, comparison.high
     elif left["low"] is not None or right["low"] is not None:
-        low = over(_end(right, "low"), _end(left, "high"))
-        high = over(_end(right, "high"), _end(left, "low"))
+        low = results.over(_end(right, "low"), _end(left, "high"))
+        high = results.over(_end(right, "high"), _end(left, "low"))
     return {
         "dtype": left["dtype"] if left["dtype"] == right["dtype"] else None,
         "ratio_low": low,
@@ -249,7 +239,7 @@ def _apart(a: Group, b: Group) -> Row:
     differ = [name for name in {**left, **right} if left.get(name) != right.get(name)]
     row: Row = {"options_that_differ": differ if origins == ("measured", "measured") else []}
     whole = origins == ("predicted", "measured") and not b[-1].scope
-    return row | share_of_roof(b, a[-1]) if whole else row
+    return row | results.share_of_roof(b, a[-1]) if whole else row
 
 
 def _end(side: Row, name: str) -> float | None:
@@ -269,8 +259,8 @@ def _value(group: Group, quantity: str) -> Row:
         "dtype": last.workload.dtype,
     }
     # a prediction that says "does not fit" still says how long a step would take
-    held = good(group, quantity) if last.origin == "measured" else group
-    if _positive(runs(held, quantity)) and (found := pooled(held, quantity)):
+    held = results.good(group, quantity) if last.origin == "measured" else group
+    if _positive(results.runs(held, quantity)) and (found := results.pooled(held, quantity)):
         ends = {name: found[f"step_s_{name}"] for name in ("low", "high", "interval")}
         return about | {"value": found["step_s"], **ends, "runs": found["runs"]}
     latest = next((r.quantities[quantity] for r in held[::-1] if quantity in r.quantities), None)

@@ -12,19 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steptime.analysis.statistics import (
-    BETWEEN,
-    MISS,
-    SEED,
-    WITHIN,
-    Side,
-    locate,
-    mean_and_error,
-    median_draws,
-    middle_share,
-    two_sided_p,
-    two_sided_t,
-)
+from steptime.analysis import statistics
 from steptime.core.errors import InputError
 
 MARGIN = 0.02  # of the ratio, that counts as no difference
@@ -72,20 +60,20 @@ def compare_runs(
     a side: the bootstrap of both medians. Raises `InputError` as `estimate` does, and for pairs
     that do not match.
     """
-    a, b = locate(a_runs), locate(b_runs)
+    a, b = statistics.locate(a_runs), statistics.locate(b_runs)
     steady = None if None in (a.steady, b.steady) else bool(a.steady and b.steady)
     base = math.log(b.unit_s / a.unit_s)
     drift = a.drift + b.drift
     single = min(len(a_runs), len(b_runs)) == 1
     if single and min(len(side.kept[0]) for side in (a, b)) == 1:
         ratio = math.exp(base + float(b.medians.mean() - a.medians.mean()))
-        return Comparison(ratio, None, None, None, "unsure", WITHIN, steady)
+        return Comparison(ratio, None, None, None, "unsure", statistics.WITHIN, steady)
     if single:
         centre, ends, p_value = _within(a, b, base)
     elif paired:
         if len(a_runs) != len(b_runs):
             raise InputError(f"{len(a_runs)} runs of A and {len(b_runs)} of B make no pairs")
-        centre, error = mean_and_error(b.medians - a.medians + base)
+        centre, error = statistics.mean_and_error(b.medians - a.medians + base)
         ends, p_value = _student(centre, error, len(a_runs) - 1)
     else:
         centre, error, freedom = _welch(a, b)
@@ -98,7 +86,7 @@ def compare_runs(
         high=high,
         p_value=p_value,
         verdict=_verdict(low, high, margin),
-        interval=WITHIN if single else BETWEEN,
+        interval=statistics.WITHIN if single else statistics.BETWEEN,
         steady=steady,
     )
 
@@ -138,15 +126,18 @@ def _verdict(low: float, high: float, margin: float) -> str:
 
 
 def _student(centre: float, error: float, freedom: int) -> tuple[tuple[float, float], float]:
-    reach = two_sided_t(MISS, freedom) * error
+    reach = statistics.two_sided_t(statistics.MISS, freedom) * error
     if error == 0:
         return (centre, centre), 1.0 if centre == 0 else 0.0
-    return (centre - reach, centre + reach), two_sided_p(centre / error, freedom)
+    return (centre - reach, centre + reach), statistics.two_sided_p(centre / error, freedom)
 
 
-def _welch(a: Side, b: Side) -> tuple[float, float, int]:
+def _welch(a: statistics.Side, b: statistics.Side) -> tuple[float, float, int]:
     """Return difference, standard error and degrees of freedom, rounded down (Welch 1947)."""
-    (mean_a, error_a), (mean_b, error_b) = mean_and_error(a.medians), mean_and_error(b.medians)
+    (mean_a, error_a), (mean_b, error_b) = (
+        statistics.mean_and_error(a.medians),
+        statistics.mean_and_error(b.medians),
+    )
     error = math.hypot(error_a, error_b)
     spread = error_a**4 / (len(a.medians) - 1) + error_b**4 / (len(b.medians) - 1)
     least = min(len(a.medians), len(b.medians)) - 1
@@ -154,13 +145,15 @@ def _welch(a: Side, b: Side) -> tuple[float, float, int]:
     return mean_b - mean_a, error, freedom
 
 
-def _within(a: Side, b: Side, base: float) -> tuple[float, tuple[float, float], float]:
+def _within(
+    a: statistics.Side, b: statistics.Side, base: float
+) -> tuple[float, tuple[float, float], float]:
     """Return ratio, interval and p-value from bootstrap draws of each run's median (logarithms)."""
-    rng = np.random.default_rng(SEED)
-    draws_a = np.mean([median_draws(log, rng) for log in a.kept], axis=0)
-    draws_b = np.mean([median_draws(log, rng) for log in b.kept], axis=0)
+    rng = np.random.default_rng(statistics.SEED)
+    draws_a = np.mean([statistics.median_draws(log, rng) for log in a.kept], axis=0)
+    draws_b = np.mean([statistics.median_draws(log, rng) for log in b.kept], axis=0)
     centre = base + float(b.medians.mean() - a.medians.mean())
     differences = base + draws_b - draws_a
     tail = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
     p_value = min(1.0, 2 * (int(tail) + 1) / (len(differences) + 1))
-    return centre, middle_share(np.sort(differences), centre), p_value
+    return centre, statistics.middle_share(np.sort(differences), centre), p_value

@@ -1,17 +1,22 @@
-"""Cases: what was timed, as kernels, under which condition, and the seconds that it took."""
+"""Cases: what was timed, as kernels or a workload, under which condition, and its seconds."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from steptime.core.dtypes import precision
-from steptime.core.graph import Attr, Graph, Op, TensorSpec
+from steptime.core.graph import Attr, Attrs, Graph, Op, TensorSpec
 from steptime.core.hardware import Device
+from steptime.core.workload import Workload
 from steptime.ops import output_names, outputs_of
+from steptime.ops.training import training_graph
 from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.lower import lower
 
-Condition = Literal["isolated", "repeated", "step"]
+Condition = Literal["isolated", "repeated", "step", "call"]
+CONDITIONS = ("isolated", "repeated", "step", "call")
+OP_PASSES = ("forward", "backward", "both")
 SETTINGS = Settings()
 
 
@@ -20,8 +25,11 @@ class Case:
     """A time that was measured.
 
     `condition` says what the time holds: `isolated`, one op between two events; `repeated`, a
-    kernel many times in a row; `step`, one step of many in a row, behind a host. `kind` and
-    `family` group cases in tables; `family` is also what must not stand on both sides of a split.
+    kernel many times in a row; `step`, one step of many in a row, behind a host; `call`, a step
+    whose end the host awaits. The network of a step is `workload`, on `stack`. `kind` and `family`
+    group cases in tables; `family` is also what must not stand on both sides of a split. `rivals`
+    are the seconds that others predicted. `place` is where the case stands. Cases that do not
+    calibrate are only predicted.
     """
 
     kernels: tuple[Kernel, ...]
@@ -30,6 +38,11 @@ class Case:
     kind: str
     condition: Condition
     family: str = ""
+    workload: Workload | None = None
+    stack: str = ""
+    rivals: Mapping[str, float] = field(default_factory=dict)
+    place: str = ""
+    calibrates: bool = True
 
 
 def op_kernels(
@@ -38,13 +51,46 @@ def op_kernels(
     attrs: Mapping[str, Attr],
     dtype: str,
     settings: Settings = SETTINGS,
+    pass_: str = "forward",  # noqa: S107  # a pass of a step
+    gradients: Collection[int] | None = None,
 ) -> tuple[Kernel, ...]:
-    """Return the kernels of one op on inputs of these shapes; raises `ShapeError` for misfits."""
+    """Return the kernels of one op on inputs of these shapes; raises `ShapeError` for misfits.
+
+    Backward are those of the gradients of its inputs, of all or of those at the places `gradients`.
+    """
+    wanted = None if gradients is None else tuple(gradients)
+    return _op_kernels(kind, shapes, tuple(sorted(attrs.items())), dtype, settings, pass_, wanted)
+
+
+@lru_cache(maxsize=4096)
+def _op_kernels(
+    kind: str,
+    shapes: tuple[tuple[int, ...], ...],
+    attrs: Attrs,
+    dtype: str,
+    settings: Settings,
+    pass_: str,
+    gradients: tuple[int, ...] | None,
+) -> tuple[Kernel, ...]:
     stored = precision(dtype).compute
     specs = tuple(TensorSpec(shape, stored) for shape in shapes)
     names = tuple(f"x{i}" for i in range(len(specs)))
-    made = outputs_of(kind, specs, tuple(sorted(attrs.items())))
-    op = Op("op", kind, names, output_names("op", len(made)), attrs)
+    made = outputs_of(kind, specs, attrs)
+    op = Op("op", kind, names, output_names("op", len(made)), dict(attrs))
     tensors = dict(zip((*names, *op.outputs), (*specs, *made), strict=True))
     graph = Graph("op", tensors, (op,), names, (), op.outputs)
-    return lower(graph, dtype, settings).kernels
+    if pass_ == "forward":
+        return lower(graph, dtype, settings).kernels
+    trained = tuple(name for i, name in enumerate(names) if gradients is None or i in gradients)
+    loss = Op("loss", "mean", op.outputs[:1], ("loss",))
+    graph = Graph(
+        "op",
+        {**tensors, "loss": TensorSpec((), stored)},
+        (op, loss),
+        tuple(name for name in names if name not in trained),
+        trained,
+        ("loss",),
+    )
+    passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
+    every = lower(training_graph(graph, "sgd"), dtype, settings).kernels
+    return tuple(one for one in every if one.op == "op" and one.pass_ in passes)

@@ -10,6 +10,7 @@ import numpy as np
 from steptime.calibration.cases import Case
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import Constants, between_events_s
+from steptime.predict.calibrated.interval import widened
 from steptime.predict.calibrated.method import price
 from steptime.predict.host import calls_of, spent
 from steptime.predict.kernel import Kernel, Settings
@@ -35,9 +36,10 @@ class Columns:
         self.device: Device = seen_fully(cases[0].device)
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
-        self._kinds = [case.kernels[0].kind for case in cases]
-        self._steps = [i for i, case in enumerate(cases) if case.condition == "step"]
+        self._steps = [i for i, case in enumerate(cases) if case.condition in ("step", "call")]
+        self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
+        self._kinds = [case.kernels[0].kind for case in cases]
         blocks: dict[Any, list[tuple[Kernel, int, int]]] = defaultdict(list)
         for i, case in enumerate(cases):
             same = Counter(one._replace(op="", after=(), views=0) for one in case.kernels)
@@ -61,15 +63,49 @@ class Columns:
         device = replace(self.device, constants=constants)
         total: Floats = np.zeros(len(self.cases))
         for block in self._blocks:
-            value: Any = price(block.kernel, device, np.maximum).value
+            rests: Any = self._isolated[block.case] * constants.get("isolated.pause_s", 0.0)
+            value: Any = price(block.kernel, device, np.maximum, rests).value
             total += np.bincount(block.case, block.often * value, len(self.cases))
+        return self._timed(total, constants)
+
+    def intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
+        """Return the seconds of each case, and between which bounds they lie.
+
+        What kernels share adds up, what is their own adds as squares (`schedule.total`).
+        """
+        device = replace(self.device, constants=constants)
+        value, below, above, below2, above2 = sums = np.zeros((5, len(self.cases)))
+        for block in self._blocks:
+            one: Any = price(block.kernel, device, np.maximum)
+            down = block.often * (one.value - one.low)
+            up = block.often * (one.high - one.value)
+            alone = 1 - one.shared**2
+            parts = (
+                *(block.often * one.value, one.shared * down, one.shared * up),
+                *(alone * down**2, alone * up**2),
+            )
+            for i, part in enumerate(parts):
+                sums[i] += np.bincount(block.case, part, len(self.cases))
+        low = value - np.sqrt(below**2 + below2)
+        high = value + np.sqrt(above**2 + above2)
+        return (
+            self._timed(value, constants),
+            self._timed(low, widened(constants, 0)),
+            self._timed(high, widened(constants, 1)),
+        )
+
+    def _timed(self, device_s: Floats, constants: Constants) -> Floats:
+        """Return what is measured of cases whose kernels take `device_s`."""
+        total = device_s
         if self._isolated.any():
-            factors = [constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds]
-            between: Floats = between_events_s(total, np.array(factors), constants)
-            total = np.where(self._isolated, between, total)
-        if self._steps:
-            begun = total[self._steps] + constants.get("launch.step_s", 0.0)  # of a CPU
-            total[self._steps] = np.maximum(begun, self._host_s(constants))
+            factors = np.array([constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds])
+            between = between_events_s(device_s, factors, constants)
+            total = np.where(self._isolated, between, device_s)
+        if self._steps and "host.factor" in constants:
+            base = self._awaited * constants["host.step_s"] * constants["host.factor"]
+            total[self._steps] = np.maximum(total[self._steps] + base, self._host_s(constants))
+        elif self._steps:
+            total[self._steps] += constants["launch.step_s"]  # a CPU is its own host
         return total
 
     def _host_s(self, constants: Constants) -> Floats:

@@ -1,6 +1,7 @@
 """A device calibrated: from rows that were measured on it to the table that its file keeps."""
 
 import random
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -78,14 +79,15 @@ def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Cas
 
 def _spread(cases: Sequence[Case], points: int, draw: random.Random) -> list[Case]:
     """Return cases near to points that lie evenly on the logs of sizes, moved by chance."""
-    sizes = {id(case): _size(case) for case in cases}
-    left = sorted(cases, key=lambda case: sizes[id(case)])
-    low, high = sizes[id(left[0])], sizes[id(left[-1])]
+    left = sorted(((_size(case), i) for i, case in enumerate(cases)), key=lambda one: one[0])
+    low, high = left[0][0], left[-1][0]
     found = []
     for i in range(points):
         at = low + (high - low) * (i + draw.random()) / points
-        near = min(range(len(left)), key=lambda j: abs(sizes[id(left[j])] - at))
-        found.append(left.pop(near))
+        place = bisect_left(left, at, key=lambda one: one[0])
+        around = range(max(0, place - 1), min(place + 1, len(left)))
+        near = min(around, key=lambda j: abs(left[j][0] - at))
+        found.append(cases[left.pop(near)[1]])
     return found
 
 

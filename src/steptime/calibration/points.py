@@ -1,7 +1,7 @@
 """What a calibration may measure: small graphs of every kind of op, and whole steps.
 
 A point is text: an op and its sizes (`linear 64 1024 1024`), or a network and a batch. Sizes are
-spaced by factors; which of them are measured is chosen by what each tells (`calibration/choice.py`).
+spaced by factors; `calibration/choice.py` says which of them are measured.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from steptime.build import build, make_workload, read_model
 from steptime.calibration.cases import SETTINGS, Case
@@ -100,8 +101,8 @@ def _conv(b: Builder, n: int, c: int, size: int, out: int, kernel: int, *more: i
     """Take also stride and groups, 1 each if they are left out."""
     stride, groups = (*more, 1, 1)[:2]
     x = b.weight("x", (n, c, size, size))
-    how = {"stride": stride, "padding": kernel // 2, "groups": groups}
-    return conv2d(b, x, out, kernel, "y", **how)
+    pads = kernel // 2
+    return conv2d(b, x, out, kernel, "y", stride=stride, padding=pads, groups=groups)
 
 
 def _first(b: Builder, n: int, c: int, size: int, out: int, kernel: int, stride: int) -> str:
@@ -133,7 +134,8 @@ def _rms_norm(b: Builder, *shape: int) -> str:
 
 def _pool(kind: str) -> Maker:
     def pool(b: Builder, n: int, c: int, size: int, kernel: int, stride: int) -> str:
-        window = {"kernel": (kernel,) * 2, "stride": (stride,) * 2, "padding": (kernel // 2,) * 4}
+        window: dict[str, Any] = {"kernel": (kernel,) * 2, "stride": (stride,) * 2}
+        window["padding"] = (kernel // 2,) * 4
         return b.op(kind, b.weight("x", (n, c, size, size)), name="y", **window)
 
     return pool

@@ -40,13 +40,12 @@ def measured(
     backend: str, chosen: Options, limit_s: float, most: int
 ) -> tuple[dict[str, Any], Path]:
     """Probe and calibrate this machine in workers, write the device file, and return both."""
+    from time import monotonic
+
     from steptime import catalog
     from steptime.calibration.session import Session
     from steptime.core.hardware import device_from_table
-    from steptime.core.units import duration
     from steptime.launch.local import Worker, WorkerDiedError
-
-    from time import monotonic
 
     began = monotonic()
     note(f"measuring ceilings ({PROBE_SHARE * limit_s:.0f} s), then points ...")

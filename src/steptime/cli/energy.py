@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 METHODS = ("accelerator", "fodlam")
 STANDARD_INPUT = "standard input"
-ESTIMATED_AS = "float16"  # the chips compute in 16 bits
-ESTIMATED_ON = "row-stationary-12x14"
 
 
 @command()
@@ -60,6 +58,7 @@ def energy(
     Of one example; layers run one after another.
     """
     from steptime.energy.accelerator import diagnosis, estimate, published_form
+    from steptime.energy.operations import estimated_energy
 
     if method not in METHODS:
         raise unknown("method", method, METHODS)
@@ -79,7 +78,8 @@ def energy(
             note(line)
         document = {**published_form(found), **rivals}
         return Answer(document, text=json_text(document))
-    others = None if graph is None else _estimated(graph, found, how)
+    missing = {one.name for one in found.not_covered}
+    others = None if graph is None else estimated_energy(graph, missing, how)
     document = {
         "model": request.name,
         **how,
@@ -118,32 +118,6 @@ def _chips(
         "process": to.label,
         "scaling": by,
         "sources": [one.source for one in found],
-    }
-
-
-def _estimated(graph: Graph, found: Estimate, how: dict[str, Any]) -> dict[str, Any]:
-    """Return the energy of the ops that no chip covers, by operations: an estimate, no measurement.
-
-    16-bit arithmetic and a row-stationary array, as the chips have; on the way to their process
-    where the scaling knows one.
-    """
-    from steptime.energy.operations import hierarchy, op_energy, sum_energy
-    from steptime.energy.process import read_process
-
-    names = {one.name for one in found.not_covered}
-    memory = hierarchy(ESTIMATED_ON)
-    process, scaling = read_process(how["process"]), how["scaling"]
-    rows = [
-        row for row in op_energy(graph, ESTIMATED_AS, memory, process, scaling) if row.name in names
-    ]
-    total = sum_energy(rows)
-    return {
-        "dtype": ESTIMATED_AS,
-        "hierarchy": ESTIMATED_ON,
-        "energy_j": total.total_j,
-        "energy_low_j": total.low_j,
-        "energy_high_j": total.high_j,
-        "ops": [{"name": row.name, "energy_j": row.total_j} for row in rows],
     }
 
 

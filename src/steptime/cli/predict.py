@@ -81,7 +81,15 @@ def predict(
             "flop=forward FLOP",
         )  # fmt: skip
         tables.append(Table(heads, document["ops"]))
-    return Answer(document, tables, [f"note: {document['note']}"] if document["note"] else [])
+    return Answer(document, tables, _notes(document))
+
+
+def _notes(document: dict[str, Any]) -> list[str]:
+    """Return what a reader must know: what is left out, and what the device's file says."""
+    said = {"note": document["note"], document["device"]: document["device_note"]}
+    doubted = ", ".join(document["device_unverified"])
+    said["not verified"] = f"{doubted} of {document['device']}" if doubted else ""
+    return [f"{what}: {' '.join(text.split())}" for what, text in said.items() if text]
 
 
 def _run(steps: str | None, price: float | None, co2_g: float | None) -> Run | None:
@@ -111,6 +119,8 @@ def _predicted(
     document = {
         "model": workload.label,
         "device": found.name,
+        "device_note": found.note,
+        "device_unverified": list(found.unverified),
         "method": method,
         "options": dict(record_method(asked).options),
         "batch": workload.batch_per_replica,

@@ -15,7 +15,7 @@ are left out.
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod, sqrt
@@ -25,12 +25,14 @@ from typing import Any, NamedTuple
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
 from steptime.core.errors import InputError, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
-from steptime.energy.process import Process, factors
+from steptime.energy.process import Process, factors, read_process
 from steptime.ops import cost_of, products_of
 
 _DATA = Path(__file__).parents[1] / "data"
 _FLOATS = {one.compute for one in PRECISIONS.values()}
 _ELEMENTS_A_MULTIPLY_ADD = 3  # two operands and a sum
+ESTIMATED_AS = "float16"  # as the chips compute
+ESTIMATED_ON = "row-stationary-12x14"
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,26 @@ def sum_energy(rows: Iterable[OpEnergy], name: str = "total") -> OpEnergy:
     columns = list(zip(*(row[4:] for row in rows), strict=True)) or [()] * 6
     arithmetic, register, buffer, dram, low, high = (float(sum(column)) for column in columns)
     return OpEnergy(name, "", None, "", arithmetic, register, buffer, dram, low, high)
+
+
+def estimated_energy(graph: Graph, names: Container[str], how: Mapping[str, str]) -> dict[str, Any]:
+    """Return the energy of the ops of these names, which no chip covers: no measurement.
+
+    16-bit arithmetic and a row-stationary array, as the chips have; on the way to the `process` of
+    `how` where its `scaling` knows one.
+    """
+    process, scaling = read_process(how["process"]), how["scaling"]
+    every = op_energy(graph, ESTIMATED_AS, hierarchy(ESTIMATED_ON), process, scaling)
+    rows = [row for row in every if row.name in names]
+    total = sum_energy(rows)
+    return {
+        "dtype": ESTIMATED_AS,
+        "hierarchy": ESTIMATED_ON,
+        "energy_j": total.total_j,
+        "energy_low_j": total.low_j,
+        "energy_high_j": total.high_j,
+        "ops": [{"name": row.name, "energy_j": row.total_j} for row in rows],
+    }
 
 
 def _of(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: float) -> OpEnergy:

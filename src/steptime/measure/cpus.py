@@ -10,15 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.core.errors import InputError
-from steptime.measure.procfs import (
-    NO_TREE,
-    ROOT,
-    cache_bytes,
-    fields,
-    group_folders,
-    number_list,
-    read_text,
-)
+from steptime.measure import procfs
 
 CPUS = "sys/devices/system/cpu"
 THREAD_VARIABLES = (
@@ -58,35 +50,35 @@ class Cache:
 
 
 def _allowed(root: Path) -> tuple[int, ...]:
-    listed = fields(root / "proc/self/status").get("Cpus_allowed_list")
-    return number_list(listed) if listed else tuple(range(os.cpu_count() or 1))
+    listed = procfs.fields(root / "proc/self/status").get("Cpus_allowed_list")
+    return procfs.number_list(listed) if listed else tuple(range(os.cpu_count() or 1))
 
 
 def _siblings(cpu: int, root: Path) -> tuple[int, ...] | None:
-    listed = read_text(root / CPUS / f"cpu{cpu}/topology/thread_siblings_list")
-    return number_list(listed) if listed else None
+    listed = procfs.read_text(root / CPUS / f"cpu{cpu}/topology/thread_siblings_list")
+    return procfs.number_list(listed) if listed else None
 
 
-def cores(root: Path = ROOT) -> Cores:
+def cores(root: Path = procfs.ROOT) -> Cores:
     """Return the CPUs: how many there are, which are allowed, cores behind them, quota."""
     allowed = _allowed(root)
-    online = read_text(root / CPUS / "online")
+    online = procfs.read_text(root / CPUS / "online")
     siblings = {_siblings(cpu, root) for cpu in allowed}
     known = None not in siblings
     return Cores(
-        logical=len(number_list(online)) if online else os.cpu_count() or 1,
+        logical=len(procfs.number_list(online)) if online else os.cpu_count() or 1,
         allowed=allowed,
         physical=len(siblings) if known else None,
         quota=_cpu_quota(root),
-        reason="" if known else NO_TREE,
+        reason="" if known else procfs.NO_TREE,
     )
 
 
 def _cpu_quota(root: Path) -> float | None:
     quotas = []
-    for folder in group_folders("cpu", root):
-        text = read_text(folder / "cpu.max") or " ".join(
-            read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")
+    for folder in procfs.group_folders("cpu", root):
+        text = procfs.read_text(folder / "cpu.max") or " ".join(
+            procfs.read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")
         )
         words = text.split()
         if len(words) == 2 and words[0] not in ("max", "-1"):
@@ -94,42 +86,42 @@ def _cpu_quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def caches(root: Path = ROOT) -> tuple[Cache, ...] | None:
+def caches(root: Path = procfs.ROOT) -> tuple[Cache, ...] | None:
     """Return the caches seen from the first allowed CPU, nearest first; None where unknown."""
     folder = root / CPUS / f"cpu{_allowed(root)[0]}/cache"
     found = []
     for index in sorted(folder.glob("index*")):
         texts = {
-            name: read_text(index / name) or ""
+            name: procfs.read_text(index / name) or ""
             for name in ("level", "type", "size", "shared_cpu_list")
         }
-        size = cache_bytes(texts["size"])
+        size = procfs.cache_bytes(texts["size"])
         if size and texts["level"]:
-            shared = len(number_list(texts["shared_cpu_list"])) or 1
+            shared = len(procfs.number_list(texts["shared_cpu_list"])) or 1
             found.append(Cache(int(texts["level"]), texts["type"].lower(), size, shared))
     return tuple(found) or None
 
 
-def last_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int | None:
+def last_cache_bytes(cpus: Iterable[int], root: Path = procfs.ROOT) -> int | None:
     """Return the bytes of all last-level caches that `cpus` reach together; None where unknown."""
     seen: dict[tuple[int, str], int] = {}
     for cpu in cpus:
         for index in (root / CPUS / f"cpu{cpu}/cache").glob("index*"):
-            level = int(read_text(index / "level") or 0)
-            size = cache_bytes(read_text(index / "size") or "")
-            seen[level, read_text(index / "shared_cpu_list") or str(cpu)] = size
+            level = int(procfs.read_text(index / "level") or 0)
+            size = procfs.cache_bytes(procfs.read_text(index / "size") or "")
+            seen[level, procfs.read_text(index / "shared_cpu_list") or str(cpu)] = size
     last = max((level for level, _ in seen), default=0)
     return sum(size for (level, _), size in seen.items() if level == last) or None
 
 
-def default_threads(root: Path = ROOT, processes: int = 1) -> int:
+def default_threads(root: Path = procfs.ROOT, processes: int = 1) -> int:
     """Return the threads of each of some processes: one a physical core, within the quota."""
     found = cores(root)
     threads = found.physical or len(found.allowed)
     return max(1, min(threads, int(found.quota or threads)) // processes)
 
 
-def check_cpus(threads: int, processes: int = 1, root: Path = ROOT) -> None:
+def check_cpus(threads: int, processes: int = 1, root: Path = procfs.ROOT) -> None:
     """Raise `InputError` for less than a thread, and more than one for each allowed CPU."""
     allowed = len(_allowed(root))
     if not 1 <= threads <= allowed:
@@ -142,7 +134,7 @@ def check_cpus(threads: int, processes: int = 1, root: Path = ROOT) -> None:
 
 
 def choose_cpus(
-    threads: int, root: Path = ROOT, process: int = 0, processes: int = 1
+    threads: int, root: Path = procfs.ROOT, process: int = 0, processes: int = 1
 ) -> tuple[int, ...]:
     """Return `threads` allowed CPUs: different physical cores first, one socket before the next.
 
@@ -155,7 +147,9 @@ def choose_cpus(
     def order(cpu: int) -> tuple[int, int, int]:
         siblings = _siblings(cpu, root) or (cpu,)
         rank = [other for other in siblings if other in allowed].index(cpu)
-        socket_text = read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id") or "0"
+        socket_text = (
+            procfs.read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id") or "0"
+        )
         return rank, int(socket_text), cpu
 
     first = process * threads

@@ -54,7 +54,10 @@ def examine(root: Path = ROOT) -> dict[str, Any]:
         "gpus": nvidia_gpus(),
         "frameworks": {name: machine.installed_version(name) for name in FRAMEWORKS},
         "meters": meters(root),
-        "tools": {name: _first(commands) for name, (commands, _) in TOOLS.items()},
+        "tools": {
+            name: next(filter(None, map(shutil.which, commands)), None)
+            for name, (commands, _) in TOOLS.items()
+        },
         "user_devices": _user_devices(),
         "clock_resolution_s": clock_resolution_s(),
         "load": machine.load(),
@@ -109,10 +112,6 @@ def imports(framework: str, limit_s: float = 60.0) -> bool:
     """Return whether a framework really imports, tried in a process of its own."""
     code = f"import {framework}"
     return machine.output(sys.executable, "-c", code, limit_s=limit_s) is not None
-
-
-def _first(commands: tuple[str, ...]) -> str | None:
-    return next((path for name in commands if (path := shutil.which(name))), None)
 
 
 def _user_devices() -> dict[str, Any]:
@@ -175,19 +174,16 @@ def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the report without its problems as rows of a name and a text, for a person."""
     cpu, memory, devices = report["cpu"], report["memory"], report["user_devices"]
+    physical = "unknown" if cpu["physical"] is None else cpu["physical"]
     quota = "" if cpu["quota"] is None else f", quota {cpu['quota']:g}"
     allowed = f"{len(cpu['allowed'])} allowed{quota}"
+    platform = f"{report['platform']} (threads unless told otherwise: {cpu['default_threads']})"
+    probe = devices["probe"]
     rows = [
         ("steptime", f"{report['steptime']}, Python {report['python']}"),
         ("CPU", cpu["model"] + (" (virtual machine)" if cpu["virtual_machine"] else "")),
-        (
-            "cores",
-            f"{_known(cpu['physical'])} physical, {cpu['logical']} CPUs, {allowed}",
-        ),
-        (
-            "platform",
-            f"{report['platform']} (threads unless told otherwise: {cpu['default_threads']})",
-        ),
+        ("cores", f"{physical} physical, {cpu['logical']} CPUs, {allowed}"),
+        ("platform", platform),
         ("caches", _cache_text(report["caches"])),
         ("memory", _memory_text(memory)),
         ("GPUs", _gpu_text(report["gpus"])),
@@ -195,21 +191,12 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         *((name, path) for name, path in report["tools"].items() if path),
         ("meters", ", ".join(n for n, reason in report["meters"].items() if not reason) or "none"),
         ("devices", devices["folder"] + ("" if devices["writable"] else " (cannot be written to)")),
-        (
-            "last probe",
-            f"{devices['probe']['name']}, {devices['probe']['source']}"
-            if devices["probe"]
-            else "none",
-        ),
+        ("last probe", f"{probe['name']}, {probe['source']}" if probe else "none"),
         ("clock", f"steps of {report['clock_resolution_s'] * 1e9:.0f} ns"),
         ("load", _load_text(report)),
     ]
     rows += [(f"missing: {row['what']}", row["remedy"]) for row in report["missing"]]
     return rows
-
-
-def _known(value: object) -> str:
-    return "unknown" if value is None else str(value)
 
 
 def _cache_text(caches: list[dict[str, Any]] | None) -> str:
@@ -225,12 +212,9 @@ def _cache_text(caches: list[dict[str, Any]] | None) -> str:
 def _memory_text(memory: Mapping[str, Any]) -> str:
     if memory["total_bytes"] is None:
         return "unknown"
-    texts = [size(memory["total_bytes"])]
-    if memory["limit_bytes"] is not None:
-        texts.append(f"limit {size(memory['limit_bytes'])}")
-    if memory["usable_bytes"] is not None:
-        texts.append(f"{size(memory['usable_bytes'])} usable now")
-    return ", ".join(texts)
+    said = {"total_bytes": "{}", "limit_bytes": "limit {}", "usable_bytes": "{} usable now"}
+    known = {key: text for key, text in said.items() if memory[key] is not None}
+    return ", ".join(text.format(size(memory[key])) for key, text in known.items())
 
 
 def _gpu_text(gpus: list[dict[str, str]] | None) -> str:

@@ -18,17 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from steptime import __version__, catalog
+from steptime.measure import procfs
 from steptime.measure.contract import DeviceFacts
 from steptime.measure.cpus import CPUS, cores, default_threads, last_cache_bytes
-from steptime.measure.procfs import (
-    NO_TREE,
-    ROOT,
-    fields,
-    group_folders,
-    kilobytes,
-    number,
-    read_text,
-)
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 BUSY = 0.5  # a load above this share of the CPUs disturbs measurements
@@ -49,13 +41,13 @@ class Memory:
     reason: str = ""
 
 
-def cpu_model(root: Path = ROOT) -> str:
+def cpu_model(root: Path = procfs.ROOT) -> str:
     """Return the CPU's name as it reports itself, such as `AMD EPYC 9R14`.
 
     A hypervisor may hide the model (`Intel(R) Xeon(R) Processor`): a name without a digit gets
     family, model and stepping behind it, so that two machines do not share a name by accident.
     """
-    info = fields(root / "proc/cpuinfo")
+    info = procfs.fields(root / "proc/cpuinfo")
     name = info.get("model name") or info.get("Model") or ""
     if not name and "CPU part" in info:
         name = f"{platform.machine()} {info.get('CPU implementer')} {info['CPU part']}"
@@ -78,16 +70,16 @@ def output(*command: str, limit_s: float = 10.0) -> str | None:
     return done.stdout.strip()
 
 
-def memory(root: Path = ROOT) -> Memory:
+def memory(root: Path = procfs.ROOT) -> Memory:
     """Return total, available, limited and usable main memory in bytes."""
-    info = fields(root / "proc/meminfo")
+    info = procfs.fields(root / "proc/meminfo")
     if "MemTotal" not in info:
-        return Memory(_physical_memory_bytes(), None, None, None, NO_TREE)
-    total, available = (kilobytes(info.get(key)) for key in ("MemTotal", "MemAvailable"))
+        return Memory(_physical_memory_bytes(), None, None, None, procfs.NO_TREE)
+    total, available = (procfs.kilobytes(info.get(key)) for key in ("MemTotal", "MemAvailable"))
     limits, left = [], [available]
-    for folder in group_folders("memory", root):
-        limit = number(folder / "memory.max", folder / "memory.limit_in_bytes")
-        used = number(folder / "memory.current", folder / "memory.usage_in_bytes")
+    for folder in procfs.group_folders("memory", root):
+        limit = procfs.number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        used = procfs.number(folder / "memory.current", folder / "memory.usage_in_bytes")
         if limit is not None and (total is None or limit < total):
             limits.append(limit)
             left.append(max(0, limit - (used or 0)))
@@ -155,12 +147,12 @@ def environment() -> Mapping[str, Any]:
         "memory_bytes": room.total_bytes,
         "memory_limit_bytes": room.limit_bytes,
         "virtual_machine": is_virtual(),
-        "governor": read_text(ROOT / CPUS / "cpu0/cpufreq/scaling_governor"),
-        "huge_pages": read_text(ROOT / "sys/kernel/mm/transparent_hugepage/enabled"),
+        "governor": procfs.read_text(procfs.ROOT / CPUS / "cpu0/cpufreq/scaling_governor"),
+        "huge_pages": procfs.read_text(procfs.ROOT / "sys/kernel/mm/transparent_hugepage/enabled"),
         "load": load(),
     }
     facts["unknown"] = {
-        key: _REASONS.get(key, NO_TREE) for key, value in facts.items() if value is None
+        key: _REASONS.get(key, procfs.NO_TREE) for key, value in facts.items() if value is None
     }
     return facts
 
@@ -193,9 +185,9 @@ def environment_threads() -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def is_virtual(root: Path = ROOT) -> bool | None:
+def is_virtual(root: Path = procfs.ROOT) -> bool | None:
     """Return whether the CPU says it runs under a hypervisor; None where it does not tell."""
-    flags = fields(root / "proc/cpuinfo").get("flags")
+    flags = procfs.fields(root / "proc/cpuinfo").get("flags")
     return None if flags is None else "hypervisor" in flags.split()
 
 
@@ -204,7 +196,7 @@ def load() -> float | None:
     return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
 
-def resident_memory_meter(root: Path = ROOT) -> Callable[[], tuple[int | None, str]]:
+def resident_memory_meter(root: Path = procfs.ROOT) -> Callable[[], tuple[int | None, str]]:
     """Start a meter of this process's peak resident set, and return what reads it.
 
     A reading is the bytes above the level at the start with the meter's name, or None with why.
@@ -220,10 +212,10 @@ def resident_memory_meter(root: Path = ROOT) -> Callable[[], tuple[int | None, s
     except OSError as error:
         note = f"the high-water mark cannot be set back: {error.strerror}"
         return lambda: (None, note)
-    before = kilobytes(fields(root / "proc/self/status").get("VmRSS"))
+    before = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmRSS"))
 
     def read() -> tuple[int | None, str]:
-        peak = kilobytes(fields(root / "proc/self/status").get("VmHWM"))
+        peak = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmHWM"))
         if before is None or peak is None:
             return None, "the system does not tell the resident set"
         return max(0, peak - before), meter

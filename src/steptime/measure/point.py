@@ -14,7 +14,7 @@ from steptime.build import Choice, make_workload
 from steptime.core.graph_json import graph_from_json
 from steptime.measure.contract import Options, Prepared
 from steptime.measure.disturbance import Watch, changes
-from steptime.measure.timing import median_half_width
+from steptime.measure.timing import Timer, median_half_width
 
 ENOUGH = 15  # undisturbed rounds, if their median is known to a hundredth
 NARROW = 0.01
@@ -40,7 +40,8 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> di
         optimizer=request["optimizer"],
     )
     prepared: Prepared = backend.prepare(graph_from_json(said), workload, options)
-    rounds = _whole(prepared) if prepared.timer else _parts(prepared, options)
+    timer = prepared.timer
+    rounds = _whole(prepared.step, timer) if timer else _parts(prepared, options)
     for _ in range(2):
         rounds()  # what is loaded and allocated at first
     watch, taken, quiet = Watch(), [], []
@@ -92,14 +93,7 @@ def _parts(prepared: Prepared, options: Options) -> Callable[[], dict[str, float
     return rounds
 
 
-def _whole(prepared: Prepared) -> Callable[[], dict[str, float]]:
+def _whole(step: Callable[[], None], timer: Timer) -> Callable[[], dict[str, float]]:
     """Return what runs steps and returns the seconds of one by the device's own clock."""
-    timer = prepared.timer
-    assert timer is not None
-    steps = max(1, int(SAMPLE_S / max(timer(prepared.step, 1), 1e-9)))
-
-    def rounds() -> dict[str, float]:
-        assert timer is not None
-        return {"step": timer(prepared.step, steps) / steps}
-
-    return rounds
+    steps = max(1, int(SAMPLE_S / max(timer(step, 1), 1e-9)))
+    return lambda: {"step": timer(step, steps) / steps}

@@ -49,50 +49,39 @@ def rotary_angle(position: int, pair: int, head_width: int) -> float:
 Specs = tuple[TensorSpec, ...]
 
 
+ZEROS, ONES = Fill("constant", 0.0), Fill("constant", 1.0)
+
+
+def _spread(size: int, gain: float = 1.0) -> Fill:
+    return Fill("normal", math.sqrt(gain / max(1, size)))
+
+
 def _fan_in(specs: Specs) -> Fill:
     """Keep the deviation through a product and a ReLU (He et al. 2015, eq. 10)."""
-    return Fill("normal", math.sqrt(2.0 / max(1, math.prod(specs[1].shape[1:]))))
-
-
-def _fan_in_transposed(specs: Specs) -> Fill:
-    return Fill("normal", math.sqrt(2.0 / max(1, specs[1].size // specs[1].shape[1])))
+    return _spread(math.prod(specs[1].shape[1:]), 2.0)
 
 
 def _by_width(specs: Specs) -> Fill:
-    return Fill("normal", 1.0 / math.sqrt(max(1, specs[1].shape[-1])))
+    return _spread(specs[1].shape[-1])
 
 
 def _by_hidden(specs: Specs) -> Fill:
-    return Fill("normal", 1.0 / math.sqrt(max(1, specs[2].shape[-1])))
+    return _spread(specs[2].shape[-1])
 
 
-def _zeros(_: Specs) -> Fill:
-    return Fill("constant", 0.0)
-
-
-def _ones(_: Specs) -> Fill:
-    return Fill("constant", 1.0)
-
-
-USES: dict[tuple[str, int], Callable[[Specs], Fill]] = {  # (kind, input): its values
-    ("linear", 1): _fan_in,
-    ("conv2d", 1): _fan_in,
-    ("conv_transpose2d", 1): _fan_in_transposed,
-    ("matmul", 1): _by_width,
-    ("bias", 1): _zeros,
-    ("batch_norm", 1): _ones,
-    ("batch_norm", 2): _zeros,
-    ("batch_norm", 3): _zeros,
-    ("batch_norm", 4): _ones,
-    ("layer_norm", 1): _ones,
-    ("layer_norm", 2): _zeros,
-    ("rms_norm", 1): _ones,
-    ("embedding", 0): lambda specs: Fill("ids", specs[1].shape[0]),
-    ("embedding", 1): _by_width,
-    ("cross_entropy", 1): lambda specs: Fill("ids", specs[0].shape[-1]),
-    ("rotary", 1): lambda _: Fill("angles"),
-    **{(cell, i): rule for cell in GATES for i, rule in ((1, _by_hidden), (2, _by_hidden))},
-    **{(cell, i): _zeros for cell in GATES for i in (3, 4)},
+USES: dict[str, dict[int, Fill | Callable[[Specs], Fill]]] = {  # kind: the values of its inputs
+    "linear": {1: _fan_in},
+    "conv2d": {1: _fan_in},
+    "conv_transpose2d": {1: lambda specs: _spread(specs[1].size // specs[1].shape[1], 2.0)},
+    "matmul": {1: _by_width},
+    "bias": {1: ZEROS},
+    "batch_norm": {1: ONES, 2: ZEROS, 3: ZEROS, 4: ONES},
+    "layer_norm": {1: ONES, 2: ZEROS},
+    "rms_norm": {1: ONES},
+    "embedding": {0: lambda specs: Fill("ids", specs[1].shape[0]), 1: _by_width},
+    "cross_entropy": {1: lambda specs: Fill("ids", specs[0].shape[-1])},
+    "rotary": {1: Fill("angles")},
+    **{cell: {1: _by_hidden, 2: _by_hidden, 3: ZEROS, 4: ZEROS} for cell in GATES},
 }
 _PASSED_ON = ("cast", "slice", "reshape", "transpose", "flatten")  # the next op says what it is
 
@@ -102,20 +91,20 @@ def fills(graph: Graph) -> dict[str, Fill]:
 
     In a training graph the gradient of the loss is 1 and the optimizer's state 0.
     """
-    found: dict[str, Fill] = {f"{name}/grad": Fill("constant", 1.0) for name in graph.outputs}
+    found: dict[str, Fill] = {f"{name}/grad": ONES for name in graph.outputs}
     source = {name: name for name in (*graph.inputs, *graph.weights, *graph.buffers)}
     for op in graph.ops:
         if op.kind in _PASSED_ON and op.inputs[0] in source:
             source[op.outputs[0]] = source[op.inputs[0]]
         for i, name in enumerate(op.inputs):
-            rule = USES.get((op.kind, i))
+            rule = USES.get(op.kind, {}).get(i)
             if rule and name in source and source[name] not in found:
-                found[source[name]] = rule(tuple(graph.tensors[n] for n in op.inputs))
-    buffers = {name: found.get(name, Fill("constant", 0.0)) for name in graph.buffers}
-    weights = {name: found.get(name) or _plain(graph.tensors[name]) for name in graph.weights}
+                specs = tuple(graph.tensors[n] for n in op.inputs)
+                found[source[name]] = rule if isinstance(rule, Fill) else rule(specs)
+    buffers = {name: found.get(name, ZEROS) for name in graph.buffers}
+    weights = {
+        name: found.get(name) or _spread(max(1, *graph.tensors[name].shape[-1:], 1))
+        for name in graph.weights
+    }
     inputs = {name: found.get(name, Fill("normal", 1.0)) for name in graph.inputs}
     return {**inputs, **weights, **buffers}
-
-
-def _plain(spec: TensorSpec) -> Fill:
-    return Fill("normal", 1.0 / math.sqrt(max(1, *spec.shape[-1:], 1)))

@@ -24,20 +24,8 @@ from steptime.build import Choice, build, make_workload
 from steptime.core.errors import InputError
 from steptime.core.record import Record, record_to_json
 from steptime.core.workload import workload_from_json
-from steptime.measure import cpus, machine, ranks, registry, scratch
+from steptime.measure import contract, cpus, machine, ranks, registry, scratch
 from steptime.measure.cell import Tell, measure_cell
-from steptime.measure.contract import (
-    BadDataError,
-    DeviceFacts,
-    KilledError,
-    MissingFileError,
-    NoSpaceError,
-    Options,
-    OutOfMemoryError,
-    Prepared,
-    UnsupportedError,
-    method,
-)
 from steptime.measure.point import time_point
 from steptime.measure.probe.ceilings import probe
 from steptime.measure.process_group import check_apart
@@ -70,14 +58,14 @@ class Session:
 
     backend: Any
     name: str
-    options: Options
+    options: contract.Options
     env: dict[str, Any]
 
 
 def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     """Bind the cores, import the backend, and return the session with its greeting."""
     row = registry.backend(request["backend"])
-    options = Options(**request["options"])
+    options = contract.Options(**request["options"])
     scratch.use_own_tmpdir()
     rank = ranks.here()
     if rank.size > 1:
@@ -102,7 +90,7 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     if prepared.group is not None:
         env["ranks"] = prepared.group.gather(_about(rank, options, env))
         check_apart(env["ranks"])
-    facts: DeviceFacts = backend.device_facts(options.device)
+    facts: contract.DeviceFacts = backend.device_facts(options.device)
     greeting = {
         "version": backend.version(),
         "platform": machine.platform_name(options.device, product, threads),
@@ -126,12 +114,12 @@ def own_device(device: str, rank: Rank) -> str:
     return "cuda:0" if alone else f"cuda:{rank.local_rank}"
 
 
-def _about(rank: Rank, options: Options, env: Mapping[str, Any]) -> dict[str, Any]:
+def _about(rank: Rank, options: contract.Options, env: Mapping[str, Any]) -> dict[str, Any]:
     facts = {"rank": rank.rank, "host": env["host"], "cpus": env["cpus"]}
     return facts | {"device": options.device, "product": env["product"]}
 
 
-def _wake(backend: Any, options: Options, replicas: int) -> Prepared:
+def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Prepared:
     """Run one step of a tiny network, so that no measured one pays for what is loaded at first use.
 
     Without it the first network of a worker would show some 80 MB of PyTorch's own as its memory.
@@ -142,7 +130,7 @@ def _wake(backend: Any, options: Options, replicas: int) -> Prepared:
     strategies = list(backend.STRATEGIES) if workload.plan.data > 1 else [""]
     for strategy in strategies:
         chosen = replace(options, compile=False, strategy=strategy)
-        prepared: Prepared = backend.prepare(build(workload), workload, chosen)
+        prepared: contract.Prepared = backend.prepare(build(workload), workload, chosen)
         prepared.step()
     return prepared
 
@@ -153,11 +141,13 @@ def measure(
     """Build the workload, prepare it, time it, and return its record, whatever happened."""
     workload = workload_from_json(request["workload"])
     own = {"threads": session.options.threads, "device": session.options.device}
-    options = Options(**{**request["options"], **own})
+    options = contract.Options(**{**request["options"], **own})
     session = replace(session, options=options)
     record = Record(
         origin="measured",
-        method=method(session.name, session.backend.version(), session.options, request["runs"]),
+        method=contract.method(
+            session.name, session.backend.version(), session.options, request["runs"]
+        ),
         workload=workload,
         platform=request["platform"],
         quantities={},
@@ -186,15 +176,20 @@ def point(session: Session, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 FAILURES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (  # error, status, cause
-    ((UnsupportedError,), "unsupported", "unsupported"),
-    ((OutOfMemoryError, MemoryError), "oom", "out-of-memory"),
-    ((MissingFileError,), "failed", "missing-file"),
-    ((BadDataError,), "failed", "bad-data"),
-    ((NoSpaceError,), "failed", "no-space"),
+    ((contract.UnsupportedError,), "unsupported", "unsupported"),
+    ((contract.OutOfMemoryError, MemoryError), "oom", "out-of-memory"),
+    ((contract.MissingFileError,), "failed", "missing-file"),
+    ((contract.BadDataError,), "failed", "bad-data"),
+    ((contract.NoSpaceError,), "failed", "no-space"),
     ((InputError,), "failed", "bad-config"),
-    ((KilledError,), "failed", "killed"),
+    ((contract.KilledError,), "failed", "killed"),
 )
-_SAID_IN_FULL = (UnsupportedError, OutOfMemoryError, NoSpaceError, InputError)
+_SAID_IN_FULL = (
+    contract.UnsupportedError,
+    contract.OutOfMemoryError,
+    contract.NoSpaceError,
+    InputError,
+)
 
 
 def _line(error: Exception) -> str:

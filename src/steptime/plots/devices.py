@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
 from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
-from steptime.analysis.row import said, short_names, telling_of
+from steptime.analysis.row import grouped, said, short_names, telling_of
 from steptime.core.record import Record
 from steptime.core.units import shown
-from steptime.core.workload import NO_OPTIMIZER, Plan, Workload
+from steptime.core.workload import NO_OPTIMIZER, Plan
 from steptime.plots import Data, EmptyPlotError, style
 
 PANEL = 190  # pixels
@@ -91,24 +92,22 @@ def _arranged(points: Sequence[style.Row]) -> tuple[Sequence[style.Row], style.S
 
 def _points(bars: Sequence[style.Row], records: Sequence[Record]) -> Iterator[style.Row]:
     """Return one row a run, panel by panel."""
-    networks = [_network(record) for record in records]
+    networks = [  # workloads that differ by their networks alone
+        replace(record.workload, dtype="", phase="", optimizer="", plan=Plan())
+        for record in records
+    ]
     names = short_names(networks, batch=False)
     by_label = {one.label: names[one.key] for one in networks}
     several = len({by_label[bar["model"]] for bar in bars}) > 1
-    cells: dict[tuple[Any, ...], list[style.Row]] = {}
-    bars = [{**bar, "how": _how(bar)} for bar in _told_apart(bars)]
-    for bar in sorted(bars, key=lambda b: (b["model"], b["how"], b["gpu_type"], b["num_gpu"] or 0)):
-        label = by_label[bar["model"]]
-        how = style.lines_of(bar["how"], PANEL)
-        panel = f"{label}|{how}" if several else how
-        staged = STAGED[bar["staged_from"]]
-        key = (panel, label, bar["how"], bar["gpu_type"], bar["num_gpu"], staged)
-        cells.setdefault(key, []).append(bar)
-    for (panel, network, how, gpu_type, devices, staged), runs in cells.items():
+    told = sorted(_told_apart(bars), key=itemgetter("model", "how", "gpu_type", "had"))
+    cells = grouped(told, itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from"))
+    for (model, how, gpu_type, devices, staged_from), runs in cells.items():
+        network, staged = by_label[model], STAGED[staged_from]
+        lines = style.lines_of(how, PANEL)
         middle = median(one["speed"] for one in runs)
         for index, run in enumerate(runs, start=1):
             yield {
-                "panel": panel,
+                "panel": f"{network}|{lines}" if several else lines,
                 "network": network,
                 "how": how,
                 "gpu_type": gpu_type,
@@ -123,44 +122,28 @@ def _points(bars: Sequence[style.Row], records: Sequence[Record]) -> Iterator[st
             }
 
 
-def _network(record: Record) -> Workload:
-    """Return a workload that differs from others by its network alone."""
-    return replace(record.workload, dtype="", phase="", optimizer="", plan=Plan())
+def _told_apart(bars: Sequence[style.Row]) -> Iterator[style.Row]:
+    """Return the bars with `how`, what the points of a panel have in common.
 
-
-def _told_apart(bars: Sequence[style.Row]) -> list[style.Row]:
-    """Return the bars with `told`: those settings that tell bars of one network apart."""
-    rows: dict[tuple[str, str], list[style.Row]] = {}
-    for bar in bars:
-        rows.setdefault((bar["gpu_type"], bar["model"]), []).append(bar)
-    return [
-        {**bar, "told": ", ".join(_words(bar["settings"], telling, several))}
-        for held in rows.values()
-        for telling in [telling_of([bar["settings"] for bar in held])]
-        for bar in held
-        for several in [len({one["method"] for one in held if _place(one) == _place(bar)}) > 1]
-    ]
-
-
-def _place(bar: style.Row) -> tuple[Any, ...]:
-    return bar["strategy"], _working(bar), bar["batch"]
-
-
-def _words(settings: style.Row, telling: Sequence[str], several: bool) -> list[str]:
-    """Return the settings that tell in words, the method where bars of `several` lie together."""
-    return [
-        said(name, settings[name])
-        for name in telling
-        if name not in TOLD_BY_PLACE
-        and (several or name != "method")
-        and settings.get(name) not in (None, "", NO_OPTIMIZER)
-    ]
-
-
-def _how(bar: style.Row) -> str:
-    """Return what the points of a panel have in common: strategy, devices that work, batch."""
-    batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
-    return ", ".join(filter(None, (bar["strategy"], _working(bar), bar["told"], batch)))
+    Strategy, devices that work, the settings that tell bars of one network apart, batch. The method
+    is told only where bars of several methods would lie together.
+    """
+    placed = [bar | {"working": _working(bar), "had": bar["num_gpu"] or 0} for bar in bars]
+    for held in grouped(placed, itemgetter("gpu_type", "model")).values():
+        telling = telling_of([one["settings"] for one in held])
+        for together in grouped(held, itemgetter("strategy", "working", "batch")).values():
+            alone = len({one["method"] for one in together}) == 1
+            for bar in together:
+                words = (
+                    said(name, bar["settings"][name])
+                    for name in telling
+                    if name not in TOLD_BY_PLACE
+                    and bar["settings"].get(name) not in (None, "", NO_OPTIMIZER)
+                    and not (alone and name == "method")
+                )
+                batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
+                how = (bar["strategy"], bar["working"], *words, batch)
+                yield bar | {"how": ", ".join(filter(None, how))}
 
 
 def _working(bar: style.Row) -> str:

@@ -16,12 +16,6 @@ from steptime.store import StoreError
 PIXELS_PER_POINT = 2.0
 
 
-def _png(spec: str) -> bytes:
-    import vl_convert
-
-    return packed(vl_convert.vegalite_to_png(spec, scale=PIXELS_PER_POINT))
-
-
 def packed(png: bytes) -> bytes:
     """Return the same picture in fewer bytes: its pixels deflated as well as they can be."""
     head, place, chunks, pixels = png[:8], 8, [], b""
@@ -40,43 +34,27 @@ def packed(png: bytes) -> bytes:
     )
 
 
-def _svg(spec: str) -> bytes:
-    import vl_convert
-
-    return vl_convert.vegalite_to_svg(spec).encode()
-
-
-def _pdf(spec: str) -> bytes:
-    import vl_convert
-
-    return vl_convert.vegalite_to_pdf(spec)
-
-
-def _html(spec: str) -> bytes:
-    import vl_convert
-
-    return vl_convert.vegalite_to_html(spec, bundle=True).encode()
-
-
-FORMATS: dict[str, Callable[[str], bytes]] = {
-    ".png": _png,
-    ".svg": _svg,
-    ".pdf": _pdf,
-    ".html": _html,
+FORMATS: dict[str, Callable[[Any, str], bytes]] = {  # by vl_convert, of a chart's text
+    ".png": lambda convert, spec: packed(convert.vegalite_to_png(spec, scale=PIXELS_PER_POINT)),
+    ".svg": lambda convert, spec: convert.vegalite_to_svg(spec).encode(),
+    ".pdf": lambda convert, spec: convert.vegalite_to_pdf(spec),
+    ".html": lambda convert, spec: convert.vegalite_to_html(spec, bundle=True).encode(),
 }
 
 
-def check_path(path: Path, formats: dict[str, Callable[[str], bytes]] = FORMATS) -> None:
+def check_path(path: Path) -> None:
     """Raise `InputError` for a path with an unknown ending or in a folder that does not exist."""
-    if path.suffix.lower() not in formats:
-        raise unknown("picture format", path.suffix or path.name, formats, str(path))
+    if path.suffix.lower() not in FORMATS:
+        raise unknown("picture format", path.suffix or path.name, FORMATS, str(path))
     check_folder(path)
 
 
 def save(spec: dict[str, Any], path: Path) -> None:
     """Write a chart in the format of the ending of `path`; raises `InputError`, `StoreError`."""
+    import vl_convert
+
     check_path(path)
-    write_whole(path, FORMATS[path.suffix.lower()](json.dumps(spec)))
+    write_whole(path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(spec)))
 
 
 def write_whole(path: Path, content: bytes) -> None:

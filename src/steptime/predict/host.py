@@ -1,5 +1,7 @@
 """The host's side of a step: what issuing its kernels takes, and when the device waits for that."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -15,12 +17,20 @@ class Host(NamedTuple):
     """When the host has issued all kernels of each pass, in seconds since the step's start.
 
     `base_s` of them come before the first kernel. A host that `waits` does so for the device at the
-    end of every step; else it runs ahead into the next one.
+    end of every step; else it runs ahead into the next one. `ends` are the shares of these times
+    that it takes at least and at most.
     """
 
     issued_s: tuple[float, float, float]
     base_s: float = 0.0
     waits: bool = True
+    ends: tuple[float, float] = (1.0, 1.0)
+
+    def at(self, end: int) -> Host:
+        """Return the host at an end of its interval: 0 the fastest, 1 the slowest."""
+        share = self.ends[end]
+        forward, backward, update = (one * share for one in self.issued_s)
+        return self._replace(issued_s=(forward, backward, update), base_s=self.base_s * share)
 
 
 class Calls(NamedTuple):

@@ -120,18 +120,29 @@ def schedule(
         ]
         exchange_s, end = _with_exchanges(lowered.kernels, times, slower, overlap)
         exposed_s = max(0.0, end - sum(passes))
-    lows = [part.low for part in parts if part.low is not None]
-    highs = [part.high for part in parts if part.high is not None]
     return Timeline(
         tuple(rows),
         *passes,
         None if host is None else host.issued_s[-1],
-        sum(behind_host(lows, host)) if len(lows) == len(parts) else None,
-        sum(behind_host(highs, host)) if len(highs) == len(parts) else None,
+        _end(parts, host, 0),
+        _end(parts, host, 1),
         any(part.extrapolates for part in parts),
         exchange_s,
         exposed_s,
     )
+
+
+def _end(parts: Sequence[Interval], host: Host | None, end: int) -> float | None:
+    """Return a bound of the step, 0 the lower and 1 the upper, None where a part has none."""
+    known = [bound for part in parts if (bound := (part.low, part.high)[end]) is not None]
+    if len(known) < len(parts):
+        return None
+    whole = total(parts)
+    if whole.shared < 1 and whole.value:  # own parts of passes add as squares, too
+        share = ((whole.low, whole.high)[end] or 0.0) / whole.value
+        known = [part.value * share for part in parts]
+    forward, backward, update = behind_host(known, host and host.at(end))
+    return float(forward + backward + update)
 
 
 def _with_exchanges(

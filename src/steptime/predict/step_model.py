@@ -21,6 +21,7 @@ from steptime.core.units import size
 from steptime.core.workload import Workload
 from steptime.count import op_work, peak_memory_bytes
 from steptime.predict import DEFAULT, cost_model
+from steptime.predict.calibrated.interval import bounds
 from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group
 from steptime.predict.host import Host, host_of, issuing
 from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel, Larger
@@ -163,8 +164,11 @@ class StepModel:
 
         The method `calibrated` knows the host by the stack; others count launches.
         """
-        found = host_of(lowered.calls, self.seen.constants, self.settings.waits)
-        return found or issuing(lowered.launches, self.issue_s)
+        constants = self.seen.constants
+        found = host_of(lowered.calls, constants, self.settings.waits)
+        if found is not None:
+            return found._replace(ends=bounds("host", constants)[:2])
+        return issuing(lowered.launches, self.issue_s)
 
     @property
     def parameters(self) -> int:

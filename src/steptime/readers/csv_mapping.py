@@ -6,11 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from steptime.build import is_path, make_workload, read_model, read_table
+from steptime.build import (
+    is_path,
+    known_keys,
+    make_workload,
+    read_model,
+    read_table,
+    validated,
+)
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import whole_number
 from steptime.core.record import STATUSES, Method, Quantity, Record
@@ -193,14 +200,8 @@ def check_mapping(table: object, where: str) -> Mapped:
     """Return the reader that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: a mapping is a table, not {shorten(table)}")
-    for key in table:
-        if key not in Keys.model_fields:
-            raise unknown("key", key, Keys.model_fields, where)
-    try:
-        keys = Keys.model_validate(table)
-    except ValidationError as error:
-        faults = "; ".join(map(_fault, error.errors()[:10]))
-        raise InputError(f"{where}: {faults}") from None
+    known_keys(table, Keys, where)
+    keys = validated(table, Keys, where)
     for name in keys.quantities:
         if name not in QUANTITIES:
             raise unknown("quantity", name, QUANTITIES, where)
@@ -209,8 +210,3 @@ def check_mapping(table: object, where: str) -> Mapped:
             raise unknown("status", rule.status, STATUSES, where)
     content = hashlib.sha256(keys.model_dump_json().encode()).hexdigest()
     return Mapped(keys, content)
-
-
-def _fault(fault: Mapping[str, Any]) -> str:
-    place = ".".join(str(part) for part in fault["loc"])
-    return f"{place}: {fault['msg'].removeprefix('Value error, ')}"

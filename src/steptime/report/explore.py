@@ -38,14 +38,15 @@ PARTS = ("forward", "backward", "update", "exchange")
 
 def explore_page(model: Mapping[str, Any]) -> str:
     """Return the HTML of the page on what `explore_data.exported` returns."""
-    from steptime.report.templating import rendered
+    from steptime.report.templating import packed, rendered
 
     groups: dict[str, list[tuple[str, str]]] = {}
     for one in model["devices"]:
         groups.setdefault(one["group"], []).append((one["name"], one["name"]))
     return rendered(
         "explore.html",
-        data={**model, "start": _start(model), "charts": charts()},
+        data={**model, "start": _start(model), "charts": charts(), "times": None},
+        times=packed(model["times"]),
         choices=_choices(model),
         groups=groups.items(),
     )

@@ -7,15 +7,14 @@ link, by collective and number of replicas.
 
 from __future__ import annotations
 
-import base64
 import gc
 import re
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from math import inf, isclose
 from typing import Any
 
@@ -70,6 +69,8 @@ def exported(
 ) -> Table:
     """Return everything that the page shows of these networks on these devices, as JSON values.
 
+    But `times`, which are bytes: the four planes of 32-bit numbers, the least bytes first.
+
     `models` are model texts, `devices` stand under what the command line calls them. What a method
     cannot predict is in `left_out`, with the reason. Raises `InputError` for a text that is no
     network, and for a network that no method can predict.
@@ -104,7 +105,7 @@ def exported(
         "devices": [_device(text, device) for text, device in shown],
         "aliases": {alias: name for alias, name in aliases.items() if name in names},
         "links": [_link(link) for link in links],
-        "times": pool.text(),
+        "times": pool.planes(),
     }
 
 
@@ -120,7 +121,7 @@ def _rarely_collected() -> Iterator[None]:
 
 
 class _Pool:
-    """Times of many cells, those that are alike once: 32-bit numbers in one text."""
+    """Times of many cells, those that are alike once: 32-bit numbers."""
 
     def __init__(self) -> None:
         self.numbers = array("f")
@@ -130,27 +131,35 @@ class _Pool:
         """Return a network's table with places in the pool for its times."""
         for cells in table["steps"].values():
             for cell in cells.values():
-                cell["at"] = [-1 if one is None else self._place(one) for one in cell["at"]]
+                for name in ("at", "update"):
+                    cell[name] = [self._place(one) for one in cell[name]]
         return table
 
-    def _place(self, times: bytes) -> int:
+    def _place(self, times: bytes | None) -> int:
+        if times is None:
+            return -1
         if times not in self._known:
             self._known[times] = len(self.numbers)
             self.numbers.frombytes(times)
         return self._known[times]
 
-    def text(self) -> str:
-        """Return the numbers, the least byte first, as base64."""
-        if sys.byteorder == "big":
-            self.numbers.byteswap()
-        return base64.b64encode(self.numbers.tobytes()).decode()
+    def planes(self) -> bytes:
+        """Return the lowest byte of every number, then the next of every one, ...: it packs well.
+
+        Of the 23 bits of a fraction 16 are kept, 8e-6 of the number: the page shows four digits.
+        """
+        import numpy as np
+
+        bits = np.array(self.numbers, dtype="<f4").view("<u4")
+        kept = (bits + np.uint32(1 << 6)) & np.uint32(0xFFFFFF80)
+        return kept.view(np.uint8).reshape(-1, 4).T.tobytes()
 
 
 def network(text: str, devices: Sequence[Device], methods: Cells) -> Table:
     """Return a network's memory, gradients, and its times on each device as bytes.
 
-    Times are seconds of forward, then of backward at each listed batch, then of the update: one
-    number, or one a batch on a device whose host has a time to issue an op. None for a device
+    Times `at` are seconds of forward, then of backward at each listed batch; those of `update` are
+    one number, or one a batch on a device whose host has a time to issue an op. None for a device
     without a peak for the type.
     """
     choice = read_model(text)
@@ -182,7 +191,7 @@ def network(text: str, devices: Sequence[Device], methods: Cells) -> Table:
             steps.setdefault(method, {})[f"{dtype} {optimizer}"] = {
                 "parameters": model.parameters,
                 "gradient_bytes": model.gradient_bytes,
-                "at": _times(found, [model.on(as_twin(device)) for device in devices]),
+                **_times(found, [model.on(as_twin(device)) for device in devices]),
             }
     if not steps:
         raise InputError(f"model '{text}': {next(iter(why.values()))}")
@@ -202,11 +211,17 @@ def _as_twin(device: Device) -> Device:
     return replace(device, peak_flop_per_s=peaks)
 
 
-def _times(found: Steps, models: Sequence[StepModel]) -> list[bytes | None]:
+def _times(found: Steps, models: Sequence[StepModel]) -> dict[str, list[bytes | None]]:
     """Return the times on each device, None where no peak is known for the type."""
-    able = [on for on in models if _has_peak(on)]
-    times = iter(found.times_on(able))
-    return [_bytes(on, *next(times)) if on in able else None for on in models]
+    has_peak = [_has_peak(on) for on in models]
+    times = iter(found.times_on([on for on, can in zip(models, has_peak, strict=True) if can]))
+    made: dict[str, list[bytes | None]] = {"at": [], "update": []}
+    for on, can in zip(models, has_peak, strict=True):
+        forward, backward, update = next(times) if can else ((), (), ())
+        kept = update if on.device.launch_s else update[:1]
+        for name, seconds in (("at", [*forward, *backward]), ("update", kept)):
+            made[name].append(array("f", seconds).tobytes() if can else None)
+    return made
 
 
 def _has_peak(on: StepModel) -> bool:
@@ -214,13 +229,6 @@ def _has_peak(on: StepModel) -> bool:
         return bool(on.seen)
     except InputError:  # the page says so when it is asked for
         return False
-
-
-def _bytes(
-    on: StepModel, forward: Sequence[float], backward: Sequence[float], update: Sequence[float]
-) -> bytes:
-    kept = update if on.device.launch_s else update[:1]
-    return array("f", [*forward, *backward, *kept]).tobytes()
 
 
 def _method(name: str) -> Table:
@@ -244,16 +252,18 @@ def _exchanges(collective: Collective, links: Links) -> Table:
     Layouts stand in the order of `inside` (none, some), `per_node`, `links_per_node`, `servers`.
     """
     tables: list[list[Sequence[float]]] = []
-    of = []
-    for inside in (False, True):
-        for per_node in PER_NODE:
-            for shared in LINKS_PER_NODE:
-                for servers in SERVERS:
-                    layout = (inside, per_node, shared, servers)
-                    rows = [coefficients(collective, n, layout, links) for n in REPLICAS]
-                    if rows not in tables:
-                        tables.append(rows)
-                    of.append(tables.index(rows))
+
+    @cache
+    def table_of(*layout: Any) -> int:
+        rows = [coefficients(collective, n, layout, links) for n in REPLICAS]
+        if rows not in tables:
+            tables.append(rows)
+        return tables.index(rows)
+
+    # most know no servers: then one number of them stands for all
+    alike = table_of(True, 8, 4, 1) == table_of(True, 8, 4, 8)
+    layouts = product((False, True), PER_NODE, LINKS_PER_NODE, SERVERS)
+    of = [table_of(*sizes, 1 if alike else servers) for *sizes, servers in layouts]
     return {"tables": tables, "of": of}
 
 

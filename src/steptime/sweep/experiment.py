@@ -5,27 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
-from steptime.build import Choice, choice_of, family_of, read_table
+from steptime.build import Choice, choice_of, family_of, known_keys, read_table, validated
+from steptime.core import ranges
 from steptime.core.dtypes import ALIASES, PRECISIONS
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import (
-    MOST_PROCESSES,
-    MOST_STEPS,
-    MOST_VISITS,
-    expand_range,
-    is_range,
-    whole_number,
-)
 from steptime.core.workload import OPTIMIZERS, PHASES
-from steptime.measure import registry
-from steptime.measure.contract import (
-    INPUTS,
-    LEAST_TRAINED,
-    STAGINGS,
-    STRATEGIES,
-)
+from steptime.measure import contract, registry
 from steptime.sweep.resource_request import ResourceRequest
 
 
@@ -40,7 +27,7 @@ def _listed(value: object) -> object:
 
 
 def _as_list(value: object, where: str = "") -> list[object]:
-    return list(expand_range(str(value), where)) if is_range(value) else [value]
+    return list(ranges.expand_range(str(value), where)) if ranges.is_range(value) else [value]
 
 
 def _one_or_more(value: object) -> list[object]:
@@ -87,14 +74,14 @@ class Experiment(BaseModel):
     link: str = Field(default="", validation_alias=AliasChoices("link", "network"))
     by_op: bool = False
     parts: bool = False
-    rounds: int = Field(default=1, ge=1, le=MOST_VISITS)
-    runs: int = Field(default=1, ge=1, le=MOST_VISITS)
+    rounds: int = Field(default=1, ge=1, le=ranges.MOST_VISITS)
+    runs: int = Field(default=1, ge=1, le=ranges.MOST_VISITS)
     budget_s: float = Field(default=3.0, gt=0, le=86_400)
     time_limit_s: float = Field(default=600.0, gt=0, le=864_000)
     try_all: bool = False
     data: str = ""
     stage_to: str = ""
-    train_steps: int = Field(default=0, ge=0, le=MOST_STEPS)
+    train_steps: int = Field(default=0, ge=0, le=ranges.MOST_STEPS)
     slurm: Annotated[list[ResourceRequest], BeforeValidator(_one_or_more)] = []
 
 
@@ -103,9 +90,9 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "phase": PHASES,
     "dtype": (*PRECISIONS, *ALIASES),
     "optimizer": OPTIMIZERS,
-    "input": tuple(INPUTS),
-    "staging": tuple(STAGINGS),
-    "strategy": tuple(STRATEGIES),
+    "input": tuple(contract.INPUTS),
+    "staging": tuple(contract.STAGINGS),
+    "strategy": tuple(contract.STRATEGIES),
 }
 _TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceRequest}
 
@@ -136,35 +123,17 @@ def check_experiment(table: object, where: str) -> Experiment:
     """Return the experiment that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: an experiment is a table, not {shorten(table)}")
-    for key in table:
-        if key not in {*Experiment.model_fields, *OLD_KEYS}:
-            raise unknown("key", key, Experiment.model_fields, where)
+    known_keys(table, Experiment, where, OLD_KEYS)
     for old, new in OLD_KEYS.items():
         if {old, new} <= table.keys():
             raise InputError(f"{where}: '{old}' is the old name of '{new}'; keep one of them")
     for name, model in _TABLES.items():
         for inner in _one_or_more(table.get(name)):
-            for key in inner if isinstance(inner, dict) else ():
-                if key not in model.model_fields:
-                    raise unknown("key", key, model.model_fields, f"{where}: {name}")
-    try:
-        experiment = Experiment.model_validate(table)
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc'])}: {_reason(fault)}"
-            for fault in error.errors()[:10]
-        )
-        raise InputError(f"{where}: {faults}") from None
+            known_keys(inner if isinstance(inner, dict) else (), model, f"{where}: {name}")
+    experiment = validated(table, Experiment, where)
     _check_words(experiment, where)
     _check_numbers(experiment, where)
     return experiment
-
-
-def _reason(fault: Any) -> str:
-    text = str(fault["msg"]).removeprefix("Value error, ")
-    given = fault.get("input")
-    simple = isinstance(given, str | int | float | bool)
-    return f"{text}, not {shorten(given)}" if simple and "'" not in text else text
 
 
 def _check_words(experiment: Experiment, where: str) -> None:
@@ -195,9 +164,9 @@ def _check_words(experiment: Experiment, where: str) -> None:
 
 
 def _check_training(experiment: Experiment, where: str) -> None:
-    if experiment.train_steps < LEAST_TRAINED:
+    if experiment.train_steps < contract.LEAST_TRAINED:
         raise InputError(
-            f"{where}: train_steps: must be 0 or at least {LEAST_TRAINED}, "
+            f"{where}: train_steps: must be 0 or at least {contract.LEAST_TRAINED}, "
             f"not {experiment.train_steps}"
         )
     for axis, needed in (("input", "dataset"), ("phase", "train")):
@@ -212,11 +181,13 @@ def _check_numbers(experiment: Experiment, where: str) -> None:
                 raise InputError(f"{where}: {axis} is true or false, not {shorten(value)}")
     for value in experiment.threads:
         if value is not None:
-            whole_number(value, f"{where}: threads")
+            ranges.whole_number(value, f"{where}: threads")
     for axis, least in (("replicas", 1), ("prefetch", 1), ("loaders", 0)):
         place = f"{where}: {axis}"
         values = getattr(experiment, axis)
-        numbers = [whole_number(value, place, least, MOST_PROCESSES) for value in values]
+        numbers = [
+            ranges.whole_number(value, place, least, ranges.MOST_PROCESSES) for value in values
+        ]
         setattr(experiment, axis, numbers)
 
 

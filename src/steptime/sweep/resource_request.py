@@ -1,38 +1,38 @@
 """What a cell needs of a cluster, as the table `[slurm]` of an experiment file says it."""
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-
-_TIME = re.compile(r"(?:\d+-)?\d{1,3}(?::\d{2}){0,2}")
-_NAME = re.compile(r"[\w.+-]*")
 
 
 def _tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def _time(text: str) -> str:
-    if text and not _TIME.fullmatch(text):
-        raise ValueError("a time such as 30, 2:00:00 or 1-12:00:00")
-    return text
+def _text(is_good: Callable[[str], object], what: str) -> AfterValidator:
+    """Return the check of a text that must be `what`."""
+
+    def check(text: str) -> str:
+        if not is_good(text):
+            raise ValueError(what)
+        return text
+
+    return AfterValidator(check)
 
 
-def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise ValueError("a name has letters, digits and _.+-")
-    return text
-
-
-def _line(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("a text on one line")
-    return text
-
-
-Name = Annotated[str, AfterValidator(_name)]
-Line = Annotated[str, AfterValidator(_line)]
+Name = Annotated[
+    str, _text(re.compile(r"[\w.+-]*").fullmatch, "a name has letters, digits and _.+-")
+]
+Line = Annotated[str, _text(str.isprintable, "a text on one line")]
+Time = Annotated[
+    str,
+    _text(
+        re.compile(r"((?:\d+-)?\d{1,3}(?::\d{2}){0,2})?").fullmatch,
+        "a time such as 30, 2:00:00 or 1-12:00:00",
+    ),
+]
 Lines = Annotated[tuple[Line, ...], BeforeValidator(_tuple)]
 
 
@@ -59,7 +59,7 @@ class ResourceRequest(BaseModel):
     replicas_per_node: int = Field(default=0, ge=0, le=1024)
     cpus: int | None = Field(default=None, ge=1, le=100_000)
     memory_GB: float | None = Field(default=None, gt=0, le=1e6)  # noqa: N815  # a key of files
-    time: Annotated[str, AfterValidator(_time)] = ""
+    time: Time = ""
     exclusive: bool = False
     constraint: Line = ""
     modules: Lines = ()

@@ -18,15 +18,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.units import size
 from steptime.core.workload import Workload
-from steptime.measure import scratch
-from steptime.measure.contract import (
-    BadDataError,
-    Feed,
-    MissingFileError,
-    NoSpaceError,
-    Options,
-    UnsupportedError,
-)
+from steptime.measure import contract, scratch
 from steptime.measure.data.dataset import DataSet, find
 from steptime.measure.data.loader import Fit, Order, fit, open_feed, spare_cpus
 
@@ -50,7 +42,7 @@ def place(stage_to: str) -> Path:
         if text:
             if not Path(text).is_dir():
                 what = "is no folder" if Path(text).exists() else "no such folder"
-                raise MissingFileError(f"'{text}'{says}, where copies would go: {what}")
+                raise contract.MissingFileError(f"'{text}'{says}, where copies would go: {what}")
             return Path(text)
     return Path(tempfile.gettempdir())
 
@@ -70,12 +62,16 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
     wanted = sum(path.stat().st_size for path in dataset.files.values())
     free = shutil.disk_usage(parent).free
     if free < wanted:
-        raise NoSpaceError(f"{parent}: {size(free)} are free, the data set needs {size(wanted)}")
+        raise contract.NoSpaceError(
+            f"{parent}: {size(free)} are free, the data set needs {size(wanted)}"
+        )
     try:
         copies, facts = _copied(dataset, scratch.make(parent, PREFIX))
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise NoSpaceError(f"{parent}: {error.strerror} while copying {size(wanted)}") from None
+            raise contract.NoSpaceError(
+                f"{parent}: {error.strerror} while copying {size(wanted)}"
+            ) from None
         raise InputError(f"{parent}: cannot copy here: {error.strerror}") from None
     facts = {"from": str(dataset.folder.absolute()), "to": str(parent), "bytes": wanted, **facts}
     return Staged(replace(dataset, files=copies), facts)
@@ -85,7 +81,7 @@ def _copied(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, 
     """Copy into a new folder, which goes with this process, or at once where that fails."""
     try:
         return _copy_files(dataset, folder)
-    except (OSError, BadDataError):
+    except (OSError, contract.BadDataError):
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -101,7 +97,7 @@ def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[s
     for name, path in copies.items():
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != sums[name]:
-                raise BadDataError(f"{path}: the copy differs from {dataset.files[name]}")
+                raise contract.BadDataError(f"{path}: the copy differs from {dataset.files[name]}")
     check_s = perf_counter() - began - copy_s
     whole = hashlib.sha256("".join(sums.values()).encode()).hexdigest()
     return copies, {"copy_s": copy_s, "check_s": check_s, "checksum": f"sha256:{whole}"}
@@ -129,7 +125,7 @@ _Mark = tuple[object, ...]
 class Input:
     """The input of one cell: its batches, the data set they are from, and what a record says."""
 
-    feed: Feed
+    feed: contract.Feed
     dataset: DataSet
     fit: Fit
     order: Order
@@ -146,7 +142,7 @@ class Sources:
         self,
         graph: Graph,
         workload: Workload,
-        options: Options,
+        options: contract.Options,
         rank: int = 0,
         replicas: int = 1,
     ) -> Input:
@@ -165,7 +161,7 @@ class Sources:
         order = Order(len(images), batch, options.seed, rank, replicas)
         if order.per_epoch == 0:
             share = f" / {replicas} replicas" if replicas > 1 else ""
-            raise UnsupportedError(
+            raise contract.UnsupportedError(
                 f"a batch of {batch} is more than the {len(images)} images of the {part} set{share}"
             )
         feed = open_feed(dataset, part, order, fitted, options.loaders, options.prefetch)
@@ -178,7 +174,7 @@ class Sources:
         }
         return Input(feed, dataset, fitted, order, facts)
 
-    def _staged(self, options: Options) -> Staged:
+    def _staged(self, options: contract.Options) -> Staged:
         """Return the data set as it is staged, and count the cells that have used its copy."""
         original = find(options.data)
         mark = (options.staging, options.stage_to, *_state(original))

@@ -16,7 +16,7 @@ from steptime.predict.kernel import Kernel, Larger
 
 QUERIES = 128  # of a thread block
 UNFUSED = (*OLD, "Volta", "Turing")  # for which FlashAttention-2 has no kernel
-NEWER = ("Hopper", "Blackwell")  # whose tensor cores its instructions do not fill
+NEWER = ("Hopper", "Blackwell", "Blackwell Ultra")  # its instructions do not fill their cores
 
 
 def attention(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
@@ -39,7 +39,8 @@ def attention(kernel: Kernel, device: Device, constants: Constants, larger: Larg
         share = constants["attention.plain"] * counted / kernel.flop
         return Parts(found.compute_s / share, memory, gap)
     batch, length, keys, width = kernel.products[0]
-    share = constants["attention.share_new" if age.startswith(NEWER) else "attention.share"]
+    other = age in NEWER or device.maker == "AMD"
+    share = constants["attention.share_new" if other else "attention.share"]
     if kernel.kind == "attention_grad":
         keys, width = width, keys
         share = share * constants["attention.backward"]

@@ -36,3 +36,15 @@ def bounds(form: str, constants: Constants) -> Bounds:
     own, shared = constants[f"interval.{at}_own"], constants[f"interval.{at}_shared"]
     half = sqrt(own**2 + shared**2)
     return Bounds(E**-half, E**half, shared / half)
+
+
+OF_HOST = {"launch.isolated_s": "isolated", "host.factor": "host"}  # constant: its interval
+
+
+def widened(constants: Constants, end: int) -> dict[str, float]:
+    """Return constants at an end of the interval of what is no kernel: 0 the least, 1 the most."""
+    found = dict(constants)
+    for name, form in OF_HOST.items():
+        if name in found:
+            found[name] *= bounds(form, constants)[end]
+    return found

@@ -10,6 +10,7 @@ from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.interval import bounds
+from steptime.predict.calibrated.power import capped_s
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.stream import stream
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
@@ -28,12 +29,16 @@ GPU: dict[str, Form] = {  # by kind of op, else by its unit
 FORMS = {"cpu": cpu.FORMS}  # by kind of device; those of GPUs for kinds that nobody measured
 
 
-def price(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
-    """Return the seconds of a kernel by the form of its kind, with a central 80 % interval."""
+def price(kernel: Kernel, device: Device, larger: Larger = max, pause_s: float = 0.0) -> Interval:
+    """Return the seconds of a kernel by the form of its kind, with a central 80 % interval.
+
+    `pause_s` is how long a device rests beside a kernel that runs alone, which spares power.
+    """
     constants, form = device.constants, form_of(kernel, device)
     compute_s, memory_s, gap_s = form(kernel, device, constants, larger)
+    capped = capped_s(kernel, compute_s, pause_s, device, constants, larger)
     power = constants["joint.power"]
-    value = (compute_s**power + memory_s**power) ** (1 / power) + gap_s
+    value = (compute_s**power + memory_s**power + capped**power) ** (1 / power) + gap_s
     low, high, shared = bounds(form.__name__, constants)
     return Interval(value, value * low, value * high, False, compute_s, memory_s, shared)
 

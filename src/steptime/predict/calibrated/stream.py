@@ -7,7 +7,7 @@ from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import MULTIPROCESSORS, Constants, Parts, memory_rate
 from steptime.predict.kernel import Kernel, Larger
 
-CLIFF = 6  # how sharply the last cache ends: 0.8 of its size still hits by 79 %
+CLIFF = 3  # how sharply the last cache ends: bytes of its own size hit by half
 _SOFTMAX = ("stream.softmax_again", 1024)  # shorter rows stay in registers
 _NORM = ("stream.norm_again", 0)
 REDUCING = {  # kind: share of the bytes that is moved again, for rows longer than

@@ -5,9 +5,15 @@ const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const form = byId("choice");
 const field = (name) => form.elements.namedItem(name);
-const times = new Float32Array(Uint8Array.from(atob(data.times), (c) => c.charCodeAt(0)).buffer);
+const times = numbers(new Uint8Array(byId("times").bytes));
 const FIELDS = Object.keys(data.start);
 const USUAL = "usual", OWN = "own", LARGEST = 2 ** 53;
+
+// The numbers of four planes: the least bytes of all of them, then the next, ...
+function numbers(planes) {
+  const count = planes.length / 4;
+  return new Float32Array(planes.map((_, at) => planes[(at % 4) * count + (at >> 2)]).buffer);
+}
 
 // Words for numbers, as units.py writes them.
 const digits = (value, count = 4) => String(Number(value.toPrecision(count)));
@@ -167,11 +173,12 @@ function between(values, batch, log) {
 }
 
 function parts(choice, batch) {
-  const count = data.batches.length, start = choice.work.at[choice.place];
-  const part = (at) => between(times.subarray(start + at * count), batch, true);
-  const update = choice.device.hosted ? part(2) : times[start + 2 * count];
+  const start = choice.work.at[choice.place], last = choice.work.update[choice.place];
+  const at = (place) => between(times.subarray(place), batch, true);
+  const update = choice.device.hosted ? at(last) : times[last];
   const [share] = choice.share;
-  return [part(0) / share, part(1) / share, update / (choice.method.update_at_peak ? 1 : share)];
+  const backward = at(start + data.batches.length) / share;
+  return [at(start) / share, backward, update / (choice.method.update_at_peak ? 1 : share)];
 }
 
 // Seconds of an exchange from its coefficients, which `explore_data.coefficients` explains.

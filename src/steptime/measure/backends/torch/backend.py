@@ -13,22 +13,13 @@ import torch
 from steptime.core.dtypes import Precision, precision
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
-from steptime.measure import ranks
+from steptime.measure import contract, ranks
 from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.input import EVENTS
 from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Joined, Stopwatch
 from steptime.measure.backends.torch.step import Assembled, assemble, outputs_of
-from steptime.measure.contract import (
-    DeviceFacts,
-    Feed,
-    Options,
-    OutOfMemoryError,
-    Prepared,
-    ProcessGroup,
-    UnsupportedError,
-)
 from steptime.measure.infeed import HOST_CLOCK, loader_death
 
 __all__ = [
@@ -55,12 +46,12 @@ def device_product(device: str) -> str:
     return torch_device.product(torch_device.find(device))
 
 
-def device_facts(device: str) -> DeviceFacts:
+def device_facts(device: str) -> contract.DeviceFacts:
     """Return what is known of a device."""
     return torch_device.facts(torch_device.find(device))
 
 
-def collectives(options: Options, sizes: Sequence[int], budget_s: float) -> dict[str, Any]:
+def collectives(options: contract.Options, sizes: Sequence[int], budget_s: float) -> dict[str, Any]:
     """Return the seconds of all-reduces among the processes of this worker, by bytes."""
     device = torch_device.find(options.device)
     _settings(options)
@@ -78,8 +69,8 @@ def collectives(options: Options, sizes: Sequence[int], budget_s: float) -> dict
 
 
 def prepare(
-    graph: Graph, workload: Workload, options: Options, feed: Feed | None = None
-) -> Prepared:
+    graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
+) -> contract.Prepared:
     """Return the step of a forward graph, ready on its device: weights, inputs, optimizer made.
 
     Raises `InputError` for a device that is not here, `UnsupportedError` for a kind, type or plan
@@ -112,7 +103,7 @@ def prepare(
 
     memory, reset_memory = torch_device.memory_meter(device)
     group = None if joined is None else _process_group(joined, found, watch, alone)
-    return Prepared(
+    return contract.Prepared(
         step=translated(found.step),
         sync=sync,
         product=torch_device.product(device),
@@ -128,32 +119,38 @@ def prepare(
     )
 
 
-def _check(workload: Workload, options: Options, types: Precision, device: torch.device) -> None:
+def _check(
+    workload: Workload, options: contract.Options, types: Precision, device: torch.device
+) -> None:
     replicas, size = workload.plan.data, ranks.here().size
     if workload.plan != Plan(data=replicas):
-        raise UnsupportedError("torch runs data-parallel here, and by no other parallel plan")
+        raise contract.UnsupportedError(
+            "torch runs data-parallel here, and by no other parallel plan"
+        )
     if replicas > 1:
         _check_parallel(workload, options, device)
     if replicas not in {1, size}:
-        raise UnsupportedError(f"{replicas} replicas are as many processes, not {size}")
+        raise contract.UnsupportedError(f"{replicas} replicas are as many processes, not {size}")
     if device.type == "mps" and types.weights == "float64":
-        raise UnsupportedError("mps has no float64")
+        raise contract.UnsupportedError("mps has no float64")
     if device.type == "mps" and workload.dtype == "float16-mixed" and workload.phase == "train":
-        raise UnsupportedError("mps has no loss scaling for float16-mixed")
+        raise contract.UnsupportedError("mps has no loss scaling for float16-mixed")
 
 
-def _check_parallel(workload: Workload, options: Options, device: torch.device) -> None:
+def _check_parallel(workload: Workload, options: contract.Options, device: torch.device) -> None:
     if device.type == "mps":
-        raise UnsupportedError("mps is one device, without replicas")
+        raise contract.UnsupportedError("mps is one device, without replicas")
     if workload.phase != "train" and options.strategy != "independent":
-        raise UnsupportedError("inference exchanges nothing: its strategy is independent")
+        raise contract.UnsupportedError("inference exchanges nothing: its strategy is independent")
     if workload.dtype == "float16-mixed" and workload.phase == "train":
-        raise UnsupportedError("float16-mixed scales the loss of one replica, not of several")
+        raise contract.UnsupportedError(
+            "float16-mixed scales the loss of one replica, not of several"
+        )
     if options.compile and options.strategy == "sharded":
-        raise UnsupportedError("torch.compile is not run on a sharded network here")
+        raise contract.UnsupportedError("torch.compile is not run on a sharded network here")
 
 
-def _settings(options: Options) -> None:
+def _settings(options: contract.Options) -> None:
     """Set what holds for the whole process; tf32 both ways, because defaults have changed."""
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -169,14 +166,14 @@ def _process_group(
     found: Assembled,
     watch: Stopwatch,
     alone: Callable[[], Callable[[], None]],
-) -> ProcessGroup:
+) -> contract.ProcessGroup:
     if found.timed:
         meter = "host clock around every exchange of a rank, waiting for others included; mean"
     elif found.quiet:
         meter = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
     else:
         meter = "exposed: step less that of an unsharded copy without exchange, in turns"
-    return ProcessGroup(
+    return contract.ProcessGroup(
         rank=joined.rank.rank,
         backend=joined.backend,
         agree=joined.agree,
@@ -201,10 +198,12 @@ def _translator(compiled: bool) -> Callable[[Callable[[], None]], Callable[[], N
             except (MemoryError, RuntimeError) as error:
                 text = str(error).strip().partition("\n")[0]
                 if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
-                    raise OutOfMemoryError(text or "no memory left") from error
+                    raise contract.OutOfMemoryError(text or "no memory left") from error
                 if any(sign in text for sign in _NO_KERNEL):
                     said = text.partition(". ")[0]
-                    raise UnsupportedError(f"torch has no kernel for it here: {said}") from error
+                    raise contract.UnsupportedError(
+                        f"torch has no kernel for it here: {said}"
+                    ) from error
                 if killed := loader_death(error):  # a signal, so it comes at any moment
                     raise killed from error
                 if compiled and type(error).__module__.startswith("torch._"):
@@ -216,7 +215,7 @@ def _translator(compiled: bool) -> Callable[[Callable[[], None]], Callable[[], N
     return translated
 
 
-def _facts(options: Options, device: torch.device) -> dict[str, object]:
+def _facts(options: contract.Options, device: torch.device) -> dict[str, object]:
     facts: dict[str, object] = {
         "torch": torch.__version__,
         "compile": "inductor, default mode" if options.compile else None,

@@ -37,22 +37,6 @@ def matmul(
     return torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
 
 
-def bias(x: Tensor, b: Tensor, axis: int = -1) -> Tensor:
-    """Return `x` with `b` added along `axis`."""
-    after = x.dim() - 1 - axis % x.dim()
-    return x + b.view(-1, *(1,) * after)
-
-
-def reduce_sum(x: Tensor, axes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
-    """Return `x` summed over `axes`, then seen as `shape`."""
-    return (x.sum(axes) if axes else x).reshape(shape)
-
-
-def expand(x: Tensor, shape: tuple[int, ...], scale: float = 1.0) -> Tensor:
-    """Return `x` repeated to `shape` and multiplied by `scale`."""
-    return x.view(*x.shape, *(1,) * (len(shape) - x.dim())).expand(shape) * scale
-
-
 def _padded(x: Tensor, padding: Sides, kernel: Pair, value: float) -> tuple[Tensor, Pair]:
     """Return `x` and the padding left to the op: all of it where the op can take it."""
     top, bottom, left, right = padding
@@ -130,79 +114,6 @@ def avg_pool2d(
     return _cropped(y, x, kernel=kernel, stride=stride, padding=padding, ceil=ceil)
 
 
-def global_avg_pool(x: Tensor) -> Tensor:
-    """Return the mean of each map."""
-    return x.mean((2, 3))
-
-
-def upsample2d(x: Tensor, scale: Pair) -> Tensor:
-    """Return each element repeated."""
-    size = (x.shape[2] * scale[0], x.shape[3] * scale[1])
-    return functional.interpolate(x, size=size, mode="nearest")
-
-
-def batch_norm(
-    x: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor, training: bool = True
-) -> Tensor:
-    """Return `x` normalised by channel; in training the running statistics follow."""
-    return functional.batch_norm(x, mean, variance, w, b, training, RUNNING_SHARE, NORM_EPSILON)
-
-
-def layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    """Return `x` normalised over the last axis."""
-    return functional.layer_norm(x, w.shape, w, b, NORM_EPSILON)
-
-
-def rms_norm(x: Tensor, w: Tensor) -> Tensor:
-    """Return `x` divided by its root mean square; a weight of a wider type is cast first."""
-    return functional.rms_norm(x, w.shape, w.to(x.dtype), NORM_EPSILON)
-
-
-def local_response_norm(x: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
-    """Return `x` divided by a power of its neighbours' squares."""
-    return functional.local_response_norm(x, size, alpha, beta, k)
-
-
-def softmax(x: Tensor) -> Tensor:
-    """Return the softmax over the last axis."""
-    return torch.softmax(x, -1)
-
-
-def dropout(x: Tensor, p: float) -> Tensor:
-    """Return `x` with a share `p` dropped and the rest scaled."""
-    return functional.dropout(x, p, training=True)
-
-
-def cast(x: Tensor, dtype: str) -> Tensor:
-    """Return `x` in another element type."""
-    return x.to(getattr(torch, dtype))
-
-
-def concat(*tensors: Tensor, axis: int) -> Tensor:
-    """Return the tensors joined along `axis`."""
-    return torch.cat(tensors, axis)
-
-
-def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return `x` with another shape."""
-    return x.reshape(shape)
-
-
-def flatten(x: Tensor) -> Tensor:
-    """Return `x [n, ...] -> [n, product of the rest]`."""
-    return x.flatten(1)
-
-
-def transpose(x: Tensor, order: tuple[int, ...]) -> Tensor:
-    """Return `x` with its axes in `order`."""
-    return x.permute(order)
-
-
-def slice_(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """Return a part of `x` along `axis`."""
-    return x.narrow(axis, start, stop - start)
-
-
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int, causal: bool) -> Tensor:
     """Return fused attention, `[n, l, heads*d]`."""
     y = functional.scaled_dot_product_attention(
@@ -248,55 +159,60 @@ def gru(x: Tensor, *w: Tensor) -> Tensor:
     return torch.gru(x, _state(x, w[1]), w, *how)[0]
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean over the labels that are not ignored."""
-    return functional.cross_entropy(
-        logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL
-    )
-
-
 RUNS: dict[str, Callable[..., Tensor]] = {
     "linear": functional.linear,
     "matmul": matmul,
-    "bias": bias,
-    "reduce_sum": reduce_sum,
+    "bias": lambda x, b, axis=-1: x + b.view(-1, *(1,) * (x.dim() - 1 - axis % x.dim())),
+    "reduce_sum": lambda x, axes, shape: (x.sum(axes) if axes else x).reshape(shape),
     "mean": torch.mean,
-    "expand": expand,
+    "expand": lambda x, shape, scale=1.0: (
+        x.view(*x.shape, *(1,) * (len(shape) - x.dim())).expand(shape) * scale
+    ),
     "conv2d": conv2d,
     "conv_transpose2d": conv_transpose2d,
     "max_pool2d": max_pool2d,
     "avg_pool2d": avg_pool2d,
-    "global_avg_pool": global_avg_pool,
-    "upsample2d": upsample2d,
-    "batch_norm": batch_norm,
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
-    "local_response_norm": local_response_norm,
+    "global_avg_pool": lambda x: x.mean((2, 3)),
+    "upsample2d": lambda x, scale: functional.interpolate(
+        x, size=(x.shape[2] * scale[0], x.shape[3] * scale[1]), mode="nearest"
+    ),
+    "batch_norm": lambda x, w, b, mean, variance, training=True: functional.batch_norm(
+        x, mean, variance, w, b, training, RUNNING_SHARE, NORM_EPSILON
+    ),
+    "layer_norm": lambda x, w, b: functional.layer_norm(x, w.shape, w, b, NORM_EPSILON),
+    # a weight of a wider type is cast first
+    "rms_norm": lambda x, w: functional.rms_norm(x, w.shape, w.to(x.dtype), NORM_EPSILON),
+    "local_response_norm": functional.local_response_norm,
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "gelu": functional.gelu,
     "silu": functional.silu,
-    "softmax": softmax,
+    "softmax": lambda x: torch.softmax(x, -1),
     "add": torch.add,
     "sub": torch.sub,
     "mul": torch.mul,
     "maximum": torch.maximum,
     "prelu": functional.prelu,
-    "dropout": dropout,
-    "cast": cast,
-    "concat": concat,
-    "reshape": reshape,
-    "flatten": flatten,
-    "transpose": transpose,
-    "slice": slice_,
+    "dropout": lambda x, p: functional.dropout(x, p, training=True),
+    "cast": lambda x, dtype: x.to(getattr(torch, dtype)),
+    "concat": lambda *tensors, axis: torch.cat(tensors, axis),
+    "reshape": torch.reshape,
+    "flatten": lambda x: x.flatten(1),
+    "transpose": lambda x, order: x.permute(order),
+    "slice": lambda x, axis, start, stop: x.narrow(axis, start, stop - start),
     "embedding": functional.embedding,
     "attention": attention,
     "rotary": rotary,
     "rnn": rnn,
     "lstm": lstm,
     "gru": gru,
-    "cross_entropy": cross_entropy,
+    "cross_entropy": lambda logits, labels: functional.cross_entropy(
+        logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL
+    ),
 }
+for _kind, _run in RUNS.items():
+    if _run.__name__ == "<lambda>":
+        _run.__name__ = _kind  # torch.fx writes a module's code with names
 TAKES_BIAS = {"linear": -1, "conv2d": 1, "conv_transpose2d": 1}  # a third input, along this axis
 RECURRENT = {"rnn": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}

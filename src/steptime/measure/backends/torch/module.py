@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, fx, nn
@@ -93,18 +93,6 @@ def draw_inputs(
         _DRAWS[found[name].how](values[name], found[name], generator)
 
 
-def _normal(tensor: Tensor, fill: Fill, generator: torch.Generator) -> None:
-    tensor.normal_(0.0, fill.amount, generator=generator)
-
-
-def _constant(tensor: Tensor, fill: Fill, _: torch.Generator) -> None:
-    tensor.fill_(fill.amount)
-
-
-def _ids(tensor: Tensor, fill: Fill, generator: torch.Generator) -> None:
-    tensor.random_(0, int(fill.amount), generator=generator)
-
-
 def _angles(tensor: Tensor, _: Fill, __: torch.Generator) -> None:
     length, width = tensor.shape
     turns = torch.tensor([rotary_angle(1, i, width) for i in range(width // 2)])
@@ -112,7 +100,12 @@ def _angles(tensor: Tensor, _: Fill, __: torch.Generator) -> None:
     tensor.copy_(torch.cat((angles.cos(), angles.sin()), -1))
 
 
-_DRAWS = {"normal": _normal, "constant": _constant, "ids": _ids, "angles": _angles}
+_DRAWS: dict[str, Callable[[Tensor, Fill, torch.Generator], object]] = {
+    "normal": lambda tensor, fill, by: tensor.normal_(0.0, fill.amount, generator=by),
+    "constant": lambda tensor, fill, _: tensor.fill_(fill.amount),
+    "ids": lambda tensor, fill, by: tensor.random_(0, int(fill.amount), generator=by),
+    "angles": _angles,
+}
 
 
 def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:

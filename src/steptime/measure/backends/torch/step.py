@@ -185,38 +185,15 @@ def outputs_of(
 
 def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
     """Return torch's optimizer of that name over `weights` of type `dtype`."""
-    return _OPTIMIZERS[name](weights, dtype)
+    kind, settings = _OPTIMIZERS[name]
+    if kind is not torch.optim.SGD:
+        settings = {**settings, "eps": synthetic.optimizer_epsilon(dtype)}
+    return kind(weights, lr=synthetic.LEARNING_RATE, **settings)
 
 
-def _sgd(weights: Iterable[Tensor], _: str) -> torch.optim.Optimizer:
-    return torch.optim.SGD(weights, lr=synthetic.LEARNING_RATE)
-
-
-def _momentum(weights: Iterable[Tensor], _: str) -> torch.optim.Optimizer:
-    return torch.optim.SGD(weights, lr=synthetic.LEARNING_RATE, momentum=synthetic.MOMENTUM)
-
-
-def _rmsprop(weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
-    return torch.optim.RMSprop(
-        weights,
-        lr=synthetic.LEARNING_RATE,
-        alpha=synthetic.RMSPROP_DECAY,
-        eps=synthetic.optimizer_epsilon(dtype),
-    )
-
-
-def _adam(weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
-    return torch.optim.Adam(
-        weights,
-        lr=synthetic.LEARNING_RATE,
-        betas=synthetic.ADAM_DECAYS,
-        eps=synthetic.optimizer_epsilon(dtype),
-    )
-
-
-_OPTIMIZERS: dict[str, Callable[[Iterable[Tensor], str], torch.optim.Optimizer]] = {
-    "sgd": _sgd,
-    "momentum": _momentum,
-    "rmsprop": _rmsprop,
-    "adam": _adam,
+_OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {}),
+    "momentum": (torch.optim.SGD, {"momentum": synthetic.MOMENTUM}),
+    "rmsprop": (torch.optim.RMSprop, {"alpha": synthetic.RMSPROP_DECAY}),
+    "adam": (torch.optim.Adam, {"betas": synthetic.ADAM_DECAYS}),
 }

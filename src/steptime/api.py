@@ -1,0 +1,337 @@
+"""What most programs need, as functions: predict, predict_op, calibrate, evaluate.
+
+`import steptime` has them all, each imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from steptime import catalog
+from steptime.core.errors import InputError
+from steptime.core.hardware import Device
+from steptime.core.printers import html
+from steptime.core.table import Table, columns, facts
+from steptime.core.units import seconds, size
+from steptime.predict import DEFAULT, cost_model
+from steptime.predict.kernel import Interval, Kernel
+from steptime.predict.method import Method
+
+if TYPE_CHECKING:
+    from steptime.calibration.cases import Case
+    from steptime.calibration.evaluation import Evaluation
+    from steptime.core.workload import Workload
+
+Rows = Iterable[Mapping[str, Any]]
+CALLED = {  # what frameworks and people call kinds of the op table
+    "mm": "matmul",
+    "bmm": "matmul",
+    "gemm": "matmul",
+    "conv": "conv2d",
+    "dense": "linear",
+    "layernorm": "layer_norm",
+    "batchnorm": "batch_norm",
+    "rmsnorm": "rms_norm",
+    "sdpa": "attention",
+    "max_pool": "max_pool2d",
+    "avg_pool": "avg_pool2d",
+}
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """The times of an op of a network in one step, in seconds; `low` and `high` bound them."""
+
+    name: str
+    kind: str
+    step_s: float
+    forward_s: float
+    backward_s: float
+    update_s: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """How long a step takes: `step_s` seconds, between `low` and `high` (80 %), op by op in `ops`.
+
+    A bound is None where the method has none. `extrapolates` says that the device lies beyond what
+    the method was made from. `notes` are what a reader must know, a line each.
+    """
+
+    model: str
+    device: str
+    batch: int
+    dtype: str
+    method: str
+    step_s: float
+    low: float | None
+    high: float | None
+    forward_s: float
+    backward_s: float
+    update_s: float
+    peak_memory_bytes: int
+    fits: bool
+    extrapolates: bool
+    notes: tuple[str, ...]
+    ops: tuple[OpTime, ...]
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with a row for each op; needs pandas."""
+        return _frame(map(asdict, self.ops))
+
+    def _repr_html_(self) -> str:
+        title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
+        rows = [
+            ("step", _said(self.step_s, self.low, self.high)),
+            *((f"  {name}", seconds(getattr(self, f"{name}_s"))) for name in _PASSES),
+            ("peak memory", size(self.peak_memory_bytes) + ("" if self.fits else ": does not fit")),
+            *(("note", note) for note in self.notes),
+        ]
+        slowest = sorted(self.ops, key=lambda op: -op.step_s)[:_SHOWN]
+        ops = Table(columns("name=op", "kind", "step_s=step"), [asdict(op) for op in slowest])
+        return html(facts(title, "one step", rows)) + html(ops)
+
+
+_PASSES = ("forward", "backward", "update")
+_SHOWN = 10  # ops in a notebook
+
+
+def _said(value: float, low: float | None, high: float | None) -> str:
+    if high is None:
+        return f"at least {seconds(value)}"
+    return f"{seconds(value)} ({seconds(low or 0.0)} to {seconds(high)})"
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """How long one op takes: `seconds`, between `low` and `high` (80 %), None without a bound."""
+
+    kind: str
+    device: str
+    dtype: str
+    condition: str
+    method: str
+    seconds: float
+    low: float | None
+    high: float | None
+    kernels: tuple[Kernel, ...]
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with a row for each kernel; needs pandas."""
+        return _frame(one._asdict() for one in self.kernels)
+
+    def _repr_html_(self) -> str:
+        said = _said(self.seconds, self.low, self.high)
+        title = f"{self.kind}, {self.dtype} on {self.device} ({self.method})"
+        return html(facts(title, "one op", [(self.condition, said)]))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A device with what rows told of it: `device` goes into `predict`, `table` into its file."""
+
+    device: Device
+    table: Mapping[str, Any]
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with the cross-validated error of each kind; needs pandas."""
+        return _frame({"kind": kind, **row} for kind, row in self.table["errors"].items())
+
+    def _repr_html_(self) -> str:
+        rows = [{"kind": kind, **row} for kind, row in self.table["errors"].items()]
+        heads = columns("kind", "points", "mape:.1%=MAPE", "bias:+.2f=bias")
+        return html(Table(heads, rows, f"{self.device.name}: errors of points left out"))
+
+
+def _frame(rows: Iterable[Mapping[str, Any]]) -> Any:
+    try:
+        import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        raise InputError("to_pandas() needs pandas: pip install pandas") from None
+    return pd.DataFrame(list(rows))
+
+
+def predict(
+    model: str | Path | Workload,
+    device: str | Path | Device,
+    batch: int | None = None,
+    dtype: str = "float32",
+    phase: str = "train",
+    optimizer: str = "sgd",
+    method: str | Method = DEFAULT,
+    options: Mapping[str, object] | None = None,
+) -> StepTime:
+    """Return how long a step of a network takes on a device.
+
+    `model` is what the command line takes (`resnet50`, `fc:layers=4`, a file), `batch` its own
+    default if None; `options` are those of the method. Raises `InputError` for what is not known.
+    """
+    from steptime.build import make_workload, read_model
+    from steptime.core.workload import Workload
+    from steptime.predict.step_model import StepModel
+
+    workload = (
+        model
+        if isinstance(model, Workload)
+        else make_workload(read_model(str(model)), batch, dtype, phase, optimizer)
+    )
+    asked = StepModel(workload, device, method=method, options=options)
+    made = asked.predict()
+    times = made.times
+    ops = []
+    for row in times.rows:
+        parts = (row.forward, row.backward, row.update)
+        lows, highs = [one.low for one in parts], [one.high for one in parts]
+        name, kind = row.row.name, row.row.kind
+        forward, backward, update = (one.value for one in parts)
+        ends = _sum(lows), _sum(highs)
+        ops.append(OpTime(name, kind, row.step_s, forward, backward, update, *ends))
+    return StepTime(
+        workload.label,
+        asked.device.name,
+        workload.batch_per_replica,
+        workload.dtype,
+        asked.method.name,
+        times.step_s,
+        times.low_s,
+        times.high_s,
+        times.forward_s,
+        times.backward_s,
+        times.update_s,
+        made.peak_memory_bytes,
+        made.fits,
+        times.extrapolates,
+        made.remarks,
+        tuple(ops),
+    )
+
+
+def _sum(parts: Sequence[float | None]) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def predict_op(
+    kind: str,
+    shapes: Sequence[Sequence[int]],
+    dtype: str,
+    device: str | Path | Device,
+    attrs: Mapping[str, Any] | None = None,
+    condition: Literal["isolated", "repeated"] = "repeated",
+    pass_: Literal["forward", "backward", "both"] = "forward",  # noqa: S107  # of a step
+    method: str | Method = "calibrated",
+) -> KernelTime:
+    """Return how long one op takes on a device, on inputs of these shapes.
+
+    `kind` is one of the op table or what people call it (`matmul`, `bmm`, `conv2d`, `softmax`).
+    `repeated` is the time of a kernel among many, `isolated` what two events around one call show.
+    Raises `InputError` for an unknown kind, and shapes that it cannot take.
+    """
+    from steptime.calibration.evaluate import score
+    from steptime.calibration.mapping import plain_case
+
+    found = device if isinstance(device, Device) else catalog.device(device)
+    name = CALLED.get(kind, kind)
+    row = {
+        "kind": name,
+        "shapes": [list(shape) for shape in shapes],
+        "attrs": dict(attrs or {}),
+        "dtype": dtype,
+        "condition": condition,
+        "pass": pass_,
+        "seconds": 1.0,  # none was measured
+    }
+    case = plain_case(row, f"op {kind}", found)
+    chosen = method if isinstance(method, Method) else cost_model(method)
+    chosen.sees(found, dtype, chosen.settings)  # raises where no peak is known
+    (one,) = score([case], chosen)
+    return KernelTime(
+        name, found.name, dtype, condition, chosen.name, one.value, one.low, one.high,
+        case.kernels,
+    )  # fmt: skip
+
+
+def calibrate(
+    device: str | Path | Device,
+    rows: str | Path | Rows,
+    points: int | None = None,
+    mapping: str | Path | None = None,
+) -> Calibration:
+    """Return a device calibrated with rows that were measured on it, all of them or `points`.
+
+    `rows` are mappings with the keys of a mapping file (`kind`, `shapes`, `seconds`, ...), a
+    DataFrame of such, or a table, with its mapping file. Raises `InputError`.
+    """
+    from steptime.calibration.device import calibrate as calibrated
+
+    found = device if isinstance(device, Device) else catalog.device(device)
+    table = calibrated(found, cases(rows, mapping, found), points, source=_source(rows))
+    return Calibration(replace(found, calibration=table), table)
+
+
+def _source(rows: object) -> str:
+    return str(rows) if isinstance(rows, str | Path) else ""
+
+
+def evaluate(
+    rows: str | Path | Rows,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = "calibrated",
+    calibrate_with: int | None = None,
+    by: Sequence[str] = (),
+    mapping: str | Path | None = None,
+    draws: int = 5,
+) -> Evaluation:
+    """Return how far a method is off on rows that were measured, beside others.
+
+    `rows` are what `calibrate` takes, each with a `device`; `method` is a name, or a price of one's
+    own, `(kernel, device) -> seconds or Interval`. Raises `InputError`.
+    """
+    from steptime.calibration import evaluation
+
+    if isinstance(method, str):
+        chosen: Any = cost_model(method)
+    else:
+        chosen = method
+    name = chosen.name if isinstance(chosen, Method) else getattr(chosen, "__name__", "price")
+    found = cases(rows, mapping)
+    return evaluation.evaluate(found, chosen, name, calibrate_with, by, draws)
+
+
+def cases(
+    rows: str | Path | Rows,
+    mapping: str | Path | None = None,
+    device: Device | None = None,
+    most: int | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> list[Case]:
+    """Return the cases of rows, of a table, or of a folder of records or tables.
+
+    `device` is that of rows that name none, `most` the number of rows of each kind on each device
+    that are drawn from tables with a mapping. `warn` is told of records that cannot be used. Raises
+    `InputError`.
+    """
+    from steptime.calibration.mapping import cases_of, plain_case, plain_cases, read_mapping
+
+    if isinstance(rows, str | Path):
+        path = Path(rows)
+        if mapping is not None:
+            return list(cases_of(path, read_mapping(Path(mapping)), most))
+        if most is not None:
+            raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
+        if path.is_dir():
+            from steptime import store
+            from steptime.calibration.recorded import recorded
+
+            return recorded(store.load(path, warn), warn)
+        return plain_cases(path)
+    every: Rows = rows.to_dict("records") if hasattr(rows, "to_dict") else rows  # a DataFrame's
+    return [
+        plain_case(row, f"row {i}", None if row.get("device") else device)
+        for i, row in enumerate(every)
+    ]

@@ -1,0 +1,247 @@
+"""How far predictions are from what was measured: cases, methods, and tables of errors."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from steptime.calibration.cases import SETTINGS, Case
+from steptime.calibration.columns import Columns
+from steptime.calibration.device import calibrate, chosen
+from steptime.core.errors import InputError, unknown
+from steptime.core.hardware import Device
+from steptime.predict import cost_model
+from steptime.predict.kernel import Interval, Kernel
+from steptime.predict.method import Method
+from steptime.predict.schedule import total
+from steptime.predict.step_model import StepModel
+
+DRAWS = 5
+GROUPS = ("kind", "device", "family", "condition", "regime")
+Price = Callable[[Kernel, Device], Interval | float]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A case, the seconds that a method predicts for it, and between which bounds it does."""
+
+    case: Case
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def off(self) -> float:
+        """The log of predicted / measured."""
+        return float(np.log(self.value / self.case.seconds))
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far off the predictions of a group of cases are.
+
+    `mape`, `median` and `p90` are of |predicted / measured - 1|, `bias` is the mean of
+    ln(predicted / measured), `factor` exp of the mean of its absolute values. `balanced` is the
+    mean of the MAPE of each kind on each device. `coverage` is the share of the cases that lie in
+    their interval, `width` the median of (high - low) / value; None without intervals.
+    """
+
+    cases: int
+    mape: float
+    median: float
+    p90: float
+    bias: float
+    factor: float
+    balanced: float
+    coverage: float | None
+    width: float | None
+
+
+def errors_of(scored: Sequence[Scored]) -> Errors:
+    """Return the errors of some cases: predictions of 1.1 and 0.8 s for 1 s are 15 % off."""
+    off = np.array([one.off for one in scored])
+    wrong = np.abs(np.expm1(off))
+    kinds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for one, far in zip(scored, wrong, strict=True):
+        kinds[one.case.device.name, one.case.kind].append(float(far))
+    inside, widths = [], []
+    for one in scored:
+        if one.low is not None and one.high is not None:
+            inside.append(one.low <= one.case.seconds <= one.high)
+            widths.append((one.high - one.low) / one.value)
+    return Errors(
+        len(scored),
+        float(wrong.mean()),
+        float(np.median(wrong)),
+        float(np.quantile(wrong, 0.9)),
+        float(off.mean()),
+        float(np.exp(np.abs(off).mean())),
+        float(np.mean([np.mean(some) for some in kinds.values()])),
+        float(np.mean(inside)) if inside else None,
+        float(np.median(widths)) if widths else None,
+    )
+
+
+def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
+    """Return what a method, or a price `(kernel, device) -> seconds or Interval`, predicts.
+
+    A method that has no peak for a type, or no network for a case, leaves the case out.
+    """
+    if not isinstance(method, Method):
+        return [_scored(case, _summed(case, case.device, method)) for case in cases]
+    if method.name == "calibrated":
+        return _calibrated(cases, method)
+    found = []
+    for case in cases:
+        try:
+            interval = _stepped(case, method) if case.workload else _priced(case, method)
+        except InputError:
+            continue
+        found.append(_scored(case, interval))
+    return found
+
+
+def _scored(case: Case, interval: Interval) -> Scored:
+    return Scored(case, interval.value, interval.low, interval.high)
+
+
+def _summed(case: Case, device: Device, price: Price) -> Interval:
+    """Return the sum of what the kernels of a case take by a price."""
+    times = []
+    for kernel in case.kernels:
+        one = price(kernel, device)
+        times.append(one if isinstance(one, Interval) else Interval(float(one)))
+    return total(times)
+
+
+def _priced(case: Case, method: Method) -> Interval:
+    settings = replace(method.settings, host="no")
+    seen = _seen(method, case.device, case.kernels[0].dtype, settings)
+    return _summed(case, seen, method.price)
+
+
+def _seen(method: Method, device: Device, dtype: str, settings: Any) -> Device:
+    key = method.name, device.name, dtype, settings
+    known = _SEEN.get(key)
+    if known is None or known[0] is not device:
+        known = _SEEN[key] = (device, method.sees(device, dtype, settings))
+    return known[1]
+
+
+_SEEN: dict[Any, tuple[Device, Device]] = {}
+
+
+def _step(case: Case, method: Method) -> StepModel:
+    if case.workload is None:
+        raise InputError(f"{case.place}: no network")
+    options = {"stack": case.stack} if case.stack and "stack" in method.options else {}
+    return StepModel(case.workload, case.device, method=method, options=options)
+
+
+def _stepped(case: Case, method: Method) -> Interval:
+    times = _step(case, method).timeline()
+    return Interval(times.step_s, times.low_s, times.high_s, times.extrapolates)
+
+
+def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
+    """Return what `calibrated` predicts, the cases of a device and a stack side by side."""
+    found: dict[int, Scored] = {}
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for i, case in enumerate(cases):
+        groups[case.device.name, case.stack].append(i)
+    for some in groups.values():
+        own = [cases[i] for i in some]
+        value, low, high = Columns(own).intervals(constants_on(own[0], method))
+        for i, case, *ends in zip(some, own, value, low, high, strict=True):
+            found[i] = Scored(case, *map(float, ends))
+    return [found[i] for i in sorted(found)]
+
+
+def constants_on(case: Case, method: Method) -> Mapping[str, float]:
+    """Return the constants of `calibrated` for a case's device and stack."""
+    peaks = case.device.peak_flop_per_s
+    dtype = "float32" if "float32" in peaks else next(iter(peaks))
+    settings = replace(SETTINGS, stack=case.stack or SETTINGS.stack)
+    return method.sees(case.device, dtype, settings).constants
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What calibrating with some points of each device gives: a draw after the other.
+
+    `scored` are the cases that no draw of the first one took; `errors` are of each draw, of all
+    cases that it left. `constants` is the median number of constants that moved.
+    """
+
+    points: int
+    scored: Sequence[Scored]
+    errors: Sequence[Sequence[Scored]]
+    constants: float
+
+
+def after_calibration(
+    cases: Sequence[Case], points: int, draws: int = DRAWS, method: Method | None = None
+) -> Draws:
+    """Return the scores of the cases that are left when `points` of each device calibrate it.
+
+    The points are drawn anew `draws` times; cases that do not calibrate are scored in each. Raises
+    `InputError` where a device has no case to calibrate with, or none is left.
+    """
+    by_device: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        by_device[case.device.name].append(case)
+    every, moved = [], []
+    chosen_method = method or cost_model("calibrated")
+    for seed in range(draws):
+        left: list[Case] = []
+        for own in by_device.values():
+            telling = [case for case in own if case.calibrates]
+            points_of = chosen(telling, points, seed)
+            taken = {id(case) for case in points_of}
+            table = calibrate(own[0].device, points_of, None)
+            moved.append(len(table["constants"]))
+            device = replace(own[0].device, calibration=table)
+            left += [replace(case, device=device) for case in own if id(case) not in taken]
+        if not left:
+            raise InputError(f"no case is left to check beside {points} points of each device")
+        every.append(score(left, chosen_method))
+    return Draws(points, every[0], every, float(np.median(moved)))
+
+
+def grouped(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
+    """Return the cases by what `by` names: kind, device, family, condition or regime."""
+    for name in by:
+        if name not in GROUPS:
+            raise unknown("group", name, GROUPS, "--by")
+    found: dict[tuple[str, ...], list[Scored]] = defaultdict(list)
+    for one in scored:
+        found[tuple(_group(one, name) for name in by)].append(one)
+    return dict(sorted(found.items()))
+
+
+def _group(one: Scored, name: str) -> str:
+    case = one.case
+    if name == "device":
+        return case.device.name
+    if name == "regime":
+        return regime(case)
+    return str(getattr(case, name))
+
+
+REGIMES = ((1e-4, "below 0.1 ms"), (1e-2, "0.1 to 10 ms"), (float("inf"), "above 10 ms"))
+
+
+def regime(case: Case) -> str:
+    """Return how long a case took, in words."""
+    return next(words for most, words in REGIMES if case.seconds < most)
+
+
+def rivals_of(cases: Sequence[Case]) -> dict[str, list[Scored]]:
+    """Return the scores of what others predicted, by their names."""
+    found: dict[str, list[Scored]] = defaultdict(list)
+    for case in cases:
+        for name, seconds in case.rivals.items():
+            found[name].append(Scored(case, seconds, None, None))
+    return dict(found)

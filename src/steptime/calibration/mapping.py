@@ -1,0 +1,333 @@
+"""Tables of measured times as cases: what a mapping file says of their columns.
+
+A text may hold formulas of columns in braces (`{device}`), and sizes and seconds are formulas
+(`2 * hidden`), of `steptime.core.formula`. A table without a mapping has the columns of `Rows`
+themselves, as JSON lines that name kind, shapes, device and seconds do.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from steptime import catalog
+from steptime.build import make_workload, read_model, read_table
+from steptime.calibration.cases import Case, op_kernels
+from steptime.calibration.recorded import step_kernels
+from steptime.calibration.tables import Words, table_rows
+from steptime.core.dtypes import dtype_named
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.formula import filled, formula
+from steptime.core.hardware import Device
+from steptime.core.toml_files import shown
+from steptime.core.workload import OPTIMIZERS
+from steptime.ops.table import ShapeError
+from steptime.predict.kernel import Kernel
+
+Size = int | str
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+Row = Mapping[str, Any]
+
+
+class OpOf(BaseModel):
+    """An op of a row: its kind, the shapes of its inputs, attributes, pass, and how often it runs.
+
+    `gradients` are the places of the inputs whose gradients a backward pass makes, all by default.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    kind: str = ""
+    shapes: tuple[tuple[Size, ...], ...] = ()
+    attrs: dict[str, bool | Size | float | tuple[Size, ...]] = {}
+    pass_: Literal["forward", "backward", "both"] = Field(default="forward", alias="pass")
+    gradients: tuple[int, ...] | None = None
+    dtype: str = ""
+    count: Size = 1
+    where: str = ""
+
+
+class Parts(BaseModel):
+    """A second table that lists the ops of a row's network: those with the same value `by`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    file: str
+    by: str
+    ops: tuple[OpOf, ...] = Field(min_length=1)
+
+
+class Rows(OpOf):
+    """What some rows of a table are: one op, several `ops`, a network's `parts`, or a `model`."""
+
+    file: str = ""
+    device: str = "{device}"
+    seconds: str = "seconds"
+    unit: Literal["s", "ms", "us", "ns"] = "s"
+    condition: Literal["isolated", "repeated", "step"] = "isolated"
+    group: str = ""
+    family: str = ""
+    ops: tuple[OpOf, ...] = ()
+    parts: Parts | None = None
+    model: str = ""
+    batch: str = ""
+    phase: str = "train"
+    optimizer: str = "sgd"
+    stack: str = ""
+    rivals: dict[str, str] = {}
+    calibrates: bool = True
+
+
+class Keys(Rows):
+    """The keys of a mapping file: defaults of all rows, words of the table, and its `rows`."""
+
+    name: str = ""
+    source: str = ""
+    words: dict[str, dict[str, str]] = {}
+    rows: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A mapping: which rows are what, and what the table's words mean, by column."""
+
+    rows: tuple[Rows, ...]
+    words: Words
+    where: str
+
+
+def read_mapping(path: Path) -> Table:
+    """Return the mapping of a TOML file; raises `InputError` with all faults on one line."""
+    table = read_table(str(path), "mapping")
+    if not isinstance(table, dict):
+        raise InputError(f"{path}: a mapping is a table, not {shorten(table)}")
+    return mapping(table, str(path))
+
+
+def mapping(table: Mapping[str, Any], where: str = "mapping") -> Table:
+    """Return the mapping that a table says; raises `InputError` with all faults on one line."""
+    keys: Keys = _valid(Keys, table, where)
+    common = {name: value for name, value in table.items() if name in _COMMON}
+    rows = tuple(_valid(Rows, common | one, f"{where}: rows") for one in keys.rows or ({},))
+    for one in rows:
+        said = [bool(one.kind), bool(one.ops), one.parts is not None, bool(one.model)]
+        if sum(said) != 1:
+            raise InputError(f"{where}: rows are one of kind, ops, parts or model")
+    return Table(rows, keys.words, where)
+
+
+def _keys_of(model: type[BaseModel]) -> dict[str, str]:
+    return {field.alias or name: name for name, field in model.model_fields.items()}
+
+
+_COMMON = frozenset(_keys_of(Rows))
+
+
+def _valid(model: Any, table: Mapping[str, Any], where: str) -> Any:
+    """Return a table as a model of pydantic has it."""
+    for key in table:
+        if key not in _keys_of(model):
+            raise unknown("key", key, _keys_of(model), where)
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        faults = (
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:10]
+        )
+        raise InputError(f"{where}: {'; '.join(faults)}") from None
+
+
+def plain_cases(path: Path) -> list[Case]:
+    """Return the cases of a table whose columns are the keys of `Rows`: JSON lines, say."""
+    return [plain_case(row, f"{path.name}:{line}") for line, row in table_rows(path)]
+
+
+def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Case:
+    """Return the case of a row whose keys are those of `Rows`, sizes as they are, seconds in SI.
+
+    `device` is that of the row if none is given. Raises `InputError` for what is no such row.
+    """
+    said = {name: value for name, value in row.items() if name in _COMMON and name not in _READ}
+    if "attrs" in said:
+        said["attrs"] = {name: _quoted(value) for name, value in dict(said["attrs"]).items()}
+    said["rivals"] = {name: repr(value) for name, value in dict(row.get("rivals") or {}).items()}
+    if said.get("batch") is not None:
+        said["batch"] = str(said["batch"])
+    rows: Rows = _valid(Rows, {k: v for k, v in said.items() if v is not None}, place)
+    for name in ("seconds", *(() if device else ("device",))):
+        if row.get(name) is None:
+            raise InputError(f"{place}: '{name}' is missing")
+    if not (rows.kind or rows.model):
+        raise InputError(f"{place}: a row has a kind of op or a model")
+    try:
+        case = _case(rows, row, None, place, device)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+    if case is None:
+        raise InputError(f"{place}: 'seconds' is empty")
+    return case
+
+
+_READ = ("seconds", "device", "unit", "file", "where", "ops", "parts")
+
+
+def _quoted(value: object) -> object:
+    return repr(value) if isinstance(value, str) else value
+
+
+def cases_of(path: Path, said: Table, most: int | None = None) -> Iterator[Case]:
+    """Yield the cases of a table, or of the files of a folder that the mapping names.
+
+    At most `most` of each entry of `rows` on each device, drawn by chance with a fixed seed. Raises
+    `InputError`, naming the line, for a row that is not what the mapping says.
+    """
+    if path.is_dir() and not all(one.file for one in said.rows):
+        raise InputError(f"{said.where}: rows of a folder need 'file'")
+    for file in dict.fromkeys(one.file for one in said.rows):
+        at = path / file if path.is_dir() else path
+        entries = [one for one in said.rows if one.file == file]
+        parts = [_Parts(at.parent, one.parts, said.words) if one.parts else None for one in entries]
+        for line, row, i in _drawn(at, entries, said.words, most):
+            try:
+                case = _case(entries[i], row, parts[i], f"{at.name}:{line}")
+            except InputError as error:
+                raise InputError(f"{shown(at)}:{line}: {error}") from None
+            if case is not None:
+                yield case
+
+
+def _drawn(
+    path: Path, entries: Sequence[Rows], words: Words, most: int | None
+) -> Iterator[tuple[int, Row, int]]:
+    """Yield line, values and entry of the rows of a table, at most `most` of each device."""
+    fitting = (
+        (line, row, i)
+        for line, row in table_rows(path, words)
+        for i, one in enumerate(entries)
+        if not one.where or formula(one.where)(row)
+    )
+    if most is None:
+        yield from fitting
+        return
+    groups: dict[tuple[str, int], list[tuple[int, Row, int]]] = defaultdict(list)
+    for found in fitting:
+        groups[filled(entries[found[2]].device, found[1]), found[2]].append(found)
+    for some in groups.values():
+        random.Random(0).shuffle(some)  # noqa: S311  # a draw of rows keeps no secret
+        yield from some[:most]
+
+
+class _Parts:
+    """The kernels of networks, from a table that lists their ops."""
+
+    def __init__(self, folder: Path, said: Parts, words: Words) -> None:
+        self.said = said
+        self.rows: dict[Any, list[Row]] = defaultdict(list)
+        for _, row in table_rows(folder / said.file, words):
+            self.rows[row.get(said.by)].append(row)
+        self.known: dict[tuple[Any, str], tuple[Kernel, ...]] = {}
+
+    def kernels(self, row: Row, dtype: str) -> tuple[Kernel, ...]:
+        """Return the kernels of a row's network."""
+        key = row.get(self.said.by), dtype
+        if key[0] not in self.rows:
+            raise unknown(self.said.by, key[0], map(str, self.rows), self.said.file)
+        if key not in self.known:
+            self.known[key] = tuple(
+                kernel
+                for part in self.rows[key[0]]
+                for op in self.said.ops
+                if not op.where or formula(op.where)(part)
+                for kernel in _kernels(op, part, dtype)
+            )
+        return self.known[key]
+
+
+def _case(
+    said: Rows, row: Row, parts: _Parts | None, place: str, device: Device | None = None
+) -> Case | None:
+    """Return the case of a row, None where its seconds are empty."""
+    seconds = formula(said.seconds)(row)
+    if seconds in ("", None):
+        return None
+    if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise InputError(f"{said.seconds} must be above 0, not {shorten(seconds)}")
+    scale = UNITS[said.unit]
+    dtype = _dtype(said.dtype, row)
+    rivals = {
+        name: value * scale
+        for name, text in said.rivals.items()
+        if isinstance(value := formula(text)(row), int | float) and value > 0
+    }
+    workload = None
+    if said.model:
+        batch = formula(said.batch)(row) if said.batch else None
+        choice = read_model(filled(said.model, row))
+        optimizer = filled(said.optimizer, row)
+        if optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", optimizer, OPTIMIZERS)
+        workload = make_workload(choice, batch, dtype, filled(said.phase, row), optimizer)
+        kernels = step_kernels(workload, filled(said.stack, row))
+    elif parts is not None:
+        kernels = parts.kernels(row, dtype)
+    else:
+        ops = said.ops or (said,)
+        kernels = tuple(
+            kernel
+            for op in ops
+            if said.kind or not op.where or formula(op.where)(row)
+            for kernel in _kernels(op, row, dtype)
+        )
+    group = filled(said.group, row) if said.group else ""
+    return Case(
+        kernels,
+        device or _device(filled(said.device, row)),
+        seconds * scale,
+        group or (workload.model if workload else filled(said.kind, row) or "network"),
+        said.condition,
+        filled(said.family, row),
+        workload,
+        filled(said.stack, row),
+        rivals,
+        place,
+        said.calibrates,
+    )
+
+
+def _dtype(text: str, row: Row) -> str:
+    return dtype_named(filled(text, row) or "float32")
+
+
+def _kernels(op: OpOf, row: Row, dtype: str) -> tuple[Kernel, ...]:
+    """Return the kernels of an op, as often as it runs."""
+    shapes = tuple(tuple(_size(size, row) for size in shape) for shape in op.shapes)
+    attrs = {name: _attr(value, row) for name, value in op.attrs.items()}
+    own = _dtype(op.dtype, row) if op.dtype else dtype
+    kind, wanted = filled(op.kind, row), op.gradients
+    try:
+        one = op_kernels(kind, shapes, attrs, own, pass_=op.pass_, gradients=wanted)
+    except (ShapeError, TypeError, ValueError, IndexError) as error:
+        reason = str(error).partition("_outputs() ")
+        raise InputError(f"{kind} of {shorten(shapes)}: {reason[2] or reason[0]}") from None
+    return one * _size(op.count, row)
+
+
+def _size(said: Size, row: Row) -> int:
+    value = said if isinstance(said, int) else formula(said)(row)
+    if not isinstance(value, int | float) or value != int(value) or value < 0:
+        raise InputError(f"{said} is a whole number, not {shorten(value)}")
+    return int(value)
+
+
+def _attr(said: object, row: Row) -> Any:
+    if isinstance(said, tuple):
+        return tuple(_attr(part, row) for part in said)
+    return formula(said)(row) if isinstance(said, str) else said
+
+
+@lru_cache(maxsize=256)
+def _device(name: str) -> Device:
+    return catalog.device(name)

@@ -1,0 +1,71 @@
+"""Records of whole steps as cases."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from statistics import median
+
+from steptime import catalog
+from steptime.build import build_step
+from steptime.calibration.cases import SETTINGS, Case
+from steptime.core.errors import InputError
+from steptime.core.record import Record
+from steptime.core.workload import Workload
+from steptime.predict.kernel import Kernel
+from steptime.predict.lower import lower
+
+COMPILED = "torch-compile"  # the stack of records that were compiled
+
+
+def recorded(records: Iterable[Record], warn: Callable[[str], object]) -> list[Case]:
+    """Return the measured and published steps of one device as cases.
+
+    What cannot be predicted is told to `warn`, once for each reason: a platform that no device file
+    describes, several replicas.
+    """
+    found, left_out = [], dict[str, int]()
+    for record in records:
+        quantity = record.quantities.get("step_s")
+        if record.origin == "predicted" or record.scope or record.status != "ok" or not quantity:
+            continue
+        seconds = median(quantity.samples) if quantity.samples else quantity.value
+        try:
+            device = catalog.device(catalog.platform_of(record.platform) or record.platform)
+            kernels = _alone(record)
+        except InputError as error:
+            left_out[str(error)] = left_out.get(str(error), 0) + 1
+            continue
+        if not seconds:
+            continue
+        found.append(
+            Case(
+                kernels,
+                device,
+                seconds,
+                record.workload.model,
+                "step",
+                record.workload.label,
+                record.workload,
+                _stack(record),
+                place=f"{record.workload.label}, batch {record.workload.batch_per_replica}",
+            )
+        )
+    for reason, count in left_out.items():
+        warn(f"{count:,} records left out: {reason}")
+    return found
+
+
+def _alone(record: Record) -> tuple[Kernel, ...]:
+    """Return the kernels of a record's step; raises `InputError` for one of several replicas."""
+    if record.workload.plan.data > 1 or record.method.options.get("devices", 1) != 1:
+        raise InputError("steps of several replicas are not evaluated")
+    return step_kernels(record.workload, _stack(record))
+
+
+def _stack(record: Record) -> str:
+    return COMPILED if record.method.options.get("compile") else ""
+
+
+def step_kernels(workload: Workload, stack: str = "") -> tuple[Kernel, ...]:
+    """Return the kernels of a workload's step as a stack runs it."""
+    settings = replace(SETTINGS, stack=stack) if stack else SETTINGS
+    return lower(build_step(workload), workload.dtype, settings).kernels

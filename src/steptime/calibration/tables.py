@@ -1,0 +1,74 @@
+"""Rows of tables of others: CSV, JSON lines, each also compressed by gzip."""
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.formula import named, valued
+from steptime.core.toml_files import shown
+
+Words = Mapping[str, Mapping[str, str]]
+NO_WORDS: Words = {}
+
+
+def table_rows(path: Path, words: Words = NO_WORDS) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the values of each row, by the names of columns in formulas.
+
+    `words` translate cells by column; a cell that is a number is one. Raises `InputError` for a
+    file that is no such table.
+    """
+    for number, cells in _rows(path):
+        row = {_named(name): valued(cell) for name, cell in cells.items()}
+        for column, meaning in words.items():
+            if column in row:
+                row[column] = meaning.get(str(row[column]), row[column])
+        yield number, row
+
+
+_named = lru_cache(maxsize=1024)(named)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    name = path.name.removesuffix(".gz")
+    if not name.endswith((".csv", ".tsv", ".jsonl")):
+        raise InputError(f"{shown(path)}: a table is .csv, .tsv or .jsonl, also with .gz")
+    try:
+        with _opened(path) as file:
+            yield from _of_json(file, path) if name.endswith(".jsonl") else _of_csv(file, path)
+    except OSError as error:
+        raise InputError(f"{shown(path)}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, EOFError, csv.Error) as error:
+        raise InputError(f"{shown(path)}: {error}") from None
+
+
+def _opened(path: Path) -> IO[str]:
+    if path.name.endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _of_csv(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    separator = "\t" if ".tsv" in path.name else ","
+    reader = csv.DictReader(file, skipinitialspace=True, delimiter=separator, strict=True)
+    for cells in reader:
+        if None in cells or None in cells.values():
+            raise InputError(f"{shown(path)}:{reader.line_num}: not a cell for each column")
+        yield reader.line_num, cells
+
+
+def _of_json(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{shown(path)}:{number}: not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise InputError(f"{shown(path)}:{number}: a row is an object, not {shorten(found)}")
+        yield number, found

@@ -1,0 +1,172 @@
+"""The command `choose`: every device for one training, by time, cost or energy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from steptime.cli import options
+from steptime.cli.command import command, note
+from steptime.cli.options import Text, option
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.hardware import KINDS
+from steptime.core.ranges import whole_number
+from steptime.core.table import Answer, Table, columns, picked
+from steptime.predict import DEFAULT
+
+if TYPE_CHECKING:
+    from steptime.core.hardware import Device
+    from steptime.predict.choose import Choice
+
+SAMPLES = 1_000_000
+SHOWN = 40  # devices that people see
+NAMED = 5  # of those that a note counts
+
+
+@command(long="predicting every device")
+def choose(
+    model: options.Model,
+    devices: Annotated[
+        str, option("--devices", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.")
+    ] = "all",
+    batch: Annotated[
+        Text, option("--batch N", "Examples a step. Default: the best that fits, of 1, 2, 4, ...")
+    ] = None,
+    samples: Text = option("--samples N", f"Examples of an epoch. Default: {SAMPLES}.", None),
+    epochs: Annotated[float, option("--epochs N", "Epochs.", min=0, max=1e6)] = 1.0,
+    prices: Path | None = option(
+        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates.", None
+    ),
+    sort: Annotated[str, option("--sort", "time, cost or energy.")] = "time",
+    phase: options.Phase = "train",
+    dtype: options.Dtype = "float32",
+    optimizer: options.Optimizer = "sgd",
+    method: options.Method = DEFAULT,
+    option_: options.Settings = None,
+    allow_unknown: options.AllowUnknown = False,
+) -> Answer:
+    """Compare devices for a training, by time, cost or energy."""
+    from steptime.predict.choose import SORTS, choices, ordered
+    from steptime.predict.prices import cheapest, offers
+    from steptime.predict.step_model import StepModel
+
+    if sort not in SORTS:
+        raise unknown("--sort", sort, SORTS)
+    if not epochs:
+        raise InputError("--epochs: must be above 0")
+    count = SAMPLES if samples is None else whole_number(samples, "--samples")
+    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+    asked = _devices(devices)
+    given = options.pairs(option_, "option")
+    priced = offers(prices)
+    currencies = sorted({one.currency for one in priced})
+    if len(currencies) > 1:
+        raise InputError(f"prices in several currencies: {', '.join(currencies)}")
+    asked_model = StepModel(workload, asked[0], method=method, options=given)
+    size = None if batch is None else workload.batch_per_replica
+    found = choices(asked_model, asked, count, epochs, cheapest(priced), size)
+    if all(one.status == "unsupported" for one in found):
+        raise InputError(found[0].note)
+    rows = [_row(one) for one in ordered(found, sort)]
+    document = {
+        "model": workload.label,
+        "method": method,
+        **picked(workload, "phase dtype optimizer"),
+        "samples": count,
+        "epochs": epochs,
+        "currency": currencies[0] if currencies else None,
+        "sort": sort,
+        "rows": rows,
+        "notes": _notes(rows),
+    }
+    return Answer(document, [_table(document)], [f"note: {said}" for said in document["notes"]])
+
+
+def _devices(text: str) -> list[Device]:
+    """Return the devices that a list with commas names, those of a kind, or all."""
+    from steptime import catalog
+
+    word = text.strip().lower()
+    if word == "all" or word in KINDS:
+        every = [one for one in catalog.devices(note) if not one.only_by_name]
+        return [one for one in every if word in ("all", one.kind)]
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InputError(f"--devices {shorten(text)}: a name is empty")
+    found = {one.name: one for one in map(catalog.device, names)}
+    return list(found.values())
+
+
+def _row(one: Choice) -> dict[str, Any]:
+    row = asdict(one)
+    offer = row.pop("offer")
+    of_offer = {
+        "price": None if offer is None else offer["price"],
+        "offer": None if offer is None else offer["name"],
+        "price_date": None if offer is None else offer["date"],
+        "price_verified": None if offer is None else offer["verified"],
+    }
+    return {**row, **of_offer}
+
+
+def _notes(rows: list[dict[str, Any]]) -> list[str]:
+    """Return what a reader must know of prices, and of devices that are left out."""
+    notes = []
+    dates = sorted({row["price_date"] for row in rows if row["cost"] is not None})
+    if dates:
+        notes.append(f"prices are of a date and change: {'; '.join(dates)}")
+    doubted = sorted({row["offer"] for row in rows if row["price_verified"] is False})
+    of_status = {
+        status: [row["device"] for row in rows if row["status"] == status]
+        for status in ("oom", "unsupported")
+    }
+    for what, names in (
+        ("prices not verified", doubted),
+        ("devices that it does not fit", of_status["oom"]),
+        ("devices without a known peak of this type", of_status["unsupported"]),
+    ):
+        if names:
+            few = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+            notes.append(f"{len(names)} {what}: {few}")
+    return notes
+
+
+_COLUMNS = columns(
+    "device", "batch", "step_s=step", "?low_s=from", "?high_s=to", "examples_per_s=speed",
+    "train_h=training", "cost", "energy", "?peak_memory_bytes=memory", "?mark=",
+)  # fmt: skip
+
+
+def _table(document: dict[str, Any]) -> Table:
+    """Return the devices that fit, the least first."""
+    from steptime.core.units import shown
+
+    rows = []
+    for row in document["rows"]:
+        if row["status"] != "ok":
+            continue
+        energy, most = row["energy_j"], row["energy_at_most_j"]
+        said = None
+        if energy is not None or most is not None:
+            kwh = shown("kwh", (most if energy is None else energy) / 3.6e6)
+            said = f"at most {kwh}" if energy is None else kwh
+        mark = "extrapolated" if row["extrapolates"] else ""
+        rows.append({**row, "train_h": row["train_s"] / 3600, "energy": said, "mark": mark})
+    unknown_end = all(row["high_s"] is None for row in rows)  # then the step itself is the bound
+    heads = [
+        one
+        for one in _COLUMNS
+        if any(row[one.key] not in (None, "") for row in rows)
+        and not (unknown_end and one.key == "low_s")
+    ]
+    epochs = f"{document['epochs']:g} epoch" + ("" if document["epochs"] == 1 else "s")
+    title = (
+        f"{document['model']}, {document['phase']}, {document['dtype']}, {document['optimizer']} "
+        f"({document['method']}): {epochs} of {document['samples']:,} examples, by "
+        f"{document['sort']}"
+    )
+    below = []
+    if any(row["cost"] is not None for row in rows):
+        below.append(f"cost in {document['currency']}, paid by the second or as the offer says")
+    return Table(heads, rows, title, below, most=SHOWN)

@@ -1,0 +1,89 @@
+"""The command `evaluate`: how far predictions are from what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from steptime.cli.command import command, note
+from steptime.cli.options import Text, argument, option
+from steptime.core.errors import InputError, shorten
+from steptime.core.table import Answer
+
+
+@command(long="predicting what was measured")
+def evaluate(
+    path: Annotated[
+        Path,
+        argument("DIR|FILE", "A folder of records, or a .csv, .tsv or .jsonl (.gz) of cases."),
+    ],
+    method: str = option(
+        "--method M",
+        "A method, or FILE.py:NAME, a price (kernel, device) -> seconds.",
+        "calibrated",
+    ),
+    mapping: Path | None = option(
+        "--map --mapping MAP.toml", "What the columns of a table mean.", None
+    ),
+    calibrate_with: int | None = option(
+        "--calibrate-with N",
+        "Calibrate each device with N of its cases; score the rest.",
+        None,
+        min=1,
+    ),
+    draws: int = option("--draws K", "With --calibrate-with: draws of the N cases.", 5, min=1),
+    by: Text = option("--by NAMES", "Groups: kind, device, family, condition, regime.", None),
+    rows: int | None = option(
+        "--rows N", "With --map: score N rows of each kind on each device.", None, min=1
+    ),
+    worst: int = option("--worst K", "Show the K cases that are missed by most.", 5, min=0),
+    out: Path | None = option("--out FILE", "A picture: .png, .svg, .pdf or .html.", None),
+) -> Answer:
+    """Hold predictions against what was measured.
+
+    Errors by MAPE, median, 90th percentile, bias (mean ln of predicted / measured) and factor;
+    coverage and width of the intervals; beside other methods and published predictions.
+    """
+    from steptime.api import cases
+    from steptime.calibration import evaluation
+
+    if out is not None:
+        from steptime.plots.files import check_path
+
+        check_path(out)
+    chosen, name = _method(method)
+    names = [word.strip() for word in by.split(",")] if by else []
+    found = cases(path, mapping, most=rows, warn=note)
+    made = evaluation.evaluate(found, chosen, name, calibrate_with, names, draws, worst)
+    notes = []
+    if out is not None:
+        from steptime.plots.evaluated import chart
+        from steptime.plots.files import save
+
+        save(chart([evaluation.case_row(one) for one in made.scored], name), out)
+        notes.append(f"picture: {out}")
+    left = len(found) - len(made.scored)
+    if left:
+        notes.append(f"note: {name} predicts nothing for {left:,} of {len(found):,} cases")
+    return Answer({"path": str(path), **made.document}, made.tables, notes)
+
+
+def _method(text: str) -> tuple[Any, str]:
+    """Return a method and its name: one of the house, or the price that a file defines."""
+    from steptime.predict import cost_model
+
+    file, colon, name = text.rpartition(":")
+    if not (colon and file.endswith(".py")):
+        return cost_model(text), text
+    import runpy
+
+    if not Path(file).is_file():
+        raise InputError(f"--method {shorten(text)}: there is no file {shorten(file)}")
+    try:
+        found = runpy.run_path(file).get(name)
+    except Exception as error:  # whatever a user's file raises
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise InputError(f"--method {shorten(text)}: {reason}") from error
+    if not callable(found):
+        raise InputError(f"--method {shorten(text)}: {file} defines no function {shorten(name)}")
+    return found, text

@@ -1,0 +1,132 @@
+"""The command `fit`: whether a step fits a device, the largest batch that does, and the best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from steptime.cli import options
+from steptime.cli.command import command
+from steptime.core.table import Answer, Table, columns, facts, picked
+from steptime.core.units import seconds, size
+from steptime.predict import DEFAULT
+
+if TYPE_CHECKING:
+    from steptime.predict.step_model import StepModel
+
+_COLUMNS = columns(
+    "batch", "step_s=step", "low_s=from", "high_s=to", "examples_per_s=speed",
+    "peak_memory_bytes=memory", "what=",
+)  # fmt: skip
+
+
+@command()
+def fit(
+    model: options.Model,
+    device: options.Device,
+    batch: options.Batch = None,
+    phase: options.Phase = "train",
+    dtype: options.Dtype = "float32",
+    optimizer: options.Optimizer = "sgd",
+    method: options.Method = DEFAULT,
+    option_: options.Settings = None,
+    allow_unknown: options.AllowUnknown = False,
+) -> Answer:
+    """Say whether a network fits a device, and with which batch."""
+    from steptime.predict.step_model import StepModel
+
+    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+    given = options.pairs(option_, "option")
+    asked = StepModel(workload, options.one_device(device), method=method, options=given)
+    document = {
+        "model": workload.label,
+        "device": asked.device.name,
+        "method": method,
+        **picked(workload, "phase dtype optimizer"),
+        **_found(asked),
+    }
+    return Answer(document, _tables(document), [f"note: {note}" for note in document["notes"]])
+
+
+def _found(model: StepModel) -> dict[str, Any]:
+    """Return what is found of the batches of a network on a device."""
+    from steptime.predict.fit import KNEE, doubling, knee, largest_batch, memory_parts
+
+    has, batch = model.device.memory_bytes, model.workload.batch_per_replica
+    made = model.predict()
+    notes = list(made.remarks)
+    if has is None:
+        notes.append(f"the memory of {model.device.name} is unknown, so every batch fits")
+        largest = None
+    else:
+        largest = largest_batch(lambda size: model.predict(size).peak_memory_bytes, has)
+    best = None
+    tried = [] if largest == 0 else doubling(largest or batch)
+    rows = [_row(model, one) for one in sorted({batch, *tried})]
+    if tried:
+        fitting = [row for row in rows if row["batch"] in tried]
+        best = knee([row["batch"] for row in fitting], [row["step_s"] for row in fitting])
+        notes.append(f"best batch: the least with {KNEE:.0%} of the best speed")
+    parts = memory_parts(model.graph(), model.stack, made.peak_memory_bytes)
+    return {
+        "batch": batch,
+        "fits": None if has is None else made.fits,
+        "largest_batch": largest,
+        "best_batch": best,
+        "memory_bytes": has,
+        "peak_memory_bytes": made.peak_memory_bytes,
+        **{f"{name}_bytes": value for name, value in parts.items()},
+        "rows": rows,
+        "notes": notes,
+    }
+
+
+def _row(model: StepModel, batch: int) -> dict[str, Any]:
+    made = model.predict(batch)
+    step_s = made.times.step_s
+    return {
+        "batch": batch,
+        "fits": made.fits,
+        **picked(made.times, "step_s low_s high_s"),
+        "examples_per_s": batch / step_s if step_s else None,
+        "peak_memory_bytes": made.peak_memory_bytes,
+    }
+
+
+def _tables(document: dict[str, Any]) -> list[Table]:
+    """Return the answer in short, and the batches."""
+    needs, has = (document[key] for key in ("peak_memory_bytes", "memory_bytes"))
+    said = {True: "yes", False: "no", None: "unknown"}[document["fits"]]
+    largest, best = document["largest_batch"], document["best_batch"]
+    step = next((row["step_s"] for row in document["rows"] if row["batch"] == best), None)
+    names = ("weights", "state", "inputs", "gradients", "activations", "other")
+    parts = ", ".join(
+        f"{name} {size(document[f'{name}_bytes'])}" for name in names if document[f"{name}_bytes"]
+    )
+    of = "" if has is None else f" of {size(has)}"
+    title = (
+        f"{document['model']}, {document['phase']}, {document['dtype']}, {document['optimizer']} "
+        f"on {document['device']} ({document['method']})"
+    )
+    short = facts(
+        title,
+        "",
+        [
+            ("fits", f"{said}: batch {document['batch']} needs {size(needs)}{of}"),
+            ("  that is", parts),
+            ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
+            ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
+        ],
+    )
+    marks = ((document["batch"], "asked for"), (best, "best"), (largest, "largest"))
+    rows = [
+        {
+            **row,
+            "what": ", ".join(what for batch, what in marks if batch == row["batch"])
+            if row["fits"]
+            else "does not fit",
+        }
+        for row in document["rows"]
+    ]
+    bound = all(row["high_s"] is None for row in rows)  # then the step itself is the lower one
+    heads = [one for one in _COLUMNS if not (bound and one.key in ("low_s", "high_s"))]
+    return [short, Table(heads, rows)]

@@ -1,0 +1,99 @@
+"""Predicted against measured, case by case, and how far off each size and kind is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from steptime.plots.style import Spec, finish, layer, log_number, told_by
+
+SIDE = 380
+MOST = 1500  # points that are drawn; a table may have many more
+LINE = {"style": "ink", "fill": None, "strokeWidth": 1.2}
+DOT = {"filled": True, "size": 18, "opacity": 0.5}
+SIZES = ("below 0.1 ms", "0.1 to 10 ms", "above 10 ms")
+
+
+def chart(rows: Sequence[Mapping[str, Any]], name: str) -> Spec:
+    """Return predicted over measured [s], and the middle 80 % of their ratio by size and kind.
+
+    `rows` are those of an evaluation by the method `name`, of which every n-th is drawn where there
+    are many.
+    """
+    step = -(-len(rows) // MOST)
+    points = [_point(row) for row in rows[::step]]
+    ends = [point[side] for point in points for side in ("measured", "predicted")]
+    edges = [{"at": _short(one), "even": _short(one)} for one in (min(ends), max(ends))]
+    x = log_number("measured", ends, "measured time (s)", "s")
+    y = log_number("predicted", ends, "predicted time (s)", "s")
+    tip = [{"field": field} for field in ("place", "kind", "device", "ratio")]
+    colour = _colour(points)
+    scatter = {
+        "width": SIDE,
+        "height": SIDE,
+        "layer": [
+            layer("line", {"x": {**x, "field": "at"}, "y": {**y, "field": "even"}}, "at", **LINE),
+            layer("point", {"x": x, "y": y, "color": colour, "tooltip": tip}, "measured", **DOT),
+        ],
+    }
+    spans = _spans(rows)
+    reach = [span[end] for span in spans for end in ("low", "high")]
+    ratio = {
+        **log_number("low", [*reach, 1.0], "predicted / measured, middle 80 %"),
+        "field": "low",
+    }
+    where = {"field": "kind", "type": "nominal", "title": None}
+    by_size = {
+        "transform": [{"filter": "isValid(datum.middle)"}],
+        "facet": {"row": {"field": "regime", "type": "nominal", "title": None, "sort": SIZES}},
+        "spec": {
+            "width": SIDE,
+            "layer": [
+                layer("rule", {"x": ratio, "x2": {"field": "high"}, "y": where}, strokeWidth=3),
+                layer("point", {"x": {**ratio, "field": "middle"}, "y": where}, filled=True),
+                layer("rule", {"x": {**ratio, "field": "one"}}, style="quiet", strokeDash=[4, 3]),
+            ],
+        },
+        "resolve": {"scale": {"y": "independent"}},
+    }
+    caption = [f"{len(rows):,} cases by {name}; the line is equality."]
+    if step > 1:
+        caption.append(f"One case in {step} is drawn at the left; all count at the right.")
+    return finish(
+        "Predicted against measured", caption, [*edges, *points, *spans], hconcat=[scatter, by_size]
+    )
+
+
+def _short(value: float) -> float:
+    """Return a number with four digits: a page of many points stays small."""
+    return float(f"{value:.4g}")
+
+
+def _colour(points: Sequence[dict[str, Any]]) -> Any:
+    several = len({point["device"] for point in points}) > 1
+    return told_by("device" if several else "kind", points)["color"]
+
+
+def _point(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: row[name] for name in ("place", "kind", "device")},
+        "measured": _short(row["measured_s"]),
+        "predicted": _short(row["predicted_s"]),
+        "ratio": f"{row['ratio']:.2f}",
+    }
+
+
+def _spans(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the middle 80 % and the median of the ratios of each kind and size."""
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        groups[row["regime"], row["kind"]].append(row["ratio"])
+    found = []
+    for (size, kind), ratios in sorted(groups.items()):
+        low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9))
+        ends = {"low": _short(low), "middle": _short(middle), "high": _short(high)}
+        found.append({"regime": size, "kind": kind, "one": 1.0, **ends})
+    return found

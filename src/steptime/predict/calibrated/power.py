@@ -1,0 +1,53 @@
+"""The power cap: what a device may draw bounds how fast it works for long."""
+
+from typing import Any
+
+from steptime.core.hardware import Device
+from steptime.predict.calibrated.form import Constants
+from steptime.predict.kernel import Kernel, Larger
+
+NODE_NM = 16  # of the process in which energies are stated
+AS_LARGE_AS = {12: 16}  # TSMC's 12 nm has the transistors of its 16 nm, packed closer
+UNKNOWN_NM = 7  # of a device whose file does not say
+
+
+def dynamic_j(kernel: Kernel, flop: Any, device: Device, constants: Constants) -> Any:
+    """Return the joules that a kernel takes beyond those of a device that waits.
+
+    They are `power.flop_j` for a FLOP outside of matrix units at 16 nm, less at smaller nodes by
+    `power.node`, and `power.byte_j` for a byte.
+    """
+    said = device.process_nm or UNKNOWN_NM
+    node = (AS_LARGE_AS.get(int(said), said) / NODE_NM) ** constants["power.node"]
+    return flop * constants["power.flop_j"] * node + kernel.bytes * constants["power.byte_j"]
+
+
+def capped_s(
+    kernel: Kernel,
+    compute_s: Any,
+    pause_s: Any,
+    device: Device,
+    constants: Constants,
+    larger: Larger,
+) -> Any:
+    """Return the least seconds in which a device may spend a kernel's energy, 0 if not known.
+
+    At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. In the `pause_s` that it rests beside
+    the kernel, it saves for it. What takes `compute_s` at the peak is no more arithmetic than the
+    peak allows: Winograd's is less than counted.
+    """
+    if device.peak_w is None or "power.flop_j" not in constants:
+        return 0.0
+    executed = -larger(-kernel.flop, -compute_s * device.peak_flop_per_s[kernel.dtype])
+    budget_w = device.peak_w * (1 - waiting_share(device, constants))
+    return larger(dynamic_j(kernel, executed, device, constants) / budget_w - pause_s, 0.0)
+
+
+def waiting_share(device: Device, constants: Constants) -> float:
+    """Return what a device draws at its working clocks while it waits for work, of its limit.
+
+    It is more with GDDR, whose clock does not rest: V100 and A40 in the traces of Zeus (NSDI 2023)
+    draw 37 of 250 and 85 of 300 W.
+    """
+    stacked = "HBM" in (device.memory_type or "")
+    return constants["power.waiting_hbm" if stacked else "power.waiting_gddr"]

@@ -1,0 +1,95 @@
+"""What clouds ask for a device and an hour: dated files, shipped or one of a user's own."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steptime import catalog
+from steptime.core.checks import NUMBER, TEXT, TEXTS, WHOLE, Check, checked, list_of, positive
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.toml_files import read_toml, shown
+from steptime.predict.training_cost import BILLINGS
+
+_SHIPPED = Path(catalog.__file__).parent / "data" / "prices"
+_FILE: dict[str, Check] = {
+    **dict.fromkeys(("name", "date", "currency", "billing", "source", "note"), TEXT),
+    "unverified": TEXTS,
+    "offers": list_of(lambda value: isinstance(value, dict), "tables"),
+}
+_OFFER: dict[str, Check] = {"name": TEXT, "devices": TEXTS, "per_hour": NUMBER, "number": WHOLE}
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The price of a device for an hour, in `currency`, on a date; where it is from.
+
+    `billing` is the smallest time that is paid. `verified` is False for a price that should be
+    checked.
+    """
+
+    device: str
+    price: float
+    currency: str
+    billing: str
+    name: str
+    date: str
+    verified: bool
+
+
+def offers(path: Path | None = None) -> list[Offer]:
+    """Return the offers of a price file, or of all shipped ones.
+
+    Raises `InputError` for a file that holds no prices, and for an unknown device.
+    """
+    paths = sorted(_SHIPPED.glob("*.toml")) if path is None else [path]
+    return [offer for one in paths for offer in offers_of(read_toml(one), shown(one))]
+
+
+def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:
+    """Return the offer of the lowest price by device."""
+    found: dict[str, Offer] = {}
+    for offer in of:
+        if offer.device not in found or offer.price < found[offer.device].price:
+            found[offer.device] = offer
+    return found
+
+
+def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
+    """Return the offers that a table of prices holds; `where` is named in errors.
+
+    Raises `InputError` for an unknown key, a missing one, and an unknown device.
+    """
+    required = ("name", "date", "currency", "billing", "source", "offers")
+    file = checked(table, _FILE, required, where)
+    if file["billing"] not in BILLINGS:
+        raise unknown("billing", file["billing"], BILLINGS, where)
+    doubted = file.get("unverified", ())
+    found = []
+    for number, table_of_offer in enumerate(file["offers"], start=1):
+        place = f"{where}: offer {number}"
+        one = checked(table_of_offer, _OFFER, ("name", "devices", "per_hour"), place)
+        if one.get("number") == 0 or not one["devices"]:
+            raise InputError(f"{place} ({shorten(one['name'])}) has no device")
+        price = positive(one["per_hour"], 1.0, "per_hour", place) / one.get("number", 1)
+        found += [
+            Offer(
+                _device(word, place),
+                price,
+                file["currency"],
+                file["billing"],
+                f"{file['name']} {one['name']}",
+                file["date"],
+                one["name"] not in doubted and "date" not in doubted,
+            )
+            for word in one["devices"]
+        ]
+    return found
+
+
+def _device(word: str, place: str) -> str:
+    """Return the name of the device that a word of a price file means."""
+    try:
+        return catalog.device(word).name
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None

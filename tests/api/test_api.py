@@ -1,0 +1,143 @@
+import subprocess
+import sys
+
+import pytest
+
+import steptime
+from steptime.core.errors import InputError
+from steptime.predict.step_model import StepModel
+
+ROWS = [
+    {"kind": "linear", "shapes": [[64 * i, 512], [256, 512]], "seconds": i * 2e-5}
+    for i in range(1, 25)
+]
+
+
+def python(text):
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_steptime_loads_nothing():
+    assert python(
+        "import steptime, sys; print(sorted(n for n in sys.modules if 'steptime' in n), "
+        "'numpy' in sys.modules, 'pandas' in sys.modules)"
+    ) == "['steptime'] False False"  # fmt: skip
+
+
+ASK = "print(steptime.predict('resnet18', 't4').model)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"import steptime; {ASK}",
+        f"import steptime.predict.method as m, steptime; assert m.Method; {ASK}",
+        f"import steptime; steptime.predict; import steptime.predict.method; {ASK}",
+        "from steptime import predict; print(predict('resnet18', 't4').model)",
+    ],
+)
+def test_predict_is_a_function_and_a_room(text):
+    assert python(text) == "resnet18"
+
+
+def test_a_step_is_that_of_the_driver():
+    found = steptime.predict("resnet18", "v100", batch=8, dtype="float16", method="calibrated")
+    times = StepModel(
+        "resnet18", "v100", method="calibrated", dtype="float16"
+    ).timeline(8)  # fmt: skip
+    assert (found.step_s, found.low, found.high) == (times.step_s, times.low_s, times.high_s)
+    assert found.low < found.step_s < found.high
+    assert sum(op.step_s for op in found.ops) <= found.step_s * (1 + 1e-9)
+    assert (found.batch, found.device, found.fits) == (8, "v100-sxm2-16gb", True)
+    assert "resnet18, batch 8" in found._repr_html_()
+
+
+def test_a_bound_has_no_upper_end():
+    found = steptime.predict("fc", "t4", method="roofline")
+    assert (found.high, found.low) == (None, found.step_s)
+    assert "at least" in found._repr_html_()
+
+
+def test_an_op_by_its_common_name():
+    found = steptime.predict_op("bmm", [[8, 128, 64], [8, 64, 128]], "float32", "v100")
+    bound = steptime.predict_op(
+        "matmul", [[8, 128, 64], [8, 64, 128]], "float32", "v100", method="roofline"
+    )
+    flop = 2 * 8 * 128 * 64 * 128
+    moved = 4 * 8 * (128 * 64 + 64 * 128 + 128 * 128)
+    v100 = steptime.device("v100")
+    peaks = v100.peak_flop_per_s["float32"], v100.memory_bytes_per_s
+    assert bound.seconds == max(flop / peaks[0], moved / peaks[1])
+    assert found.kind == "matmul"
+    assert found.low < found.seconds < found.high
+    alone = steptime.predict_op(
+        "bmm", [[8, 128, 64], [8, 64, 128]], "float32", "v100", condition="isolated"
+    )
+    assert alone.seconds > found.seconds
+
+
+def test_rows_calibrate_and_score():
+    made = steptime.calibrate("t4", ROWS)
+    assert made.device.calibration["points"] == len(ROWS)
+    assert "errors of points left out" in made._repr_html_()
+    rows = [{**row, "device": "t4"} for row in ROWS]
+    found = steptime.evaluate(rows, "roofline", by=["kind"])
+    assert found.rows[0]["cases"] == len(ROWS)
+    assert found.groups[0]["kind"] == "linear"
+    mine = steptime.evaluate(rows, lambda kernel, device: 1e-4)
+    wrong = [abs(1e-4 / row["seconds"] - 1) for row in ROWS]
+    assert mine.rows[0]["mape"] == pytest.approx(sum(wrong) / len(wrong))
+
+
+class Frame:
+    """What rows need of a DataFrame."""
+
+    def to_dict(self, orient):
+        assert orient == "records"
+        return ROWS
+
+
+def test_a_data_frame_is_rows():
+    assert steptime.calibrate("t4", Frame()).table["points"] == len(ROWS)
+
+
+def test_pandas_is_asked_for_when_it_is_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="needs pandas: pip install"):
+        steptime.predict("fc", "t4").to_pandas()
+
+
+def test_frames_have_a_row_an_op():
+    pandas = pytest.importorskip("pandas")
+    found = steptime.predict("fc", "t4").to_pandas()
+    assert isinstance(found, pandas.DataFrame)
+    assert {"name", "kind", "step_s"} <= set(found.columns)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: steptime.predict("resnt50", "a100"), "did you mean 'resnet50'"),
+        (lambda: steptime.predict_op("softmx", [[8, 8]], "float32", "a100"), "'softmax'"),
+        (
+            lambda: steptime.predict_op("linear", [[8, 8]], "float32", "a100"),
+            "op linear: linear of",
+        ),
+        (lambda: steptime.calibrate("t4", []), "t4: no row to calibrate with"),
+        (lambda: steptime.evaluate(ROWS), "row 0: 'device' is missing"),
+        (lambda: steptime.evaluate([]), "no case to evaluate"),
+    ],
+)
+def test_mistakes_say_what_is_meant(call, message):
+    with pytest.raises(InputError) as error:
+        call()
+    assert message in str(error.value)
+
+
+def test_typed_names_are_those_of_the_stub():
+    assert set(steptime.__all__) - {"__version__"} <= set(dir(steptime))
+    assert steptime.predict is sys.modules["steptime.predict"]

@@ -1,0 +1,158 @@
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from steptime import catalog
+from steptime.calibration.cases import Case, op_kernels
+from steptime.calibration.evaluate import Scored, after_calibration, errors_of, grouped, score
+from steptime.calibration.evaluation import evaluate
+from steptime.calibration.mapping import plain_case
+from steptime.cli.main import run
+from steptime.core.errors import InputError
+from steptime.predict import cost_model
+from steptime.predict.step_model import StepModel
+
+V100, T4 = catalog.device("v100-sxm2-16gb"), catalog.device("t4")
+
+
+def case(seconds, kind="add", device=V100, size=2**20, condition="isolated"):
+    kernels = op_kernels("add", ((size,), (size,)), {}, "float32")
+    return Case(kernels, device, seconds, kind, condition)
+
+
+def test_errors_by_hand():
+    scored = [
+        Scored(case(1.0), 1.1, 0.9, 1.2), Scored(case(1.0), 0.8, 0.7, 0.9),
+        Scored(case(2.0, "mul"), 3.0, None, None),
+    ]  # fmt: skip
+    found = errors_of(scored)
+    assert found.cases == 3
+    assert found.mape == pytest.approx((0.1 + 0.2 + 0.5) / 3)
+    assert found.median == pytest.approx(0.2)
+    assert found.p90 == pytest.approx(0.44)
+    assert found.bias == pytest.approx(math.log(1.1 * 0.8 * 1.5) / 3)
+    assert found.factor == pytest.approx((1.1 * 1.25 * 1.5) ** (1 / 3))
+    assert found.balanced == pytest.approx((0.15 + 0.5) / 2)
+    assert found.coverage == 0.5
+    assert found.width == pytest.approx((0.3 / 1.1 + 0.2 / 0.8) / 2)
+
+
+def test_arrays_and_steps_price_a_case_alike():
+    model = StepModel("fc", V100, method="calibrated")
+    row = {"model": "fc", "device": "v100", "seconds": 1e-3, "condition": "step", "batch": 64}
+    (found,) = score([plain_case(row)], cost_model("calibrated"))
+    assert found.value == pytest.approx(model.timeline().step_s, rel=1e-6)
+    (bound,) = score([plain_case(row)], cost_model("analytic"))
+    assert bound.value == StepModel("fc", V100, method="analytic").timeline().step_s
+
+
+def test_a_price_of_ones_own_is_summed_over_kernels():
+    kernels = case(1.0).kernels
+    both = Case(kernels * 2, V100, 1.0, "add", "repeated")
+    (found,) = score([both], lambda kernel, device: kernel.bytes / device.memory_bytes_per_s)
+    assert found.value == pytest.approx(2 * 12 * 2**20 / V100.memory_bytes_per_s)
+
+
+def test_groups_have_names():
+    scored = [Scored(case(s, device=d), 1.0, None, None) for s, d in ((1.0, V100), (1e-5, T4))]
+    assert list(grouped(scored, ("device", "regime"))) == [
+        ("t4", "below 0.1 ms"), ("v100-sxm2-16gb", "above 10 ms"),
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"--by: unknown group 'devices'; did you mean 'device'\?"):
+        grouped(scored, ("devices",))
+
+
+def slow_cases(slower=1.3):
+    cases = [case(1.0, size=2**i, device=d) for i in range(12, 30) for d in (V100, T4)]
+    made = score(cases, cost_model("calibrated"))
+    return [replace(one.case, seconds=one.value * slower) for one in made]
+
+
+def test_calibration_helps_the_cases_that_are_left():
+    cases = slow_cases()
+    before = errors_of(score(cases, cost_model("calibrated")))
+    found = after_calibration(cases, 8, draws=2)
+    assert before.mape == pytest.approx(1 - 1 / 1.3)
+    assert all(errors_of(one).mape < 0.75 * before.mape for one in found.errors)
+    assert [len(one) for one in found.errors] == [20, 20]  # 2 devices, 18 cases, 8 of them taken
+    with pytest.raises(InputError, match="no case is left"):
+        after_calibration(cases, 18)
+
+
+def test_an_evaluation_has_methods_rivals_and_the_worst_cases():
+    cases = slow_cases()
+    cases[0] = replace(cases[0], rivals={"theirs": cases[0].seconds * 2}, place="here:1")
+    found = evaluate(
+        cases, cost_model("calibrated"), "calibrated", 8, ("device",), draws=2, worst=2
+    )
+    names = [row["method"] for row in found.rows]
+    assert names[:2] == ["calibrated", "calibrated with 8"]
+    assert {"analytic", "roofline", "theirs (published)"} <= set(names)
+    assert "calibrated, the cases of theirs" in names
+    theirs = next(row for row in found.rows if row["method"] == "theirs (published)")
+    assert (theirs["cases"], theirs["mape"]) == (1, pytest.approx(1.0))
+    assert {row["device"] for row in found.groups} == {"t4", "v100-sxm2-16gb"}
+    assert len(found.worst) == 2
+    assert found.worst[0]["ops"][0]["kind"] == "add"
+    assert "<table>" in found._repr_html_()
+
+
+ROWS = [
+    {"kind": "linear", "shapes": [[64 * i, 512], [256, 512]], "device": "t4", "seconds": i * 1e-4}
+    for i in range(1, 9)
+]
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "ops.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def test_the_command_prints_tables_and_a_document(table, capsys):
+    assert run(["evaluate", str(table), "--by", "kind", "--worst", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "roofline" in printed
+    assert "linear 1x512x256x512" in printed
+    assert run(["evaluate", str(table), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["rows"][0]["cases"] == 8
+    assert document["worst"][0]["place"].startswith("ops.jsonl:")
+
+
+def test_a_file_of_ones_own_prices(table, tmp_path, capsys):
+    mine = tmp_path / "mine.py"
+    mine.write_text("def price(kernel, device):\n    return kernel.flop / 1e12\n")
+    assert run(["evaluate", str(table), "--method", f"{mine}:price", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    flop = [2 * 64 * i * 256 * 512 for i in range(1, 9)]
+    wrong = [abs(one / 1e12 / (i * 1e-4) - 1) for i, one in enumerate(flop, 1)]
+    assert row["mape"] == pytest.approx(sum(wrong) / 8)
+    assert row["constants"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--method", "mine.py:price"], "there is no file 'mine.py'"),
+        (["--method", "calibratd"], "did you mean 'calibrated'"),
+        (["--by", "knd"], "unknown group 'knd'; did you mean 'kind'?"),
+        (["--rows", "3"], "tables with a mapping: --map"),
+        (["--calibrate-with", "8"], "no case is left to check beside 8 points of each device"),
+        (["--out", "x.gif"], "unknown picture format"),
+    ],
+)
+def test_mistakes_are_one_line(table, words, message, capsys):
+    assert run(["evaluate", str(table), *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_picture(table, tmp_path):
+    assert run(["evaluate", str(table), "--out", str(tmp_path / "errors.svg")]) == 0
+    assert "predicted / measured" in (tmp_path / "errors.svg").read_text()

@@ -1,0 +1,142 @@
+import gzip
+
+import pytest
+
+from steptime.calibration.cases import op_kernels
+from steptime.calibration.mapping import cases_of, mapping, plain_case
+from steptime.core.errors import InputError
+
+TABLE = """op, b, m, n, k, time (ms), card, other
+bmm, 8, 128, 64, 32, 0.5, V100, 0.4
+linear, 1, 512, 256, 128, 0.25, V100,
+skip, 1, 1, 1, 1, 1, V100, 1
+"""
+SAID = {
+    "device": "{card}",
+    "words": {"card": {"V100": "v100-pcie-32gb"}},
+    "seconds": "time_ms",
+    "unit": "ms",
+    "rivals": {"theirs": "other"},
+    "rows": [
+        {
+            "where": 'op == "bmm"',
+            "kind": "matmul",
+            "group": "batched",
+            "shapes": [["b", "m", "k"], ["b", "k", "n"]],
+        },
+        {"where": 'op == "linear"', "kind": "linear", "shapes": [["m", "k"], ["n", "k"]]},
+    ],
+}
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "ops.csv"
+    path.write_text(TABLE)
+    return path
+
+
+def test_rows_become_cases(table):
+    first, second = cases_of(table, mapping(SAID))
+    assert first.kernels == op_kernels("matmul", ((8, 128, 32), (8, 32, 64)), {}, "float32")
+    assert (first.kind, first.device.name, first.seconds) == ("batched", "v100-pcie-32gb", 5e-4)
+    assert first.rivals == {"theirs": pytest.approx(4e-4)}
+    assert first.place == "ops.csv:2"
+    assert second.kernels[0].products == ((1, 512, 256, 128),)
+    assert (second.kind, second.condition, dict(second.rivals)) == ("linear", "isolated", {})
+
+
+def test_compressed_tables_and_json_lines_are_read_too(tmp_path, table):
+    packed = tmp_path / "ops.csv.gz"
+    packed.write_bytes(gzip.compress(TABLE.encode()))
+    lines = tmp_path / "ops.jsonl"
+    lines.write_text('{"op": "bmm", "b": 8, "m": 128, "n": 64, "k": 32, "time (ms)": 0.5, '
+                     '"card": "V100", "other": 0.4}\n')  # fmt: skip
+    plain = list(cases_of(table, mapping(SAID)))
+    assert [case.kernels for case in cases_of(packed, mapping(SAID))] == [
+        case.kernels for case in plain
+    ]
+    assert next(cases_of(lines, mapping(SAID))).kernels == plain[0].kernels
+
+
+def test_a_draw_is_of_each_entry_and_device(table):
+    table.write_text(TABLE + "bmm, 8, 128, 64, 64, 0.9, V100, 0.4\n" * 5)
+    assert len(list(cases_of(table, mapping(SAID), most=2))) == 3  # two bmm, one linear
+
+
+def test_gradients_of_an_op():
+    row = {"kind": "linear", "shapes": [[64, 32], [16, 32]], "device": "v100", "seconds": 1e-3}
+    both = plain_case({**row, "pass": "backward"}).kernels
+    assert [kernel.products for kernel in both] == [((1, 64, 32, 16),), ((1, 16, 32, 64),)]
+    weight = plain_case({**row, "pass": "backward", "gradients": [1]}).kernels
+    assert [kernel.products for kernel in weight] == [((1, 16, 32, 64),)]
+    every = plain_case({**row, "pass": "both"}).kernels
+    assert [kernel.pass_ for kernel in every] == ["forward", "backward", "backward"]
+
+
+def test_a_row_may_be_several_ops_or_a_network(table):
+    ops = [
+        {"kind": "linear", "shapes": [["m", "k"], ["n", "k"]], "count": 2},
+        {"kind": "relu", "shapes": [["m", "n"]]},
+    ]
+    said = {name: SAID[name] for name in ("device", "words", "seconds", "unit")}
+    layer = next(cases_of(table, mapping({**said, "ops": ops, "group": "layer"})))
+    assert [kernel.kind for kernel in layer.kernels] == ["linear", "linear", "relu"]
+    text = "fc:layers={b + 1},nodes={m}"
+    whole = next(
+        cases_of(table, mapping({**said, "model": text, "batch": "n", "condition": "step"}))
+    )
+    assert whole.workload.params["layers"] == 9
+    assert whole.workload.batch_per_replica == 64
+    assert (whole.kind, whole.condition) == ("fc", "step")
+    assert {kernel.pass_ for kernel in whole.kernels} == {"forward", "backward", "update"}
+
+
+def test_a_network_may_be_listed_in_a_second_table(tmp_path):
+    (tmp_path / "runs.csv").write_text("net,card,ms\nsmall,t4,2\n")
+    (tmp_path / "parts.csv").write_text("net,op,dims,count\nsmall,linear,64 32 16,3\nother,x,1,1\n")
+    m, n, k = (f"item(dims, {i})" for i in range(3))
+    op = {"where": 'op == "linear"', "kind": "linear", "shapes": [[m, k], [n, k]], "count": "count"}
+    said = mapping({
+        "device": "{card}", "seconds": "ms", "unit": "ms", "condition": "repeated",
+        "rows": [{"file": "runs.csv", "parts": {"file": "parts.csv", "by": "net", "ops": [op]}}],
+    })  # fmt: skip
+    (case,) = cases_of(tmp_path, said)
+    assert [kernel.products for kernel in case.kernels] == [((1, 64, 32, 16),)] * 3
+    assert case.kind == "network"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"knd": "relu"}, r"unknown key 'knd'; did you mean 'kind'\?"),
+        ({"rows": [{"where": "x"}]}, "one of kind, ops, parts or model"),
+        ({"unit": "hours"}, "unit: Input should be 's', 'ms', 'us' or 'ns'"),
+        (
+            {"rows": [{"kind": "relu", "shapes": [["mm"]]}]},
+            r"ops.csv:2: formula 'mm': unknown name",
+        ),
+        ({"rows": [{"kind": "rleu", "shapes": [["m"]]}]}, r"unknown op kind 'rleu'.*'relu'"),
+        ({"rows": [{"kind": "linear", "shapes": [["m"]]}]}, "linear of .*: missing 1 required"),
+        ({"words": {}, "device": "no-such"}, "unknown device 'no-such'"),
+        ({"seconds": "0 * b"}, "must be above 0"),
+        ({"dtype": "float3"}, "unknown dtype 'float3'"),
+    ],
+)
+def test_a_bad_mapping_is_one_line(table, change, message):
+    with pytest.raises(InputError, match=message) as error:
+        list(cases_of(table, mapping({**SAID, **change}, "map.toml")))
+    assert "\n" not in str(error.value)
+
+
+def test_a_bad_row_of_plain_columns_is_one_line():
+    good = {"kind": "relu", "shapes": [[8]], "device": "t4", "seconds": 1e-5}
+    assert plain_case(good).kernels[0].kind == "relu"
+    for change, message in (
+        ({"seconds": None}, "row: 'seconds' is missing"),
+        ({"kind": None}, "row: a row has a kind of op or a model"),
+        ({"seconds": -1}, "row: seconds must be above 0"),
+        ({"shapes": "8"}, "row: shapes"),
+    ):
+        with pytest.raises(InputError, match=message):
+            plain_case({**good, **change})

@@ -1,0 +1,119 @@
+"""The commands `fit` and `choose`: their documents, what they print, and wrong command lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.cli.main import run
+
+EIGHT = """
+name = "mine"
+kind = "gpu"
+source = "me"
+memory_GB = 1
+memory_GB_per_s = 300
+tdp_W = 70
+[peak_TFLOP_per_s]
+float32 = 8
+float16 = 65
+"""
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert run([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(EIGHT)
+    return str(path)
+
+
+def test_fit(capsys: pytest.CaptureFixture[str], mine: str) -> None:
+    words = ("fit", "resnet18", "--device", mine, "--batch", "4", "--method", "analytic")
+    found = answer(capsys, *words)
+    assert found["fits"] is True
+    rows = {row["batch"]: row for row in found["rows"]}
+    largest, best = found["largest_batch"], found["best_batch"]
+    assert {1, 2, 4, 8, best, largest} <= set(rows)
+    assert rows[largest]["peak_memory_bytes"] <= 1e9
+    again = answer(capsys, *words[:-3], str(largest + 1), *words[-2:])
+    assert (again["fits"], again["largest_batch"]) == (False, largest)
+    assert rows[best]["examples_per_s"] >= 0.9 * max(r["examples_per_s"] for r in rows.values())
+    parts = ("weights", "state", "inputs", "gradients", "activations", "other")
+    assert sum(found[f"{part}_bytes"] for part in parts) == found["peak_memory_bytes"]
+    assert run([*words]) == 0
+    said = capsys.readouterr().out
+    assert "yes: batch 4 needs" in said
+    assert "largest" in said.splitlines()[-1]
+
+
+def test_fit_says_no_and_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "fit", "llama_7b", "--device", "t4", "--optimizer", "adam")
+    assert (found["fits"], found["largest_batch"], found["best_batch"]) == (False, 0, None)
+    assert any("needs" in note for note in found["notes"])
+    cpu = answer(capsys, "fit", "fc", "--device", "epyc-7763")
+    assert (cpu["fits"], cpu["largest_batch"]) == (None, None)
+    assert any("memory of epyc-7763 is unknown" in note for note in cpu["notes"])
+
+
+def test_choose(capsys: pytest.CaptureFixture[str], mine: str) -> None:
+    words = ["choose", "resnet18", "--devices", f"t4,h100,K40,{mine}", "--samples", "1000"]
+    found = answer(capsys, *words, "--method", "analytic")
+    assert found["rows"][0]["device"] == "h100-sxm5"
+    times = [row["train_s"] for row in found["rows"]]
+    assert times == sorted(times)
+    row = found["rows"][0]
+    assert row["train_s"] == pytest.approx(1000 / row["batch"] * row["step_s"])
+    assert row["cost"] == pytest.approx(row["price"] * row["train_s"] / 3600)
+    assert any(note.startswith("prices are of a date") for note in found["notes"])
+    by_cost = answer(capsys, *words, "--sort", "cost", "--batch", "8")
+    assert {row["batch"] for row in by_cost["rows"]} == {8}
+    costs = [row["cost"] for row in by_cost["rows"]]
+    known = [cost for cost in costs if cost is not None]
+    assert costs == [*sorted(known), *[None] * (len(costs) - len(known))]
+    assert run(words) == 0
+    assert "cost in USD" in capsys.readouterr().out
+
+
+def test_choose_of_intervals_and_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["choose", "resnet18", "--devices", "t4,v100", "--batch", "64"]
+    for row in answer(capsys, *words, "--method", "calibrated")["rows"]:
+        assert row["low_s"] < row["step_s"] < row["high_s"]
+    tpus = answer(capsys, "choose", "fc", "--devices", "tpu", "--dtype", "bfloat16")["rows"]
+    assert {row["device"] for row in tpus} >= {"tpu-v3", "tpu-v5e"}
+    assert next(row for row in tpus if row["device"] == "tpu-v1")["status"] == "unsupported"
+
+
+def test_predict_says_what_is_doubted(capsys: pytest.CaptureFixture[str], mine: str) -> None:
+    words = ("predict", "fc", "--device", "rtx-3080-laptop", "--method", "analytic")
+    found = answer(capsys, *words)
+    assert found["device_unverified"] == ["clock_MHz", "tdp_W"]
+    assert "one setting of several" in found["device_note"]
+    assert run(words) == 0
+    said = capsys.readouterr().err
+    assert "rtx-3080-laptop: Tensor peaks are arithmetic" in said
+    assert "not verified: clock_MHz, tdp_W of rtx-3080-laptop\n" in said
+    assert run(["predict", "fc", "--device", mine, "--method", "analytic"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("method", ["analytic", "roofline", "calibrated"])
+def test_a_device_of_eight_numbers_works(
+    capsys: pytest.CaptureFixture[str], mine: str, method: str
+) -> None:
+    for dtype in ("float32", "float16-mixed"):
+        said = ("--dtype", dtype, "--method", method)
+        predicted = answer(capsys, "predict", "resnet18", "--device", mine, "--batch", "4", *said)
+        assert predicted["step_s"] > 0
+        (row,) = answer(capsys, "choose", "resnet18", "--devices", mine, "--batch", "4", *said)[
+            "rows"
+        ]
+        assert row["step_s"] == pytest.approx(predicted["step_s"])
+        assert row["energy_at_most_j"] == pytest.approx(70 * row["train_s"])

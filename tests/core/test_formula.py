@@ -1,0 +1,57 @@
+import pytest
+
+from steptime.core.errors import InputError
+from steptime.core.formula import filled, formula, named, names_in, valued
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2 * (m + 1) // 4", 3),
+        ("-m % 4", 3),
+        ("m / 2", 2.5),
+        ('op == "bmm" and m > 4', True),
+        ('op in ("linear", "bmm") and not m < 5', True),
+        ("m if m > 9 else 1", 1),
+        ("ceil(m / 2) + max(m, 7) - min(1, m) + floor(1.5)", 10),
+        ("item(dims, 2)", 64),
+    ],
+)
+def test_formulas_compute(text, value):
+    assert formula(text)({"m": 5, "op": "bmm", "dims": "8 512 64"}) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m.real", "__import__('os')", "m[0]", "2 ** m", "lambda: m", "f'{m}'", "(m", "m := 1",
+        "[m for m in n]", "open('x')", "m" * 501, "",
+    ],
+)  # fmt: skip
+def test_what_is_no_formula_is_one_line(text):
+    with pytest.raises(InputError, match=r"^formula '.*") as error:
+        formula(text)
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_or_a_value_that_is_missing_is_one_line():
+    with pytest.raises(InputError, match=r"formula 'dept / 2': unknown name 'dept'.*'depth'"):
+        formula("dept / 2")({"depth": 3})
+    with pytest.raises(InputError, match="formula 'm / n': division by zero"):
+        formula("m / n")({"m": 1, "n": 0})
+
+
+def test_formulas_in_braces_fill_a_text():
+    assert filled("fc:layers={layers + 1},nodes={nodes}", {"layers": 3, "nodes": 8}) == (
+        "fc:layers=4,nodes=8"
+    )
+    assert names_in("fc:layers={layers + 1},nodes={nodes}") == {"layers", "nodes"}
+
+
+def test_columns_and_cells():
+    assert [named(column) for column in (" time (ms)", "#params", "a-b")] == [
+        "time_ms", "params", "a_b",
+    ]  # fmt: skip
+    assert [valued(cell) for cell in (" 12", "1.5e-3", "inf", "x", "", 4)] == [
+        12, 1.5e-3, "inf", "x", "", 4,
+    ]  # fmt: skip

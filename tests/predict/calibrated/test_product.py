@@ -1,0 +1,128 @@
+"""Products on GPUs by tiles and waves, and the cap of power, against hand arithmetic."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from steptime import catalog
+from steptime.core.hardware import Device
+from steptime.predict.calibrated.method import METHOD, price
+from steptime.predict.calibrated.power import capped_s
+from steptime.predict.calibrated.product import tiled_s
+from steptime.predict.kernel import Kernel, Settings
+
+CONSTANTS = {
+    "product.share": 0.5,
+    "product.half_reuse": 64.0,  # a tile of 128x128 is used 64 times a byte: half of the rate
+    "product.ramp": 24.0,
+    "product.old": 0.8,
+    "product.stride": 1000.0,
+    "product.sum_s": 1.0,  # so large that nothing is split
+    "stream.share_hbm": 1.0,
+    "stream.share_old": 1.0,
+}
+AMPERE = Device(
+    "unit",
+    "gpu",
+    {"float32": 4e12},
+    1e12,
+    "a test",
+    multiprocessors=10,
+    architecture="Ampere",
+    memory_type="HBM2",
+    constants=CONSTANTS,
+)
+
+
+def kernel(*shape: int, kind: str = "matmul") -> Kernel:
+    batch, m, n, k = shape
+    moved = 4 * batch * (m * k + k * n + m * n)
+    return Kernel(
+        "op", kind, "forward", "float32", "matrix", 2 * batch * m * n * k, moved, (shape,)
+    )
+
+
+def test_batches_on_ampere_take_tiles_of_128_in_waves() -> None:
+    # 3 matrices of 2 x 2 tiles are 12 on 10 multiprocessors: 2 waves of 2 * 128 * 128 * (1000 + 24)
+    # FLOP each, at 4e11 FLOP/s of one, half of it reached, halved by the tile's reuse.
+    waves = 2 * 2 * 128 * 128 * 1024 / (4e11 * 0.5 / 2)
+    assert tiled_s(kernel(3, 200, 150, 1000), AMPERE, CONSTANTS, max) == pytest.approx(waves)
+
+
+def test_one_product_takes_the_tile_that_suits_it() -> None:
+    # 32 rows: a tile of 32 x 128 is used 25.6 times, at 1 / (1 + 64 / 25.6) of the rate
+    once = 2 * 32 * 128 * 1024 / (4e11 * 0.5 / 3.5)
+    assert tiled_s(kernel(1, 32, 1280, 1000), AMPERE, CONSTANTS, max) == pytest.approx(once)
+
+
+def test_a_long_contraction_is_split_over_multiprocessors_that_wait() -> None:
+    cheap = CONSTANTS | {"product.sum_s": 1e-6}
+    whole = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, CONSTANTS, max)
+    parts = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, cheap, max)
+    # 10 parts of 2000, one a multiprocessor; 11 results of 128 x 128 are moved, then summed
+    split = 2 * 128 * 128 * 2024 / 1e11 + 4 * 128 * 128 * 11 / 1e12 + 1e-6
+    assert parts == pytest.approx(split)
+    assert parts < whole / 2
+
+
+def test_long_rows_slow_older_devices_alone() -> None:
+    pascal = replace(AMPERE, architecture="Pascal")
+    plain = tiled_s(kernel(1, 256, 2**14, 2**13), pascal, CONSTANTS, max)
+    strided = tiled_s(kernel(1, 256, 2**14, 2**13, kind="linear"), pascal, CONSTANTS, max)
+    missed = 2**29 / (2**26 + 2**29)
+    assert strided / plain == pytest.approx((1 + missed * 2**13 / 1000) ** 0.45)
+    newer = kernel(1, 256, 2**14, 2**13, kind="linear")
+    assert tiled_s(newer, AMPERE, CONSTANTS, max) < plain
+
+
+@pytest.mark.parametrize("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])
+def test_time_never_falls_with_whole_tiles(architecture: str | None) -> None:
+    device = METHOD.sees(catalog.device("a100-pcie-40gb"), "float32", Settings())
+    device = replace(device, architecture=architecture)
+    for place in range(4):
+        before = 0.0
+        for times in range(1, 40):
+            shape = [2, 128, 128, 128]
+            shape[place] *= times
+            now = price(kernel(*shape), device).value
+            assert now >= before
+            before = now
+
+
+def test_arrays_and_numbers_give_the_same() -> None:
+    device = METHOD.sees(catalog.device("tesla-p4"), "float32", Settings())
+    shapes = np.array([[1, 700, 300, 5000], [8, 64, 96, 77], [1, 1, 4096, 4096]], dtype=float)
+    batch, m, n, k = shapes.T
+    many = Kernel(
+        *("op", "linear", "forward", "float32", "matrix"),
+        2 * batch * m * n * k,  # type: ignore[arg-type]
+        4 * batch * (m * k + k * n + m * n),  # type: ignore[arg-type]
+        ((batch, m, n, k),),  # type: ignore[arg-type]
+    )
+    found = price(many, device, np.maximum).value  # type: ignore[arg-type]
+    alone = [price(kernel(*map(int, shape), kind="linear"), device).value for shape in shapes]
+    assert np.asarray(found) == pytest.approx(alone)
+
+
+POWER = {
+    "power.flop_j": 1e-11,
+    "power.byte_j": 1e-10,
+    "power.node": 1.0,
+    "power.waiting_hbm": 0.2,
+    "power.waiting_gddr": 0.3,
+}
+
+
+def test_power_bounds_what_lasts() -> None:
+    device = replace(AMPERE, peak_w=100.0, process_nm=8.0)
+    work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
+    # at 8 nm half of 10 pJ a FLOP are 5 J, and 1 J for the bytes; 80 W are left beside waiting
+    assert capped_s(work, 1.0, 0.0, device, POWER, max) == pytest.approx(6 / 80)
+    assert capped_s(work, 1.0, 0.05, device, POWER, max) == pytest.approx(6 / 80 - 0.05)
+    assert capped_s(work, 1.0, 1.0, device, POWER, max) == 0
+    # what takes 0.1 s at 4 TFLOP/s is not more than 0.4 TFLOP: 2 J
+    assert capped_s(work, 0.1, 0.0, device, POWER, max) == pytest.approx(3 / 80)
+    gddr = replace(device, memory_type="GDDR6")
+    assert capped_s(work, 1.0, 0.0, gddr, POWER, max) == pytest.approx(6 / 70)
+    assert capped_s(work, 1.0, 0.0, AMPERE, POWER, max) == 0  # no limit is known

@@ -1,0 +1,157 @@
+"""The largest batch that fits, the best one, what memory is for; devices side by side; prices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from steptime import catalog
+from steptime.build import build_step, make_workload, read_model
+from steptime.core.errors import InputError
+from steptime.core.hardware import Device
+from steptime.count import peak_memory_bytes
+from steptime.predict.choose import choices, ordered
+from steptime.predict.fit import doubling, knee, largest_batch, memory_parts
+from steptime.predict.prices import Offer, cheapest, offers
+from steptime.predict.step_model import StepModel
+
+FC = "fc:layers=1,nodes=64,inputs=32,outputs=8"
+
+
+def toy(name: str = "toy", memory: float | None = None, peak: float = 1e12) -> Device:
+    return Device(name, "gpu", {"float32": peak}, 1e9, "made up", memory_bytes=memory, peak_w=100)
+
+
+@pytest.mark.parametrize(("has", "batch"), [(100, 30), (99, 29), (13, 1), (12.9, 0), (1e9, 1024)])
+def test_the_largest_batch_that_fits(has: float, batch: int) -> None:
+    assert largest_batch(lambda n: 10 + 3 * n, has, most=1024) == batch
+
+
+def test_the_largest_batch_of_memory_that_bends() -> None:
+    """Below 50 examples the update is the worst moment, above the activations."""
+    asked: list[int] = []
+
+    def memory(batch: int) -> float:
+        asked.append(batch)
+        return max(500, 10 * batch)
+
+    assert largest_batch(memory, 9_995) == 999
+    assert len(asked) < 20
+
+
+def test_the_largest_batch_of_a_network() -> None:
+    model = StepModel(FC, toy(memory=1e6), method="analytic")
+
+    def needs(batch: int) -> int:
+        return model.predict(batch).peak_memory_bytes
+
+    batch = largest_batch(needs, 1e6)
+    assert needs(batch) <= 1e6 < needs(batch + 1)
+
+
+def test_the_best_batch_is_the_knee() -> None:
+    assert doubling(11) == [1, 2, 4, 8, 11]
+    assert knee([1, 2, 4, 8], [1, 1, 2, 4]) == 2  # 1, then 2 examples a second
+    assert knee([1, 2, 4], [1, 1.2, 1.3]) == 4  # 1, 1.7, 3.1 examples a second
+    assert knee([8, 16], [0, 0]) == 8
+
+
+@pytest.mark.parametrize("batch", [1, 256])
+def test_parts_of_memory_add_up(batch: int) -> None:
+    workload = make_workload(read_model(FC), batch, "float32", "train", "adam")
+    graph, stack = build_step(workload), catalog.stack()
+    peak = peak_memory_bytes(graph, stack)
+    parts = memory_parts(graph, stack, peak + 7)
+    weights = 4 * (32 * 64 + 64 + 64 * 8 + 8)
+    assert parts["weights"] == weights
+    assert parts["state"] == pytest.approx(2 * weights, abs=64)  # two moments, and counters
+    assert parts["inputs"] == 4 * batch * 32 + (graph.tensors[graph.inputs[1]].size_bytes)
+    assert parts["other"] == 7
+    assert sum(parts.values()) == peak + 7
+    assert all(part >= 0 for part in parts.values())
+
+
+def test_devices_side_by_side() -> None:
+    model = StepModel(FC, toy(), method="roofline")
+    tpu = Device("tpu", "tpu", {"bfloat16": 1e12}, 1e9, "made up")
+    offer = Offer("slow", 2.0, "USD", "second", "an offer", "today", verified=True)
+    devices = [toy("small", memory=1e3), tpu, toy("slow", peak=1e6), toy("fast", peak=2e6)]
+    found = choices(model, devices, 1000, 3, {"slow": offer}, batch=10)
+    assert [one.status for one in found] == ["oom", "unsupported", "ok", "ok"]
+    assert "no peak is known for float32" in found[1].note
+    slow, fast = found[2:]
+    assert slow.step_s is not None
+    assert slow.train_s == pytest.approx(300 * slow.step_s)  # 3 x 1000 examples / 10
+    assert slow.cost == pytest.approx(2 * 300 * slow.step_s / 3600)
+    assert slow.energy_at_most_j == pytest.approx(100 * 300 * slow.step_s)
+    assert fast.cost is None
+    assert [one.device for one in ordered(found, "time")] == ["fast", "slow", "small", "tpu"]
+    assert [one.device for one in ordered(found, "cost")] == ["slow", "fast", "small", "tpu"]
+
+
+def test_without_a_batch_the_best_that_fits_is_taken() -> None:
+    model = StepModel(FC, toy(), method="analytic")
+    (roomy,) = choices(model, [toy()], 1000)
+    (tight,) = choices(model, [toy(memory=100e3)], 1000)
+    assert roomy.batch > tight.batch >= 1
+    assert tight.peak_memory_bytes <= 100e3 < model.predict(2 * tight.batch).peak_memory_bytes
+    steps = [model.timeline(batch).step_s for batch in doubling(1 << 16)]
+    assert roomy.batch == knee(doubling(1 << 16), steps)
+
+
+def test_shipped_prices_are_dated_and_of_known_devices() -> None:
+    found = offers()
+    assert {one.currency for one in found} == {"USD"}
+    assert all(one.date and 0.1 < one.price < 20 for one in found)
+    g5 = next(one for one in found if one.name.endswith("g5.xlarge"))
+    assert (g5.device, g5.price, g5.verified) == ("a10g", 1.006, True)
+    p5 = next(one for one in found if one.name.endswith("p5.48xlarge"))
+    assert p5.price == pytest.approx(55.04 / 8)
+    assert cheapest(found)["l4"].price == min(one.price for one in found if one.device == "l4")
+
+
+GOOD = """
+name = "mine"
+date = "2026-11-22"
+currency = "EUR"
+billing = "second"
+source = "my contract"
+[[offers]]
+name = "a node"
+devices = ["Tesla T4"]
+per_hour = 4.0
+number = 8
+"""
+
+
+def test_a_price_file_of_a_user(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    (one,) = offers(path)
+    assert (one.device, one.price, one.currency) == ("t4", 0.5, "EUR")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("date =", "when =", "unknown key 'when'"),
+        ('date = "2026-11-22"\n', "", "'date' is missing"),
+        ('"second"', '"minute"', "unknown billing 'minute'"),
+        ("per_hour = 4.0", "per_hour = -4.0", "offer 1: 'per_hour' must be positive"),
+        ("Tesla T4", "Tesla T44", "offer 1: unknown device 'Tesla T44'"),
+        ('["Tesla T4"]', "[]", "offer 1 ('a node') has no device"),
+        ("number = 8", "number = 0", "offer 1 ('a node') has no device"),
+        ("[[offers]]", "[offers]", "'offers' must be a list of tables"),
+    ],
+)
+def test_a_wrong_price_file_is_told_in_one_line(
+    tmp_path: Path, old: str, new: str, says: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(InputError) as error:
+        offers(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
