@@ -235,8 +235,10 @@ def write_user_link(table: Mapping[str, Any]) -> Path:
     return _LINKS.write(table, LOCAL)
 
 
-def write_user_device(table: Mapping[str, Any], name: str) -> Path:
-    """Write a device in datasheet units as the user's NAME.toml, make it `local`, return its path.
+def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -> Path:
+    """Write a device in datasheet units as the user's NAME.toml and return its path.
+
+    It becomes `local` unless told otherwise.
 
     Raises `InputError` if the table is not a device, its name is not `name`, the name is taken by a
     shipped device, or the folder cannot be written to.
@@ -247,7 +249,8 @@ def write_user_device(table: Mapping[str, Any], name: str) -> Path:
     if key in _DEVICES.shipped() or key in _short_names():
         raise InputError(f"{shorten(name)} is the name of a shipped device; choose another one")
     path = _DEVICES.write(table, key)
-    write_whole(path.with_name(LOCAL), f"{key}\n")
+    if local:
+        write_whole(path.with_name(LOCAL), f"{key}\n")
     return path
 
 
@@ -327,9 +330,21 @@ def datasheet_of(name: str) -> dict[str, Any]:
 
     That is what a probe of it cannot measure: `details`, `tdp_W`, `idle_W`, `clock_MHz`.
     """
-    path = _device_path(name.lower())
-    table = {} if path is None else read_toml(path)
+    table = device_table(name)
     return {key: table[key] for key in ("details", "tdp_W", "idle_W", "clock_MHz") if key in table}
+
+
+def device_table(name: str) -> dict[str, Any]:
+    """Return what the file of a device says, in its units; raises `InputError` if there is none."""
+    path = _device_path(name.lower())
+    if path is None:
+        raise unknown("device", name, device_names())
+    return read_toml(path)
+
+
+def shipped_device_names() -> list[str]:
+    """Return the names of the devices that come with the package."""
+    return list(_DEVICES.shipped())
 
 
 def _one_meant(text: str) -> str:

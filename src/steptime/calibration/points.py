@@ -73,10 +73,12 @@ class Point:
     def cases(self, device: Device, seconds: Mapping[str, float]) -> list[Case]:
         """Return what was measured as cases: the longer passes, or a short step as a whole.
 
-        `seconds` are by part, or of the `step`. The update of a single op is no case: its weights
-        are no network's.
+        `seconds` are by part, or of the `step`; none for what could not be measured. The update of
+        a single op is no case: its weights are no network's.
         """
         whole = sum(seconds.values())
+        if not seconds:
+            return []
         if "step" in seconds or self.kind == SMALL or whole < SHORT_S:
             return [Case(self.kernels, device, whole, self.kind, "step", self.name)]
         passes = PASSES if self.kind == WHOLE_STEP else PASSES[:2]

@@ -29,7 +29,7 @@ BETTER = 0.98  # of the error kept back before; two fits that do not reach it en
 SHARE_OF_TIME = 0.7  # of what is left for a point, that its rounds take
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]  # a request to the worker, and its answer
-Tell = Callable[["Taken", int, float], object]  # a point, how many may come, seconds left
+Tell = Callable[["Taken", float], object]  # a point, and the seconds that are left
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,16 @@ class Taken:
 
 @dataclass
 class Session:
-    """The points of a device so far. `limit_s` ends it, and `most` points do."""
+    """The points of a device so far.
+
+    `ask` sends the worker a request, `tell` hears of each point. `limit_s` or `most` points end it,
+    or errors that fall no more once there are `least`. `errors` are those of what was kept back
+    after each fit; `drift` is by how much the first point took longer at the end.
+    """
 
     device: Device
     ask: Ask
+    tell: Tell
     limit_s: float
     most: int = 60
     least: int = 40
@@ -58,18 +64,18 @@ class Session:
     errors: list[float] = field(default_factory=list)
     drift: float | None = None
 
-    def run(self, tell: Tell) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Measure, and return the table `calibration` of the device's file.
 
         Raises `InputError` where not a single point could be measured.
         """
         self._ends = self.clock() + self.limit_s
         points = self._possible()
-        self._measure(points, tell)
-        self._sustained(tell)
+        self._measure(points)
+        self._sustained()
         first = next((one for one in self.taken if one.seconds), None)
         if first is not None:
-            again = self._take(first.point, tell, 0.0)
+            again = self._take(first.point)
             if again.seconds:
                 times = [sum(one.seconds.values()) for one in (first, again)]
                 self.drift = times[1] / times[0] - 1
@@ -100,7 +106,7 @@ class Session:
                 found[one.name] = one
         return found
 
-    def _measure(self, points: dict[str, Point], tell: Tell) -> None:
+    def _measure(self, points: dict[str, Point]) -> None:
         """Measure the points that tell most, in turn, until it does not pay or time is over."""
         priors = catalog.priors(self.device.kind)
         names = [name for name, one in priors.items() if one.spread > 0]
@@ -111,7 +117,7 @@ class Session:
         while points and len(self.taken) < self.most and self._left_s() > 0:
             check = len(self.taken) % CHECK_EVERY == CHECK_EVERY - 1
             name = best({name: steep[name] for name in points}, asked, covariance)
-            found = self._take(points.pop(name), tell, 0.0, check)
+            found = self._take(points.pop(name), check=check)
             if found.seconds and not check:
                 covariance = after(covariance, steep[name])
             if len(self.taken) % REFIT_EVERY == 0:
@@ -137,7 +143,7 @@ class Session:
         rows = np.array(owner)
         return {name: every[rows == name] for name in points}
 
-    def _take(self, point: Point, tell: Tell, least_s: float, check: bool = False) -> Taken:
+    def _take(self, point: Point, least_s: float = 0.0, check: bool = False) -> Taken:
         left = max(0.0, self._left_s())
         share = SHARE_OF_TIME * left / max(1, self.most - len(self.taken))
         answer = self.ask(
@@ -157,10 +163,10 @@ class Session:
             check,
         )
         self.taken.append(found)
-        tell(found, self.most, self._left_s())
+        self.tell(found, self._left_s())
         return found
 
-    def _sustained(self, tell: Tell) -> None:
+    def _sustained(self) -> None:
         """Give a device with a power limit work for seconds, since its short ops do not show it."""
         if self.device.peak_w is None or self.device.is_own_host:
             return
@@ -171,7 +177,7 @@ class Session:
         ]
         if products:
             largest = max(products, key=lambda one: sum(k.flop for k in one.kernels))
-            self._take(largest, tell, SUSTAINED_S)
+            self._take(largest, SUSTAINED_S)
 
     def _cases(self, taken: Sequence[Taken], check: bool | None = None) -> list[Case]:
         return [

@@ -39,7 +39,7 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
             f"{answer['budget_s']:g} s; give it a larger budget"
         )
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
-    taken = platform in catalog.device_names()
+    taken = platform in catalog.shipped_device_names()
     table: dict[str, Any] = {
         "name": f"{platform}-probed" if taken else platform,
         "kind": answer["kind"],
@@ -57,9 +57,8 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         if answer["cache_bytes"]:
             table["details"]["last_cache_MiB"] = answer["cache_bytes"] / 2**20
     else:
+        table |= catalog.datasheet_of(platform) if taken else {}
         table["products"] = [answer["product"]]
-    if shipped:
-        table |= catalog.datasheet_of(shipped)
     table["peak_TFLOP_per_s"] = peaks
     table["measured"] = _measured(answer, platform)
     return table

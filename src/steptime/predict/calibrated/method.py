@@ -64,7 +64,7 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
 def reached(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the peak of its vector units beside TF32's."""
     vector = device.vector_peak("float32")
-    units = device.vector_flop_per_s | ({} if vector is None else {"float32": vector})
+    units = dict(device.vector_flop_per_s) | ({} if vector is None else {"float32": vector})
     return replace(seen(device, dtype, settings), vector_flop_per_s=units)
 
 
