@@ -154,13 +154,14 @@ def device(name: str | Path) -> Device:
         return _DEVICES.at(Path(text))
     if key == LOCAL:
         return _DEVICES.at(_local_file())
-    path = _device_path(key) or _DEVICES.shipped()[_one_meant(text)]
-    return _DEVICES.named(path)
+    if path := _device_path(key):
+        return _DEVICES.named(path)
+    return _spelled(text) or _DEVICES.named(_DEVICES.shipped()[_one_meant(text)])
 
 
-def device_names() -> list[str]:
-    """Return the names of all devices, shipped ones and the user's, sorted."""
-    return list(_DEVICES.files())
+def device_names(own: bool = True) -> list[str]:
+    """Return the names of all devices, shipped ones and if asked the user's, sorted."""
+    return list(_DEVICES.files() if own else _DEVICES.shipped())
 
 
 def devices(warn: Callable[[str], object] | None = None) -> list[Device]:
@@ -325,15 +326,6 @@ def platform_of(word: str) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def datasheet_of(name: str) -> dict[str, Any]:
-    """Return what the file of a known device says beside rates, in the units of a device file.
-
-    That is what a probe of it cannot measure: `details`, `tdp_W`, `idle_W`, `clock_MHz`.
-    """
-    table = device_table(name)
-    return {key: table[key] for key in ("details", "tdp_W", "idle_W", "clock_MHz") if key in table}
-
-
 def device_table(name: str) -> dict[str, Any]:
     """Return what the file of a device says, in its units; raises `InputError` if there is none."""
     path = _device_path(name.lower())
@@ -342,9 +334,13 @@ def device_table(name: str) -> dict[str, Any]:
     return read_toml(path)
 
 
-def shipped_device_names() -> list[str]:
-    """Return the names of the devices that come with the package."""
-    return list(_DEVICES.shipped())
+def _spelled(text: str) -> Device | None:
+    """Return the shipped device whose name is spelled so, found without reading the others."""
+    key = _key(text)
+    for name, path in _DEVICES.shipped().items():
+        if _key(name) == key and not (found := _DEVICES.named(path)).only_by_name:
+            return found
+    return None
 
 
 def _one_meant(text: str) -> str:

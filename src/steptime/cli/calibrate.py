@@ -106,7 +106,7 @@ def _from_records(folder: Path, of: str | None, points: int) -> Answer:
     source = f"{len(own)} steps of {folder}"
     made = calibrated(own[0].device, own, points, source=source)
     table = catalog.device_table(name)
-    if name in catalog.shipped_device_names():
+    if name in catalog.device_names(own=False):
         table["name"] = f"{name}-calibrated"
     path = catalog.write_user_device(table | {"calibration": made}, table["name"], local=False)
     return _answer(

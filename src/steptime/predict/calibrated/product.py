@@ -44,6 +44,9 @@ def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger
     return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches)
 
 
+TENSOR_RATE = 2.9e12  # FLOP/s of an A100's multiprocessor: tensor cores that are slower wait less
+
+
 class _Units(NamedTuple):
     """What multiplies: FLOP per second, tiles for one product and for batches, and how they fare.
 
@@ -90,7 +93,12 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
         tiles = TENSOR if age in TILES else OF_OTHERS
         rate *= constants["product.tensor_share"]
         rate *= 1.0 if age in TILES else constants["product.amd"]
-        waits = (constants["product.tensor_ramp"], constants["product.tensor_half_reuse"])
+        count = device.multiprocessors or MULTIPROCESSORS
+        quick = min(1.0, device.peak_flop_per_s[kernel.dtype] / count / TENSOR_RATE)
+        waits = (
+            constants["product.tensor_ramp"] * quick,
+            constants["product.tensor_half_reuse"] * quick,
+        )
         return _Units(rate, tiles, tiles, *waits, constants["product.tensor_sum_s"], 32, 512)
     rate *= constants["product.share"]
     rate *= constants["product.old"] if age in OLD else 1.0
