@@ -67,7 +67,7 @@ def test_a_long_contraction_is_split_over_multiprocessors_that_wait() -> None:
     cheap = CONSTANTS | {"product.sum_s": 1e-6}
     whole = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, CONSTANTS, max)
     parts = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, cheap, max)
-    # 10 parts of 2000, one a multiprocessor; 11 results of 128 x 128 are moved, then summed
+    # 10 parts of 2000, one a multiprocessor; 10 results of 128 x 128 and their sum are moved
     split = 2 * 128 * 128 * 2024 / 1e11 + 4 * 128 * 128 * 11 / 1e12 + 1e-6
     assert parts == pytest.approx(split)
     assert parts < whole / 2
