@@ -44,7 +44,8 @@ def calibrate(
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
     own = [replace(case, device=device) for case in chosen(cases, points, seed)]
-    priors, columns = catalog.priors(device.kind), Columns(own)
+    stack = next((case.stack for case in own if case.stack), catalog.DEFAULT_STACK)
+    priors, columns = catalog.priors(device.kind, stack), Columns(own)
     constants = fitted([columns], priors)
     off = left_out(columns, priors, constants)
     return {
