@@ -6,8 +6,9 @@ from pathlib import Path
 from fitting.rows import rows
 from steptime import catalog
 from steptime.calibration.cases import Case, op_kernels
+from steptime.ops.sequence import GATES
 
-TYPES = {"float32": "float32", "float16-stored": "float32", "float16-tensor": "float16"}
+CELLS = {"vanilla": "rnn", "lstm": "lstm", "gru": "gru"}
 
 
 def convolutions(data: Path) -> Iterator[Case]:
@@ -30,3 +31,24 @@ def convolutions(data: Path) -> Iterator[Case]:
             if row[column]:
                 kernels = op_kernels(kind, shapes, how | more, "float32")
                 yield Case(kernels, device, float(row[column]) / 1e3, kind, "repeated")
+
+
+def recurrent(data: Path) -> Iterator[Case]:
+    """Yield float32 recurrent layers, with inputs as wide as the state, and gradients."""
+    for row in rows(data / "measured/deepbench/rnn.csv.gz"):
+        if row["precision"] != "float32":
+            continue
+        kind = CELLS[row["cell"]]
+        hidden, batch, steps = (int(row[name]) for name in ("hidden", "b", "steps"))
+        gates = GATES[kind] * hidden
+        weights = ((gates, hidden), (gates, hidden), (gates,), (gates,))
+        layer = ((batch, steps, hidden), *weights)
+        device = catalog.device(row["device"])
+        kernels = op_kernels(kind, layer, {}, "float32")
+        yield Case(kernels, device, float(row["forward_ms"]) / 1e3, kind, "repeated")
+        if row["grad_input_ms"]:
+            y = layer[0]
+            back = (*layer, y, y, y)
+            kernels = op_kernels(f"{kind}_grad", back, {}, "float32")
+            seconds = (float(row["grad_input_ms"]) + float(row["grad_weight_ms"])) / 1e3
+            yield Case(kernels, device, seconds, f"{kind}_grad", "repeated")

@@ -90,6 +90,19 @@ STAGES: Mapping[str, Stage] = {
         "NeuSight's linear layers and batched products, float32",
         held={"product.share": 0.03, "product.half_reuse": 0.15, "isolated.pause_s": 0.2},
     ),
+    "tensor": Stage(
+        "gpu",
+        (
+            "product.tensor_share",
+            "product.tensor_half_reuse",
+            "product.tensor_ramp",
+            "product.tensor_sum_s",
+        ),
+        aiconfigurator.products,
+        "AIConfigurator's linear layers in bfloat16",
+        shared=("product.tensor_half_reuse",),
+        held={"product.tensor_share": 0.05, "product.tensor_half_reuse": 0.25},
+    ),
     "strided": Stage(
         "gpu",
         ("product.stride",),
@@ -135,7 +148,7 @@ def left_out(
     for name, own in columns.items():
         others = [one for other, one in columns.items() if other != name]
         constants, _ = hierarchical(
-            others, priors, stage.free, [even(one) for one in others], stage.shared
+            others, priors, stage.free, [even(one) for one in others], stage.shared, stage.held
         )
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])

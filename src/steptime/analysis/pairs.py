@@ -33,6 +33,7 @@ class Pairing:
 def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") -> Pairing:
     """Return every measurement (B) beside every prediction (A) of workload, platform and strategy.
 
+    What others published stands for a measurement where there is none.
     A row of a whole step also has `flop_per_s`, `peak_fraction` and `roof_fraction` as `results`
     gives them. Raises `InputError` for a quantity that no record holds.
     """
@@ -43,7 +44,8 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
 
     latest = {(key(r), r.method.name): r for r in records if r.origin == "predicted"}
     a = _cells(latest.values(), key)
-    b = _cells((r for r in records if r.origin == "measured"), key)
+    every = grouped(records, key)
+    b = _cells((r for held in every.values() for r in results.tried(held)), key)
     matched = [(x, y) for cell in a for x in a[cell] for y in b.get(cell, ())]
     lonely = [("a", group, "not measured") for cell in a if cell not in b for group in a[cell]]
     lonely += [("b", group, "not predicted") for cell in b if cell not in a for group in b[cell]]
@@ -238,7 +240,7 @@ def _apart(a: Group, b: Group) -> Row:
     left, right = a[0].method.options, b[0].method.options
     differ = [name for name in {**left, **right} if left.get(name) != right.get(name)]
     row: Row = {"options_that_differ": differ if origins == ("measured", "measured") else []}
-    whole = origins == ("predicted", "measured") and not b[-1].scope
+    whole = origins[0] == "predicted" != origins[1] and not b[-1].scope
     return row | results.share_of_roof(b, a[-1]) if whole else row
 
 

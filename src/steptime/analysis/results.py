@@ -45,18 +45,30 @@ def results(records: Sequence[Record]) -> list[Row]:
     `flop_per_s` the predicted FLOP of a replica over the measured time, `peak_fraction` that over
     the peak of the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth
     (Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
-    `cause` and `note`; `status` is None where nothing was tried.
+    `cause` and `note`; `status` is None where nothing was tried. What others published stands as
+    measured beside a prediction where nothing was measured (`tried`).
     """
     cells = grouped((record for record in records if not record.scope), cell_of)
     found = [
-        _row(tried, predicted)
+        _row(attempts, predicted)
         for held in watched(list(cells.values()), "networks")
-        for tried in by_method(r for r in held if r.origin == "measured") or [[]]
+        for attempts in by_method(tried(held)) or [[]]
         for predicted in _latest(held) or [None]
-        if tried or predicted
+        if attempts or predicted
     ]
     names = labels([told | row for told, row in found], besides=(*BESIDES, "predicted_by"))
     return [{"name": name, **row} for name, (_, row) in zip(names, found, strict=True)]
+
+
+def tried(held: Sequence[Record]) -> list[Record]:
+    """Return the measurements of a cell; where there are none, the published steps.
+
+    Those stand beside a prediction only.
+    """
+    origins = {record.origin for record in held}
+    if "measured" in origins or "predicted" not in origins:
+        return [record for record in held if record.origin == "measured"]
+    return [r for r in held if r.origin == "published" and "step_s" in r.quantities]
 
 
 def cell_of(record: Record) -> tuple[str, str, str, bool]:
@@ -111,9 +123,8 @@ def _row(tried: Sequence[Record], predicted: Record | None) -> tuple[Row, Row]:
 def share_of_roof(tried: Sequence[Record], predicted: Record) -> Row:
     """Return `flop_per_s`, `peak_fraction` and `roof_fraction` as `results` does."""
     samples = [sample for run in runs(tried) for sample in run]
-    derived = _derived(
-        {"measured_s": median(samples) if samples else None, **_predicted(predicted)}
-    )
+    measured_s = median(samples) if samples else _published_s(tried)
+    derived = _derived({"measured_s": measured_s, **_predicted(predicted)})
     return {name: derived[name] for name in ("flop_per_s", "peak_fraction", "roof_fraction")}
 
 
@@ -123,8 +134,15 @@ def hosts(records: Iterable[Record]) -> str | None:
     return ", ".join(named) or None
 
 
+def _published_s(tried: Sequence[Record]) -> float | None:
+    """Return the step that the last record states as one value, None if none does."""
+    return _value(next(reversed(good(tried)), None), "step_s")
+
+
 def _measured(tried: Sequence[Record]) -> Row:
     summary = pooled(tried)
+    if not summary and (step_s := _published_s(tried)):
+        summary = {"step_s": step_s, "speed_per_s": tried[-1].workload.global_batch / step_s}
     memory = [_value(record, "peak_memory_bytes") for record in good(tried, "peak_memory_bytes")]
     return {
         "measured_s": summary.get("step_s"),

@@ -14,8 +14,8 @@ from steptime.ops.training import training_graph
 from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.lower import lower
 
-Condition = Literal["isolated", "repeated", "step"]
-CONDITIONS = ("isolated", "repeated", "step")
+Condition = Literal["isolated", "repeated", "step", "call"]
+CONDITIONS = ("isolated", "repeated", "step", "call")
 OP_PASSES = ("forward", "backward", "both")
 SETTINGS = Settings()
 
@@ -25,10 +25,11 @@ class Case:
     """A time that was measured.
 
     `condition` says what the time holds: `isolated`, one op between two events; `repeated`, a
-    kernel many times in a row; `step`, one step of many in a row, behind a host; its network is
-    `workload`, on `stack`. `kind` and `family` group cases in tables; `family` is also what must
-    not stand on both sides of a split. `rivals` are the seconds that others predicted. `place` is
-    where the case stands. Cases that do not calibrate are only predicted.
+    kernel many times in a row; `step`, one step of many in a row, behind a host; `call`, a step
+    whose end the host awaits. The network of a step is `workload`, on `stack`. `kind` and `family`
+    group cases in tables; `family` is also what must not stand on both sides of a split. `rivals`
+    are the seconds that others predicted. `place` is where the case stands. Cases that do not
+    calibrate are only predicted.
     """
 
     kernels: tuple[Kernel, ...]

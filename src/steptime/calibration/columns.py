@@ -11,10 +11,9 @@ from steptime.calibration.cases import Case
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.interval import widened
-from steptime.predict.calibrated.method import price
+from steptime.predict.calibrated.method import price, reached
 from steptime.predict.host import calls_of, spent
 from steptime.predict.kernel import Kernel, Settings
-from steptime.predict.price import seen
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -36,7 +35,8 @@ class Columns:
         self.device: Device = seen_fully(cases[0].device)
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
-        self._steps = [i for i, case in enumerate(cases) if case.condition == "step"]
+        self._steps = [i for i, case in enumerate(cases) if case.condition in ("step", "call")]
+        self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
         self._kinds = [case.kernels[0].kind for case in cases]
         blocks: dict[Any, list[tuple[Kernel, int, int]]] = defaultdict(list)
@@ -103,7 +103,8 @@ class Columns:
             between = between_events_s(device_s, factors, constants)
             total = np.where(self._isolated, between, device_s)
         if self._steps and "host.factor" in constants:
-            total[self._steps] = np.maximum(total[self._steps], self._host_s(constants))
+            base = self._awaited * constants["host.step_s"] * constants["host.factor"]
+            total[self._steps] = np.maximum(total[self._steps] + base, self._host_s(constants))
         return total
 
     def _host_s(self, constants: Constants) -> Floats:
@@ -128,7 +129,7 @@ def _spent(cases: Sequence[Case], named: Collection[str]) -> tuple[list[str], Fl
 def seen_fully(device: Device) -> Device:
     """Return a device as kernels find it at its first peak: those of all types are filled in."""
     dtype = "float32" if "float32" in device.peak_flop_per_s else next(iter(device.peak_flop_per_s))
-    return seen(device, dtype, Settings())
+    return reached(device, dtype, Settings())
 
 
 def _stacked(kernels: Sequence[Kernel]) -> Kernel:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import grid, options
-from steptime.cli.command import command
-from steptime.cli.options import Text, option
+from steptime.cli.command import command, note
+from steptime.cli.options import Text, argument, option
+from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts, picked
-from steptime.core.units import seconds, shown
+from steptime.core.units import counted, seconds, shown
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
@@ -22,8 +24,10 @@ PARTS = ("forward", "backward", "update")
 
 @command()
 def predict(
-    model: options.Models,
-    device: options.Devices,
+    model: Annotated[Text, argument("MODEL", f"{options.MODEL}; with --grid several.")] = None,
+    device: Annotated[
+        Text, option("--device", f"{options.DEVICE}; with --grid or --in several.")
+    ] = None,
     batch: options.Batches = None,
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
@@ -48,11 +52,27 @@ def predict(
     replicas: Text = option(
         "--replicas N,...", "With --grid: replicas, each keeps the batch.", None
     ),
-    link: Text = option("--link LINK", "With --grid: what joins the replicas.", None),
+    link: Text = option("--link LINK", "With --grid or --in: what joins the replicas.", None),
     out: Text = option("--out -o FILE", "With --grid: a .csv or .jsonl file.", None),
+    folder: Path | None = option(
+        "--in DIR",
+        "Predict every step in a folder of records and keep the predictions there; by default on "
+        "the device that each is from.",
+        None,
+    ),
 ) -> Answer:
     """Predict how long one step takes on a device."""
     given = options.pairs(option_, "option")
+    if folder is not None:
+        options.refuse(
+            {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps,
+             "--replicas": replicas, "--out": out},
+            "{} does not go with --in, which takes all of a folder's records",
+        )  # fmt: skip
+        return _of_folder(folder, device, method, given, link, by_op)
+    if model is None or device is None:
+        missing = "argument 'MODEL'" if model is None else "option '--device'"
+        raise InputError(f"Missing {missing}.")
     run = _run(steps, kwh_price, kwh_co2)
     if all_cells:
         options.refuse({"--by-op": by_op}, "{} shows the ops of one prediction; leave out --grid")
@@ -90,6 +110,36 @@ def _notes(document: dict[str, Any]) -> list[str]:
     doubted = ", ".join(document["device_unverified"])
     said["not verified"] = f"{doubted} of {document['device']}" if doubted else ""
     return [f"{what}: {' '.join(text.split())}" for what, text in said.items() if text]
+
+
+def _of_folder(
+    folder: Path,
+    device: str | None,
+    method: str,
+    given: dict[str, str],
+    link: str | None,
+    by_op: bool,
+) -> Answer:
+    """Return how many steps of a folder were predicted."""
+    from steptime import catalog
+    from steptime.predict import cost_model
+    from steptime.sweep.predict_folder import Asked, predict_folder
+
+    names = None if device is None else [name.strip() for name in device.split(",")]
+    devices = None if names is None else tuple(map(catalog.device, names))
+    cost_model(method).under(given)
+    joined = None if link is None else catalog.link(link)
+    asked = Asked(devices, method, given, joined, by_op)
+    found = predict_folder(folder, asked, note)
+    said = f"{counted(found.written, 'prediction')} written to {folder}"
+    there = f", {found.there} were there" if found.there else ""
+    notes = [f"{count} not predicted: {why}" for why, count in found.refused.items()]
+    return Answer(
+        {"folder": str(folder), "method": method, **asdict(found)},
+        (),
+        notes,
+        text=f"{said}{there}\n",
+    )
 
 
 def _run(steps: str | None, price: float | None, co2_g: float | None) -> Run | None:

@@ -53,7 +53,9 @@ class Stack:
     inside the kernel that makes its inputs last, if `fuses` names that kernel's unit: `vector`, or
     `matrix` for one with matrix products. `kinds` holds what runs otherwise than as one kernel that
     moves every tensor once. `host` are seconds of the host, by names such as `host.forward_op_s`
-    (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody measured them.
+    (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody measured them. Images are
+    laid out with their `channels_last`, or before height and width; convolutions in float32 run as
+    `conv_tf32` where a device has it.
     """
 
     name: str
@@ -62,6 +64,8 @@ class Stack:
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: Mapping[str, Execution] = field(default_factory=dict)
     host: Mapping[str, Constant] = field(default_factory=dict)
+    channels_last: bool = False
+    conv_tf32: bool = False
 
 
 UNITS = ("vector", "matrix")
@@ -83,6 +87,8 @@ _STACK: dict[str, Check] = {
     "joins": TABLE,
     "kinds": TABLE,
     "host": TABLE,
+    "channels_last": FLAG,
+    "conv_tf32": FLAG,
 }
 _EXECUTION: dict[str, Check] = {
     "reads": WHOLES,

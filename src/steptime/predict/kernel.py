@@ -58,7 +58,8 @@ class Kernel(NamedTuple):
     `window` are height, width and strides of what moves over an image, and the height and width of
     the map of its places. `views` were made since the kernel before: they take the host's time
     alone. `row` is the number of elements that are reduced along the last axis, 1 for none. `fresh`
-    are the bytes of new pages that its output takes on a CPU (`count.fresh_bytes`).
+    are the bytes of new pages that its output takes on a CPU (`count.fresh_bytes`). A convolution
+    knows whether its images are laid out `channels_last`, and whether float32 may run as `tf32`.
     """
 
     op: str
@@ -78,6 +79,8 @@ class Kernel(NamedTuple):
     views: int = 0
     row: int = 1
     fresh: float = 0.0
+    channels_last: bool = False
+    tf32: bool = False
 
 
 class Interval(NamedTuple):

@@ -97,7 +97,8 @@ class Lowered:
 
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return the kernels that a software stack executes of the step that `graph` is."""
-    return _lowered(graph, dtype, executed(graph, stack_of(settings)))
+    stack = stack_of(settings)
+    return _lowered(graph, dtype, executed(graph, stack), stack)
 
 
 def lower_minimal(graph: Graph, dtype: str, _: Settings) -> Lowered:
@@ -105,7 +106,9 @@ def lower_minimal(graph: Graph, dtype: str, _: Settings) -> Lowered:
     return _lowered(graph, dtype, one_by_one(graph))
 
 
-def _lowered(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Lowered:
+def _lowered(
+    graph: Graph, dtype: str, launches: Iterable[Launch], stack: Stack | None = None
+) -> Lowered:
     """Return the kernels of launches, with a row for each forward op."""
     parameters = parameters_of(graph)
     maker = dict.fromkeys(graph.inputs, "")
@@ -118,11 +121,13 @@ def _lowered(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Lowered:
         rows.append(Row(op.name, op.kind, parameters.get(op.name, 0), parents, size))
         for name in op.outputs:
             maker[name] = op.name
-    found = tuple(_kernels(graph, dtype, launches))
+    found = tuple(_kernels(graph, dtype, launches, stack))
     return Lowered(tuple(rows), found, input_bytes(graph), gradient_bytes(graph))
 
 
-def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[Kernel]:
+def _kernels(
+    graph: Graph, dtype: str, launches: Iterable[Launch], stack: Stack | None
+) -> Iterator[Kernel]:
     """Yield the kernels of a graph in the order in which they run; what does nothing is none."""
     compute, awaited, views = precision(dtype).compute, _awaited(graph), 0
     fresh = dict(zip((op.name for op in graph.ops), fresh_bytes(graph), strict=True))
@@ -150,6 +155,8 @@ def _kernels(graph: Graph, dtype: str, launches: Iterable[Launch]) -> Iterator[K
             fresh=sum([fresh[op.name] for op in ops]),
         )
         views = 0
+        if stack and OPS[head.kind].work == "convolution":
+            one = one._replace(channels_last=stack.channels_last, tf32=stack.conv_tf32)
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
 
 

@@ -54,11 +54,13 @@ def seen(device: Device, dtype: str, settings: Settings) -> Device:
     """
     peak = peak_flop_per_s(device, dtype, settings.tf32)
     reached, compute = settings.compute_efficiency, precision(dtype).compute
-    peaks = {name: device.peak_flop_per_s.get(name, peak) for name in FLOATS} | {compute: peak}
+    also = ("tf32",) if "tf32" in device.peak_flop_per_s else ()  # what convolutions may run as
+    peaks = {name: device.peak_flop_per_s.get(name, peak) for name in (*FLOATS, *also)}
+    peaks |= {compute: peak}
     added = settings.host == "added" or (settings.host == "ahead" and device.is_own_host)
     return replace(
         device,
-        peak_flop_per_s={name: peaks[name] * reached for name in (compute, *FLOATS)},
+        peak_flop_per_s={name: peaks[name] * reached for name in (compute, *FLOATS, *also)},
         memory_bytes_per_s=device.memory_bytes_per_s * reached,
         launch_s=device.launch_s if added else None,
     )

@@ -8,12 +8,18 @@ import pytest
 from steptime import catalog
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.columns import Columns
-from steptime.predict.calibrated.convolution import implicit
+from steptime.core.graph import Attr
+from steptime.core.hardware import Device
+from steptime.predict.calibrated.convolution import convolution, implicit, layer_of
 from steptime.predict.calibrated.method import calibrated_device, price
 from steptime.predict.kernel import Kernel, Settings
 
 V100 = calibrated_device(catalog.device("V100"), "float32", Settings())
+A100 = calibrated_device(catalog.device("A100"), "float32", Settings())
 K40 = calibrated_device(catalog.device("tesla-k40"), "float32", Settings())
+
+
+KINDS = ("conv2d", "conv_transpose2d", "conv2d_grad_weight")
 
 
 def convolved(
@@ -39,10 +45,65 @@ def convolved(
 
 
 def test_the_implicit_product() -> None:
-    assert implicit(convolved()) == (1, 8 * 28 * 28, 128, 64 * 9)
-    assert implicit(convolved("conv2d_grad_weight")) == (1, 128, 64 * 9, 8 * 28 * 28)
-    strided = convolved("conv_transpose2d", stride=2)  # a place has 9 / 4 of the taps
-    assert implicit(strided) == (1, 8 * 28 * 28, 64, 128 * 9 / 4)
+    for kind in KINDS:
+        assert layer_of(convolved(kind, stride=2)) == (1, 8 * 14 * 14, 128, 64, 9, 4)
+    layer = layer_of(convolved(stride=2))
+    assert implicit("conv2d", layer, max) == (1, 8 * 14 * 14, 128, 64 * 9)
+    assert implicit("conv_transpose2d", layer, max) == (1, 8 * 28 * 28, 64, 128 * 9)
+    assert implicit("conv2d_grad_weight", layer, max) == (1, 64 * 9, 128, 8 * 14 * 14)
+
+
+def test_arithmetic_of_a_layer_by_hand() -> None:
+    device = replace(
+        V100,
+        multiprocessors=10,
+        peak_flop_per_s={"float32": 1e12},
+        constants={**V100.constants, "convolution.share": 0.5, "convolution.ramp": 50.0},
+    )
+    kernel = convolved(batch=2, channels=10, filters=40, side=32, taps=1)
+    parts = convolution(kernel, device, device.constants, max)
+    # 16 blocks of 128 places by 64 filters in 2 waves; one wave and k: 2 * 128 * 64 * 10 / 5e11 s
+    assert parts.compute_s == pytest.approx(2 * (10 + 50) * 2 * 128 * 64 * 10 / 5e11)
+    # float32 in a stack that leaves channels last turns both images, of 1 x 1 none
+    last = convolution(kernel._replace(channels_last=True), device, device.constants, max)
+    assert last == parts
+
+
+def test_images_are_turned_where_the_layout_is_not_the_kernels() -> None:
+    def gap_s(kernel: Kernel, device: Device) -> float:
+        return float(convolution(kernel, device, device.constants, max).gap_s)
+
+    kernel = convolved(stride=2)
+    last = kernel._replace(channels_last=True)
+    half, half_last = (one._replace(dtype="float16") for one in (kernel, last))
+    assert gap_s(last, V100) > gap_s(kernel, V100)
+    assert gap_s(half, V100) > gap_s(half_last, V100)
+    assert gap_s(half, K40) == gap_s(kernel, K40)  # no tensor cores
+
+
+def test_float32_runs_as_tf32_where_stack_and_device_do() -> None:
+    kernel = convolved(batch=64, channels=256, filters=256, stride=2)
+    assert kernel.tf32
+    exact = price(kernel._replace(tf32=False), A100).value
+    assert price(kernel, A100).value < exact / 2
+    assert price(kernel, V100) == price(kernel._replace(tf32=False), V100)
+
+
+def test_a_filter_for_each_channel_is_bound_by_traffic() -> None:
+    def depthwise(kind: str, shapes: tuple[tuple[int, ...], ...], **more: Attr) -> Kernel:
+        how: dict[str, Attr] = {"padding": (1, 1, 1, 1), "groups": 64, **more}
+        (kernel,) = op_kernels(kind, shapes, how, "float32")
+        return kernel
+
+    x, w = (8, 64, 28, 28), (64, 1, 3, 3)
+    for kernel in (
+        depthwise("conv2d", (x, w)),
+        depthwise("conv_transpose2d", (x, w), output_size=(28, 28)),
+        depthwise("conv2d_grad_weight", (x, x), kernel=(3, 3)),
+    ):
+        parts = convolution(kernel, V100, V100.constants, max)
+        assert parts.memory_s > kernel.bytes / V100.memory_bytes_per_s
+        assert parts.compute_s < parts.memory_s
 
 
 def test_a_window_knows_its_map() -> None:
@@ -61,7 +122,7 @@ def test_winograd_does_less_than_counted_but_not_on_kepler_nor_in_half() -> None
     assert price(half, slow).value > kernel.flop / 1e12 > price(kernel, slow).value
 
 
-@pytest.mark.parametrize("kind", ["conv2d", "conv_transpose2d", "conv2d_grad_weight"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_more_work_takes_longer(kind: str) -> None:
     for grows in ("batch", "channels", "filters", "side"):
         times = [price(convolved(kind, **{grows: 2**i}), V100).value for i in range(3, 9)]
@@ -71,7 +132,7 @@ def test_more_work_takes_longer(kind: str) -> None:
 def test_arrays_have_the_times_of_numbers() -> None:
     kernels = [
         convolved(kind, batch, channels, taps=taps, stride=stride)
-        for kind in ("conv2d", "conv_transpose2d", "conv2d_grad_weight")
+        for kind in KINDS
         for batch, channels, taps, stride in ((1, 3, 7, 2), (32, 64, 3, 1), (4, 512, 1, 2))
     ]
     cases = [Case((one,), V100, 1.0, one.kind, "repeated") for one in kernels]

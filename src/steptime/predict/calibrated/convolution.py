@@ -4,107 +4,273 @@ Implicit products: Chetlur et al. 2014, cuDNN. Winograd: Lavin, Gray 2016, "Fast
 Convolutional Neural Networks".
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants, Parts, ceil, streamed_s
+from steptime.predict.calibrated.form import (
+    MULTIPROCESSORS,
+    OLD,
+    Constants,
+    Parts,
+    ceil,
+    memory_rate,
+    streamed_s,
+)
 from steptime.predict.calibrated.product import tiled_s
 from steptime.predict.kernel import Kernel, Larger
 
-NO_WINOGRAD = ("Kepler", "Kepler 2.0")
+PLACES = 128  # of the result that a block of threads makes
+FILTERS = (128, 64, 32)  # that it may make of each
+CHANNELS = 8  # whose multiple tensor cores need
+LEAST_PART = 200  # length of the contraction below which it is not split
+
+
+class Layer(NamedTuple):
+    """A convolution seen forward, for it and both its gradients.
+
+    `places` are those of the output of the whole batch, `made` and `read` its channels out and in,
+    of each of `groups`; the filter has `taps`, of which a stride shares each among `strides`.
+    """
+
+    groups: Any
+    places: Any
+    made: Any
+    read: Any
+    taps: Any
+    strides: Any
 
 
 def convolution(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
     """Return the seconds of a convolution or of one of its gradients by its best algorithm."""
-    shape = implicit(kernel)
+    layer = layer_of(kernel)
+    depthwise = (layer.groups > 1) * (layer.made * layer.read == 1)
+    if isinstance(depthwise, int) and depthwise:
+        return _depthwise(kernel, device, constants)
+    if matrix_units(kernel, device):
+        best = _on_matrix_units(kernel, layer, device, constants, larger)
+    else:
+        best = _by_lanes(kernel, layer, device, constants, larger)
+    if isinstance(depthwise, int):
+        return best
+    return _either(depthwise, _depthwise(kernel, device, constants), best)
+
+
+def layer_of(kernel: Kernel) -> Layer:
+    """Return the layer that a kernel is a pass of, from the product that counts its FLOP."""
+    groups, m, n, k = kernel.products[0]
+    height, width, down, across = (kernel.window or (1,) * 4)[:4]
+    taps = height * width
+    places, made, read = {
+        "conv2d": (m, n, k / taps),
+        "conv_transpose2d": (m, k, n / taps),
+        "conv2d_grad_weight": (k, m, n / taps),
+    }[kernel.kind]
+    return Layer(groups, places, made, read, taps, down * across)
+
+
+def matrix_units(kernel: Kernel, device: Device) -> bool:
+    """Return whether a convolution runs on tensor cores or their like: not before Volta."""
+    exact = kernel.dtype == "float32" and not _as_tf32(kernel, device)
+    return not exact and not (device.architecture or "").startswith(OLD)
+
+
+def _as_tf32(kernel: Kernel, device: Device) -> bool:
+    return kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.peak_flop_per_s
+
+
+def implicit(kind: str, layer: Layer, larger: Larger) -> tuple[Any, Any, Any, Any]:
+    """Return `(groups, m, n, k)` of the product that is never written out.
+
+    A gradient of the input takes all taps at all its places: no library leaves out those that a
+    stride jumps over.
+    """
+    groups, places, made, read, taps, strides = layer
+    if kind == "conv2d":
+        return groups, places, made, read * taps
+    if kind == "conv_transpose2d":
+        return groups, places * strides, read, made * taps
+    return groups, larger(made, read * taps), -larger(-made, -read * taps), places
+
+
+def _by_lanes(
+    kernel: Kernel, layer: Layer, device: Device, constants: Constants, larger: Larger
+) -> Parts:
+    """Return the seconds of the quickest algorithm in plain float32."""
+    size = SIZE_BYTES[kernel.dtype]
     gap = constants["launch.gap_s"] * kernel.launches
-    compute = tiled_s(kernel._replace(products=(shape,)), device, constants, larger)
-    plain = Parts(
-        compute / constants["convolution.share"],
-        streamed_s(kernel.bytes, device, constants),
-        gap,
-    )
-    if kernel.window is None or kernel.kind == "conv2d_grad_weight":
-        return plain
-    if kernel.dtype != "float32" or device.architecture in NO_WINOGRAD:
-        return plain
-    height, width, down, across, *_ = kernel.window
-    fits = (height == 3) * (width == 3) * (down == 1) * (across == 1)
-    best = plain
-    for other in (
-        _fused(kernel, shape, device, constants),
-        _in_three(kernel, shape, device, constants, larger),
-    ):
-        best = _quicker(fits, other, best)
+    if kernel.channels_last:  # turned around each way, but for what is a product as it is
+        turned = 1 - (layer.taps == 1) * (layer.strides == 1)
+        gap = gap + turned * _turning_s(layer, size, device, constants)
+    moving = streamed_s(kernel.bytes, device, constants)
+    weights = kernel.kind == "conv2d_grad_weight"
+    shape = implicit(kernel.kind, layer, larger)
+    arithmetic = _direct_s(shape, kernel, weights, device, constants, larger)
+    best = Parts(arithmetic, moving, gap)
+    if kernel.kind == "conv_transpose2d":
+        unrolled = layer.groups * layer.places * layer.read * layer.taps
+        shape = layer.groups, layer.places, layer.read * layer.taps, layer.made
+        arithmetic = _direct_s(shape, kernel, False, device, constants, larger)
+        moved = kernel.bytes + 2 * size * unrolled * (layer.taps > 1)
+        best = _quicker(1, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
+    if kernel.window is None or (device.architecture or "").startswith("Kepler"):
+        return best
+    height, width = kernel.window[:2]
+    fits = (height == 3) * (width == 3) * (layer.strides == 1)
+    if isinstance(fits, int) and not fits:
+        return best
+    if not weights:
+        arithmetic = _fused_s(kernel, layer, device, constants)
+        best = _quicker(fits, Parts(arithmetic, moving, gap), best)
+    return _quicker(fits, _in_three(kernel, layer, gap, device, constants, larger), best)
+
+
+def _direct_s(
+    shape: tuple[Any, Any, Any, Any],
+    kernel: Kernel,
+    splits: bool,
+    device: Device,
+    constants: Constants,
+    larger: Larger,
+) -> Any:
+    """Return the seconds of arithmetic of a product whose operands are gathered from images.
+
+    Parts of a contraction that is split are written and summed up.
+    """
+    groups, m, n, k = shape
+    units = device.multiprocessors or MULTIPROCESSORS
+    rate = device.peak_flop_per_s[kernel.dtype] * constants["convolution.share"]
+    if (device.architecture or "").startswith("Kepler"):
+        rate = rate * constants["convolution.kepler"]
+    if splits:
+        rate = rate * constants["convolution.weights"]
+    ramp = constants["convolution.ramp"]
+    best: Any = None
+    for filters in FILTERS:
+        each = 2.0 * PLACES * filters * units / rate  # seconds of a wave and one k
+        blocks = groups * ceil(m, PLACES) * ceil(n, filters)
+        found = ceil(blocks, units) * each * (k + ramp)
+        if splits:
+            parts = larger(1.0, -larger(-(units // blocks), -(k // LEAST_PART)))
+            summed = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
+            split = ceil(blocks * parts, units) * each * (ceil(k, parts) + ramp) + summed
+            found = -larger(-found, -split)
+        best = found if best is None else -larger(-best, -found)
     return best
 
 
-def implicit(kernel: Kernel) -> tuple[Any, Any, Any, Any]:
-    """Return `(groups, m, n, k)` of the implicit product.
+def _turning_s(layer: Layer, size: int, device: Device, constants: Constants) -> Any:
+    """Return the seconds of turning both images of a layer from one layout into another.
 
-    m are places of the result, n its channels, k channels and taps that are summed; a gradient of
-    the input has, at each of its places, only the taps that a stride leaves.
+    A multiprocessor turns so many bytes a second; few channels do not fill what it moves at once.
+    An image of one channel is the same in both.
     """
-    groups, m, n, k = kernel.products[0]
-    if kernel.kind != "conv_transpose2d" or kernel.window is None:
-        return groups, m, n, k
-    height, width, down, across, *_ = kernel.window
-    taps, strides = height * width, down * across
-    return groups, m * strides, n / taps, k * taps / strides
+    units = device.multiprocessors or MULTIPROCESSORS
+    each = 1 / memory_rate(device, constants)
+    each = each + 1 / (units * constants["convolution.turned_bytes_per_s"])
+    few = constants["convolution.turned_channels"]
+    total: Any = 0.0
+    for places, of_group in (
+        (layer.places * layer.strides, layer.read),
+        (layer.places, layer.made),
+    ):
+        channels = layer.groups * of_group
+        moved = 2 * size * places * channels * (channels > 1)
+        total = total + moved * each * (1 + few / channels)
+    return total
 
 
-def _places(kernel: Kernel, m: Any, side: int) -> Any:
-    """Return the squares of `side` by `side` places that cover all maps of the result."""
-    *_, rows, columns = kernel.window or (1,) * 6
-    return m / (rows * columns) * ceil(rows, side) * ceil(columns, side)
+def _squares(kernel: Kernel, layer: Layer, side: int) -> Any:
+    """Return the squares of `side` by `side` places that cover all maps of a batch."""
+    rows, columns = (kernel.window or (1,) * 6)[4:]
+    return layer.places / (rows * columns) * ceil(rows, side) * ceil(columns, side)
 
 
-def _fused(kernel: Kernel, shape: Any, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of Winograd's F(2x2, 3x3) in one kernel: 16 products for 36.
+def _fused_s(kernel: Kernel, layer: Layer, device: Device, constants: Constants) -> Any:
+    """Return the seconds of arithmetic of Winograd's F(2x2, 3x3) in one kernel: 16 for 36.
 
     A block of threads makes 32 squares of 32 filters.
     """
-    groups, m, n, k = shape
-    units = device.multiprocessors or 64
-    rate = device.peak_flop_per_s[kernel.dtype] / units
-    waves = ceil(groups * ceil(_places(kernel, m, 2), 32) * ceil(n, 32), units)
-    work = 2.0 * 16 * 32 * 32 * (k / 9 + constants["product.ramp"])
-    compute = waves * work / (rate * constants["convolution.fused_share"])
-    return Parts(
-        compute,
-        streamed_s(kernel.bytes, device, constants),
-        constants["launch.gap_s"] * kernel.launches,
-    )
+    units = device.multiprocessors or MULTIPROCESSORS
+    rate = device.peak_flop_per_s[kernel.dtype] * constants["convolution.fused_share"]
+    forward = kernel.kind == "conv2d"
+    n, k = (layer.made, layer.read) if forward else (layer.read, layer.made)
+    blocks = layer.groups * ceil(_squares(kernel, layer, 2), 32) * ceil(n, 32)
+    each = 2.0 * 16 * 32 * 32 * units / rate
+    return ceil(blocks, units) * each * (k + constants["convolution.ramp"] / 9)
 
 
 def _in_three(
-    kernel: Kernel, shape: Any, device: Device, constants: Constants, larger: Larger
+    kernel: Kernel,
+    layer: Layer,
+    gap: Any,
+    device: Device,
+    constants: Constants,
+    larger: Larger,
 ) -> Parts:
-    """Return the seconds of Winograd's F(4x4, 3x3) in kernels: transforms, 36 products, transform.
+    """Return the seconds of Winograd's F(4x4, 3x3) in kernels: transform, 36 products, transform.
 
     The transforms overlap nothing.
     """
-    groups, m, n, k = shape
-    channels, size = k / 9, 4
-    squares = _places(kernel, m, 4)
-    batched = kernel._replace(products=((36 * groups, squares, n, channels),))
-    seen, made, filters = squares * channels, squares * n, channels * n
-    moved = groups * size * (m * channels + 36 * seen + 36 * made + m * n + 45 * filters)
-    again = groups * size * 36 * (seen + made + filters)
-    gap = streamed_s(moved, device, constants) / constants["convolution.transform_share"]
+    groups, places, made, read, *_ = layer
+    squares = _squares(kernel, layer, 4)
+    m, n, k = {
+        "conv2d": (squares, made, read),
+        "conv_transpose2d": (squares, read, made),
+        "conv2d_grad_weight": (made, read, squares),
+    }[kernel.kind]
+    size = SIZE_BYTES[kernel.dtype]
+    inside = 36 * size * groups * (squares * (read + made) + read * made)
+    outside = size * groups * (places * (read + made) + 9 * read * made)
+    turned = streamed_s(inside + outside, device, constants) / constants["convolution.transform"]
+    batched = kernel._replace(products=((36 * groups, m, n, k),))
     return Parts(
-        tiled_s(batched, device, constants, larger) / constants["convolution.share"],
-        streamed_s(again, device, constants),
-        gap + 4 * constants["launch.gap_s"] * kernel.launches,
+        tiled_s(batched, device, constants, larger),
+        streamed_s(inside, device, constants),
+        gap + turned + 3 * constants["launch.gap_s"],
     )
+
+
+def _on_matrix_units(
+    kernel: Kernel, layer: Layer, device: Device, constants: Constants, larger: Larger
+) -> Parts:
+    """Return the seconds of an implicit product on tensor cores, whose images are channels last.
+
+    Images that are not are turned around on the way in and out.
+    """
+    padded = layer._replace(
+        made=CHANNELS * ceil(layer.made, CHANNELS), read=CHANNELS * ceil(layer.read, CHANNELS)
+    )
+    dtype = "tf32" if _as_tf32(kernel, device) else kernel.dtype
+    shape = implicit(kernel.kind, padded, larger)
+    arithmetic = tiled_s(kernel._replace(products=(shape,), dtype=dtype), device, constants, larger)
+    gap = constants["launch.gap_s"] * kernel.launches
+    if not kernel.channels_last:
+        gap = gap + _turning_s(layer, SIZE_BYTES[kernel.dtype], device, constants)
+    moving = streamed_s(kernel.bytes, device, constants)
+    return Parts(arithmetic / constants["convolution.matrix_share"], moving, gap)
+
+
+def _depthwise(kernel: Kernel, device: Device, constants: Constants) -> Parts:
+    """Return the seconds of a filter for each channel: its traffic, at a poor share of the rate."""
+    moving = streamed_s(kernel.bytes, device, constants) / constants["convolution.depthwise_share"]
+    vector = device.vector_peak(kernel.dtype) or device.peak_flop_per_s[kernel.dtype]
+    arithmetic = kernel.flop / (vector * constants["stream.flop_share"])
+    return Parts(arithmetic, moving, constants["launch.gap_s"] * kernel.launches)
 
 
 def _quicker(fits: Any, one: Parts, other: Parts) -> Parts:
     """Return the parts of what takes less, `other` where `one` does not fit."""
-    less = fits * (_rough(one) < _rough(other))
-    return Parts(*[less * a + (1 - less) * b for a, b in zip(one, other, strict=True)])
+    return _either(fits * (_rough_s(one) < _rough_s(other)), one, other)
 
 
-def _rough(parts: Parts) -> Any:
-    power = 4
-    return (parts.compute_s**power + parts.memory_s**power) ** (1 / power) + parts.gap_s
+def _either(first: Any, one: Parts, other: Parts) -> Parts:
+    """Return `one` where `first` is 1, `other` where it is 0."""
+    if isinstance(first, int):
+        return one if first else other
+    return Parts(*[first * a + (1 - first) * b for a, b in zip(one, other, strict=True)])
+
+
+def _rough_s(parts: Parts) -> Any:
+    """Return about the seconds of parts that overlap but for the gap."""
+    return (parts.compute_s**4 + parts.memory_s**4) ** 0.25 + parts.gap_s

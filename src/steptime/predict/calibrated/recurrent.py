@@ -1,0 +1,35 @@
+"""Recurrent layers on GPUs, as cuDNN runs them: what it can at once, then step after step.
+
+Appleyard, Kocisky, Blunsom 2016, "Optimizing Performance of Recurrent Neural Networks on GPUs".
+"""
+
+from steptime.core.hardware import Device
+from steptime.predict.calibrated.form import Constants, Parts, memory_rate
+from steptime.predict.calibrated.product import tiled_s
+from steptime.predict.kernel import Kernel, Larger
+
+CLOCK_HZ = 1.4e9  # of a device whose file does not say
+FEW = 16  # rows up to which a product of the state is split over the device
+BLOCK = 32  # rows up to which a block of threads makes all of them, and is not split
+
+
+def recurrent(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+    """Return the seconds of a recurrent layer, or of its gradient.
+
+    A step is a product of the state, which reads the weights again unless the last cache holds
+    them, and a pause until the next one can begin. The product of all inputs runs beside the steps
+    as far as these leave room, and so does its gradient; that of the state's weights comes after.
+    """
+    _, (steps, m, n, k), *after = kernel.products
+    one = kernel._replace(products=((1, m, n, k),))
+    last = kernel._replace(products=tuple(after[-1:]))
+    unsplit = k * constants["recurrent.block_clocks"] / (device.clock_hz or CLOCK_HZ)
+    unsplit = unsplit * (m > FEW) * (m <= BLOCK)
+    chain = steps * larger(tiled_s(one, device, constants, larger), unsplit)
+    compute = larger(
+        chain + tiled_s(last, device, constants, larger),
+        kernel.flop / device.peak_flop_per_s[kernel.dtype],
+    )
+    weights = 4.0 * n * k
+    again = steps * weights * (weights > (device.l2_bytes or 0)) / memory_rate(device, constants)
+    return Parts(compute, again, steps * constants["recurrent.step_s"])

@@ -1,0 +1,108 @@
+"""Predictions of every network that a folder of records holds, beside what was measured."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from steptime import catalog, store
+from steptime.core.errors import InputError
+from steptime.core.hardware import Cluster, Device, Link
+from steptime.core.progress import watched
+from steptime.core.record import Record
+from steptime.predict import DEFAULT
+from steptime.predict.parallel.replicas import predict_replicas
+from steptime.predict.records import records
+from steptime.predict.step_model import StepModel
+
+
+@dataclass
+class Predicted:
+    """How many predictions were written, how many were there, and why others were not made.
+
+    `refused` has the number of steps by the reason.
+    """
+
+    written: int = 0
+    there: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to predict: on which devices (None: on each record's own), how, over which link.
+
+    `by_op` keeps the prediction of every op, too.
+    """
+
+    devices: tuple[Device, ...] | None = None
+    method: str = DEFAULT
+    options: Mapping[str, str] = field(default_factory=dict)
+    link: Link | None = None
+    by_op: bool = False
+
+
+def predict_folder(folder: Path, asked: Asked, warn: Callable[[str], None]) -> Predicted:
+    """Write predictions of all steps in a folder, measured or published, that it lacks.
+
+    Raises `InputError` for a folder that is no store or in use, without steps, and for an unknown
+    method or option.
+    """
+    found = Predicted()
+    known = store.load(folder, warn)
+    done = store.done_keys(known)
+    steps = _steps(known)
+    if not steps:
+        raise InputError(f"{folder}: holds no step that was measured or published")
+    with store.exclusive(folder), store.open_writer(folder) as writer:
+        for record in watched(steps, "networks"):
+            for device in _devices(record, asked, found):
+                try:
+                    head, *ops = _records(record, device, asked)
+                except InputError as error:
+                    _refuse(found, str(error))
+                    continue
+                key = record.workload.key, head.platform, store.identity(head.method), 0
+                if key in done:
+                    found.there += 1
+                    continue
+                done.add(key)
+                kept = ops if asked.by_op else []
+                writer.append_all([*kept, head])  # the step says that all ops are there
+                found.written += 1
+    return found
+
+
+def _steps(known: Iterable[Record]) -> list[Record]:
+    """Return one record for each workload, platform and exchange that was not predicted."""
+    found: dict[tuple[object, ...], Record] = {}
+    for record in known:
+        if record.origin != "predicted" and not record.scope:
+            options = record.method.options
+            exchange = options.get("strategy"), options.get("overlap")
+            found.setdefault((record.workload.key, record.platform, *exchange), record)
+    return list(found.values())
+
+
+def _devices(record: Record, asked: Asked, found: Predicted) -> tuple[Device, ...]:
+    if asked.devices is not None:
+        return asked.devices
+    try:
+        return (catalog.device(record.platform),)
+    except InputError:
+        _refuse(found, f"no device file has the name of platform '{record.platform}'")
+        return ()
+
+
+def _records(record: Record, device: Device, asked: Asked) -> list[Record]:
+    workload = record.workload
+    if workload.plan.data == 1:
+        return list(records(StepModel(workload, device, None, asked.method, asked.options)))
+    options = record.method.options
+    levels = ((workload.plan.data, asked.link),) if asked.link else ()
+    strategy, overlap = options.get("strategy", "allreduce"), options.get("overlap", True)
+    cluster = Cluster(device, levels)
+    return list(predict_replicas(workload, cluster, strategy, overlap, asked.method, asked.options))
+
+
+def _refuse(found: Predicted, why: str) -> None:
+    found.refused[why] = found.refused.get(why, 0) + 1
