@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fitting.rows import rows
+from fitting.rows import drawn
 from steptime import catalog
 from steptime.calibration.cases import Case, op_kernels
 from steptime.predict.kernel import Kernel
@@ -11,7 +11,7 @@ from steptime.predict.kernel import Kernel
 
 def products(data: Path) -> Iterator[Case]:
     """Yield linear layers and batched products: result [b, m, n], contraction k."""
-    for row in rows(data / "measured/neusight/ops_matmul.csv.gz"):
+    for row in drawn(data / "measured/neusight/ops_matmul.csv.gz"):
         b, m, n, k = (int(row[name]) for name in "bmnk")
         if row["op"] == "bmm":
             kernels = op_kernels("matmul", ((b, m, k), (b, k, n)), {}, "float32")
@@ -29,7 +29,7 @@ ROWS = {"softmax": "softmax", "ln": "layer_norm"}
 
 def vectors(data: Path) -> Iterator[Case]:
     """Yield elementwise ops, softmax and layer norm over [b, h]."""
-    for row in rows(data / "measured/neusight/ops_vector.csv.gz"):
+    for row in drawn(data / "measured/neusight/ops_vector.csv.gz"):
         b, h = int(row["b"]), int(row["h"])
         kernel = vector(row["op"], b, h)
         group = (
@@ -52,7 +52,7 @@ def vector(op: str, b: int, h: int) -> Kernel:
 
 def convolutions(data: Path) -> Iterator[Case]:
     """Yield square convolutions without bias, 3x3 with stride 1 nearly everywhere."""
-    for row in rows(data / "measured/neusight/ops_conv.csv.gz"):
+    for row in drawn(data / "measured/neusight/ops_conv.csv.gz"):
         b, c_in, c_out, kernel, size, stride, pad = (
             int(row[name]) for name in ("b", "c_in", "c_out", "kernel", "size", "stride", "pad")
         )
