@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting import aiconfigurator, neusight, paradnn, vidur
+from fitting import aiconfigurator, neusight, paradnn, timm, vidur
 from fitting.hierarchy import hierarchical
 from fitting.write import write, write_host
 from steptime import catalog
@@ -100,14 +100,26 @@ STAGES: Mapping[str, Stage] = {
         ),
         aiconfigurator.products,
         "AIConfigurator's linear layers in bfloat16",
-        shared=("product.tensor_half_reuse",),
-        held={"product.tensor_share": 0.05, "product.tensor_half_reuse": 0.25},
+        held={"product.tensor_share": 0.05, "product.tensor_half_reuse": 0.1},
     ),
     "strided": Stage(
         "gpu",
-        ("product.stride",),
+        ("product.pieces", "product.stride"),
         lambda data: filter(_is_strided, neusight.products(data)),
         "NeuSight's linear layers, float32, on Pascal",
+    ),
+    "described": Stage(
+        "gpu",
+        (
+            "described.share",
+            "described.infer_passes",
+            "described.train_passes",
+            "described.fused_attention",
+            "described.plain_attention",
+            "described.channels_last",
+        ),
+        timm.networks,
+        "image networks of timm under autocast",
     ),
     "host": Stage(
         "gpu",

@@ -8,12 +8,14 @@ from steptime.core.hardware import Device
 from steptime.predict.calibrated import cpu
 from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
+from steptime.predict.calibrated.described import described
 from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.power import capped_s
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.recurrent import recurrent
 from steptime.predict.calibrated.stream import stream
+from steptime.predict.described import KINDS
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
 from steptime.predict.method import EFFICIENCIES, FUSE, STACK, TF32, YES_NO, Method, choice
 from steptime.predict.price import seen
@@ -26,6 +28,7 @@ GPU: dict[str, Form] = {  # by kind of op, else by its unit
     "conv2d": convolution,
     "conv_transpose2d": convolution,
     "conv2d_grad_weight": convolution,
+    **dict.fromkeys(KINDS, described),
     **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
 }
 FORMS = {"cpu": cpu.FORMS}  # by kind of device; those of GPUs for kinds that nobody measured
@@ -63,8 +66,9 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
 
 def reached(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the peak of its vector units beside TF32's."""
-    vector = device.vector_peak("float32")
-    units = device.vector_flop_per_s | ({} if vector is None else {"float32": vector})
+    units, vector = dict(device.vector_flop_per_s), device.vector_peak("float32")
+    if vector is not None:
+        units["float32"] = vector
     return replace(seen(device, dtype, settings), vector_flop_per_s=units)
 
 
