@@ -28,7 +28,7 @@ from steptime.calibration.evaluate import Errors, Scored, errors_of, score
 from steptime.core.constants import Constant
 from steptime.predict import cost_model
 
-POINTS, DRAWS, PER_KIND = 60, 5, 250
+POINTS, DRAWS, PER_KIND = 60, 5, 100
 Sets = Mapping[str, Sequence[Case]]
 Constants = Mapping[str, float]
 

@@ -228,6 +228,15 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     return found if kind == "cpu" else {**found, **stack(software).host}
 
 
+@lru_cache(maxsize=8)
+def measured(kind: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the devices of a kind that the priors were fitted to, by what tells devices apart.
+
+    Each has `maker`, `memory_type`, `process_nm` and `tdp_W`.
+    """
+    return tuple(read_toml(_DATA / "priors" / "measured.toml").get(kind, ()))
+
+
 def write_user_link(table: Mapping[str, Any]) -> Path:
     """Write a link in datasheet units as the user's link `local` and return its path.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import grid, options
@@ -216,11 +217,18 @@ def _predicted(
     return {**document, "ops": ops}, found.source
 
 
+def between(row: Mapping[str, Any]) -> str:
+    """Return the time of a step as people read it: with its interval, or as a bound."""
+    if row["high_s"] is None:
+        return f"{seconds(row['step_s'])}{', at least' if row['low_s'] is not None else ''}"
+    return f"{seconds(row['step_s'])} ({seconds(row['low_s'])} to {seconds(row['high_s'])})"
+
+
 def _totals(document: dict[str, Any], source: str | None) -> Table:
     step = document["step_s"]
     waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
     rows: list[tuple[str, Any]] = [
-        ("step", seconds(step) + (", as long as the host takes to issue it" if waits else "")),
+        ("step", between(document) + (", as long as the host takes to issue it" if waits else "")),
         *((f"  {part}", seconds(document[f"{part}_s"])) for part in PARTS),
         ("speed", shown("examples_per_s", document["batch"] / step) if step else None),
         ("achieved", shown("flop_per_s", document["flop"] / step) if step else None),

@@ -16,13 +16,19 @@ def records(model: StepModel) -> Sequence[Record]:
     named = record_method(model)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
 
-    def record(scope: str, values: Mapping[str, float]) -> Record:
+    def record(
+        scope: str, values: Mapping[str, float], low: float | None, high: float | None
+    ) -> Record:
+        step = Quantity(values["step_s"], low=low, high=high)
+        bounded = {} if high is None else {"step_s": step}
         return Record(
             origin="predicted",
             method=named,
             workload=model.workload,
             platform=model.device.measured.get("platform", model.device.name),
-            quantities={name: Quantity(value) for name, value in values.items()},
+            quantities={
+                name: Quantity(value) for name, value in values.items()
+            } | bounded,
             status=made.status,
             cause="" if made.fits else "predicted-not-to-fit",
             note="; ".join(made.remarks),
@@ -42,7 +48,7 @@ def records(model: StepModel) -> Sequence[Record]:
         "traffic_bytes": made.lowered.traffic_bytes,
         "peak_memory_bytes": made.peak_memory_bytes,
     }
-    found = [record("", whole)]
+    found = [record("", whole, made.times.low_s, made.times.high_s)]
     for times in made.times.rows:
         row, flop = times.row, made.counted[times.row.name]
         values = {f"{name}_s": getattr(times, name).value for name in PASSES}
@@ -51,7 +57,8 @@ def records(model: StepModel) -> Sequence[Record]:
             "flop": sum(flop.values()),
             "forward_flop": flop["forward"],
         }
-        found.append(record(row.name, {**values, "traffic_bytes": moved[row.name]}))
+        values["traffic_bytes"] = moved[row.name]
+        found.append(record(row.name, values, *times.bounds))
     return found
 
 
