@@ -5,7 +5,12 @@ import gzip
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+
+from steptime import catalog
+
+device_of = lru_cache(catalog.device)  # a table names few devices, many times
 
 
 def rows(path: Path) -> Iterator[dict[str, str]]:

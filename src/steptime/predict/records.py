@@ -1,6 +1,7 @@
 """Predictions as records: of the whole step first, then of each row."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from steptime import __version__
@@ -16,19 +17,13 @@ def records(model: StepModel) -> Sequence[Record]:
     named = record_method(model)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
 
-    def record(
-        scope: str, values: Mapping[str, float], low: float | None, high: float | None
-    ) -> Record:
-        step = Quantity(values["step_s"], low=low, high=high)
-        bounded = {} if high is None else {"step_s": step}
+    def record(scope: str, values: Mapping[str, float]) -> Record:
         return Record(
             origin="predicted",
             method=named,
             workload=model.workload,
             platform=model.device.measured.get("platform", model.device.name),
-            quantities={
-                name: Quantity(value) for name, value in values.items()
-            } | bounded,
+            quantities={name: Quantity(value) for name, value in values.items()},
             status=made.status,
             cause="" if made.fits else "predicted-not-to-fit",
             note="; ".join(made.remarks),
@@ -48,17 +43,19 @@ def records(model: StepModel) -> Sequence[Record]:
         "traffic_bytes": made.lowered.traffic_bytes,
         "peak_memory_bytes": made.peak_memory_bytes,
     }
-    found = [record("", whole, made.times.low_s, made.times.high_s)]
-    for times in made.times.rows:
-        row, flop = times.row, made.counted[times.row.name]
-        values = {f"{name}_s": getattr(times, name).value for name in PASSES}
+    times = made.times
+    step = Quantity(times.step_s, low=times.low_s, high=times.high_s)
+    head = record("", whole)
+    found = [replace(head, quantities={**head.quantities, "step_s": step})]
+    for one in times.rows:
+        row, flop = one.row, made.counted[one.row.name]
+        values = {f"{name}_s": getattr(one, name).value for name in PASSES}
         values |= {
-            "step_s": times.step_s,
+            "step_s": one.step_s,
             "flop": sum(flop.values()),
             "forward_flop": flop["forward"],
         }
-        values["traffic_bytes"] = moved[row.name]
-        found.append(record(row.name, values, *times.bounds))
+        found.append(record(row.name, {**values, "traffic_bytes": moved[row.name]}))
     return found
 
 

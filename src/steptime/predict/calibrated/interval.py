@@ -4,16 +4,12 @@ Constants of a form, all in ln(measured / predicted): `interval.<form>_own` is h
 that its kernels differ by on one device, `interval.<form>_shared` half of that by which a device
 never seen moves all of them together. A calibrated device has `interval.<form>_low` and `_high`
 instead, from what was not fitted. `all` in place of a form stands for those without their own.
-`interval.beyond` joins what is shared where a device is beyond what was measured.
+`interval.beyond` widens what is shared on a device beyond those that were measured (`hull.py`).
 """
 
-import re
-from collections.abc import Mapping
 from math import sqrt
 from typing import Any, NamedTuple
 
-from steptime import catalog
-from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import Constants
 
 LEVEL = 0.8  # of what is measured lies in an interval
@@ -54,38 +50,3 @@ def widened(constants: Constants, end: int) -> dict[str, float]:
         if name in found:
             found[name] *= bounds(form, constants)[end]
     return found
-
-
-ALIKE_NM, ALIKE_W = 1.4, 2.0  # factors of process and power up to which a device was measured
-
-
-def beyond(device: Device) -> tuple[str, ...]:
-    """Return in words what of a device is beyond all that were measured: `5 nm at 72 W`.
-
-    A calibrated device was measured itself; of a kind of device that nobody measured, all is.
-    """
-    known = catalog.measured(device.kind)
-    if device.calibration:
-        return ()
-    if not known:
-        return (f"a device of kind {device.kind}",)
-    found = []
-    if device.maker and device.maker not in {one["maker"] for one in known}:
-        found.append(f"devices of {device.maker}")
-    kind = _memory(device.memory_type)
-    if kind and kind not in {_memory(one.get("memory_type")) for one in known}:
-        found.append(f"{kind} memory")
-    process, power = device.process_nm, device.peak_w
-    if process and power and not any(_near(one, process, power) for one in known):
-        found.append(f"{process:g} nm at {power:g} W")
-    return tuple(found)
-
-
-def _memory(kind: str | None) -> str:
-    """Return the family of a type of memory: HBM of HBM2e."""
-    return re.sub(r"\d.*", "", kind or "")
-
-
-def _near(one: Mapping[str, Any], process_nm: float, power_w: float) -> bool:
-    pairs = (("process_nm", process_nm, ALIKE_NM), ("tdp_W", power_w, ALIKE_W))
-    return all(1 / most <= value / one.get(name, value) <= most for name, value, most in pairs)
