@@ -92,7 +92,7 @@ STAGES: Mapping[str, Stage] = {
         ),
         lambda data: (one for one in _products(data) if not _is_strided(one)),
         "products of NeuSight and DeepBench, float32",
-        held={"product.share": 0.03, "product.half_reuse": 0.15, "isolated.pause_s": 0.2},
+        held={"product.share": 0.05, "product.half_reuse": 0.15, "isolated.pause_s": 0.2},
     ),
     "tensor": Stage(
         "gpu",

@@ -33,6 +33,7 @@ TILES: Mapping[str, tuple[Tiles, Tiles]] = {  # by generation: of one product, o
 }
 TENSOR: Tiles = ((128, 256), (128, 128), (64, 128), (64, 64), (16, 64))
 OF_OTHERS: Tiles = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32))
+LARGEST = (128, 128)  # the tile that reaches the share of the peak, of vector units
 LANES = 96  # of a multiprocessor, above which a Pascal chip is built as Maxwell was
 PAGES_BYTES = 16 * 2**20  # of a matrix whose addresses older GPUs hold at hand
 
@@ -98,10 +99,9 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
         rate *= 1.0 if age in TILES else constants["product.amd"]
         count = device.multiprocessors or MULTIPROCESSORS
         quick = min(1.0, device.peak_flop_per_s[kernel.dtype] / count / TENSOR_RATE)
-        waits = (
-            constants["product.tensor_ramp"] * quick,
-            constants["product.tensor_half_reuse"] * quick,
-        )
+        half = constants["product.tensor_half_reuse"] * quick
+        waits = (constants["product.tensor_ramp"] * quick, half)
+        rate *= 1 + half / reuse(TENSOR[0])
         return _Units(rate, tiles, tiles, *waits, constants["product.sum_s"], 32)
     rate *= constants["product.share"]
     rate *= constants["product.old"] if age in OLD else 1.0
@@ -109,7 +109,14 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
         age = "Maxwell"
     alone, batched = TILES.get(age, (OF_OTHERS, OF_OTHERS))
     waits = (constants["product.ramp"], constants["product.half_reuse"])
+    rate *= 1 + waits[1] / reuse(LARGEST)
     return _Units(rate, alone, batched, *waits, constants["product.sum_s"])
+
+
+def reuse(tile: tuple[int, int]) -> float:
+    """Return how often a tile uses each number that it reads: 64 times for 128 x 128."""
+    rows, columns = tile
+    return rows * columns / (rows + columns)
 
 
 def _lanes(device: Device) -> float:
