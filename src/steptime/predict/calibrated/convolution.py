@@ -51,6 +51,8 @@ def convolution(kernel: Kernel, device: Device, constants: Constants, larger: La
         best = _on_matrix_units(kernel, layer, device, constants, larger)
     else:
         best = _by_lanes(kernel, layer, device, constants, larger)
+        busy = best.compute_s * device.peak_flop_per_s[kernel.dtype] * constants["convolution.share"]
+        best = best._replace(flop=-larger(-kernel.flop, -busy))
     if isinstance(depthwise, int):
         return best
     return _either(depthwise, _depthwise(kernel, device, constants), best)
@@ -248,7 +250,7 @@ def _on_matrix_units(
     if not kernel.channels_last:
         gap = gap + _turning_s(layer, SIZE_BYTES[kernel.dtype], device, constants)
     moving = streamed_s(kernel.bytes, device, constants)
-    return Parts(arithmetic / constants["convolution.matrix_share"], moving, gap)
+    return Parts(arithmetic / constants["convolution.matrix_share"], moving, gap, kernel.flop)
 
 
 def _depthwise(kernel: Kernel, device: Device, constants: Constants) -> Parts:
@@ -256,7 +258,7 @@ def _depthwise(kernel: Kernel, device: Device, constants: Constants) -> Parts:
     moving = streamed_s(kernel.bytes, device, constants) / constants["convolution.depthwise_share"]
     vector = device.vector_peak(kernel.dtype) or device.peak_flop_per_s[kernel.dtype]
     arithmetic = kernel.flop / (vector * constants["stream.flop_share"])
-    return Parts(arithmetic, moving, constants["launch.gap_s"] * kernel.launches)
+    return Parts(arithmetic, moving, constants["launch.gap_s"] * kernel.launches, kernel.flop)
 
 
 def _quicker(fits: Any, one: Parts, other: Parts) -> Parts:
@@ -268,7 +270,8 @@ def _either(first: Any, one: Parts, other: Parts) -> Parts:
     """Return `one` where `first` is 1, `other` where it is 0."""
     if isinstance(first, int):
         return one if first else other
-    return Parts(*[first * a + (1 - first) * b for a, b in zip(one, other, strict=True)])
+    both = zip(one, other, strict=True)
+    return Parts(*[None if a is None else first * a + (1 - first) * b for a, b in both])
 
 
 def _rough_s(parts: Parts) -> Any:
