@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting import aiconfigurator, neusight, paradnn, vidur
+from fitting import aiconfigurator, neusight, paradnn, timm, vidur
 from fitting.hierarchy import hierarchical
 from fitting.write import write, write_host
 from steptime import catalog
@@ -90,11 +90,36 @@ STAGES: Mapping[str, Stage] = {
         "NeuSight's linear layers and batched products, float32",
         held={"product.share": 0.03, "product.half_reuse": 0.15, "isolated.pause_s": 0.2},
     ),
+    "tensor": Stage(
+        "gpu",
+        (
+            "product.tensor_share",
+            "product.tensor_half_reuse",
+            "product.tensor_ramp",
+            "product.tensor_sum_s",
+        ),
+        aiconfigurator.products,
+        "AIConfigurator's linear layers in bfloat16",
+        held={"product.tensor_share": 0.05, "product.tensor_half_reuse": 0.1},
+    ),
     "strided": Stage(
         "gpu",
         ("product.stride",),
         lambda data: filter(_is_strided, neusight.products(data)),
         "NeuSight's linear layers, float32, on Pascal",
+    ),
+    "described": Stage(
+        "gpu",
+        (
+            "described.share",
+            "described.infer_passes",
+            "described.train_passes",
+            "described.fused_attention",
+            "described.plain_attention",
+            "described.channels_last",
+        ),
+        timm.networks,
+        "image networks of timm under autocast",
     ),
     "host": Stage(
         "gpu",
@@ -135,7 +160,7 @@ def left_out(
     for name, own in columns.items():
         others = [one for other, one in columns.items() if other != name]
         constants, _ = hierarchical(
-            others, priors, stage.free, [even(one) for one in others], stage.shared
+            others, priors, stage.free, [even(one) for one in others], stage.shared, stage.held
         )
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])

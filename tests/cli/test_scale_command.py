@@ -46,7 +46,11 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 def test_document(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, *LINKED, "--workers", "1,2,4,...,16", "--batch", "8")
     assert (found["network"], found["batch"], found["scaling"]) == ("ethernet-25", 8, "weak")
-    assert (found["parallel"], found["collective"], found["method"]) == ("data", "ring", "analytic")
+    assert (found["parallel"], found["collective"], found["method"]) == (
+        "data",
+        "ring",
+        "calibrated",
+    )
     assert found["parameters"] == 32 * 64 + 64 + 64 * 8 + 8
     assert found["gradient_bytes"] == 4 * found["parameters"]
     assert [row["workers"] for row in found["rows"]] == [1, 2, 4, 8, 16]
@@ -146,7 +150,7 @@ def test_hybrid_and_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["scale", "vgg16", "--device", "K80", "--network", "aws", "--workers", "1,2,4"]
     title, head, *rows = shown(capsys, *words, "--samples", "100000", "--price", "0.9")
-    assert title.startswith("vgg16 on K80 over aws, batch 64 a replica, weak scaling (analytic")
+    assert title.startswith("vgg16 on K80 over aws, batch 64 a replica, weak scaling (calibrated")
     for column in ("replicas", "global batch", "communication", "speed-up", "samples/s", "cost"):
         assert column in head
     assert "hidden" not in head  # nothing is

@@ -670,7 +670,7 @@ def test_a_dry_run_counts_python_the_framework_and_the_data_and_shows_what_diffe
     file.write_text(json.dumps(table))
     seen = _answer(capsys, "sweep", file, "--out", out, "--launcher", "slurm", "--dry-run")
     (job,) = seen["jobs"]
-    step = job["needs_bytes"] - TASK_BYTES - 2 * (WORKER_BYTES["torch"] + data_bytes)
+    step = job["needs_bytes"] - TASK_BYTES - 2 * (WORKER_BYTES + data_bytes)
     assert 0 < step < 1e6, "two processes, each with a few kB of its own"
     assert (job["node_needs_bytes"], job["has_bytes"]) == (job["needs_bytes"], 0.5e9)
     assert len(seen["not_fitting"]) == seen["cells"], "655 MB of 500"

@@ -151,8 +151,10 @@ def test_communication_by_hand(
     strategy: str, overlap: bool, messages: tuple[int, float], added: float
 ) -> None:
     workload = fc(3)
-    head, *_ = predict_replicas(workload, Cluster(DEVICE, ((3, LINK),)), strategy, overlap)
-    alone, *_ = records(StepModel(workload, DEVICE))
+    head, *_ = predict_replicas(
+        workload, Cluster(DEVICE, ((3, LINK),)), strategy, overlap, "analytic"
+    )
+    alone, *_ = records(StepModel(workload, DEVICE, method="analytic"))
     count, size = messages
     comm = count * (20e-6 + size / 1e9) + 3 * added / 1e11
     assert head.quantities["comm_s"].value == pytest.approx(comm)
@@ -182,7 +184,8 @@ def test_shards_share_memory_and_update() -> None:
     work = make_workload(read_model("fc:layers=2,nodes=2000,inputs=500"), 8, replicas=2)
     cluster = Cluster(DEVICE, ((2, LINK),))
     (whole, *_), (half, *_) = (
-        predict_replicas(work, cluster, strategy, True) for strategy in ("allreduce", "sharded")
+        predict_replicas(work, cluster, strategy, True, "analytic")
+        for strategy in ("allreduce", "sharded")
     )
     values = [
         {name: head.quantities[name].value or 0.0 for name in ("update_s", "peak_memory_bytes")}
@@ -201,7 +204,7 @@ def test_replicas_are_predicted_by_the_method_and_options_that_are_asked_for() -
     half = {"ppp_comp": "0.5", "ppp_comm": "0.5"}
     slow, *_ = predict_replicas(fc(), cluster, "allreduce", False, "analytic", half)
     paleo, *_ = predict_replicas(fc(), cluster, "allreduce", False, "paleo")
-    assert (usual.method.name, paleo.method.name) == ("analytic", "paleo")
+    assert (usual.method.name, paleo.method.name) == ("calibrated", "paleo")
     assert slow.method.options.items() >= half.items()
     said = [head.quantities["comm_s"].value for head in (usual, slow, paleo)]
     adding = 3 * WEIGHTS / 2 / 1e11  # at the whole rate of the memory

@@ -68,7 +68,7 @@ def test_the_ends_are_the_single_predictions(text: str, name: str) -> None:
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     wire = tmp_path / "wire.toml"
     wire.write_text('name = "wire"\nsource = "-"\nGB_per_s = 0.125\n')  # without a latency
-    words = f"split alexnet_v2 --device adreno-640 --server T4 --network {wire}"
+    words = f"split alexnet_v2 --device adreno-640 --server T4 --network {wire} --method analytic"
     assert run([*words.split(), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     every = [cut["total_s"] for cut in document["cuts"]]

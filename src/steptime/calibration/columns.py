@@ -11,10 +11,9 @@ from steptime.calibration.cases import Case
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.interval import widened
-from steptime.predict.calibrated.method import price
+from steptime.predict.calibrated.method import price, reached
 from steptime.predict.host import calls_of, spent
 from steptime.predict.kernel import Kernel, Settings
-from steptime.predict.price import seen
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -128,7 +127,7 @@ def _spent(cases: Sequence[Case], named: Collection[str]) -> tuple[list[str], Fl
 def seen_fully(device: Device) -> Device:
     """Return a device as kernels find it at its first peak: those of all types are filled in."""
     dtype = "float32" if "float32" in device.peak_flop_per_s else next(iter(device.peak_flop_per_s))
-    return seen(device, dtype, Settings())
+    return reached(device, dtype, Settings())
 
 
 def _stacked(kernels: Sequence[Kernel]) -> Kernel:

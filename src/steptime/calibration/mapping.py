@@ -27,6 +27,7 @@ from steptime.core.hardware import Device
 from steptime.core.toml_files import shown
 from steptime.core.workload import OPTIMIZERS
 from steptime.ops.table import ShapeError
+from steptime.predict.described import NAME, described
 from steptime.predict.kernel import Kernel
 
 Size = int | str
@@ -308,9 +309,11 @@ def _kernels(op: OpOf, row: Row, dtype: str) -> tuple[Kernel, ...]:
     own = _dtype(op.dtype, row) if op.dtype else dtype
     kind, wanted = filled(op.kind, row), op.gradients
     try:
+        if kind == NAME:
+            return described(dtype=own, **attrs)
         one = op_kernels(kind, shapes, attrs, own, pass_=op.pass_, gradients=wanted)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
-        reason = str(error).partition("_outputs() ")
+        reason = str(error).replace(f"{NAME}()", "it").partition("_outputs() ")
         raise InputError(f"{kind} of {shorten(shapes)}: {reason[2] or reason[0]}") from None
     return one * _size(op.count, row)
 

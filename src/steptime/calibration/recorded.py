@@ -14,6 +14,7 @@ from steptime.predict.kernel import Kernel
 from steptime.predict.lower import lower
 
 COMPILED = "torch-compile"  # the stack of records that were compiled
+OLD = ("pytorch-paradnn",)  # sources that ran PyTorch before 2.0
 
 
 def recorded(records: Iterable[Record], warn: Callable[[str], object]) -> list[Case]:
@@ -62,6 +63,8 @@ def _alone(record: Record) -> tuple[Kernel, ...]:
 
 
 def _stack(record: Record) -> str:
+    if record.method.name in OLD:
+        return "torch-eager-1"
     return COMPILED if record.method.options.get("compile") else ""
 
 

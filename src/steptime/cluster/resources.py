@@ -14,9 +14,9 @@ from steptime.sweep.resource_request import ResourceRequest
 
 UNKNOWN = "unknown"
 TASK_BYTES = 35_000_000
-WORKER_BYTES = {"numpy": 41_000_000, "torch": 310_000_000}
+WORKER_BYTES = 310_000_000
 """Python, the framework and one tiny step: the peak (VmHWM) of a task and of a worker that has just
-started, on a CPU; numpy 2.3, PyTorch 2.13, x86-64 Linux, 2026-11-21. With CUDA it is more."""
+started, on a CPU; PyTorch 2.13, x86-64 Linux, 2026-11-21. With CUDA it is more."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ def memories(cell: Cell) -> tuple[Memory, ...]:
     need = need_of(cell)
     gpu, processes = need.request.gpu[0], need.processes_per_node
     step, data = needed_bytes(cell, processes), cell.options.data
-    worker = WORKER_BYTES.get(cell.backend, max(WORKER_BYTES.values()))
-    own = TASK_BYTES + processes * (worker + (data_here(data)[0] if data else 0))
+    own = TASK_BYTES + processes * (WORKER_BYTES + (data_here(data)[0] if data else 0))
     has = need.request.memory_GB
     of_node = Memory(
         "a node",

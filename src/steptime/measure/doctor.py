@@ -108,12 +108,6 @@ def clock_resolution_s(ticks: int = 50) -> float:
     return min(steps)
 
 
-def imports(framework: str, limit_s: float = 60.0) -> bool:
-    """Return whether a framework really imports, tried in a process of its own."""
-    code = f"import {framework}"
-    return machine.output(sys.executable, "-c", code, limit_s=limit_s) is not None
-
-
 def _user_devices() -> dict[str, Any]:
     folder = catalog.user_devices_dir()
     existing = folder

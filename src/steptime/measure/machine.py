@@ -118,15 +118,16 @@ def slug(name: str) -> str:
 def platform_name(device: str, product: str, threads: int | None) -> str:
     """Return the platform of a run on `device` (`cpu`, `cuda:0`, `mps`) whose product is known.
 
-    The name of a device in data/ where its `products` hold it, else `cpu-<model>-<threads>t`, or
-    the product of an accelerator.
+    The name of a device in data/ where its `products` hold it, for a CPU if as many threads run as
+    it has cores; else `cpu-<model>-<threads>t`, or the product of an accelerator.
     """
     known = catalog.platform_of(product)
-    if known:
+    if device != "cpu":
+        return known or slug(product)
+    running = threads or default_threads()
+    if known and catalog.device(known).cores in {None, running}:
         return known
-    if device == "cpu":
-        return f"cpu-{slug(product)}-{threads or default_threads()}t"
-    return slug(product)
+    return f"cpu-{slug(product)}-{running}t"
 
 
 def environment() -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ METHODS = {
     "paleo": "steptime.paleo.method:METHOD",
 }
 CORRECTIONS = {"analytic": "steptime.paleo.method:CORRECTIONS"}  # options that come first
-DEFAULT = "analytic"
+DEFAULT = "calibrated"
 
 
 def cost_model(name: str) -> Method:

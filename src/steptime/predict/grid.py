@@ -303,7 +303,8 @@ def _alike(models: Sequence[StepModel]) -> Iterator[list[StepModel]]:
 
     def known(on: StepModel) -> tuple[object, ...]:
         alone = id(on) if on.seen.constants else None
-        return alone, on.issue_s is None, on.seen.launch_s is None, on.seen.clock_hz is None
+        peaks = frozenset(on.seen.peak_flop_per_s)
+        return alone, peaks, on.issue_s is None, on.seen.launch_s is None, on.seen.clock_hz is None
 
     for _, alike in groupby(models, known):
         yield list(alike)
@@ -320,6 +321,7 @@ def _beside(devices: Sequence[Device]) -> Device:
         peak_flop_per_s={
             name: figures(one.peak_flop_per_s[name] for one in devices)
             for name in devices[0].peak_flop_per_s
+            if all(name in one.peak_flop_per_s for one in devices)
         },
         memory_bytes_per_s=figures(one.memory_bytes_per_s for one in devices),
         launch_s=figures(one.launch_s for one in devices),

@@ -213,15 +213,19 @@ def _as_twin(device: Device) -> Device:
 
 def _times(found: Steps, models: Sequence[StepModel]) -> dict[str, list[bytes | None]]:
     """Return the times on each device, None where no peak is known for the type."""
-    has_peak = [_has_peak(on) for on in models]
-    times = iter(found.times_on([on for on, can in zip(models, has_peak, strict=True) if can]))
-    made: dict[str, list[bytes | None]] = {"at": [], "update": []}
-    for on, can in zip(models, has_peak, strict=True):
-        forward, backward, update = next(times) if can else ((), (), ())
-        kept = update if on.device.launch_s else update[:1]
-        for name, seconds in (("at", [*forward, *backward]), ("update", kept)):
-            made[name].append(array("f", seconds).tobytes() if can else None)
+    able = [place for place, on in enumerate(models) if _has_peak(on)]
+    able.sort(key=lambda place: _known(models[place].device))  # those alike are computed together
+    made: dict[str, list[bytes | None]] = {name: [None] * len(models) for name in ("at", "update")}
+    every = found.times_on([models[place] for place in able])
+    for place, (forward, backward, update) in zip(able, every, strict=True):
+        kept = update if models[place].device.launch_s else update[:1]
+        made["at"][place] = array("f", [*forward, *backward]).tobytes()
+        made["update"][place] = array("f", kept).tobytes()
     return made
+
+
+def _known(device: Device) -> tuple[bool, ...]:
+    return device.launch_s is None, device.clock_hz is None, device.is_own_host
 
 
 def _has_peak(on: StepModel) -> bool:

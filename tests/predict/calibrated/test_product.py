@@ -21,6 +21,11 @@ CONSTANTS = {
     "product.sum_s": 1.0,  # so large that nothing is split
     "stream.share_hbm": 1.0,
     "stream.share_old": 1.0,
+    "product.tensor_share": 0.5,
+    "product.tensor_half_reuse": 64.0,
+    "product.tensor_ramp": 104.0,
+    "product.tensor_sum_s": 1.0,
+    "product.amd": 0.8,
 }
 AMPERE = Device(
     "unit",
@@ -66,6 +71,22 @@ def test_a_long_contraction_is_split_over_multiprocessors_that_wait() -> None:
     assert parts < whole / 2
 
 
+def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
+    # 50 columns to sum are padded to 64, and a tile waits as for 104 more
+    tensor = replace(
+        AMPERE,
+        peak_flop_per_s={"float32": 4e12, "bfloat16": 4e13},
+        vector_flop_per_s={"float32": 4e12},
+    )
+    half = kernel(1, 128, 1280, 50)._replace(dtype="bfloat16")
+    once = 2 * 128 * 128 * 168 / (4e12 * 0.5 / 2)  # 10 tiles on 10 multiprocessors
+    assert tiled_s(half, tensor, CONSTANTS, max) == pytest.approx(once)
+    amd = replace(tensor, architecture="CDNA 3.0")
+    assert tiled_s(half, amd, CONSTANTS, max) == pytest.approx(once / 0.8)
+    doubled = replace(tensor, architecture="Pascal")  # half types at twice the rate: no such units
+    assert tiled_s(half, doubled, CONSTANTS, max) != pytest.approx(once)
+
+
 def test_long_rows_slow_older_devices_alone() -> None:
     pascal = replace(AMPERE, architecture="Pascal")
     plain = tiled_s(kernel(1, 256, 2**14, 2**13), pascal, CONSTANTS, max)
@@ -107,6 +128,7 @@ def test_arrays_and_numbers_give_the_same() -> None:
 
 POWER = {
     "power.flop_j": 1e-11,
+    "power.tensor_j": 1e-12,
     "power.byte_j": 1e-10,
     "power.node": 1.0,
     "power.waiting_hbm": 0.2,

@@ -76,6 +76,10 @@ def _image(e: Entry, shape: Shape) -> Shape:
     return shape
 
 
+def _sliding(e: Entry, kernel: Pair) -> dict[str, Any]:
+    return {"kernel": kernel, "strides": _window(e, "strides"), "padding": _padding(e)}
+
+
 def _slid(e: Entry, shape: Shape, kernel: Pair, strides: Pair, padding: Padding) -> Pair:
     """Height and width of a window's positions; raises `InputError` where it fits nowhere."""
     new = []
@@ -127,18 +131,10 @@ def convolution(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
     if c_in not in (-1, shape[3]):
         raise fault(e.name, f"its filter takes {c_in} channels, its parent gives {shape[3]}")
     c_out = _divided(e, c_out)
-    strides, padding = _window(e, "strides"), _padding(e)
+    window = _sliding(e, kernel)
     weights = checked(e.name, (*kernel, shape[3], c_out), "filter")
-    return _layer(
-        e,
-        "conv",
-        shape,
-        (shape[0], *_slid(e, shape, kernel, strides, padding), c_out),
-        kernel=kernel,
-        strides=strides,
-        padding=padding,
-        parameters=math.prod(weights) + c_out,
-    )
+    outputs = (shape[0], *_slid(e, shape, **window), c_out)
+    return _layer(e, "conv", shape, outputs, **window, parameters=math.prod(weights) + c_out)
 
 
 def deconvolution(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
@@ -156,8 +152,8 @@ def deconvolution(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
     if c_in != shape[3]:
         raise fault(e.name, f"its filter takes {c_in} channels, its parent gives {shape[3]}")
     outputs = (shape[0], *size, _divided(e, channels))
-    strides, padding = _window(e, "strides"), _padding(e)
-    back = _slid(e, outputs, kernel, strides, padding)
+    window = _sliding(e, kernel)
+    back = _slid(e, outputs, **window)
     if back != shape[1:3]:
         raise fault(
             e.name,
@@ -165,16 +161,7 @@ def deconvolution(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
             f"not to the {list(shape[1:3])} of its parent",
         )
     weights = checked(e.name, (*kernel, outputs[3], c_in), "filter")
-    return _layer(
-        e,
-        "deconv",
-        shape,
-        outputs,
-        kernel=kernel,
-        strides=strides,
-        padding=padding,
-        parameters=math.prod(weights) + c_in,
-    )
+    return _layer(e, "deconv", shape, outputs, **window, parameters=math.prod(weights) + c_in)
 
 
 def inner_product(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
@@ -189,9 +176,9 @@ def inner_product(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
 def pooling(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
     """`ksize, strides, padding`."""
     shape = _image(e, parents[0])
-    kernel, strides, padding = _window(e, "ksize"), _window(e, "strides"), _padding(e)
-    outputs = (shape[0], *_slid(e, shape, kernel, strides, padding), shape[3])
-    return _layer(e, "pool", shape, outputs, kernel=kernel, strides=strides, padding=padding)
+    window = _sliding(e, _window(e, "ksize"))
+    outputs = (shape[0], *_slid(e, shape, **window), shape[3])
+    return _layer(e, "pool", shape, outputs, **window)
 
 
 def dropout(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:

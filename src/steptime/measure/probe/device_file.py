@@ -39,9 +39,9 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
             f"{answer['budget_s']:g} s; give it a larger budget"
         )
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
-    shipped = catalog.platform_of(answer["product"])
+    taken = platform in catalog.device_names()
     table: dict[str, Any] = {
-        "name": f"{platform}-probed" if shipped else platform,
+        "name": f"{platform}-probed" if taken else platform,
         "kind": answer["kind"],
         "source": _source(answer),
         "note": "; ".join((COUNTED, *_doubts(answer, streams))),

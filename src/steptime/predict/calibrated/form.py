@@ -29,6 +29,7 @@ def ceil(part: Any, size: Any) -> Any:
 
 
 OLD = ("Fermi", "Kepler", "Maxwell", "Pascal")  # architectures before Volta
+NO_MATRIX_UNITS = (*OLD, "GCN", "RDNA")
 MULTIPROCESSORS = 64  # of a device whose file does not say
 
 
@@ -70,3 +71,14 @@ def between_events_s(seconds: Any, factor: Any, constants: Constants) -> Any:
 
 
 _LATER = 8  # power of the norm of both: near their maximum
+
+
+def on_matrix_units(kernel: Kernel, device: Device) -> bool:
+    """Whether a kernel's products run on units made for them: tensor cores, AMD's matrix cores.
+
+    Their peak is well above that of vector units; double rate for half types is none.
+    """
+    if (device.architecture or "").startswith(NO_MATRIX_UNITS) or kernel.unit != "matrix":
+        return False
+    vector = device.vector_flop_per_s.get("float32")
+    return bool(vector and device.peak_flop_per_s[kernel.dtype] > 1.5 * vector)

@@ -8,14 +8,16 @@ from steptime.core.hardware import Device
 from steptime.predict.calibrated import cpu
 from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
+from steptime.predict.calibrated.described import described
 from steptime.predict.calibrated.form import Form
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.power import capped_s
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.recurrent import recurrent
 from steptime.predict.calibrated.stream import stream
+from steptime.predict.described import KINDS
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
-from steptime.predict.method import STACK, TF32, YES_NO, Method, choice
+from steptime.predict.method import EFFICIENCIES, FUSE, STACK, TF32, YES_NO, Method, choice
 from steptime.predict.price import seen
 
 GPU: dict[str, Form] = {  # by kind of op, else by its unit
@@ -26,6 +28,7 @@ GPU: dict[str, Form] = {  # by kind of op, else by its unit
     "conv2d": convolution,
     "conv_transpose2d": convolution,
     "conv2d_grad_weight": convolution,
+    **dict.fromkeys(KINDS, described),
     **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
 }
 FORMS = {"cpu": cpu.FORMS}  # by kind of device; those of GPUs for kinds that nobody measured
@@ -59,7 +62,15 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():
         found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
-    return replace(seen(device, dtype, settings), constants=found)
+    return replace(reached(device, dtype, settings), constants=found)
+
+
+def reached(device: Device, dtype: str, settings: Settings) -> Device:
+    """Return the device as kernels find it, with the peak of its vector units beside TF32's."""
+    units, vector = dict(device.vector_flop_per_s), device.vector_peak("float32")
+    if vector is not None:
+        units["float32"] = vector
+    return replace(seen(device, dtype, settings), vector_flop_per_s=units)
 
 
 WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")
@@ -76,7 +87,7 @@ METHOD = Method(
     "calibrated",
     "1",
     price=price,
-    options={"tf32": TF32, "stack": STACK, "waits": WAITS},
+    options={"fuse": FUSE, "tf32": TF32, "stack": STACK, "waits": WAITS, **EFFICIENCIES},
     sees=calibrated_device,
     notes=notes,
     reads=(

@@ -3,23 +3,28 @@
 from typing import Any
 
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants
+from steptime.predict.calibrated.form import Constants, on_matrix_units
 from steptime.predict.kernel import Kernel, Larger
 
 NODE_NM = 16  # of the process in which energies are stated
 AS_LARGE_AS = {12: 16}  # TSMC's 12 nm has the transistors of its 16 nm, packed closer
+FRUGAL = {"Blackwell": 0.65}  # best product of ml-engineering at the limit: B200 beside H100
 UNKNOWN_NM = 7  # of a device whose file does not say
 
 
 def dynamic_j(kernel: Kernel, flop: Any, device: Device, constants: Constants) -> Any:
     """Return the joules that a kernel takes beyond those of a device that waits.
 
-    They are `power.flop_j` for a FLOP outside of matrix units at 16 nm, less at smaller nodes by
-    `power.node`, and `power.byte_j` for a byte.
+    They are `power.flop_j` for a FLOP of vector units at 16 nm, `power.tensor_j` of matrix units,
+    less at smaller nodes by `power.node`, and `power.byte_j` for a byte.
     """
     said = device.process_nm or UNKNOWN_NM
     node = (AS_LARGE_AS.get(int(said), said) / NODE_NM) ** constants["power.node"]
-    return flop * constants["power.flop_j"] * node + kernel.bytes * constants["power.byte_j"]
+    each = constants["power.flop_j"]
+    if on_matrix_units(kernel, device):
+        frugal = FRUGAL.get((device.architecture or "").partition(" ")[0], 1.0)
+        each = constants["power.tensor_j"] * frugal
+    return flop * each * node + kernel.bytes * constants["power.byte_j"]
 
 
 def capped_s(

@@ -1,7 +1,7 @@
 """Matrix products on GPUs: tiles of the result, in waves over the multiprocessors."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.hardware import Device
@@ -12,10 +12,12 @@ from steptime.predict.calibrated.form import (
     Parts,
     ceil,
     memory_rate,
+    on_matrix_units,
     streamed_s,
 )
 from steptime.predict.kernel import Kernel, Larger
 
+Shape = tuple[Any, Any, Any, Any]  # batch, m, n, k
 Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread block makes
 _WIDE: Tiles = ((128, 128), (64, 128), (128, 32), (32, 128), (32, 64), (32, 32))
 _AMPERE = (_WIDE, ((128, 128),))
@@ -29,8 +31,8 @@ TILES: Mapping[str, tuple[Tiles, Tiles]] = {  # by generation: of one product, o
     "Hopper": _AMPERE,
     "Blackwell": _AMPERE,
 }
-OF_OTHERS = ((*_WIDE, (64, 64)), ((128, 128), (64, 64), (32, 32)))
-LEAST_PART = 200  # length of the contraction below which it is not split
+TENSOR: Tiles = ((128, 256), (128, 128), (64, 128), (64, 64), (16, 64))
+OF_OTHERS: Tiles = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32))
 _FALL = 0.45  # power by which older GPUs slow down beyond
 PAGES_BYTES = 64 * 2**20  # of a matrix whose addresses older GPUs hold at hand
 
@@ -42,44 +44,77 @@ def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger
     return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches)
 
 
+class _Units(NamedTuple):
+    """What multiplies: FLOP per second, tiles for one product and for batches, and how they fare.
+
+    A tile waits as for `ramp` steps of its contraction, which is padded to `step`, and reaches half
+    of the rate where an operand is used `half_reuse` times. A contraction is split into parts of
+    `least_part` or more, whose sum takes `sum_s`.
+    """
+
+    rate: float
+    alone: Tiles
+    batched: Tiles
+    ramp: float
+    half_reuse: float
+    sum_s: float
+    step: int = 1
+    least_part: int = 200
+
+
 def tiled_s(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Any:
     """Return the seconds of the arithmetic of a kernel's products, one after the other.
 
     Libraries offer batches of products fewer tiles than single ones, and split the contraction of
     single ones alone.
     """
-    age = device.architecture or ""
-    old = age.startswith(OLD)
-    rate = device.peak_flop_per_s[kernel.dtype] * constants["product.share"]
-    rate = rate * constants["product.old"] if old else rate
-    alone, batched = TILES.get(age.partition(" ")[0], OF_OTHERS)
+    units = _units_of(kernel, device, constants)
     compute: Any = 0.0
     for shape in kernel.products:
-        batch, _, n, k = shape
-        at: Any = rate
-        if old and kernel.kind == "linear":
-            held = PAGES_BYTES / (PAGES_BYTES + SIZE_BYTES[kernel.dtype] * n * k)
-            at = rate * (1 + (1 - held) * k / constants["product.stride"]) ** -_FALL
-        many: Any = batch > 1
-        if many is True:
-            compute = compute + _fastest_s(shape, batched, at, False, device, constants, larger)
-        elif many is False:
-            compute = compute + _fastest_s(shape, alone, at, True, device, constants, larger)
+        at = units._replace(rate=units.rate * _reached(kernel, shape, device, constants))
+        many: Any = shape[0] > 1
+        if many is True or many is False:  # a number
+            found = _fastest_s(shape, at, many, device, constants, larger)
         else:
-            compute = compute + many * _fastest_s(
-                shape, batched, at, False, device, constants, larger
-            )
-            compute = compute + (1 - many) * _fastest_s(
-                shape, alone, at, True, device, constants, larger
-            )
+            found = many * _fastest_s(shape, at, True, device, constants, larger)
+            found = found + (1 - many) * _fastest_s(shape, at, False, device, constants, larger)
+        compute = compute + found
     return compute
 
 
+def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
+    """Return what multiplies the products of a kernel, by generation and type."""
+    age = (device.architecture or "").partition(" ")[0]
+    rate = device.peak_flop_per_s[kernel.dtype]
+    if on_matrix_units(kernel, device):
+        tiles = TENSOR if age in TILES else OF_OTHERS
+        rate *= constants["product.tensor_share"]
+        rate *= 1.0 if age in TILES else constants["product.amd"]
+        waits = (constants["product.tensor_ramp"], constants["product.tensor_half_reuse"])
+        return _Units(rate, tiles, tiles, *waits, constants["product.tensor_sum_s"], 32, 512)
+    rate *= constants["product.share"]
+    rate *= constants["product.old"] if age in OLD else 1.0
+    alone, batched = TILES.get(age, (OF_OTHERS, OF_OTHERS))
+    waits = (constants["product.ramp"], constants["product.half_reuse"])
+    return _Units(rate, alone, batched, *waits, constants["product.sum_s"])
+
+
+def _reached(kernel: Kernel, shape: Shape, device: Device, constants: Constants) -> Any:
+    """Return the share of the rate that long rows leave: 1, but for linear layers before Volta.
+
+    There both operands lie along the contraction, and tiles read far apart.
+    """
+    _, _, n, k = shape
+    if kernel.kind != "linear" or not (device.architecture or "").startswith(OLD):
+        return 1.0
+    missed = 1 - PAGES_BYTES / (PAGES_BYTES + SIZE_BYTES[kernel.dtype] * n * k)
+    return (1 + missed * k / constants["product.stride"]) ** -_FALL
+
+
 def _fastest_s(
-    shape: tuple[Any, Any, Any, Any],
-    tiles: Tiles,
-    rate: Any,
-    splits: bool,
+    shape: Shape,
+    units: _Units,
+    in_batch: bool,
     device: Device,
     constants: Constants,
     larger: Larger,
@@ -91,18 +126,17 @@ def _fastest_s(
     contraction are written and summed up.
     """
     batch, m, n, k = shape
-    units = device.multiprocessors or MULTIPROCESSORS
-    ramp, half = constants["product.ramp"], constants["product.half_reuse"]
-    best: Any = None
-    for rows, columns in tiles:
-        reuse = rows * columns / (rows + columns)
-        each = 2.0 * rows * columns * units / rate * (1 + half / reuse)  # seconds of a wave and k
+    count, best = device.multiprocessors or MULTIPROCESSORS, None
+    long = k if units.step == 1 else units.step * ceil(k, units.step)
+    for rows, columns in units.batched if in_batch else units.alone:
+        slower = 1 + units.half_reuse * (rows + columns) / (rows * columns)
+        each = 2.0 * rows * columns * count / units.rate * slower  # seconds of a wave a step of k
         blocks = batch * ceil(m, rows) * ceil(n, columns)
-        found = ceil(blocks, units) * each * (k + ramp)
+        found = ceil(blocks, count) * each * (long + units.ramp)
         best = found if best is None else -larger(-best, -found)
-        if splits:
-            parts = larger(1.0, -larger(-(units // blocks), -(k // LEAST_PART)))
-            summed = 4.0 * m * n * (parts + 1) / memory_rate(device, constants)
-            found = ceil(blocks * parts, units) * each * (ceil(k, parts) + ramp) + summed
-            best = -larger(-best, -(found + constants["product.sum_s"]))
+        if not in_batch:
+            parts = larger(1.0, -larger(-(count // blocks), -(k // units.least_part)))
+            summed = 4.0 * m * n * (parts + 1) / memory_rate(device, constants) + units.sum_s
+            found = ceil(blocks * parts, count) * each * (ceil(long, parts) + units.ramp) + summed
+            best = -larger(-best, -found)
     return best

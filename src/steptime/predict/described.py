@@ -1,0 +1,63 @@
+"""Networks of which only sums are known: arithmetic, activations, parameters, as papers list them.
+
+Such a step is one kernel, whose kind says what the constants of `described` need to know: the phase
+and what of `KNOWN` holds. It counts no launches, so it stands for batches that fill a device.
+"""
+
+from itertools import combinations
+
+from steptime.core.dtypes import SIZE_BYTES, precision
+from steptime.core.errors import InputError, unknown
+from steptime.predict.kernel import Kernel
+
+NAME = "described"
+ATTENTION = {"": (), "fused": ("fused_attention",), "plain": ("plain_attention",)}
+FLAGS = ("channels_last", "compiled")
+KINDS = tuple(  # the words after the phase change how often activations move
+    "-".join([NAME, phase, *attention, *words])
+    for phase in ("infer", "train")
+    for attention in ATTENTION.values()
+    for count in range(len(FLAGS) + 1)
+    for words in combinations(FLAGS, count)
+)
+_TIMES = {"infer": 1, "train": 3}  # of the forward pass: gradients of inputs and of weights
+_OF_WEIGHTS = {"infer": 8, "train": 32}  # bytes: read, cast, read; gradient, cast, update
+
+
+def described(
+    macs: float,
+    activations: float,
+    parameters: float,
+    batch: int,
+    dtype: str = "float16-mixed",
+    phase: str = "infer",
+    *,
+    attention: str = "",
+    channels_last: bool = False,
+    compiled: bool = False,
+) -> tuple[Kernel, ...]:
+    """Return the kernels of a step of a network of which only sums are known.
+
+    `macs` are multiply-adds and `activations` the elements that convolutions and linear layers
+    write, both for one example. `attention` is for networks of attention and linear layers alone:
+    `fused` into one kernel, or `plain`, as before PyTorch 2. 10^9 multiply-adds at a batch of 8 are
+    16 GFLOP, 48 in training. Raises `InputError` where there is no arithmetic, and for words that
+    are not known.
+    """
+    if phase not in _TIMES:
+        raise unknown("phase", phase, _TIMES)
+    if attention not in ATTENTION:
+        raise unknown("attention", attention, filter(None, ATTENTION))
+    if not (macs > 0 and activations > 0 and parameters >= 0 and batch > 0):
+        raise InputError("a described network has macs, activations and a batch above 0")
+    words = [name for name, on in zip(FLAGS, (channels_last, compiled), strict=True) if on]
+    kind = "-".join([NAME, phase, *ATTENTION[attention], *words])
+    compute = precision(dtype).compute
+    flop = 2.0 * _TIMES[phase] * macs * batch
+    moved = activations * batch * SIZE_BYTES[compute]
+    return (
+        Kernel("network", kind, "forward", compute, "matrix", flop, moved),
+        Kernel(
+            "weights", "weights", "forward", compute, "vector", 0, _OF_WEIGHTS[phase] * parameters
+        ),
+    )
