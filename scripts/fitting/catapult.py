@@ -18,8 +18,9 @@ from steptime.ops.training import training_graph
 from steptime.predict.kernel import Settings
 from steptime.predict.lower import lower
 
-SETTINGS = Settings(stack="tensorflow1")
-EVERY = 5  # rows
+STACK = "tensorflow1"
+SETTINGS = Settings(stack=STACK)
+EVERY = 8  # rows
 MOVES_ABOUT_AS_MUCH = {"adagrad": "momentum", "adadelta": "adam"}  # 7 for 6, 12 for 10 passes
 
 
