@@ -104,7 +104,7 @@ STAGES: Mapping[str, Stage] = {
     ),
     "strided": Stage(
         "gpu",
-        ("product.stride",),
+        ("product.pieces", "product.stride"),
         lambda data: filter(_is_strided, neusight.products(data)),
         "NeuSight's linear layers, float32, on Pascal",
     ),

@@ -154,13 +154,14 @@ def device(name: str | Path) -> Device:
         return _DEVICES.at(Path(text))
     if key == LOCAL:
         return _DEVICES.at(_local_file())
-    path = _device_path(key) or _DEVICES.shipped()[_one_meant(text)]
-    return _DEVICES.named(path)
+    if path := _device_path(key):
+        return _DEVICES.named(path)
+    return _spelled(text) or _DEVICES.named(_DEVICES.shipped()[_one_meant(text)])
 
 
-def device_names() -> list[str]:
-    """Return the names of all devices, shipped ones and the user's, sorted."""
-    return list(_DEVICES.files())
+def device_names(own: bool = True) -> list[str]:
+    """Return the names of all devices, shipped ones and if asked the user's, sorted."""
+    return list(_DEVICES.files() if own else _DEVICES.shipped())
 
 
 def devices(warn: Callable[[str], object] | None = None) -> list[Device]:
@@ -235,8 +236,10 @@ def write_user_link(table: Mapping[str, Any]) -> Path:
     return _LINKS.write(table, LOCAL)
 
 
-def write_user_device(table: Mapping[str, Any], name: str) -> Path:
-    """Write a device in datasheet units as the user's NAME.toml, make it `local`, return its path.
+def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -> Path:
+    """Write a device in datasheet units as the user's NAME.toml and return its path.
+
+    It becomes `local` unless told otherwise.
 
     Raises `InputError` if the table is not a device, its name is not `name`, the name is taken by a
     shipped device, or the folder cannot be written to.
@@ -247,7 +250,8 @@ def write_user_device(table: Mapping[str, Any], name: str) -> Path:
     if key in _DEVICES.shipped() or key in _short_names():
         raise InputError(f"{shorten(name)} is the name of a shipped device; choose another one")
     path = _DEVICES.write(table, key)
-    write_whole(path.with_name(LOCAL), f"{key}\n")
+    if local:
+        write_whole(path.with_name(LOCAL), f"{key}\n")
     return path
 
 
@@ -320,6 +324,23 @@ def platform_of(word: str) -> str | None:
         return key
     names = meant(word)
     return names[0] if len(names) == 1 else None
+
+
+def device_table(name: str) -> dict[str, Any]:
+    """Return what the file of a device says, in its units; raises `InputError` if there is none."""
+    path = _device_path(name.lower())
+    if path is None:
+        raise unknown("device", name, device_names())
+    return read_toml(path)
+
+
+def _spelled(text: str) -> Device | None:
+    """Return the shipped device whose name is spelled so, found without reading the others."""
+    key = _key(text)
+    for name, path in _DEVICES.shipped().items():
+        if _key(name) == key and not (found := _DEVICES.named(path)).only_by_name:
+            return found
+    return None
 
 
 def _one_meant(text: str) -> str:
