@@ -46,7 +46,8 @@ def dense(data: Path) -> Iterator[Case]:
         b, c_in, c_out = (int(row[name]) for name in ("b", "c_in", "c_out"))
         builder = Builder("layer", precision("float32"), row["optimizer"] != "none")
         x = _leaf(builder, "x", (b, c_in))
-        y = builder.op("linear", x, builder.weight("w", (c_out, c_in)), name="dense")
+        w = builder.weight("w", (c_in, c_out))  # not along the contraction, as torch's is
+        y = builder.op("matmul", x, w, name="dense")
         y = builder.op("bias", y, builder.weight("b", (c_out,)), name="bias")
         yield _case(builder, y, row, "dense layer")
 
