@@ -11,6 +11,17 @@ from steptime.ops.sequence import GATES
 CELLS = {"vanilla": "rnn", "lstm": "lstm", "gru": "gru"}
 
 
+def products(data: Path) -> Iterator[Case]:
+    """Yield float32 matrix products, whichever operand is transposed."""
+    for row in rows(data / "measured/deepbench/gemm.csv.gz"):
+        if row["precision"] != "float32":
+            continue
+        m, n, k = (int(row[name]) for name in "mnk")
+        kernels = op_kernels("matmul", ((1, m, k), (1, k, n)), {}, "float32")
+        device = catalog.device(row["device"])
+        yield Case(kernels, device, float(row["time_ms"]) / 1e3, "gemm", "repeated")
+
+
 def convolutions(data: Path) -> Iterator[Case]:
     """Yield float32 convolutions and their gradients."""
     for row in rows(data / "measured/deepbench/conv.csv.gz"):
