@@ -32,8 +32,9 @@ class Stage:
 
     `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
     the same on all devices; the spread of the others is that of fits to one device each. `held` are
-    how far ln(constant) may move from the file, 1 for others. Those of the host belong to the
-    software stack `stack`.
+    how far ln(constant) may move from the file, 1 for others. Those in `near` are fitted as if they
+    were the same on all devices too, which are too few or unlike to tell how far they vary, and are
+    given their spread. Those of the host belong to the software stack `stack`.
     """
 
     priors: str
@@ -42,7 +43,13 @@ class Stage:
     words: str
     shared: tuple[str, ...] = ()
     held: Mapping[str, float] = field(default_factory=dict)
+    near: Mapping[str, float] = field(default_factory=dict)
     stack: str = catalog.DEFAULT_STACK
+
+    @property
+    def pooled(self) -> tuple[str, ...]:
+        """The constants that have one value while they are fitted."""
+        return (*self.shared, *self.near)
 
     def known(self) -> Mapping[str, Constant]:
         """Return the constants that are known before the fit, those of the host by the stack."""
@@ -132,6 +139,19 @@ STAGES: Mapping[str, Stage] = {
             catapult.dense(data),
         ),
         "convolutions of NeuSight and DeepBench, layers of CDECatapult in TensorFlow 1, float32",
+        near={
+            "convolution.share": 0.2,
+            "convolution.weights": 0.2,
+            "convolution.ramp": 0.1,
+            "convolution.fused_share": 0.15,
+            "convolution.transform": 0.15,
+            "convolution.turned_bytes_per_s": 0.3,
+            "convolution.turned_channels": 0.2,
+            "product.kepler": 0.2,
+            "host.forward_op_s": 0.2,
+            "host.backward_op_s": 0.2,
+            "host.update_op_s": 0.2,
+        },
         stack=catapult.STACK,
     ),
     "recurrent": Stage(
@@ -198,7 +218,7 @@ def left_out(
     for name, own in columns.items():
         others = [one for other, one in columns.items() if other != name]
         constants, _ = hierarchical(
-            others, priors, stage.free, [even(one) for one in others], stage.shared, stage.held
+            others, priors, stage.free, [even(one) for one in others], stage.pooled, stage.held
         )
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])
@@ -214,9 +234,10 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     priors = stage.known()
     columns = [Columns(cases) for cases in sets.values()]
     weights = [even(one) for one in columns]
-    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.shared, stage.held)
+    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.pooled, stage.held)
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
+    spreads |= stage.near
     found = {name: Constant(values[name], spreads[name], words) for name in stage.free}
     for name in [name for name in found if name.startswith("host.") or len(sets) == 1]:
         spread = max(found[name].spread, stage.known()[name].spread)
