@@ -167,8 +167,10 @@ def _value(record: Record | None, name: str) -> float | None:
 
 def _predicted(record: Record | None) -> Row:
     options = record.method.options if record else {}
+    step = record.quantities.get("step_s") if record else None
     return {
         "predicted_s": _value(record, "step_s"),
+        **{f"predicted_{end}_s": getattr(step, end, None) for end in ("low", "high")},
         **{name: _value(record, name) for name in ("flop", "traffic_bytes")},
         "predicted_memory_bytes": _value(record, "peak_memory_bytes"),
         **{name: options.get(name) for name in ("peak_flop_per_s", "memory_bytes_per_s")},

@@ -165,7 +165,7 @@ def _predicted(
     asked = StepModel(workload, found, method=method, options=given)
     made = asked.predict()
     times = made.times
-    energy = step_energy(times, found)
+    energy = step_energy(times, asked.seen, made.lowered.kernels)
     document = {
         "model": workload.label,
         "device": found.name,
@@ -184,6 +184,8 @@ def _predicted(
         "utilisation": energy.utilisation,
         "energy_j": energy.energy_j,
         "energy_at_most_j": energy.at_most_j,
+        "energy_low_j": energy.low_j,
+        "energy_high_j": energy.high_j,
         "energy_note": energy.note,
         "run": None
         if run is None
@@ -220,7 +222,7 @@ def _totals(document: dict[str, Any], source: str | None) -> Table:
     step = document["step_s"]
     waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
     rows: list[tuple[str, Any]] = [
-        ("step", seconds(step) + (", as long as the host takes to issue it" if waits else "")),
+        ("step", _step(document) + (", as long as the host takes to issue it" if waits else "")),
         *((f"  {part}", seconds(document[f"{part}_s"])) for part in PARTS),
         ("speed", shown("examples_per_s", document["batch"] / step) if step else None),
         ("achieved", shown("flop_per_s", document["flop"] / step) if step else None),
@@ -238,11 +240,22 @@ def _totals(document: dict[str, Any], source: str | None) -> Table:
     return facts(title + fits, "one step", rows)
 
 
+def _step(document: dict[str, Any]) -> str:
+    """Return the seconds of a step, between what they lie or of what they are the bound."""
+    step, low, high = (document[key] for key in ("step_s", "low_s", "high_s"))
+    if low is not None and high is not None:
+        return f"{seconds(step)}, {seconds(low)} to {seconds(high)}"
+    return f"at least {seconds(step)}" if low == step else seconds(step)
+
+
 def _energy(document: dict[str, Any]) -> str:
     energy, most, note = (document[k] for k in ("energy_j", "energy_at_most_j", "energy_note"))
     said = "unknown"
     if energy is not None:
         said = shown("energy_j", energy)
+        if document["energy_low_j"] is not None:
+            bounds = (shown("energy_j", document[f"energy_{end}_j"]) for end in ("low", "high"))
+            said = f"{said} ({' to '.join(bounds)})"
     elif most is not None:
         said = f"at most {shown('energy_j', most)}"
     return f"{said} ({note})" if note else said

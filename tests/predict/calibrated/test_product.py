@@ -1,5 +1,6 @@
 """Products on GPUs by tiles and waves, and the cap of power, against hand arithmetic."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from steptime import catalog
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.method import METHOD, price
-from steptime.predict.calibrated.power import capped_s
+from steptime.predict.calibrated.power import capped_s, drawn_j
 from steptime.predict.calibrated.product import tiled_s
 from steptime.predict.kernel import Kernel, Settings
 
@@ -139,6 +140,8 @@ POWER = {
     "power.node": 1.0,
     "power.waiting_hbm": 0.2,
     "power.waiting_gddr": 0.3,
+    "power.unthrottled": 2.0,
+    "power.error": 0.1,
 }
 
 
@@ -154,3 +157,16 @@ def test_power_bounds_what_lasts() -> None:
     gddr = replace(device, memory_type="GDDR6")
     assert capped_s(work, 1.0, 0.0, gddr, POWER, max) == pytest.approx(6 / 70)
     assert capped_s(work, 1.0, 0.0, AMPERE, POWER, max) == 0  # no limit is known
+    assert capped_s(work, 1.0, 0.0, replace(device, kind="tpu"), POWER, max) == 0
+
+
+def test_a_step_draws_what_it_waits_and_what_its_kernels_take() -> None:
+    device = replace(AMPERE, peak_w=100.0, process_nm=8.0, constants=POWER)
+    work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
+    off = math.exp(1.2816 * 0.1)
+    # 6 J under the limit, twice as much at full clocks; 20 W waiting
+    assert drawn_j([work], (1.0, 0.5, 2.0), device) == pytest.approx(
+        (20 + 12, 10 + 12 / off, 40 + 12 * off)
+    )
+    assert drawn_j([work], (0.1, 0.1, 0.1), device) == pytest.approx((10, 10, 10))  # the limit
+    assert drawn_j([work], (1.0, 0.5, 2.0), AMPERE) is None
