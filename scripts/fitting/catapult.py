@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from fitting.rows import rows
-from steptime import catalog
+from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
@@ -61,7 +60,7 @@ def _case(builder: Builder, y: str, row: Mapping[str, str], kind: str) -> Case:
         y = builder.op(row["activation"], y, name="activation")
     kind += ", step" if builder.training else ""
     kernels = lower(_step(builder, y, row["optimizer"]), "float32", SETTINGS).kernels
-    device = catalog.device(row["device"])
+    device = device_of(row["device"])
     return Case(kernels, device, float(row["time_ms"]) / 1e3, kind, "call")
 
 
