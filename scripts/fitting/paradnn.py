@@ -4,8 +4,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from fitting.rows import rows
-from steptime import catalog
+from fitting.rows import device_of, rows
 from steptime.build import build_step, make_workload, read_model
 from steptime.calibration.cases import Case
 from steptime.predict.kernel import Kernel, Settings
@@ -31,7 +30,7 @@ def steps(data: Path, most: int = 400) -> Iterator[Case]:
             )
             yield Case(
                 kernels_of(*sizes),
-                catalog.device(DEVICES[row["device"]]),
+                device_of(DEVICES[row["device"]]),
                 float(row["duration"]) / STEPS,
                 "fc",
                 "step",

@@ -105,6 +105,7 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
         return _Units(rate, tiles, tiles, *waits, constants["product.tensor_sum_s"], 32, 512)
     rate *= constants["product.share"]
     rate *= constants["product.old"] if age in OLD else 1.0
+    rate *= constants["product.kepler"] if age == "Kepler" else 1.0
     alone, batched = TILES.get(age, (OF_OTHERS, OF_OTHERS))
     waits = (constants["product.ramp"], constants["product.half_reuse"])
     return _Units(rate, alone, batched, *waits, constants["product.sum_s"])
