@@ -54,8 +54,8 @@ def capped_s(
 def waiting_share(device: Device, constants: Constants) -> float:
     """Return what a device draws at its working clocks while it waits for work, of its limit.
 
-    It is `idle_W` where the file says it. Else it is more with GDDR, whose clock does not rest: V100
-    and A40 in the traces of Zeus (NSDI 2023) draw 37 of 250 and 85 of 300 W.
+    It is `idle_W` where the file says it. Else it is more with GDDR, whose clock does not rest:
+    V100 and A40 in the traces of Zeus (NSDI 2023) draw 37 of 250 and 85 of 300 W.
     """
     if device.idle_w is not None and device.peak_w is not None:
         return min(1.0, device.idle_w / device.peak_w)
