@@ -166,7 +166,8 @@ def _fastest_s(
         again = units.again_s * ceil(m, rows)
         found = larger(ceil(blocks, count) * each * (long + units.ramp), again)
         best = found if best is None else -larger(-best, -found)
-        if not in_batch:
+        worth: Any = count // blocks > 1
+        if not in_batch and worth is not False:
             parts = larger(1.0, count // blocks)
             written = 4.0 * (m * n + rows * columns * count)
             summed = written / memory_rate(device, constants) + units.sum_s
