@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting import aiconfigurator, neusight, paradnn, timm, vidur
+from fitting import aiconfigurator, catapult, deepbench, neusight, paradnn, timm, vidur
 from fitting.hierarchy import hierarchical
 from fitting.write import write, write_host
 from steptime import catalog
@@ -32,8 +32,9 @@ class Stage:
 
     `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
     the same on all devices; the spread of the others is that of fits to one device each. `held` are
-    how far ln(constant) may move from the file, 1 for others. Those of the host belong to the
-    software stack `stack`.
+    how far ln(constant) may move from the file, 1 for others. Those in `near` are fitted as if they
+    were the same on all devices too, which are too few or unlike to tell how far they vary, and are
+    given their spread. Those of the host belong to the software stack `stack`.
     """
 
     priors: str
@@ -42,16 +43,27 @@ class Stage:
     words: str
     shared: tuple[str, ...] = ()
     held: Mapping[str, float] = field(default_factory=dict)
+    near: Mapping[str, float] = field(default_factory=dict)
     stack: str = catalog.DEFAULT_STACK
+
+    @property
+    def pooled(self) -> tuple[str, ...]:
+        """The constants that have one value while they are fitted."""
+        return (*self.shared, *self.near)
 
     def known(self) -> Mapping[str, Constant]:
         """Return the constants that are known before the fit, those of the host by the stack."""
         return catalog.priors(self.priors, self.stack)
 
 
+def _products(data: Path) -> Iterable[Case]:
+    """Return products in float32."""
+    return chain(neusight.products(data), deepbench.products(data))
+
+
 def _is_strided(case: Case) -> bool:
     """Whether a case is a linear layer on a GPU that slows down along long rows."""
-    return case.kind == "linear" and (case.device.architecture or "").startswith(OLD)
+    return case.kernels[0].kind == "linear" and (case.device.architecture or "").startswith(OLD)
 
 
 STAGES: Mapping[str, Stage] = {
@@ -83,12 +95,16 @@ STAGES: Mapping[str, Stage] = {
             "product.half_reuse",
             "product.ramp",
             "product.old",
-            "product.sum_s",
             "power.flop_j",
         ),
-        lambda data: (one for one in neusight.products(data) if not _is_strided(one)),
-        "NeuSight's linear layers and batched products, float32",
-        held={"product.share": 0.03, "product.half_reuse": 0.15, "isolated.pause_s": 0.2},
+        lambda data: (one for one in _products(data) if not _is_strided(one)),
+        "products of NeuSight and DeepBench, float32",
+        held={
+            "product.share": 0.05,
+            "product.half_reuse": 0.15,
+            "product.old": 0.05,
+            "isolated.pause_s": 0.2,
+        },
     ),
     "tensor": Stage(
         "gpu",
@@ -96,7 +112,7 @@ STAGES: Mapping[str, Stage] = {
             "product.tensor_share",
             "product.tensor_half_reuse",
             "product.tensor_ramp",
-            "product.tensor_sum_s",
+            "product.sum_s",
         ),
         aiconfigurator.products,
         "AIConfigurator's linear layers in bfloat16",
@@ -105,8 +121,53 @@ STAGES: Mapping[str, Stage] = {
     "strided": Stage(
         "gpu",
         ("product.pieces", "product.stride"),
-        lambda data: filter(_is_strided, neusight.products(data)),
-        "NeuSight's linear layers, float32, on Pascal",
+        lambda data: filter(_is_strided, _products(data)),
+        "linear layers of NeuSight and DeepBench, float32, on Pascal",
+    ),
+    "convolution": Stage(
+        "gpu",
+        (
+            "convolution.share",
+            "convolution.weights",
+            "convolution.ramp",
+            "convolution.fused_share",
+            "convolution.transform",
+            "convolution.turned_bytes_per_s",
+            "convolution.turned_channels",
+            "product.kepler",
+            "isolated.conv2d",
+            "host.step_s",
+            "host.forward_op_s",
+            "host.backward_op_s",
+            "host.update_op_s",
+        ),
+        lambda data: chain(
+            neusight.convolutions(data),
+            deepbench.convolutions(data),
+            catapult.convolutions(data),
+            catapult.dense(data),
+        ),
+        "convolutions of NeuSight and DeepBench, layers of CDECatapult in TensorFlow 1, float32",
+        near={
+            "convolution.share": 0.2,
+            "convolution.weights": 0.2,
+            "convolution.ramp": 0.1,
+            "convolution.fused_share": 0.15,
+            "convolution.transform": 0.15,
+            "convolution.turned_bytes_per_s": 0.3,
+            "convolution.turned_channels": 0.2,
+            "product.kepler": 0.2,
+            "host.forward_op_s": 0.2,
+            "host.backward_op_s": 0.2,
+            "host.update_op_s": 0.2,
+        },
+        stack=catapult.STACK,
+    ),
+    "recurrent": Stage(
+        "gpu",
+        ("recurrent.step_s", "recurrent.block_clocks"),
+        deepbench.recurrent,
+        "recurrent layers of DeepBench, float32",
     ),
     "image": Stage(
         "gpu",
@@ -158,21 +219,22 @@ def even(columns: Columns) -> Floats:
 
 def left_out(
     stage: Stage, sets: Mapping[str, Sequence[Case]]
-) -> list[tuple[str, str, float, float, int]]:
-    """Return MAPE and bias (mean ln) of each device by kind, under constants of the others."""
+) -> list[tuple[str, str, float, float, float, int]]:
+    """Return median error, MAPE and bias (mean ln) by device and kind, fitted to the others."""
     priors = stage.known()
     columns = {name: Columns(cases) for name, cases in sets.items()}
     found = []
     for name, own in columns.items():
         others = [one for other, one in columns.items() if other != name]
         constants, _ = hierarchical(
-            others, priors, stage.free, [even(one) for one in others], stage.shared, stage.held
+            others, priors, stage.free, [even(one) for one in others], stage.pooled, stage.held
         )
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])
             off = logs(own, constants)[here]
-            mape = float(np.mean(np.abs(np.exp(-off) - 1)))
-            found.append((name, kind, mape, float(-off.mean()), int(here.sum())))
+            errors = np.abs(np.exp(-off) - 1)
+            middle, mape = float(np.median(errors)), float(errors.mean())
+            found.append((name, kind, middle, mape, float(-off.mean()), int(here.sum())))
     return found
 
 
@@ -181,9 +243,10 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     priors = stage.known()
     columns = [Columns(cases) for cases in sets.values()]
     weights = [even(one) for one in columns]
-    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.shared, stage.held)
+    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.pooled, stage.held)
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
+    spreads |= stage.near
     found = {name: Constant(values[name], spreads[name], words) for name in stage.free}
     for name in [name for name in found if name.startswith("host.") or len(sets) == 1]:
         spread = max(found[name].spread, stage.known()[name].spread)
@@ -201,8 +264,8 @@ def main(arguments: Sequence[str]) -> int:
     for name in wanted:
         stage = STAGES[name]
         sets = by_device(stage.cases(data))
-        for device, kind, mape, bias, count in left_out(stage, sets):
-            print(f"{name} {device:24} {kind:10} {mape:6.1%} {bias:+.2f} {count}")
+        for device, kind, middle, mape, bias, count in left_out(stage, sets):
+            print(f"{name} {device:24} {kind:18} {middle:6.1%} {mape:6.1%} {bias:+.2f} {count}")
         constants = whole_fit(stage, sets)
         of_host = {key: one for key, one in constants.items() if key.startswith("host.")}
         write_host(STACKS / f"{stage.stack}.toml", of_host)

@@ -41,8 +41,9 @@ def price(kernel: Kernel, device: Device, larger: Larger = max, pause_s: float =
     `pause_s` is how long a device rests beside a kernel that runs alone, which spares power.
     """
     constants, form = device.constants, form_of(kernel, device)
-    compute_s, memory_s, gap_s = form(kernel, device, constants, larger)
-    capped = capped_s(kernel, compute_s, pause_s, device, constants, larger)
+    compute_s, memory_s, gap_s, done = form(kernel, device, constants, larger)
+    drawing = kernel if done is None else kernel._replace(flop=done)
+    capped = capped_s(drawing, compute_s, pause_s, device, constants, larger)
     power = constants["joint.power"]
     value = (compute_s**power + memory_s**power + capped**power) ** (1 / power) + gap_s
     low, high, shared = bounds(form.__name__, constants)

@@ -10,7 +10,7 @@ from steptime.predict.kernel import Kernel, Larger
 
 QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
 NODE_NM = 16  # of the process in which energies are stated
-AS_LARGE_AS = {12: 16}  # TSMC's 12 nm has the transistors of its 16 nm, packed closer
+AS_LARGE_AS = {12: 16, 8: 10}  # TSMC's 12 nm has the transistors of its 16, Samsung's 8 of its 10
 FRUGAL = {"Blackwell": 0.65}  # best product of ml-engineering at the limit: B200 beside H100
 UNKNOWN_NM = 7  # of a device whose file does not say
 
@@ -54,8 +54,8 @@ def capped_s(
 def waiting_share(device: Device, constants: Constants) -> float:
     """Return what a device draws at its working clocks while it waits for work, of its limit.
 
-    It is `idle_W` where the file says it. Else it is more with GDDR, whose clock does not rest: V100
-    and A40 in the traces of Zeus (NSDI 2023) draw 37 of 250 and 85 of 300 W.
+    It is `idle_W` where the file says it. Else it is more with GDDR, whose clock does not rest:
+    V100 and A40 in the traces of Zeus (NSDI 2023) draw 37 of 250 and 85 of 300 W.
     """
     if device.idle_w is not None and device.peak_w is not None:
         return min(1.0, device.idle_w / device.peak_w)
