@@ -5,8 +5,8 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from places import ROOT
 
+from places import ROOT
 from steptime import catalog
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import constants_of, logs
