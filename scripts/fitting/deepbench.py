@@ -11,12 +11,18 @@ CELLS = {"vanilla": "rnn", "lstm": "lstm", "gru": "gru"}
 
 
 def products(data: Path) -> Iterator[Case]:
-    """Yield float32 matrix products, whichever operand is transposed."""
+    """Yield float32 matrix products.
+
+    They are columns first: rows of the result here are n. With the first operand transposed both
+    lie along the contraction, as in a linear layer.
+    """
     for row in rows(data / "measured/deepbench/gemm.csv.gz"):
         if row["precision"] != "float32":
             continue
         m, n, k = (int(row[name]) for name in "mnk")
-        kernels = op_kernels("matmul", ((1, m, k), (1, k, n)), {}, "float32")
+        linear = row["a_transposed"] + row["b_transposed"] == "TN"
+        kind, weights = ("linear", (m, k)) if linear else ("matmul", (k, m))
+        kernels = op_kernels(kind, ((n, k), weights), {}, "float32")
         device = device_of(row["device"])
         yield Case(kernels, device, float(row["time_ms"]) / 1e3, "gemm", "repeated")
 

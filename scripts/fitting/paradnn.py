@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from fitting.rows import device_of, rows
@@ -38,6 +39,7 @@ def steps(data: Path, most: int = 400) -> Iterator[Case]:
             )
 
 
+@lru_cache(maxsize=4096)
 def kernels_of(
     layers: int, nodes: int, inputs: int, outputs: int, batch: int
 ) -> tuple[Kernel, ...]:

@@ -65,9 +65,14 @@ class Stage:
         return catalog.priors(self.priors, self.stack)
 
 
+def _products(data: Path) -> Iterable[Case]:
+    """Return products in float32."""
+    return chain(neusight.products(data), deepbench.products(data))
+
+
 def _is_strided(case: Case) -> bool:
     """Whether a case is a linear layer on a GPU that slows down along long rows."""
-    return case.kind == "linear" and (case.device.architecture or "").startswith(OLD)
+    return case.kernels[0].kind == "linear" and (case.device.architecture or "").startswith(OLD)
 
 
 STAGES: Mapping[str, Stage] = {
@@ -99,12 +104,16 @@ STAGES: Mapping[str, Stage] = {
             "product.half_reuse",
             "product.ramp",
             "product.old",
-            "product.sum_s",
             "power.flop_j",
         ),
-        lambda data: (one for one in neusight.products(data) if not _is_strided(one)),
-        "NeuSight's linear layers and batched products, float32",
-        held={"product.share": 0.03, "product.half_reuse": 0.15, "isolated.pause_s": 0.2},
+        lambda data: (one for one in _products(data) if not _is_strided(one)),
+        "products of NeuSight and DeepBench, float32",
+        held={
+            "product.share": 0.05,
+            "product.half_reuse": 0.15,
+            "product.old": 0.05,
+            "isolated.pause_s": 0.2,
+        },
     ),
     "tensor": Stage(
         "gpu",
@@ -112,7 +121,7 @@ STAGES: Mapping[str, Stage] = {
             "product.tensor_share",
             "product.tensor_half_reuse",
             "product.tensor_ramp",
-            "product.tensor_sum_s",
+            "product.sum_s",
         ),
         aiconfigurator.products,
         "AIConfigurator's linear layers in bfloat16",
@@ -121,8 +130,8 @@ STAGES: Mapping[str, Stage] = {
     "strided": Stage(
         "gpu",
         ("product.pieces", "product.stride"),
-        lambda data: filter(_is_strided, neusight.products(data)),
-        "NeuSight's linear layers, float32, on Pascal",
+        lambda data: filter(_is_strided, _products(data)),
+        "linear layers of NeuSight and DeepBench, float32, on Pascal",
     ),
     "convolution": Stage(
         "gpu",

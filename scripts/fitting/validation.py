@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import process_time
@@ -30,7 +30,9 @@ from steptime.calibration.evaluate import Errors, Scored, errors_of, score
 from steptime.core.constants import Constant
 from steptime.predict import cost_model
 
-POINTS, DRAWS, PER_KIND = 60, 5, 100
+PAGE = Path(__file__).parents[2] / "docs/validation.md"
+BEGIN, END = "<!-- scripts/validate writes from here -->", "<!-- to here -->"
+POINTS, DRAWS, PER_KIND, OF_TARGET = 60, 5, 100, 150
 Sets = Mapping[str, Sequence[Case]]
 Constants = Mapping[str, float]
 
@@ -130,11 +132,11 @@ def scored(cases: Sequence[Case], constants: Constants) -> list[Scored]:
     ]
 
 
-def calibrated(
-    own: Sequence[Case], told_by: Sequence[Case], constants: Constants, seed: int, stack: str
-) -> list[Scored]:
-    """Return the scores of a device's cases after some others, or some of them, calibrate it."""
-    device, kind = own[0].device, own[0].device.kind
+def calibration(
+    told_by: Sequence[Case], constants: Constants, seed: int, stack: str
+) -> tuple[Constants, set[int]]:
+    """Return the constants of a device that some of its cases calibrate, and which were taken."""
+    device, kind = told_by[0].device, told_by[0].device.kind
     priors: dict[str, Constant] = {
         name: one._replace(value=constants[name])
         for name, one in catalog.priors(kind, stack).items()
@@ -147,8 +149,7 @@ def calibrated(
         for form, pair in table["intervals"].items()
         for end, value in zip(("low", "high"), pair, strict=True)
     }
-    left = [case for case in own if id(case) not in taken]
-    return scored(left, {**constants, **table["constants"], **ends})
+    return {**constants, **table["constants"], **ends}, taken
 
 
 def line(name: str, scores: Sequence[Scored], more: Sequence[str] = ()) -> str:
@@ -188,7 +189,7 @@ def read(data: Path) -> tuple[dict[str, Sets], dict[tuple[str, str], Constants]]
         say(f"read {name}")
     checked: dict[str, Sets] = {}
     for one in TARGETS:
-        found = by_device(one.cases(data), PER_KIND)
+        found = by_device(one.cases(data), OF_TARGET)
         checked[one.name] = {
             device: [replace(case, stack=one.stack) for case in cases]
             for device, cases in found.items()
@@ -200,14 +201,15 @@ def read(data: Path) -> tuple[dict[str, Sets], dict[tuple[str, str], Constants]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the tables."""
-    if len(arguments) != 1:
-        print("usage: scripts/validate DATA", file=sys.stderr)
+    """Print the tables, or write them into the page."""
+    if not arguments or list(arguments[1:]) not in ([], ["--write"]):
+        print("usage: scripts/validate DATA [--write]", file=sys.stderr)
         return 2
     checked, known = read(Path(arguments[0]))
     offs = _offs(checked, known)
     new: dict[str, dict[str, list[Scored]]] = defaultdict(dict)
     after: dict[str, dict[str, list[list[Scored]]]] = defaultdict(dict)
+    known_by: dict[int, list[tuple[Constants, set[int]]]] = {}
     for one in TARGETS:
         for device, cases in checked[one.name].items():
             width = intervals.constants_of(intervals.widths(offs, device))
@@ -215,11 +217,20 @@ def main(arguments: Sequence[str]) -> int:
             new[one.name][device] = scored(cases, at)
             told = checked[one.told_by or one.name].get(device)
             if told and len(told) >= POINTS * (2 if told is cases else 1):
+                made = known_by.setdefault(id(told), [])
+                for seed in range(len(made), DRAWS):
+                    made.append(calibration(told, at, seed, one.stack))
                 after[one.name][device] = [
-                    calibrated(cases, told, at, seed, one.stack) for seed in range(DRAWS)
+                    scored([case for case in cases if id(case) not in taken], constants)
+                    for constants, taken in made
                 ]
         say(f"predicted {one.name}")
-    _print(new, after, checked)
+    text = "\n".join(tables(new, after, checked)) + "\n"
+    if len(arguments) == 1:
+        print(text, end="")
+        return 0
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
     return 0
 
 
@@ -245,57 +256,58 @@ def _offs(checked: Mapping[str, Sets], known: Mapping[tuple[str, str], Constants
     ]
 
 
-def _print(
+def tables(
     new: Mapping[str, Mapping[str, list[Scored]]],
     after: Mapping[str, Mapping[str, list[list[Scored]]]],
     checked: Mapping[str, Sets],
-) -> None:
-    print("### Devices never seen\n")
-    print(heading("cases", ("at least (goal)",)))
+) -> Iterator[str]:
+    """Yield the lines of the tables in Markdown."""
+    yield "### Devices never seen\n"
+    yield heading("cases", ("at least (goal)",))
     for one in TARGETS:
         every = [s for some in new[one.name].values() for s in some]
-        print(line(one.name, every, (one.asked[0],)))
-    print(f"\n### With {POINTS} points of the device, mean of {DRAWS} draws\n")
-    print(heading("cases", ("MAPE or median of draws", "at least (goal)")))
+        yield line(one.name, every, (one.asked[0],))
+    yield f"\n### With {POINTS} points of the device, mean of {DRAWS} draws\n"
+    yield heading("cases", ("MAPE or median of draws", "at least (goal)"))
     for one in TARGETS:
         if not after[one.name]:
             continue
         draws = [[s for d in after[one.name].values() for s in d[i]] for i in range(DRAWS)]
         each = [getattr(errors_of(some), one.by) for some in draws]
         spread = f"{min(each):.1%} .. {max(each):.1%}"
-        print(line(one.name, [s for some in draws for s in some], (spread, one.asked[1])))
+        yield line(one.name, [s for some in draws for s in some], (spread, one.asked[1]))
     for one in TARGETS:
-        print(f"\n### {one.name}, device by device\n")
-        print(heading("device, kind"))
+        yield f"\n### {one.name}, device by device\n"
+        yield heading("device, kind")
         for device, scores in sorted(new[one.name].items()):
             kinds = sorted({s.case.kind for s in scores})
             for kind in kinds:
                 some = [s for s in scores if s.case.kind == kind]
-                print(line(f"{device}, {kind}", some))
+                yield line(f"{device}, {kind}", some)
             if device in after[one.name]:
                 each = [getattr(errors_of(some), one.by) for some in after[one.name][device]]
                 told = f"{device}, calibrated ({min(each):.1%} .. {max(each):.1%})"
-                print(line(told, [s for some in after[one.name][device] for s in some]))
-    print("\n### Others on the same cases\n")
-    print(heading("method"))
+                yield line(told, [s for some in after[one.name][device] for s in some])
+    yield "\n### Others on the same cases\n"
+    yield heading("method")
     for one in TARGETS:
         cases = [case for some in checked[one.name].values() for case in some]
-        print(line(f"analytic, {one.name}", score(cases, cost_model("analytic"))))
+        yield line(f"analytic, {one.name}", score(cases, cost_model("analytic")))
         for name in sorted({name for case in cases for name in case.rivals}):
             told = [case for case in cases if name in case.rivals]
             rival = [Scored(case, case.rivals[name], None, None) for case in told]
-            print(line(f"{name}, {one.name}", rival))
+            yield line(f"{name}, {one.name}", rival)
             same = {id(case) for case in told}
             ours = [s for d in new[one.name].values() for s in d if id(s.case) in same]
-            print(line(f"calibrated, never seen, cases of {name}", ours))
+            yield line(f"calibrated, never seen, cases of {name}", ours)
     every = [s for some in new.values() for d in some.values() for s in d]
     devices = defaultdict(list)
     for s in every:
         devices[s.case.device.name].append(s)
-    print("\n### Coverage of 80 % intervals on devices left out\n")
-    print(heading("device"))
+    yield "\n### Coverage of 80 % intervals on devices left out\n"
+    yield heading("device")
     for device, some in sorted(devices.items()):
-        print(line(device, some))
-    print(line("together", every))
+        yield line(device, some)
+    yield line("together", every)
     mean = np.mean([errors_of(some).coverage for some in devices.values()])
-    print(f"\nMean coverage of the devices: {mean:.0%}.")
+    yield f"\nMean coverage of the devices: {mean:.0%}."

@@ -16,6 +16,7 @@ from steptime.measure.contract import Options
 POINTS = 60
 LEAST = 40  # points, before errors that fall no more end it
 PROBE_SHARE = 0.1  # of the time
+DTYPES = ("float32", "bfloat16")  # on accelerators; a CPU's matrix units are none
 
 
 @command()
@@ -75,7 +76,8 @@ def measured(
 
         left_s = limit_s - (monotonic() - began)
         found = device_from_table(table, str(path))
-        session = Session(found, ask, tell, left_s, most, min(LEAST, most))
+        types = DTYPES[:1] if found.is_own_host else DTYPES
+        session = Session(found, ask, tell, left_s, most, min(LEAST, most), types)
         table["calibration"] = {
             **session.run(),
             "stack": catalog.DEFAULT_STACK,

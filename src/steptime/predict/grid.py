@@ -8,10 +8,9 @@ is built for each batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
@@ -19,10 +18,11 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.count import live_bytes, peak_memory_bytes
-from steptime.predict.host import Host, behind_host
+from steptime.predict.host import behind_host
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import PASSES, Lowered
 from steptime.predict.schedule import overlapped
+from steptime.predict.side_by_side import alike_of, beside, hosts_beside
 from steptime.predict.step_model import StepModel, fits_into
 
 FEW = 3  # batches that are built as they are
@@ -203,8 +203,8 @@ class _Lines:
         most = max(len(group.times) for some in self.groups.values() for group in some)
         step = max(1, CHUNK // most)
         found: list[Times] = []
-        for alike in _alike(models):
-            host = _hosts([on.host(self.issued) for on in alike])
+        for alike in alike_of(models):
+            host = hosts_beside([on.host(self.issued) for on in alike])
             pieces = []
             for i in range(0, len(batches), step):
                 piece = batches[i : i + step]
@@ -221,7 +221,7 @@ class _Lines:
 
         on = alike[0]
         at = [one.seen_in_update if name == "update" else one.seen for one in alike]
-        device = at[0] if len(at) == 1 else _beside(at)
+        device = at[0] if len(at) == 1 else beside(at)
         seconds: Any = 0.0
         for group in self.groups[name]:
             ends = zip(group.kernels, zip(*group.times, strict=True), strict=True)
@@ -293,60 +293,6 @@ def _at(kernel: Kernel, ends: Any, share: Any) -> Kernel:
     sizes = 4 * len(kernel.products)
     products: Any = tuple(zip(*[iter(rest[:sizes])] * 4, strict=True))
     return kernel._replace(flop=flop, bytes=moved, products=products, tensors=tuple(rest[sizes:]))
-
-
-def _alike(models: Sequence[StepModel]) -> Iterator[list[StepModel]]:
-    """Yield the models side by side as far as the same figures of their devices are known.
-
-    Devices with constants of their own are priced one at a time.
-    """
-
-    def known(on: StepModel) -> tuple[object, ...]:
-        alone = id(on) if on.seen.constants else None
-        peaks = frozenset(on.seen.peak_flop_per_s)
-        return alone, peaks, on.issue_s is None, on.seen.launch_s is None, on.seen.clock_hz is None
-
-    for _, alike in groupby(models, known):
-        yield list(alike)
-
-
-def _beside(devices: Sequence[Device]) -> Device:
-    """Return devices as one whose figures, as far as prices ask for them, are arrays."""
-
-    def figures(values: Iterable[float | None]) -> Any:
-        return _column([[[value]] for value in values])
-
-    return replace(
-        devices[0],
-        peak_flop_per_s={
-            name: figures(one.peak_flop_per_s[name] for one in devices)
-            for name in devices[0].peak_flop_per_s
-        },
-        memory_bytes_per_s=figures(one.memory_bytes_per_s for one in devices),
-        launch_s=figures(one.launch_s for one in devices),
-        clock_hz=figures(one.clock_hz for one in devices),
-    )
-
-
-def _hosts(hosts: Sequence[Host | None]) -> Host | None:
-    """Return hosts as one whose times are arrays, a row a device; None where they are not known."""
-    known = [one for one in hosts if one is not None]
-    if not known:
-        return None
-    issued: Any = tuple(
-        _column([[seconds] for seconds in passes])
-        for passes in zip(*[one.issued_s for one in known], strict=True)
-    )
-    base: Any = _column([[one.base_s] for one in known])
-    return Host(issued, base, known[0].waits)
-
-
-def _column(values: Sequence[Any]) -> Any:
-    """Return an array of numbers, None where they are not known."""
-    import numpy as np
-
-    found = np.array(values)
-    return None if found.flat[0] is None else found
 
 
 def _lines(model: StepModel, wanted: Sequence[int]) -> _Lines | None:
