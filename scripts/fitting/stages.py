@@ -132,6 +132,7 @@ STAGES: Mapping[str, Stage] = {
         ("product.pieces", "product.stride"),
         lambda data: filter(_is_strided, _products(data)),
         "linear layers of NeuSight and DeepBench, float32, on Pascal",
+        held={"product.stride": 0.1},
     ),
     "convolution": Stage(
         "gpu",

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from steptime import catalog
 from steptime.build import make_workload, read_model, read_table
-from steptime.calibration.cases import Case, op_kernels
+from steptime.calibration.cases import Case, Condition, op_kernels
 from steptime.calibration.recorded import step_kernels
 from steptime.calibration.tables import Words, table_rows
 from steptime.core.dtypes import dtype_named
@@ -100,7 +100,7 @@ class Rows(OpOf):
     device: str = "{device}"
     seconds: str = "seconds"
     unit: Literal["s", "ms", "us", "ns"] = "s"
-    condition: Literal["isolated", "repeated", "step"] = "isolated"
+    condition: Condition = "isolated"
     group: str = ""
     family: str = ""
     ops: tuple[OpOf, ...] = ()

@@ -86,8 +86,18 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
     assert tiled_s(half, tensor, CONSTANTS, max) == pytest.approx(once)
     amd = replace(tensor, architecture="CDNA 3.0")
     assert tiled_s(half, amd, CONSTANTS, max) == pytest.approx(once / 0.8)
-    doubled = replace(tensor, architecture="Pascal")  # half types at twice the rate: no such units
-    assert tiled_s(half, doubled, CONSTANTS, max) != pytest.approx(once)
+
+
+def test_half_types_before_tensor_cores_are_stored_in_halves_alone() -> None:
+    pascal = replace(
+        AMPERE,
+        architecture="Pascal",
+        peak_flop_per_s={"float32": 4e12, "float16": 8e12},
+        vector_flop_per_s={"float32": 4e12},
+    )
+    full = kernel(1, 128, 1280, 50)
+    half = full._replace(dtype="float16")
+    assert tiled_s(half, pascal, CONSTANTS, max) == tiled_s(full, pascal, CONSTANTS, max)
 
 
 def test_long_rows_slow_older_devices_alone() -> None:

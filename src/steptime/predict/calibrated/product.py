@@ -34,6 +34,7 @@ TILES: Mapping[str, tuple[Tiles, Tiles]] = {  # by generation: of one product, o
 TENSOR: Tiles = ((128, 256), (128, 128), (64, 128), (64, 64), (16, 64))
 OF_OTHERS: Tiles = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32))
 LARGEST = (128, 128)  # the tile that reaches the share of the peak, of vector units
+HALVES = ("float16", "bfloat16")
 LANES = 96  # of a multiprocessor, above which a Pascal chip is built as Maxwell was
 PAGES_BYTES = 16 * 2**20  # of a matrix whose addresses older GPUs hold at hand
 
@@ -103,6 +104,8 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
         waits = (constants["product.tensor_ramp"] * quick, half)
         rate *= 1 + half / reuse(TENSOR[0])
         return _Units(rate, tiles, tiles, *waits, constants["product.sum_s"], 32)
+    if age in OLD and kernel.dtype in HALVES:
+        rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
     rate *= constants["product.old"] if age in OLD else 1.0
     rate *= constants["product.kepler"] if age == "Kepler" else 1.0
@@ -166,7 +169,8 @@ def _fastest_s(
         again = units.again_s * ceil(m, rows)
         found = larger(ceil(blocks, count) * each * (long + units.ramp), again)
         best = found if best is None else -larger(-best, -found)
-        if not in_batch:
+        worth: Any = count // blocks > 1
+        if not in_batch and worth is not False:
             parts = larger(1.0, count // blocks)
             written = 4.0 * (m * n + rows * columns * count)
             summed = written / memory_rate(device, constants) + units.sum_s
