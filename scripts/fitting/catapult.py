@@ -61,7 +61,7 @@ def _case(builder: Builder, y: str, row: Mapping[str, str], kind: str) -> Case:
     kind += ", step" if builder.training else ""
     kernels = lower(_step(builder, y, row["optimizer"]), "float32", SETTINGS).kernels
     device = device_of(row["device"])
-    return Case(kernels, device, float(row["time_ms"]) / 1e3, kind, "call")
+    return Case(kernels, device, float(row["time_ms"]) / 1e3, kind, "call", stack=STACK)
 
 
 def _step(builder: Builder, y: str, optimizer: str) -> Graph:

@@ -25,6 +25,20 @@ STACKS = PRIORS.with_name("stacks")
 WEIGHT = 1000.0  # of a device, in rows
 PER_KIND = 400  # rows of a kind of a device, drawn by a seeded shuffle, so that none outweighs
 
+OF_CONVOLUTIONS = {  # how far they vary, as the rows of a device may move them
+    "convolution.share": 0.2,
+    "convolution.weights": 0.2,
+    "convolution.ramp": 0.1,
+    "convolution.fused_share": 0.15,
+    "convolution.transform": 0.15,
+    "convolution.turned_bytes_per_s": 0.3,
+    "convolution.turned_channels": 0.2,
+    "product.kepler": 0.2,
+    "host.forward_op_s": 0.2,
+    "host.backward_op_s": 0.2,
+    "host.update_op_s": 0.2,
+}
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -32,9 +46,9 @@ class Stage:
 
     `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
     the same on all devices; the spread of the others is that of fits to one device each. `held` are
-    how far ln(constant) may move from the file, 1 for others. Those in `near` are fitted as if they
-    were the same on all devices too, which are too few or unlike to tell how far they vary, and are
-    given their spread. Those of the host belong to the software stack `stack`.
+    how far ln(constant) may move from the file, 1 for others. Those in `near` are given a spread
+    that too few or too unlike devices do not tell. Those of the host belong to the software stack
+    `stack`.
     """
 
     priors: str
@@ -45,11 +59,6 @@ class Stage:
     held: Mapping[str, float] = field(default_factory=dict)
     near: Mapping[str, float] = field(default_factory=dict)
     stack: str = catalog.DEFAULT_STACK
-
-    @property
-    def pooled(self) -> tuple[str, ...]:
-        """The constants that have one value while they are fitted."""
-        return (*self.shared, *self.near)
 
     def known(self) -> Mapping[str, Constant]:
         """Return the constants that are known before the fit, those of the host by the stack."""
@@ -127,21 +136,7 @@ STAGES: Mapping[str, Stage] = {
     ),
     "convolution": Stage(
         "gpu",
-        (
-            "convolution.share",
-            "convolution.weights",
-            "convolution.ramp",
-            "convolution.fused_share",
-            "convolution.transform",
-            "convolution.turned_bytes_per_s",
-            "convolution.turned_channels",
-            "product.kepler",
-            "isolated.conv2d",
-            "host.step_s",
-            "host.forward_op_s",
-            "host.backward_op_s",
-            "host.update_op_s",
-        ),
+        (*OF_CONVOLUTIONS, "isolated.conv2d", "host.step_s"),
         lambda data: chain(
             neusight.convolutions(data),
             deepbench.convolutions(data),
@@ -149,19 +144,8 @@ STAGES: Mapping[str, Stage] = {
             catapult.dense(data),
         ),
         "convolutions of NeuSight and DeepBench, layers of CDECatapult in TensorFlow 1, float32",
-        near={
-            "convolution.share": 0.2,
-            "convolution.weights": 0.2,
-            "convolution.ramp": 0.1,
-            "convolution.fused_share": 0.15,
-            "convolution.transform": 0.15,
-            "convolution.turned_bytes_per_s": 0.3,
-            "convolution.turned_channels": 0.2,
-            "product.kepler": 0.2,
-            "host.forward_op_s": 0.2,
-            "host.backward_op_s": 0.2,
-            "host.update_op_s": 0.2,
-        },
+        shared=tuple(OF_CONVOLUTIONS),
+        near=OF_CONVOLUTIONS,
         stack=catapult.STACK,
     ),
     "recurrent": Stage(
@@ -228,7 +212,7 @@ def left_out(
     for name, own in columns.items():
         others = [one for other, one in columns.items() if other != name]
         constants, _ = hierarchical(
-            others, priors, stage.free, [even(one) for one in others], stage.pooled, stage.held
+            others, priors, stage.free, [even(one) for one in others], stage.shared, stage.held
         )
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])
@@ -244,7 +228,7 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     priors = stage.known()
     columns = [Columns(cases) for cases in sets.values()]
     weights = [even(one) for one in columns]
-    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.pooled, stage.held)
+    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.shared, stage.held)
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
     spreads |= stage.near
