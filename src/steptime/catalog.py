@@ -163,6 +163,11 @@ def device_names() -> list[str]:
     return list(_DEVICES.files())
 
 
+def is_own(name: str) -> bool:
+    """Whether a device is one of the user's own files."""
+    return name.lower() in _DEVICES.own()
+
+
 def devices(warn: Callable[[str], object] | None = None) -> list[Device]:
     """Return all devices, sorted by name.
 
