@@ -154,8 +154,9 @@ def device(name: str | Path) -> Device:
         return _DEVICES.at(Path(text))
     if key == LOCAL:
         return _DEVICES.at(_local_file())
-    path = _device_path(key) or _DEVICES.shipped()[_one_meant(text)]
-    return _DEVICES.named(path)
+    if path := _device_path(key):
+        return _DEVICES.named(path)
+    return _spelled(text) or _DEVICES.named(_DEVICES.shipped()[_one_meant(text)])
 
 
 def device_names() -> list[str]:
@@ -325,6 +326,15 @@ def platform_of(word: str) -> str | None:
         return key
     names = meant(word)
     return names[0] if len(names) == 1 else None
+
+
+def _spelled(text: str) -> Device | None:
+    """Return the shipped device whose name is spelled so, found without reading the others."""
+    key = _key(text)
+    for name, path in _DEVICES.shipped().items():
+        if _key(name) == key and not (found := _DEVICES.named(path)).only_by_name:
+            return found
+    return None
 
 
 def _one_meant(text: str) -> str:

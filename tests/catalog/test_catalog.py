@@ -295,6 +295,8 @@ def test_one_device_needs_one_file(monkeypatch):
     assert files == ["a100-sxm4-80gb.toml"]
     catalog.device("A100")
     assert files[1:] == ["aliases.toml", "a100-sxm4-80gb.toml"]
+    catalog.device("RTX 4090 Mobile")
+    assert files[3:] == ["aliases.toml", "rtx-4090-laptop.toml"]
 
 
 def test_a_broken_file_of_the_user_stands_in_the_way_of_no_other_device():

@@ -331,3 +331,27 @@ def test_what_a_compiled_stack_reads_twice_is_read_twice_by_inductors_code(
     _, code = code_of(product)
     assert "extern_kernels.addmm" in code  # the bias within, what follows in a kernel of its own
     assert len(re.findall(r"(cpp_fused_relu\w*) = async_compile", code)) == 1
+
+
+def test_attention_that_is_not_one_kernel_moves_its_scores() -> None:
+    """Batch 2, 4 heads of 8, length 16: 2048 scores of 4 bytes; 6 times between two products."""
+    stack = Stack("apart", "a test", kinds={"attention": Execution(scores=6, kernels=3)})
+    b = builder()
+    q, k, v = (b.input(name, (2, 16, 32)) for name in "qkv")
+    y = b.op("attention", q, k, v, name="y", heads=4, kv_heads=4, causal=True)
+    products, softmax = executed(b.graph(y), stack)
+    scores = 4 * 2 * 4 * 16 * 16
+    moved = 4 * 4 * 2 * 16 * 32
+    flop = 4 * 2 * 4 * 16 * 16 * 8  # a mask saves nothing
+    found = (products.flop, products.traffic_bytes, products.kernels, products.runs_as)
+    assert found == (flop, moved + 2 * scores, 2, "matmul")
+    assert (softmax.traffic_bytes, softmax.kernels, softmax.row) == (6 * scores, 3, 16)
+    assert softmax.runs_as == "softmax"
+
+
+def test_older_torch_reads_scores_again_backward() -> None:
+    model = read_model("transformer:layers=1,width=64,length=32,vocabulary=100")
+    graph = build_step(make_workload(model, batch=2))
+    older = [one for one in executed(graph, catalog.stack("torch-eager-1")) if one.runs_as]
+    assert [one.runs_as for one in older] == ["matmul", "softmax", "matmul", "softmax_grad"]
+    assert [len(one.products) for one in older] == [2, 0, 4, 0]

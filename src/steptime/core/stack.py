@@ -28,8 +28,10 @@ class Execution(NamedTuple):
     of the first input, in place of all of that (0: not said). `kernels` are launched; `temporaries`
     tensors of the first input's size are made and dropped inside (None: what the op table says).
     Ops that run `together` are launched once for all, and hold their temporaries at once. `flop`
-    is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask. All of this
-    holds for ops whose attribute `when` is true ("": for all).
+    is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask. Attention in
+    several kernels moves the matrix of its `scores` that often between its products (0: it is one
+    kernel), by `kernels` beside these. All of this holds for ops whose attribute `when` is true
+    ("": for all).
     """
 
     reads: tuple[int, ...] = ()
@@ -40,6 +42,7 @@ class Execution(NamedTuple):
     together: bool = False
     flop: float = 1.0
     causal_flop: float = 1.0
+    scores: float = 0.0
     when: str = ""
     source: str = ""
 
@@ -99,6 +102,7 @@ _EXECUTION: dict[str, Check] = {
     "together": FLAG,
     "flop": _SHARE,
     "causal_flop": _SHARE,
+    "scores": _SHARE,
     "when": TEXT,
     "source": TEXT,
 }

@@ -11,7 +11,7 @@ from steptime.core.record import Quantity
 from steptime.core.workload import NO_OPTIMIZER, Workload
 from steptime.measure.contract import Arrays, Options, Prepared, UnsupportedError
 from steptime.measure.data.dataset import Split
-from steptime.measure.data.loader import Fit, decode, new_slot
+from steptime.measure.data.loader import Fit, decode
 from steptime.measure.data.sources import Input
 from steptime.measure.synthetic import LEARNING_RATE
 
@@ -59,10 +59,9 @@ def accuracy(network: Callable[[Arrays], Any], test: Split, fit: Fit, batch: int
     It takes `batch` images at a time; the last batch is filled up with images that do not count.
     """
     total, right = len(test.labels), 0
-    slot = new_slot(batch, test.images.shape[1:])
     for first in range(0, total, batch):
         indices = np.arange(first, first + batch)
-        decode(test, np.minimum(indices, total - 1), slot)
-        told = np.argmax(network(fit.arrays(slot.images, slot.labels)), axis=-1)
-        right += int(np.count_nonzero((told == slot.labels) & (indices < total)))
+        images, labels = decode(test, np.minimum(indices, total - 1))
+        told = np.argmax(network(fit.arrays(images, labels)), axis=-1)
+        right += int(np.count_nonzero((told == labels) & (indices < total)))
     return right / total

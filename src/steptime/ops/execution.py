@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from steptime.core.graph import Attrs, Graph, Op
+from steptime.core.dtypes import SIZE_BYTES
+from steptime.core.graph import Attrs, Graph, Op, TensorSpec
 from steptime.core.stack import Execution, Stack
 from steptime.ops import OPS, cost_of, products_of, serial_of
 from steptime.ops.table import Products, Specs
@@ -25,7 +26,8 @@ class Launch(NamedTuple):
 
     Views launch nothing and move nothing. Ops that run together for all weights (an optimizer over
     lists) are launches of their own, of which the first counts the kernels. `products` and `serial`
-    are those of its ops (`OpKind`).
+    are those of its ops (`OpKind`). `runs_as` is the kind that it is priced as, and `row` what that
+    reduces, where it is a part of an op.
     """
 
     ops: tuple[Op, ...]
@@ -34,10 +36,12 @@ class Launch(NamedTuple):
     kernels: int
     products: Products = ()
     serial: int = 1
+    runs_as: str = ""
+    row: int = 1
 
 
 def executed(graph: Graph, stack: Stack) -> list[Launch]:
-    """Return what `stack` executes of a step, in order; every op is in one launch.
+    """Return what `stack` executes of a step, in order; every op is in one launch, or in two.
 
     A kernel reads what it did not make, each tensor as often as the stack does, and writes what is
     read outside of it; in between, tensors stay in registers. x -> a -> b -> y, `a` and `b` fused,
@@ -56,11 +60,34 @@ def executed(graph: Graph, stack: Stack) -> list[Launch]:
                 flop, moved, products = flop + more[0], moved + more[1], products + more[3]
                 serial = max(serial, more[4])
             moved = max(0, moved - _kept_bytes(graph, ops, users))
+        if how.scores:
+            launches += _unfused(graph, head, how)
+            continue
         if how.together and head.part == "update":
             kernels = 0 if head.kind in seen else kernels
             seen.add(head.kind)
         launches.append(Launch(tuple(ops), flop, moved, kernels, products, serial))
     return launches
+
+
+def _unfused(graph: Graph, op: Op, how: Execution) -> list[Launch]:
+    """Return attention as its products, each of which reads or writes the scores, and a softmax.
+
+    A mask saves nothing. The softmax stands for all that runs on the scores.
+    """
+    kind, specs, attrs, written = graph.cases[op.name]
+    products = products_of(kind, specs, attrs)
+    flop, moved = cost_of(kind, specs, attrs, written)
+    keys = specs[1].shape[1]
+    heads = cast("int", dict(attrs)["heads"])
+    count = specs[0].shape[0] * heads * specs[0].shape[1] * keys
+    size = count * SIZE_BYTES[specs[0].dtype]
+    between = "softmax_grad" if kind.endswith("_grad") else "softmax"
+    softmax = OPS[between].flop(TensorSpec((count,), specs[0].dtype))
+    return [
+        Launch((op,), flop, moved + len(products) * size, len(products), products, 1, "matmul"),
+        Launch((op,), softmax, how.scores * size, how.kernels, (), 1, between, keys),
+    ]
 
 
 def one_by_one(graph: Graph) -> list[Launch]:

@@ -333,7 +333,6 @@ def _beside(devices: Sequence[Device]) -> Device:
         peak_flop_per_s={
             name: figures(one.peak_flop_per_s[name] for one in devices)
             for name in devices[0].peak_flop_per_s
-            if all(name in one.peak_flop_per_s for one in devices)
         },
         memory_bytes_per_s=figures(one.memory_bytes_per_s for one in devices),
         launch_s=figures(one.launch_s for one in devices),

@@ -131,7 +131,7 @@ def _kernels(
     """Yield the kernels of a graph in the order in which they run; what does nothing is none."""
     compute, awaited, views = precision(dtype).compute, _awaited(graph), 0
     fresh = dict(zip((op.name for op in graph.ops), fresh_bytes(graph), strict=True))
-    for ops, flop, moved, launched, products, serial in launches:
+    for ops, flop, moved, launched, products, serial, runs_as, row in launches:
         if not launched and not moved:
             views += 1
             continue
@@ -140,7 +140,7 @@ def _kernels(
         own = graph.tensors[head.outputs[0]].dtype  # in a mixed step not the same for all
         one = Kernel(
             head.of or head.name,
-            head.kind,
+            runs_as or head.kind,
             head.part,
             own if own in FLOATS else compute,
             "matrix" if products else "vector",
@@ -150,7 +150,7 @@ def _kernels(
             serial,
             launched * serial,
             window=window_of(*case),
-            row=row_of(*case),
+            row=row if runs_as else row_of(*case),
             views=views,
             fresh=sum([fresh[op.name] for op in ops]),
         )
