@@ -22,7 +22,7 @@ def explore(
     devices: Text = option(
         "--devices NAME,...|all",
         "Devices to choose from (steptime list devices). "
-        "Default: those with a short name or a price, and your own.",
+        "Default: accelerators with a short name or a price, and your own.",
         None,
     ),
 ) -> Answer:
@@ -70,7 +70,7 @@ def _devices(text: str | None) -> dict[str, Device]:
         return {
             one.name: one
             for one in catalog.devices(note)
-            if text or one.name in usual or catalog.is_own(one.name)
+            if text or catalog.is_own(one.name) or (one.kind != "cpu" and one.name in usual)
         }
     found: dict[str, Device] = {}
     for name in (piece.strip() for piece in text.split(",")):

@@ -40,7 +40,7 @@ PER_NODE, LINKS_PER_NODE, SERVERS = (8, 2, 4, 16), (1, 2, 4, 8), (1, 2, 4, 8)
 DTYPES = ("bfloat16-mixed", "float16-mixed", "float32", "bfloat16", "float16")
 TRAINED_BY = ("adam", "sgd")
 METHODS: Cells = {  # of Paleo's rules one type and one optimizer: they know no other
-    "calibrated": [(dtype, optimizer) for dtype in DTYPES for optimizer in TRAINED_BY],
+    "calibrated": [(dtype, optimizer) for dtype in DTYPES[:3] for optimizer in TRAINED_BY],
     "analytic": [(dtype, optimizer) for dtype in DTYPES for optimizer in TRAINED_BY],
     "paleo": [("float32", "sgd")],
 }
