@@ -104,9 +104,15 @@ STAGES: Mapping[str, Stage] = {
     ),
     "strided": Stage(
         "gpu",
-        ("product.stride",),
+        ("product.pieces", "product.stride"),
         lambda data: filter(_is_strided, neusight.products(data)),
         "NeuSight's linear layers, float32, on Pascal",
+    ),
+    "image": Stage(
+        "gpu",
+        ("convolution.matrix_share", "convolution.matrix_turned"),
+        timm.op_by_op,
+        "ResNets, Inception, DenseNet and MobileNet in timm, op by op under autocast",
     ),
     "described": Stage(
         "gpu",
@@ -179,8 +185,9 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
     found = {name: Constant(values[name], spreads[name], words) for name in stage.free}
-    for name in [name for name in found if name.startswith("host.")]:
-        spread = max(found[name].spread, priors[name].spread)  # one laboratory shares its hosts
+    for name in [name for name in found if name.startswith("host.") or len(sets) == 1]:
+        spread = max(found[name].spread, stage.known()[name].spread)
+        # a laboratory shares its hosts, and one device tells nothing of others
         found[name] = found[name]._replace(spread=spread)
     return found
 

@@ -159,9 +159,9 @@ def device(name: str | Path) -> Device:
     return _spelled(text) or _DEVICES.named(_DEVICES.shipped()[_one_meant(text)])
 
 
-def device_names() -> list[str]:
-    """Return the names of all devices, shipped ones and the user's, sorted."""
-    return list(_DEVICES.files())
+def device_names(own: bool = True) -> list[str]:
+    """Return the names of all devices, shipped ones and if asked the user's, sorted."""
+    return list(_DEVICES.files() if own else _DEVICES.shipped())
 
 
 def is_own(name: str) -> bool:
@@ -241,8 +241,10 @@ def write_user_link(table: Mapping[str, Any]) -> Path:
     return _LINKS.write(table, LOCAL)
 
 
-def write_user_device(table: Mapping[str, Any], name: str) -> Path:
-    """Write a device in datasheet units as the user's NAME.toml, make it `local`, return its path.
+def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -> Path:
+    """Write a device in datasheet units as the user's NAME.toml and return its path.
+
+    It becomes `local` unless told otherwise.
 
     Raises `InputError` if the table is not a device, its name is not `name`, the name is taken by a
     shipped device, or the folder cannot be written to.
@@ -253,7 +255,8 @@ def write_user_device(table: Mapping[str, Any], name: str) -> Path:
     if key in _DEVICES.shipped() or key in _short_names():
         raise InputError(f"{shorten(name)} is the name of a shipped device; choose another one")
     path = _DEVICES.write(table, key)
-    write_whole(path.with_name(LOCAL), f"{key}\n")
+    if local:
+        write_whole(path.with_name(LOCAL), f"{key}\n")
     return path
 
 
@@ -326,6 +329,14 @@ def platform_of(word: str) -> str | None:
         return key
     names = meant(word)
     return names[0] if len(names) == 1 else None
+
+
+def device_table(name: str) -> dict[str, Any]:
+    """Return what the file of a device says, in its units; raises `InputError` if there is none."""
+    path = _device_path(name.lower())
+    if path is None:
+        raise unknown("device", name, device_names())
+    return read_toml(path)
 
 
 def _spelled(text: str) -> Device | None:

@@ -30,6 +30,8 @@ ROW = [
     "efficiency",
     "samples_per_s",
     "note",
+    "low_s",
+    "high_s",
 ]
 
 

@@ -59,7 +59,7 @@ from steptime.sweep.experiment import Axis, Experiment, Sample, check_experiment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXACT = ("count", "predict", "fit", "choose", "explain", "split", "scale", "energy", "list")
-SLOW = ("run", "sweep", "probe", "quickstart", "data")
+SLOW = ("run", "sweep", "probe", "calibrate", "quickstart", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
     "results", "errors", "evaluate",
@@ -237,7 +237,11 @@ def test_slow_examples_are_understood(page: str, line: str, shown: str, place: P
         read_experiment(Path(file))
 
 
-TINY = {"run": ["--budget", "0.05", "--runs", "1"], "probe": ["--budget", "1"]}
+TINY = {
+    "run": ["--budget", "0.05", "--runs", "1"],
+    "probe": ["--budget", "1"],
+    "calibrate": ["--minutes", "0.1", "--points", "3"],
+}
 
 
 @pytest.mark.slow
@@ -266,7 +270,7 @@ def _of_pages(*names: str) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.framework
-@pytest.mark.parametrize(("page", "line", "shown"), _of_pages("run", "sweep", "probe"))
+@pytest.mark.parametrize(("page", "line", "shown"), _of_pages("run", "sweep", "probe", "calibrate"))
 def test_slow_examples_run(
     page: str,
     line: str,

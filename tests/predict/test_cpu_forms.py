@@ -20,7 +20,12 @@ ALONE = dict.fromkeys(catalog.priors("cpu"), TINY) | {
     "interval.all_shared": 0.1,
 }
 CPU = Device("four", "cpu", {"float32": 4e9}, 1e9, "test", cores=4, l2_bytes=1000, clock_hz=1e9)
-CACHED = {"stream.cache_bytes_per_s": 1e30, "stream.memory_share": 1e30, "stream.cache_share": 1.0}
+CACHED = {
+    "stream.cache_bytes_per_s": 1e30,
+    "stream.memory_share": 1e30,
+    "stream.cache_share": 1.0,
+    "stream.core_bytes_per_s": 1e30,
+}
 
 
 def kernel(kind: str, *passes: str, **more: object) -> Kernel:
@@ -55,6 +60,13 @@ def test_bytes_come_from_the_cache_or_from_memory():
     assert seconds(kernel("relu", bytes=10**6), parallel__stream=1.0, **rates) == pytest.approx(
         1e-3, rel=1e-3
     )
+
+
+def test_a_core_alone_does_not_fill_the_memory():
+    one = kernel("relu", bytes=10**6)  # far out of the cache of 1000 bytes
+    rates = {"stream__memory_share": 1.0, "stream__core_bytes_per_s": 0.5e9}
+    assert seconds(one, parallel__stream=TINY, **rates) == pytest.approx(2e-3, rel=1e-3)
+    assert seconds(one, parallel__stream=1.0, **rates) == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_small_ops_run_on_one_thread():
@@ -99,6 +111,9 @@ def test_calls_cost_by_pass_and_optimizers_by_weight():
 def test_new_pages_cost_by_the_byte():
     one = kernel("relu", fresh=1000.0)
     assert seconds(one, stream__page_s_per_byte=1e-9) == pytest.approx(1e-6)
+    large = one._replace(bytes=cpu.GRAIN_BYTES + 1)  # zeroed by four cores
+    both = {"stream__page_s_per_byte": 1e-9, "parallel__stream": 1.0}
+    assert seconds(large, **both) == pytest.approx(0.25e-6)
 
 
 MIB = 2**18  # elements
@@ -130,7 +145,7 @@ def test_the_heap_keeps_twice_its_largest_tensor(mib, fresh):
 def test_what_lives_beyond_that_is_mapped_again_in_the_next_step():
     graph = chain(*[10 * MIB] * 5)
     kept = replace(graph, outputs=tuple(op.outputs[0] for op in graph.ops))
-    assert sum(fresh_bytes(kept)) == 50 * 2**20  # all are dropped after the step
+    assert sum(fresh_bytes(kept)) == 25 * 2**20  # all are dropped after the step; half is cut
 
 
 def test_devices_that_are_no_cpu_keep_the_forms_of_gpus():

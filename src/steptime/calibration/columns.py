@@ -103,6 +103,8 @@ class Columns:
         if self._steps and "host.factor" in constants:
             base = self._awaited * constants["host.step_s"] * constants["host.factor"]
             total[self._steps] = np.maximum(total[self._steps] + base, self._host_s(constants))
+        elif self._steps:
+            total[self._steps] += constants["launch.step_s"]  # a CPU is its own host
         return total
 
     def _host_s(self, constants: Constants) -> Floats:
@@ -111,7 +113,7 @@ class Columns:
             self._spent = _spent([self.cases[i] for i in self._steps], constants)
         names, times = self._spent
         found: Floats = times @ np.array([constants[name] for name in names])
-        return found * constants["host.factor"]
+        return found * constants.get("host.factor", 1.0)
 
 
 def _spent(cases: Sequence[Case], named: Collection[str]) -> tuple[list[str], Floats]:

@@ -34,6 +34,7 @@ COMMANDS = {  # name: the function, or the analysis, that answers it
     "energy": "steptime.cli.energy:energy",
     "doctor": "steptime.cli.doctor:doctor",
     "probe": "steptime.cli.probe:probe",
+    "calibrate": "steptime.cli.calibrate:calibrate",
     "data": "steptime.cli.data:data",
     "run": "steptime.cli.run:run",
     "sweep": "steptime.cli.sweep:sweep",

@@ -220,7 +220,7 @@ def _totals(document: dict[str, Any], source: str | None) -> Table:
     step = document["step_s"]
     waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
     rows: list[tuple[str, Any]] = [
-        ("step", seconds(step) + (", as long as the host takes to issue it" if waits else "")),
+        ("step", _step(document) + (", as long as the host takes to issue it" if waits else "")),
         *((f"  {part}", seconds(document[f"{part}_s"])) for part in PARTS),
         ("speed", shown("examples_per_s", document["batch"] / step) if step else None),
         ("achieved", shown("flop_per_s", document["flop"] / step) if step else None),
@@ -236,6 +236,14 @@ def _totals(document: dict[str, Any], source: str | None) -> Table:
     )
     fits = "" if document["status"] == "ok" else " - DOES NOT FIT"
     return facts(title + fits, "one step", rows)
+
+
+def _step(document: dict[str, Any]) -> str:
+    """Return the seconds of a step, between what they lie or of what they are the bound."""
+    step, low, high = (document[key] for key in ("step_s", "low_s", "high_s"))
+    if low is not None and high is not None:
+        return f"{seconds(step)}, {seconds(low)} to {seconds(high)}"
+    return f"at least {seconds(step)}" if low == step else seconds(step)
 
 
 def _energy(document: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The command `quickstart`: probe, measure, predict and report 24 small networks."""
+"""The command `quickstart`: calibrate, measure, predict and report 24 small networks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,9 @@ from steptime.cli.options import option
 from steptime.core.table import Answer
 from steptime.core.units import duration
 
+CALIBRATION_S = 40.0
+POINTS = 24
+
 
 @command()
 def quickstart(
@@ -17,12 +20,12 @@ def quickstart(
     backend: options.Backend = "torch",
     budget: float | None = option("--budget S", "Seconds a network.", None, min=0.001, max=86_400),
 ) -> Answer:
-    """Probe, measure and predict 24 small networks, write a report."""
+    """Calibrate, measure and predict 24 networks, write a report."""
     from importlib.resources import files
     from time import monotonic
 
     from steptime import store
-    from steptime.cli.probe import take_probe
+    from steptime.cli.calibrate import measured
     from steptime.cli.sweep import request_of, run_here
     from steptime.report import write_report
     from steptime.sweep.experiment import read_experiment
@@ -34,8 +37,7 @@ def quickstart(
     changes: dict[str, Any] = {"backend": [backend]}
     if budget is not None:
         changes["budget_s"] = budget
-    note("probing this machine (about 20 s) ...")
-    table, _ = take_probe(backend, options.options_of(), 20.0)
+    table, _ = measured(backend, options.options_of(), CALIBRATION_S, POINTS)
     note(f"measuring into {out} ...")
     found = run_here(request_of(experiment.model_copy(update=changes), "quickstart", out))
     page = out / "report.html"

@@ -322,8 +322,9 @@ def _table(document: Mapping[str, Any]) -> Table:
 
 _BEFORE = ("workers=replicas", "?global_batch=global batch")
 _EACH = "?batch_per_worker=per replica"
-_AFTER = ("step_s=step", "speedup=speed-up", "?efficiency", "samples_per_s=samples/s",
-          "?epoch_s=an epoch", "training_h=training", "cost")  # fmt: skip
+_AFTER = ("step_s=step", "?low_s=from", "?high_s=to", "speedup=speed-up", "?efficiency",
+          "samples_per_s=samples/s", "?epoch_s=an epoch", "training_h=training",
+          "cost")  # fmt: skip
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     "data": columns(*_BEFORE, _EACH, "?compute_s=compute", "exposed_comm_s=communication",
                     "hidden_s=hidden", *_AFTER),
@@ -336,6 +337,8 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of the document with what a table shows beside it."""
     more: dict[str, Any] = {"hidden_s": row.get("overlap_s") or None}
+    if row["high_s"] is None:
+        more["low_s"] = None  # the step itself is the bound
     if row.get("train_s") is not None:
         more["training_h"] = row["train_s"] / 3600
     for part in ("data", "model"):

@@ -79,6 +79,12 @@ def nvidia_gpus() -> list[dict[str, str]] | None:
     return [dict(zip(NVIDIA_FIELDS, row, strict=True)) for row in rows if len(row) == 5]
 
 
+def driver_of(device: str) -> dict[str, str]:
+    """Return the version of a GPU's `driver`; {} for a CPU and where no driver tells."""
+    gpus = nvidia_gpus() if device.startswith("cuda") else None
+    return {"driver": gpus[0]["driver_version"]} if gpus else {}
+
+
 def meters(root: Path = ROOT) -> dict[str, str | None]:
     """Return the meters of energy and events: None where it can be read, else what helps."""
     domain = next(iter(sorted((root / "sys/class/powercap").glob("intel-rapl:*/energy_uj"))), None)
@@ -118,7 +124,11 @@ def _user_devices() -> dict[str, Any]:
         probed = catalog.device(catalog.LOCAL)
     except InputError as error:
         return {**report, "probe": None, "reason": str(error)}
-    return {**report, "probe": {"name": probed.name, "source": probed.source}, "reason": ""}
+    found: dict[str, Any] = {"name": probed.name, "source": probed.source}
+    if probed.calibration:
+        told = ("date", "backend", "version", "threads", "driver")
+        found["calibration"] = {k: v for k, v in probed.calibration.items() if k in told}
+    return {**report, "probe": found, "reason": ""}
 
 
 def _users() -> int | None:
@@ -159,10 +169,31 @@ def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{devices['folder']} cannot be written to",
             "set STEPTIME_HOME to a folder of yours",
         )
+    for what, then, now in stale(report):
+        yield (
+            f"the calibration of 'local' is of {what} {then}, here is {now}",
+            "steptime calibrate measures it again",
+        )
     if report["frameworks"]["torch"] and not importlib.util.find_spec("torch"):
         yield "PyTorch is listed as installed but has no files", "install it again"
     if report["gpus"] and not report["frameworks"]["torch"]:
         yield "a GPU is here but no PyTorch to use it", INSTALL_TORCH
+
+
+def stale(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what differs now from when `local` was calibrated: its name, then and now."""
+    made = (report["user_devices"]["probe"] or {}).get("calibration", {})
+    backend = made.get("backend", "")
+    gpus = report["gpus"] or []
+    now = {
+        "version": report["frameworks"].get(backend),
+        "threads": None if "driver" in made else report["cpu"]["default_threads"],
+        "driver": gpus[0]["driver_version"] if gpus else None,
+    }
+    for key, name in (("version", backend), ("threads", "threads"), ("driver", "driver")):
+        here = None if now[key] is None else str(now[key]).partition("+")[0]
+        if key in made and here is not None and str(made[key]) != here:
+            yield name, str(made[key]), here
 
 
 def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -2,10 +2,10 @@
 
 The first request, `start`, names backend, device and threads; cores are bound before the backend
 is imported, and the answer says which framework and platform it found. After that every `measure`
-request is answered by one record, every `probe` and `collectives` by one table. Lines before the
-answer that have the key `event` say how far it is. Whatever a library prints goes to stderr. The
-worker ends when its standard input does, so it never outlives its parent. Where it is one of
-several (`measure/ranks.py`), all of them get the same requests.
+request is answered by one record, every `probe`, `point` and `collectives` by one table. Lines
+before the answer that have the key `event` say how far it is. Whatever a library prints goes to
+stderr. The worker ends when its standard input does, so it never outlives its parent. Where it is
+one of several (`measure/ranks.py`), all of them get the same requests.
 """
 
 import gc
@@ -26,6 +26,7 @@ from steptime.core.record import Record, record_to_json
 from steptime.core.workload import workload_from_json
 from steptime.measure import contract, cpus, machine, ranks, registry, scratch
 from steptime.measure.cell import Tell, measure_cell
+from steptime.measure.point import time_point
 from steptime.measure.probe.ceilings import probe
 from steptime.measure.process_group import check_apart
 from steptime.measure.ranks import Rank
@@ -164,6 +165,16 @@ def measure(
     return replace(record, quantities=found.quantities, env={**record.env, **found.facts})
 
 
+def point(session: Session, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Time a point of a calibration; one that fails has a `note` in place of seconds."""
+    try:
+        return time_point(session.backend, session.options, request)
+    except Exception as error:  # noqa: BLE001  # whatever a backend raises, others can be had
+        return {"note": _line(error)}
+    finally:
+        gc.collect()
+
+
 FAILURES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (  # error, status, cause
     ((contract.UnsupportedError,), "unsupported", "unsupported"),
     ((contract.OutOfMemoryError, MemoryError), "oom", "out-of-memory"),
@@ -209,6 +220,8 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
     for request in requests:
         if request["do"] == "probe":
             answer(probe(session.name, session.backend, session.options, **request["arguments"]))
+        elif request["do"] == "point":
+            answer(point(session, request))
         elif request["do"] == "collectives":
             answer(session.backend.collectives(session.options, **request["arguments"]))
         else:

@@ -1,6 +1,7 @@
 """Predictions as records: of the whole step first, then of each row."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from steptime import __version__
@@ -42,12 +43,15 @@ def records(model: StepModel) -> Sequence[Record]:
         "traffic_bytes": made.lowered.traffic_bytes,
         "peak_memory_bytes": made.peak_memory_bytes,
     }
-    found = [record("", whole)]
-    for times in made.times.rows:
-        row, flop = times.row, made.counted[times.row.name]
-        values = {f"{name}_s": getattr(times, name).value for name in PASSES}
+    times = made.times
+    step = Quantity(times.step_s, low=times.low_s, high=times.high_s)
+    head = record("", whole)
+    found = [replace(head, quantities={**head.quantities, "step_s": step})]
+    for one in times.rows:
+        row, flop = one.row, made.counted[one.row.name]
+        values = {f"{name}_s": getattr(one, name).value for name in PASSES}
         values |= {
-            "step_s": times.step_s,
+            "step_s": one.step_s,
             "flop": sum(flop.values()),
             "forward_flop": flop["forward"],
         }

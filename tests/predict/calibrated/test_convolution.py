@@ -119,7 +119,8 @@ def test_winograd_does_less_than_counted_but_not_on_kepler_nor_in_half() -> None
     assert price(kernel, K40).value > kernel.flop / K40.peak_flop_per_s["float32"]
     half = kernel._replace(dtype="float16")
     slow = replace(V100, peak_flop_per_s=dict.fromkeys(V100.peak_flop_per_s, 1e12))
-    assert price(half, slow).value > kernel.flop / 1e12 > price(kernel, slow).value
+    counted = 0.85 * kernel.flop / 1e12  # devices boost above the clock of their file
+    assert price(half, slow).value > counted > price(kernel, slow).value
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,6 +18,7 @@ CONSTANTS = {
     "product.ramp": 24.0,
     "product.old": 0.8,
     "product.stride": 1000.0,
+    "product.pieces": 0.2,
     "product.sum_s": 1.0,  # so large that nothing is split
     "stream.share_hbm": 1.0,
     "stream.share_old": 1.0,
@@ -88,13 +89,18 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
 
 
 def test_long_rows_slow_older_devices_alone() -> None:
-    pascal = replace(AMPERE, architecture="Pascal")
-    plain = tiled_s(kernel(1, 256, 2**14, 2**13), pascal, CONSTANTS, max)
-    strided = tiled_s(kernel(1, 256, 2**14, 2**13, kind="linear"), pascal, CONSTANTS, max)
-    missed = 2**29 / (2**26 + 2**29)
-    assert strided / plain == pytest.approx((1 + missed * 2**13 / 1000) ** 0.45)
-    newer = kernel(1, 256, 2**14, 2**13, kind="linear")
-    assert tiled_s(newer, AMPERE, CONSTANTS, max) < plain
+    # 4 rows of tiles read 2^29 bytes of weights, nearly all missed, at a fifth of 1 TB/s, halved
+    # by rows of 3000 numbers
+    pascal = replace(AMPERE, architecture="Pascal", peak_flop_per_s={"float32": 1e16})
+    constants = CONSTANTS | {"product.stride": 1000.0, "product.pieces": 0.2, "product.ramp": 1e-9}
+    shape = (1, 512, 2**27 // 3000, 3000)
+    weights = 4 * shape[2] * 3000
+    missed = weights**2 / (weights**2 + 2**48)
+    expected = 4 * missed * weights * 2 / 0.2 / 1e12
+    assert tiled_s(kernel(*shape, kind="linear"), pascal, constants, max) == pytest.approx(expected)
+    assert tiled_s(kernel(*shape), pascal, constants, max) < expected / 10
+    newer = replace(pascal, architecture="Volta")
+    assert tiled_s(kernel(*shape, kind="linear"), newer, constants, max) < expected / 10
 
 
 @pytest.mark.parametrize("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])

@@ -12,6 +12,7 @@ from steptime.measure.probe import ceilings
 LAUNCH_OP = "add"  # the op whose issue time is the device's launch_us
 FAR_OUT_OF_CACHE = 2.0  # arrays of at least so many last-level caches give the bandwidth
 SMALL = ceilings.gemm_flop(512, 512, 512)  # a peak of smaller matrices only is called doubtful
+NOT_MEASURED = ("details", "tdp_W", "idle_W", "clock_MHz")  # of a shipped device
 COUNTED = (
     "GEMM peaks and bandwidth are the best of all shapes and kernels by their least time; bytes "
     "are inputs read once and outputs written once: what a write fetches first is not counted"
@@ -39,7 +40,7 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
             f"{answer['budget_s']:g} s; give it a larger budget"
         )
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
-    taken = platform in catalog.device_names()
+    taken = platform in catalog.device_names(own=False)
     table: dict[str, Any] = {
         "name": f"{platform}-probed" if taken else platform,
         "kind": answer["kind"],
@@ -52,7 +53,13 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     launch = _launch_s(curves)
     if launch is not None:
         table["launch_us"] = launch * 1e6
-    if answer["kind"] != "cpu":  # a CPU's ceilings are of so many threads: its name says them
+    if answer["kind"] == "cpu":  # its ceilings are of so many threads: its name says them
+        table["details"] = {"cores": answer["threads"]}
+        if answer["cache_bytes"]:
+            table["details"]["last_cache_MiB"] = answer["cache_bytes"] / 2**20
+    else:
+        said = catalog.device_table(platform) if taken else {}
+        table |= {key: said[key] for key in NOT_MEASURED if key in said}
         table["products"] = [answer["product"]]
     table["peak_TFLOP_per_s"] = peaks
     table["measured"] = _measured(answer, platform)

@@ -49,28 +49,30 @@ def core_flop_per_s(kernel: Kernel, device: Device) -> float:
 def moved_s(moved: Any, cores: Any, device: Device, constants: Constants, larger: Larger) -> Any:
     """Return the seconds in which some cores move bytes that lie in the last cache or beyond it.
 
-    Well within the cache each core moves `stream.cache_bytes_per_s`, well beyond it all share the
-    memory's rate; in between the share that comes from memory is w / (1 + w), w the square of the
-    bytes over the cache's.
+    Well within the cache each core moves `stream.cache_bytes_per_s`; well beyond it each moves
+    `stream.core_bytes_per_s`, as long as the memory's rate is enough for all. In between the share
+    that comes from memory is w / (1 + w), w the square of the bytes over the cache's.
     """
     filled = moved / (constants["stream.cache_share"] * (device.l2_bytes or CACHE_BYTES))
     outside = filled * filled / (1 + filled * filled)
     core = moved / (constants["stream.cache_bytes_per_s"] * cores)
-    memory = moved / (constants["stream.memory_share"] * device.memory_bytes_per_s)
+    memory = larger(
+        moved / (constants["stream.memory_share"] * device.memory_bytes_per_s),
+        moved / (constants["stream.core_bytes_per_s"] * cores),
+    )
     return core + outside * larger(memory - core, 0 * core)
 
 
-def fresh_s(kernel: Kernel, constants: Constants) -> Any:
-    """Return the seconds in which the system maps and zeroes the new pages of a kernel's output."""
-    return kernel.fresh * constants["stream.page_s_per_byte"]
+def gap_s(kernel: Kernel, cores: Any, constants: Constants) -> Any:
+    """Return the seconds of calling a kernel's operators, and of the new pages of its output.
 
-
-def gap_s(kernel: Kernel, constants: Constants) -> float:
-    """Return the seconds of calling a kernel's operators, their gradients' records included."""
+    Calls include the records of gradients; the cores that work on it map and zero its pages.
+    """
+    pages = kernel.fresh * constants["stream.page_s_per_byte"] / cores
     if kernel.pass_ == "update":
         own = constants["launch.update_s"] * UPDATE_OPS.get(kernel.kind, 1)
-        return own + constants["launch.weight_s"]
-    return constants[f"launch.{kernel.pass_}_s"] * kernel.launches / kernel.serial
+        return pages + own + constants["launch.weight_s"]
+    return pages + constants[f"launch.{kernel.pass_}_s"] * kernel.launches / kernel.serial
 
 
 def stream(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
@@ -80,7 +82,7 @@ def stream(kernel: Kernel, device: Device, constants: Constants, larger: Larger)
     name = CYCLES.get(kernel.kind, "vector.cycles")
     compute = kernel.flop * constants[name] / rate
     memory = moved_s(kernel.bytes, cores, device, constants, larger)
-    return Parts(compute, memory, gap_s(kernel, constants) + fresh_s(kernel, constants))
+    return Parts(compute, memory, gap_s(kernel, cores, constants))
 
 
 def products_s(
@@ -101,7 +103,7 @@ def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger
     compute = products_s(kernel, cores, device, constants, constants["product.share"])
     memory = moved_s(kernel.bytes, cores, device, constants, larger)
     packing = constants["product.packing"] * memory
-    return Parts(compute, memory, gap_s(kernel, constants) + fresh_s(kernel, constants) + packing)
+    return Parts(compute, memory, gap_s(kernel, cores, constants) + packing)
 
 
 def attention(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
@@ -110,7 +112,7 @@ def attention(kernel: Kernel, device: Device, constants: Constants, larger: Larg
     share = constants[f"attention.{kernel.pass_}"]
     compute = products_s(kernel, cores, device, constants, share)
     memory = moved_s(kernel.bytes, cores, device, constants, larger)
-    return Parts(compute, memory, gap_s(kernel, constants) + fresh_s(kernel, constants))
+    return Parts(compute, memory, gap_s(kernel, cores, constants))
 
 
 def convolution(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
@@ -123,7 +125,7 @@ def convolution(kernel: Kernel, device: Device, constants: Constants, larger: La
     )
     copied = moved_s(kernel.bytes, cores, device, constants, larger)
     copies = constants["convolution.copies"] * copied
-    gap = constants["convolution.call_s"] + gap_s(kernel, constants) + fresh_s(kernel, constants)
+    gap = constants["convolution.call_s"] + gap_s(kernel, cores, constants)
     return Parts(compute, copied, gap + copies)
 
 
@@ -139,7 +141,7 @@ def recurrent(kernel: Kernel, device: Device, constants: Constants, larger: Larg
     steps = kernel.serial * constants[f"recurrent.{cell}_step_s"]
     memory = moved_s(kernel.bytes, cores, device, constants, larger)
     twice = 1 if kernel.pass_ == "forward" else constants["recurrent.backward"]
-    gap = gap_s(kernel, constants) + fresh_s(kernel, constants)
+    gap = gap_s(kernel, cores, constants)
     return Parts(compute, memory, gap + twice * (gates + steps))
 
 

@@ -33,8 +33,7 @@ TILES: Mapping[str, tuple[Tiles, Tiles]] = {  # by generation: of one product, o
 }
 TENSOR: Tiles = ((128, 256), (128, 128), (64, 128), (64, 64), (16, 64))
 OF_OTHERS: Tiles = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32))
-_FALL = 0.45  # power by which older GPUs slow down beyond
-PAGES_BYTES = 64 * 2**20  # of a matrix whose addresses older GPUs hold at hand
+PAGES_BYTES = 16 * 2**20  # of a matrix whose addresses older GPUs hold at hand
 
 
 def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
@@ -44,12 +43,16 @@ def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger
     return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches)
 
 
+TENSOR_RATE = 2.9e12  # FLOP/s of an A100's multiprocessor: tensor cores that are slower wait less
+
+
 class _Units(NamedTuple):
     """What multiplies: FLOP per second, tiles for one product and for batches, and how they fare.
 
     A tile waits as for `ramp` steps of its contraction, which is padded to `step`, and reaches half
     of the rate where an operand is used `half_reuse` times. A contraction is split into parts of
-    `least_part` or more, whose sum takes `sum_s`.
+    `least_part` or more, whose sum takes `sum_s`. For each row of tiles, `again_s` passes in which
+    the second operand is read.
     """
 
     rate: float
@@ -60,6 +63,7 @@ class _Units(NamedTuple):
     sum_s: float
     step: int = 1
     least_part: int = 200
+    again_s: Any = 0.0
 
 
 def tiled_s(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Any:
@@ -71,7 +75,9 @@ def tiled_s(kernel: Kernel, device: Device, constants: Constants, larger: Larger
     units = _units_of(kernel, device, constants)
     compute: Any = 0.0
     for shape in kernel.products:
-        at = units._replace(rate=units.rate * _reached(kernel, shape, device, constants))
+        at = units
+        if kernel.kind == "linear" and (device.architecture or "").startswith(OLD):
+            at = units._replace(again_s=_again_s(kernel, shape, device, constants))
         many: Any = shape[0] > 1
         if many is True or many is False:  # a number
             found = _fastest_s(shape, at, many, device, constants, larger)
@@ -90,7 +96,12 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
         tiles = TENSOR if age in TILES else OF_OTHERS
         rate *= constants["product.tensor_share"]
         rate *= 1.0 if age in TILES else constants["product.amd"]
-        waits = (constants["product.tensor_ramp"], constants["product.tensor_half_reuse"])
+        count = device.multiprocessors or MULTIPROCESSORS
+        quick = min(1.0, device.peak_flop_per_s[kernel.dtype] / count / TENSOR_RATE)
+        waits = (
+            constants["product.tensor_ramp"] * quick,
+            constants["product.tensor_half_reuse"] * quick,
+        )
         return _Units(rate, tiles, tiles, *waits, constants["product.tensor_sum_s"], 32, 512)
     rate *= constants["product.share"]
     rate *= constants["product.old"] if age in OLD else 1.0
@@ -99,16 +110,18 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
     return _Units(rate, alone, batched, *waits, constants["product.sum_s"])
 
 
-def _reached(kernel: Kernel, shape: Shape, device: Device, constants: Constants) -> Any:
-    """Return the share of the rate that long rows leave: 1, but for linear layers before Volta.
+def _again_s(kernel: Kernel, shape: Shape, device: Device, constants: Constants) -> Any:
+    """Return the seconds in which a GPU before Volta reads the weights of a linear layer.
 
-    There both operands lie along the contraction, and tiles read far apart.
+    Both operands lie along the contraction there: tiles read short pieces far apart, at a share of
+    the memory's rate that falls with the length of rows, as soon as the weights lie on more pages
+    than are held at hand.
     """
     _, _, n, k = shape
-    if kernel.kind != "linear" or not (device.architecture or "").startswith(OLD):
-        return 1.0
-    missed = 1 - PAGES_BYTES / (PAGES_BYTES + SIZE_BYTES[kernel.dtype] * n * k)
-    return (1 + missed * k / constants["product.stride"]) ** -_FALL
+    weights = SIZE_BYTES[kernel.dtype] * n * k
+    missed = weights**2 / (weights**2 + PAGES_BYTES**2)
+    slower = (1 + k / constants["product.stride"]) ** 0.5 / constants["product.pieces"]
+    return missed * weights * slower / memory_rate(device, constants)
 
 
 def _fastest_s(
@@ -132,11 +145,12 @@ def _fastest_s(
         slower = 1 + units.half_reuse * (rows + columns) / (rows * columns)
         each = 2.0 * rows * columns * count / units.rate * slower  # seconds of a wave a step of k
         blocks = batch * ceil(m, rows) * ceil(n, columns)
-        found = ceil(blocks, count) * each * (long + units.ramp)
+        again = units.again_s * ceil(m, rows)
+        found = larger(ceil(blocks, count) * each * (long + units.ramp), again)
         best = found if best is None else -larger(-best, -found)
         if not in_batch:
             parts = larger(1.0, -larger(-(count // blocks), -(k // units.least_part)))
             summed = 4.0 * m * n * (parts + 1) / memory_rate(device, constants) + units.sum_s
             found = ceil(blocks * parts, count) * each * (ceil(long, parts) + units.ramp) + summed
-            best = -larger(-best, -found)
+            best = -larger(-best, -larger(found, again))
     return best

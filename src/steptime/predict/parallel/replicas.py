@@ -88,7 +88,10 @@ def predict_replicas(
         notes += [f"{name}: no latency is known, so none is counted" for name in lacking]
     quantities = dict(head.quantities)
     alone = sum(quantities[f"{part}_s"].value or 0.0 for part in ("forward", "backward", "update"))
-    quantities |= {"comm_s": Quantity(comm_s), "step_s": Quantity(alone + comm_s)}
+    step = quantities["step_s"]
+    low, high = (end if end is None else end + comm_s for end in (step.low, step.high))
+    whole = Quantity(alone + comm_s, low=low, high=high)
+    quantities |= {"comm_s": Quantity(comm_s), "step_s": whole}
     named = replace(head.method, options=said)
     head = replace(head, quantities=quantities, note="; ".join(notes))
     return [replace(record, method=named) for record in (head, *rows)]

@@ -6,7 +6,7 @@ Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from steptime.core.errors import InputError, unknown
@@ -36,7 +36,8 @@ class ScalingRow:
 
     `comm_s` holds every collective; the step is compute + the chosen one - `overlap_s`, the part
     that hides behind the backward pass. `speedup` is the throughput over that of one replica;
-    `parts` are the further ones of model and hybrid parallelism.
+    `parts` are the further ones of model and hybrid parallelism. `low_s` and `high_s` bound the
+    step as far as its kernels have bounds; the exchange has none.
     """
 
     workers: int
@@ -55,6 +56,8 @@ class ScalingRow:
     samples_per_s: float
     note: str = ""
     parts: Mapping[str, object] = field(default_factory=dict)
+    low_s: float | None = None
+    high_s: float | None = None
 
 
 def data_parallel(
@@ -143,7 +146,9 @@ def _row(
         exposed = min(exposed, _waits(model, workers, share, chosen, how))
     parts = (times.forward_s, times.backward_s, times.update_s)
     sizes = (workers, whole, share)
-    return scaling_row(model, sizes, parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
+    row = scaling_row(model, sizes, parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
+    low, high = (end if end is None else end + exposed for end in (times.low_s, times.high_s))
+    return replace(row, low_s=low, high_s=high)
 
 
 def scaling_row(

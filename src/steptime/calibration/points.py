@@ -1,0 +1,265 @@
+"""What a calibration may measure: small graphs of every kind of op, and whole steps.
+
+A point is text: an op and its sizes (`linear 64 1024 1024`), or a network and a batch. Sizes are
+spaced by factors; `calibration/choice.py` says which of them are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from steptime.build import build, make_workload, read_model
+from steptime.calibration.cases import SETTINGS, Case
+from steptime.core.dtypes import precision
+from steptime.core.graph import Graph
+from steptime.core.hardware import Device
+from steptime.layers.dense import mean_loss
+from steptime.layers.image import batch_norm, conv2d
+from steptime.ops.builder import Builder
+from steptime.ops.sequence import GATES
+from steptime.ops.training import training_graph
+from steptime.predict.kernel import Kernel
+from steptime.predict.lower import PASSES, lower
+
+LEAST_S = 2e-4  # of a part that is a row of its own: calling a part takes some 10 us
+SHORT_S = 1e-3  # a step that is a row as a whole: what it takes to begin one shows
+
+WHOLE_STEP = "whole step"  # the kind of points that are networks
+SMALL = "small ops"  # of those that show what calls cost
+
+Maker = Callable[..., str]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Something to measure: its text, the kind in tables of errors, phase, optimizer and type."""
+
+    text: str
+    kind: str
+    phase: str = "train"
+    optimizer: str = "sgd"
+    dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        """The text with what is not the default."""
+        more = [self.phase] if self.phase != "train" else []
+        more += [self.optimizer] if self.optimizer != "sgd" else []
+        more += [self.dtype] if self.dtype != "float32" else []
+        return " ".join((self.text, *more))
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The forward graph."""
+        name, _, sizes = self.text.partition(" ")
+        if name not in OPS:
+            workload = make_workload(
+                read_model(name), sizes, self.dtype, self.phase, self.optimizer
+            )
+            return build(workload)
+        b = Builder(name, precision(self.dtype), training=self.phase == "train")
+        y = OPS[name](b, *map(int, sizes.split()))
+        return b.graph(mean_loss(b, y) if b.training and b.shape(y) else y)
+
+    @cached_property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of a step."""
+        step = training_graph(self.graph, self.optimizer) if self.phase == "train" else self.graph
+        return lower(step, self.dtype, SETTINGS).kernels
+
+    def cases(self, device: Device, seconds: Mapping[str, float]) -> list[Case]:
+        """Return what was measured as cases: the longer passes, or a short step as a whole.
+
+        `seconds` are by part, or of the `step`; none for what could not be measured. The update of
+        a single op is no case: its weights are no network's.
+        """
+        whole = sum(seconds.values())
+        if not seconds:
+            return []
+        if "step" in seconds or self.kind == SMALL or whole < SHORT_S:
+            return [Case(self.kernels, device, whole, self.kind, "step", self.name)]
+        passes = PASSES if self.kind == WHOLE_STEP else PASSES[:2]
+        return [
+            Case(own, device, seconds[part], self.kind, "repeated", self.name)
+            for part in passes
+            if seconds.get(part, 0) >= LEAST_S
+            and (own := tuple([one for one in self.kernels if one.pass_ == part]))
+        ]
+
+
+def _linear(b: Builder, m: int, n: int, k: int) -> str:
+    return b.op("linear", b.weight("x", (m, k)), b.weight("w", (n, k)), name="y")
+
+
+def _batched(b: Builder, batch: int, m: int, n: int, k: int) -> str:
+    x, w = b.weight("x", (batch, m, k)), b.weight("w", (batch, k, n))
+    return b.op("matmul", x, w, name="y")
+
+
+def _conv(b: Builder, n: int, c: int, size: int, out: int, kernel: int, *more: int) -> str:
+    """Take also stride and groups, 1 each if they are left out."""
+    stride, groups = (*more, 1, 1)[:2]
+    x = b.weight("x", (n, c, size, size))
+    pads = kernel // 2
+    return conv2d(b, x, out, kernel, "y", stride=stride, padding=pads, groups=groups)
+
+
+def _first(b: Builder, n: int, c: int, size: int, out: int, kernel: int, stride: int) -> str:
+    """Return a convolution whose input has no gradient."""
+    x = b.input("x", (n, c, size, size))
+    return conv2d(b, x, out, kernel, "y", stride=stride, padding=kernel // 2)
+
+
+def _unary(kind: str) -> Maker:
+    return lambda b, *shape: b.op(kind, b.weight("x", shape), name="y")
+
+
+def _add(b: Builder, *shape: int) -> str:
+    return b.op("add", b.weight("x", shape), b.weight("z", shape), name="y")
+
+
+def _batch_norm(b: Builder, *shape: int) -> str:
+    return batch_norm(b, b.weight("x", shape), "y")
+
+
+def _layer_norm(b: Builder, *shape: int) -> str:
+    w, c = b.weight("w", shape[-1:]), b.weight("b", shape[-1:])
+    return b.op("layer_norm", b.weight("x", shape), w, c, name="y")
+
+
+def _rms_norm(b: Builder, *shape: int) -> str:
+    return b.op("rms_norm", b.weight("x", shape), b.weight("w", shape[-1:]), name="y")
+
+
+def _pool(kind: str) -> Maker:
+    def pool(b: Builder, n: int, c: int, size: int, kernel: int, stride: int) -> str:
+        window: dict[str, Any] = {"kernel": (kernel,) * 2, "stride": (stride,) * 2}
+        window["padding"] = (kernel // 2,) * 4
+        return b.op(kind, b.weight("x", (n, c, size, size)), name="y", **window)
+
+    return pool
+
+
+def _cross_entropy(b: Builder, rows: int, classes: int) -> str:
+    labels = b.input("labels", (rows,), "int64")
+    return b.op("cross_entropy", b.weight("x", (rows, classes)), labels, name="y")
+
+
+def _embedding(b: Builder, rows: int, vocabulary: int, width: int) -> str:
+    ids = b.input("ids", (rows,), "int64")
+    return b.op("embedding", ids, b.weight("w", (vocabulary, width)), name="y")
+
+
+def _cell(kind: str) -> Maker:
+    def cell(b: Builder, n: int, length: int, width: int, hidden: int) -> str:
+        rows = GATES[kind] * hidden
+        shapes = {"w_ih": (rows, width), "w_hh": (rows, hidden), "b_ih": (rows,), "b_hh": (rows,)}
+        weights = [b.weight(name, shape) for name, shape in shapes.items()]
+        return b.op(kind, b.weight("x", (n, length, width)), *weights, name="y")
+
+    return cell
+
+
+def _attention(b: Builder, n: int, length: int, heads: int, width: int) -> str:
+    q, k, v = (b.weight(name, (n, length, heads * width)) for name in "qkv")
+    return b.op("attention", q, k, v, name="y", heads=heads, kv_heads=heads, causal=False)
+
+
+def _chain(b: Builder, count: int, *shape: int) -> str:
+    x, z = b.weight("x", shape), b.input("z", shape)
+    for i in range(count):
+        x = b.op("mul" if i % 2 else "add", x, z, name=f"y{i}")
+    return x
+
+
+def _weights(b: Builder, count: int, *shape: int) -> str:
+    x = b.input("x", shape)
+    for i in range(count):
+        x = b.op("add", x, b.weight(f"w{i}", shape), name=f"y{i}")
+    return x
+
+
+OPS: dict[str, Maker] = {
+    "linear": _linear,
+    "batched": _batched,
+    "conv": _conv,
+    "first": _first,
+    "add": _add,
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "max_pool": _pool("max_pool2d"),
+    "avg_pool": _pool("avg_pool2d"),
+    "cross_entropy": _cross_entropy,
+    "embedding": _embedding,
+    "attention": _attention,
+    "chain": _chain,
+    "weights": _weights,
+    **{kind: _unary(kind) for kind in ("relu", "tanh", "gelu", "softmax")},
+    **{kind: _cell(kind) for kind in GATES},
+}
+_BY_KIND = {
+    "product": (
+        *("linear 256 256 256", "linear 1024 1024 1024", "linear 4096 4096 4096"),
+        *("linear 4 1024 1024", "linear 32 2048 2048", "linear 64 1024 1024", "linear 2048 32 256"),
+        *("linear 256 4096 64", "linear 1024 256 4096", "linear 8192 1024 8192"),
+        *("batched 64 128 128 64", "batched 512 16 16 16", "batched 96 512 512 64"),
+    ),
+    "convolution": (
+        *("conv 16 64 28 64 1", "conv 16 256 14 64 1", "conv 16 64 28 128 1 2"),
+        *("conv 8 16 56 16 3", "conv 16 64 28 64 3", "conv 8 256 14 256 3", "conv 8 64 28 128 3 2"),
+        *("conv 64 256 28 256 3", "conv 64 512 28 512 1", "first 8 3 112 32 7 2"),
+        *("first 64 3 224 64 7 2", "conv 8 96 28 96 3 1 96", "conv 64 128 56 128 3 1 128"),
+    ),
+    "norm and pool": (
+        *("batch_norm 16 32 28 28", "batch_norm 8 64 56 56", "layer_norm 2048 256"),
+        *("layer_norm 8192 1024", "rms_norm 2048 512", "max_pool 8 32 56 3 2"),
+        *("max_pool 64 64 112 3 2", "avg_pool 8 32 28 3 1"),
+    ),
+    "softmax and loss": (
+        *("softmax 2048 512", "softmax 16384 1024"),
+        *("cross_entropy 512 1000", "cross_entropy 2048 8000"),
+    ),
+    "recurrent": tuple(
+        f"{kind} {sizes}" for kind in GATES for sizes in ("16 50 100 100", "64 20 256 256")
+    ),
+    "attention": ("attention 4 128 4 64", "attention 2 512 8 64", "attention 8 1024 16 64"),
+    SMALL: ("chain 100 8 8", "chain 50 256 256", "weights 10 64"),
+}
+_STREAMS = (
+    *("relu 262144", "relu 1048576", "relu 4194304", "relu 12582912", "relu 100663296"),
+    *("add 524288", "add 4194304", "add 33554432", "gelu 1048576", "tanh 524288"),
+    "embedding 8192 8000 256",
+)
+_STEPS = (  # networks of the families, small to large
+    *("fc:layers=2,nodes=64,inputs=64,outputs=10 8", "fc:layers=4,nodes=512,inputs=1000 128"),
+    *("fc:layers=3,nodes=2048,inputs=2048 256", "rnn:cell=gru,embedding=128,length=20 32"),
+    *("rnn:cell=lstm,embedding=128,length=50 16", "rnn:cell=rnn,embedding=100,length=50 16"),
+    *("cnn:block=residual,blocks=1,filters=16,image=64 8", "mobilenet_v2:image=96 2"),
+    *("cnn:block=bottleneck,blocks=1,filters=16,image=96 16", "resnet18:image=96 8"),
+    *("transformer:kind=encoder,layers=2,width=256,length=128,vocabulary=8000 2",),
+    *("transformer:kind=decoder,layers=2,width=256,length=64,vocabulary=8000 8",),
+    *("resnet50 32", "transformer:kind=decoder,layers=6,width=768,length=512 8"),
+)
+MATRIX = ("product", "convolution", "attention")  # kinds that matrix units run in other types
+
+
+def candidates(dtypes: tuple[str, ...] = ("float32",)) -> Iterator[Point]:
+    """Yield what may be measured: everything in the first type, products also in the others."""
+    for kind, texts in _BY_KIND.items():
+        for text in texts:
+            for dtype in dtypes if kind in MATRIX else dtypes[:1]:
+                yield Point(text, kind, dtype=dtype)
+    first = dtypes[0]
+    for text in _STREAMS:
+        yield Point(text, "stream", "infer", dtype=first)
+    for optimizer in ("sgd", "momentum", "adam"):
+        yield Point("weights 200 64", SMALL, optimizer=optimizer, dtype=first)
+    yield Point("chain 100 8 8", SMALL, "infer", dtype=first)
+    for text in _STEPS:
+        yield Point(text, WHOLE_STEP, dtype=first)
+    yield Point(_STEPS[6], WHOLE_STEP, "infer", dtype=first)
+    yield Point(_STEPS[10], WHOLE_STEP, optimizer="adam", dtype=first)

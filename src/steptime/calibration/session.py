@@ -1,0 +1,206 @@
+"""A calibration of the device at hand: which points are measured, when it ends, what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from steptime import catalog
+from steptime.calibration.cases import Case
+from steptime.calibration.choice import after, best
+from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.device import calibrate
+from steptime.calibration.fit import constants_of, fitted, logs, slopes
+from steptime.calibration.points import WHOLE_STEP, Point, candidates
+from steptime.core.graph_json import graph_to_json
+from steptime.core.hardware import Device
+
+LONGEST_S = 0.4  # of a predicted step that is worth a point
+MOST_MEMORY = 0.5  # of the device's, that a point may move
+CHECK_EVERY = 3  # a third of the points is kept back
+REFIT_EVERY = 6  # points
+SUSTAINED_S = 4.0  # of work that a device with a power limit is given: its clocks follow in 1 s
+BETTER = 0.98  # of the error kept back before; two fits that do not reach it end the session
+SHARE_OF_TIME = 0.7  # of what is left for a point, that its rounds take
+
+Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]  # a request to the worker, and its answer
+Tell = Callable[["Taken", float], object]  # a point, and the seconds that are left
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A point that was measured: seconds by part, the share of disturbed rounds, or a note."""
+
+    point: Point
+    seconds: Mapping[str, float]
+    disturbed: float
+    note: str = ""
+    check: bool = False
+
+
+@dataclass
+class Session:
+    """The points of a device so far.
+
+    `ask` sends the worker a request, `tell` hears of each point. `limit_s` or `most` points end it,
+    or errors that fall no more once there are `least`. `errors` are those of what was kept back
+    after each fit; `drift` is by how much the first point took longer at the end.
+    """
+
+    device: Device
+    ask: Ask
+    tell: Tell
+    limit_s: float
+    most: int = 60
+    least: int = 40
+    dtypes: tuple[str, ...] = ("float32",)
+    clock: Callable[[], float] = monotonic
+    taken: list[Taken] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    drift: float | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Measure, and return the table `calibration` of the device's file.
+
+        Raises `InputError` where not a single point could be measured.
+        """
+        self._ends = self.clock() + self.limit_s
+        points = self._possible()
+        self._measure(points)
+        self._sustained()
+        first = next((one for one in self.taken if one.seconds), None)
+        if first is not None:
+            again = self._take(first.point)
+            if again.seconds:
+                times = [sum(one.seconds.values()) for one in (first, again)]
+                self.drift = times[1] / times[0] - 1
+        return calibrate(
+            self.device,
+            self._cases(self.taken),
+            points=None,
+            source="steptime calibrate",
+            facts={
+                "measured_points": len({one.point.name for one in self.taken if one.seconds}),
+                "disturbed": round(median([one.disturbed for one in self.taken] or [0.0]), 3),
+                **({} if self.drift is None else {"drift": round(self.drift, 3)}),
+                **({"check_mape": round(self.errors[-1], 3)} if self.errors else {}),
+                "check_points": sum(one.check for one in self.taken),
+                "failed": {one.point.name: one.note for one in self.taken if one.note},
+            },
+        )
+
+    def _possible(self) -> dict[str, Point]:
+        """Return the candidates that the device has memory and, as far as is known, time for."""
+        dtypes = tuple(one for one in self.dtypes if one in self.device.peak_flop_per_s)
+        room = MOST_MEMORY * (self.device.memory_bytes or np.inf)
+        found = {}
+        for one in candidates(dtypes or self.dtypes[:1]):
+            columns = Columns([Case(one.kernels, self.device, 1.0, one.kind, "step", one.name)])
+            expected = columns.predicted(constants_of(catalog.priors(self.device.kind)))[0]
+            if expected <= LONGEST_S and max(k.bytes for k in one.kernels) <= room:
+                found[one.name] = one
+        return found
+
+    def _measure(self, points: dict[str, Point]) -> None:
+        """Measure the points that tell most, in turn, until it does not pay or time is over."""
+        priors = catalog.priors(self.device.kind)
+        names = [name for name, one in priors.items() if one.spread > 0]
+        constants = constants_of(priors)
+        steep = self._slopes(points, constants, names)
+        asked = np.concatenate([steep[name] for name, p in points.items() if p.kind == WHOLE_STEP])
+        covariance: Floats = np.eye(len(names))
+        while points and len(self.taken) < self.most and self._left_s() > 0:
+            check = len(self.taken) % CHECK_EVERY == CHECK_EVERY - 1
+            name = best({name: steep[name] for name in points}, asked, covariance)
+            found = self._take(points.pop(name), check=check)
+            if found.seconds and not check:
+                covariance = after(covariance, steep[name])
+            if len(self.taken) % REFIT_EVERY == 0:
+                constants = self._refit()
+                steep = self._slopes(points, constants, names) | {name: steep[name]}
+                if len(self.taken) >= self.least and self._is_over():
+                    break
+
+    def _slopes(
+        self, points: Mapping[str, Point], constants: Mapping[str, float], names: Sequence[str]
+    ) -> dict[str, Floats]:
+        """Return what the rows of each point tell, as if each part were a row."""
+        cases, owner = [], []
+        for name, point in points.items():
+            parts = {one.pass_ for one in point.kernels}
+            for part in sorted(parts):
+                own = tuple(one for one in point.kernels if one.pass_ == part)
+                cases.append(Case(own, self.device, 1.0, point.kind, "repeated", name))
+                owner.append(name)
+        if not cases:
+            return {}
+        every = slopes(Columns(cases), catalog.priors(self.device.kind), constants, names)
+        rows = np.array(owner)
+        return {name: every[rows == name] for name in points}
+
+    def _take(self, point: Point, least_s: float = 0.0, check: bool = False) -> Taken:
+        left = max(0.0, self._left_s())
+        share = SHARE_OF_TIME * left / max(1, self.most - len(self.taken))
+        answer = self.ask(
+            {
+                "do": "point",
+                "graph": graph_to_json(point.graph, phase=point.phase, dtype=point.dtype, batch=1),
+                "optimizer": point.optimizer,
+                "budget_s": max(least_s, min(share, 2.0)),
+                "least_s": least_s,
+            }
+        )
+        found = Taken(
+            point,
+            answer.get("seconds", {}),
+            answer.get("disturbed", 0.0),
+            answer.get("note", ""),
+            check,
+        )
+        self.taken.append(found)
+        self.tell(found, self._left_s())
+        return found
+
+    def _sustained(self) -> None:
+        """Give a device with a power limit work for seconds, since its short ops do not show it."""
+        if self.device.peak_w is None or self.device.is_own_host:
+            return
+        products = [
+            one.point
+            for one in self.taken
+            if one.seconds and one.point.kind == "product" and one.point.text.startswith("linear")
+        ]
+        if products:
+            largest = max(products, key=lambda one: sum(k.flop for k in one.kernels))
+            self._take(largest, SUSTAINED_S)
+
+    def _cases(self, taken: Sequence[Taken], check: bool | None = None) -> list[Case]:
+        return [
+            case
+            for one in taken
+            if check is None or one.check is check
+            for case in one.point.cases(self.device, one.seconds)
+        ]
+
+    def _refit(self) -> dict[str, float]:
+        """Return the constants that the points tell, and note how far off those kept back are."""
+        priors = catalog.priors(self.device.kind)
+        cases, kept = self._cases(self.taken, False), self._cases(self.taken, True)
+        constants = fitted([Columns(cases)], priors) if cases else constants_of(priors)
+        if kept:
+            off = logs(Columns(kept), constants)
+            self.errors.append(float(np.mean(np.abs(np.exp(-off) - 1))))
+        return constants
+
+    def _is_over(self) -> bool:
+        """Whether the error of what is kept back has stopped falling."""
+        *before, last, latest = [float("inf"), float("inf"), *self.errors]
+        return min(last, latest) > BETTER * min(before)
+
+    def _left_s(self) -> float:
+        return self._ends - self.clock()

@@ -1,0 +1,138 @@
+"""The command `calibrate`: what steps take here, measured, so that predictions hold."""
+
+from pathlib import Path
+from typing import Any
+
+from steptime.cli import options
+from steptime.cli.command import command, note
+from steptime.cli.options import Text, option
+from steptime.cli.probe import take_probe
+from steptime.core.errors import InputError
+from steptime.core.ranges import whole_number
+from steptime.core.table import Answer, Table, columns
+from steptime.core.units import duration, seconds
+from steptime.measure.contract import Options
+
+POINTS = 60
+LEAST = 40  # points, before errors that fall no more end it
+PROBE_SHARE = 0.1  # of the time
+
+
+@command()
+def calibrate(
+    backend: options.Backend = "torch",
+    device: options.Place = "cpu",
+    threads: options.Threads = None,
+    minutes: float = option("--minutes M", "In all.", 3.0, min=0.05, max=1440.0),
+    points: Text = option("--points N", f"At most so many. Default: {POINTS}.", None),
+    records: Path | None = option("--from DIR", "Take records in place of measuring.", None),
+    of: Text = option("--of NAME", "With --from: the device whose records they are.", None),
+) -> Answer:
+    """Measure what predictions need of this machine.
+
+    Ceilings come first (as of probe), then small graphs and networks that tell most, until errors
+    on what is kept back fall no more; it becomes the device 'local'. With --from, records of any
+    device are taken in place of that, and its file is written with them.
+    """
+    count = POINTS if points is None else whole_number(points, "--points")
+    if records is not None:
+        return _from_records(records, of, count)
+    options.refuse({"--of": of}, "{} needs --from DIR")
+    options.check_backend(backend)
+    table, path = measured(backend, options.options_of(device, threads), minutes * 60, count)
+    return _answer(table, path, f"written to {path}; use it as --device local")
+
+
+def measured(
+    backend: str, chosen: Options, limit_s: float, most: int = POINTS
+) -> tuple[dict[str, Any], Path]:
+    """Probe and calibrate this machine in workers, write the device file, and return both."""
+    from time import monotonic
+
+    from steptime import catalog
+    from steptime.calibration.session import Session
+    from steptime.core.hardware import device_from_table
+    from steptime.launch.local import Worker, WorkerDiedError
+    from steptime.measure.doctor import driver_of
+
+    began = monotonic()
+    probing_s = max(1.0, PROBE_SHARE * limit_s)
+    note(f"measuring ceilings ({duration(probing_s)}), then points ...")
+    table, path = take_probe(backend, chosen, probing_s)
+
+    with Worker(backend, chosen) as worker:
+
+        def ask(request: Any) -> Any:
+            try:
+                return worker.ask(request, 60 + 20 * request["budget_s"])
+            except WorkerDiedError as died:
+                raise InputError(f"calibrate: {died}") from None
+
+        def tell(one: Any, left_s: float) -> None:
+            said = ", ".join(f"{name} {seconds(took)}" for name, took in one.seconds.items())
+            left = duration(max(0.0, left_s))
+            note(f"[{len(session.taken)}/{most}, {left} left] {one.point.name}: {one.note or said}")
+
+        left_s = limit_s - (monotonic() - began)
+        found = device_from_table(table, str(path))
+        session = Session(found, ask, tell, left_s, most, min(LEAST, most))
+        table["calibration"] = {
+            **session.run(),
+            "stack": catalog.DEFAULT_STACK,
+            "backend": backend,
+            "version": worker.greeting["version"],
+            "threads": worker.greeting["threads"],
+            **driver_of(chosen.device),
+        }
+    return table, catalog.write_user_device(table, table["name"])
+
+
+def _from_records(folder: Path, of: str | None, points: int) -> Answer:
+    """Calibrate a device with the measured and published steps of a folder."""
+    from steptime import catalog, store
+    from steptime.calibration.device import calibrate as calibrated
+    from steptime.calibration.recorded import recorded
+
+    cases = recorded(store.load(folder, note), note)
+    names = sorted({case.device.name for case in cases})
+    if not names:
+        raise InputError(f"{folder}: no measured step of a device that is known")
+    if of is None and len(names) > 1:
+        raise InputError(f"{folder}: steps of {', '.join(names)}; choose one with --of NAME")
+    name = names[0] if of is None else catalog.device(of).name
+    own = [case for case in cases if case.device.name == name]
+    if not own:
+        raise InputError(f"{folder}: no step of {name}; there are those of {', '.join(names)}")
+    source = f"{len(own)} steps of {folder}"
+    made = calibrated(own[0].device, own, points, source=source)
+    table = catalog.device_table(name)
+    if name in catalog.device_names(own=False):
+        table["name"] = f"{name}-calibrated"
+    path = catalog.write_user_device(table | {"calibration": made}, table["name"], local=False)
+    return _answer(
+        table | {"calibration": made}, path, f"written to {path}; use --device {table['name']}"
+    )
+
+
+def _answer(table: dict[str, Any], path: Path, said: str) -> Answer:
+    made = table["calibration"]
+    rows = [
+        {"kind": kind, "points": one["points"], "mape": f"{one['mape']:.0%}"}
+        for kind, one in made["errors"].items()
+    ]
+    title = f"{table['name']}: how far predictions are off of what was left out of the fit"
+    notes = []
+    if "check_mape" in made:
+        kept = made["check_points"]
+        notes.append(f"of {kept} points that were kept back: {made['check_mape']:.0%}")
+    if "drift" in made:
+        notes.append(f"the first point, again at the end: {made['drift']:+.1%}")
+    if made.get("disturbed", 0) > 0.5:
+        share = f"{made['disturbed']:.0%}"
+        notes.append(f"other work disturbed {share} of the rounds: calibrate again when it is done")
+    notes += [f"not measured: {name}: {why}" for name, why in made.get("failed", {}).items()]
+    return Answer(
+        {"device": table["name"], "path": str(path), "calibration": made},
+        [Table(columns("kind", "points", "mape=mean error"), rows, title)],
+        [*notes, said],
+    )

@@ -1,0 +1,99 @@
+"""One point of a calibration: the step of a small graph, timed on a machine that may be busy.
+
+Where the host's clock is the only one, forward, backward and update are timed apart, in rounds. A
+round that was disturbed (`disturbance.DISTURBED_RULE`) counts only where too few were not. One
+thread on a CPU is timed by its CPU time, which no other work lengthens by waiting.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+from steptime.build import Choice, make_workload
+from steptime.core.graph_json import graph_from_json
+from steptime.measure.contract import Options, Prepared
+from steptime.measure.disturbance import Watch, changes
+from steptime.measure.timing import Timer, median_half_width
+
+ENOUGH = 15  # undisturbed rounds, if their median is known to a hundredth
+NARROW = 0.01
+LEAST = 3  # rounds at any rate
+LOWEST = 0.1  # quantile of rounds that were all disturbed
+SAMPLE_S = 0.002  # of a round by a device's own clock
+
+
+def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the seconds of a graph's step on a backend's device as JSON values.
+
+    `graph` is that of `graph_to_json`, `optimizer` that of its training; rounds are taken for
+    `budget_s`, and at least `least_s`. `seconds` are by part (`forward`, `backward`, `update`), or
+    of the whole `step` where the device has a clock of its own. `disturbed` is the share of rounds.
+    What the backend raises passes through.
+    """
+    said = request["graph"]
+    workload = make_workload(
+        Choice("fc", {}),
+        1,
+        dtype=said["dtype"],
+        phase=said["phase"],
+        optimizer=request["optimizer"],
+    )
+    prepared: Prepared = backend.prepare(graph_from_json(said), workload, options)
+    timer = prepared.timer
+    rounds = _whole(prepared.step, timer) if timer else _parts(prepared, options)
+    for _ in range(2):
+        rounds()  # what is loaded and allocated at first
+    watch, taken, quiet = Watch(), [], []
+    began = time.perf_counter()
+    while True:
+        before, at = watch.read(), time.perf_counter()
+        seconds = rounds()
+        taken.append(seconds)
+        if not changes(before, watch.read(), time.perf_counter() - at)["disturbed"]:
+            quiet.append(seconds)
+        spent = time.perf_counter() - began
+        if spent < request["least_s"] or len(taken) < LEAST:
+            continue
+        if spent >= request["budget_s"] or _settled(quiet):
+            break
+    chosen = quiet if len(quiet) >= LEAST else taken
+    share = 0.5 if chosen is quiet else LOWEST
+    return {
+        "seconds": {name: _quantile([one[name] for one in chosen], share) for name in taken[0]},
+        "rounds": len(taken),
+        "disturbed": 1 - len(quiet) / len(taken),
+    }
+
+
+def _settled(quiet: list[dict[str, float]]) -> bool:
+    totals = sorted(sum(one.values()) for one in quiet)
+    return len(totals) >= ENOUGH and median_half_width(totals) <= NARROW
+
+
+def _quantile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return median(ordered) if share == 0.5 else ordered[int(share * len(ordered))]
+
+
+def _parts(prepared: Prepared, options: Options) -> Callable[[], dict[str, float]]:
+    """Return what runs a step and returns the seconds of its parts by the host's clock."""
+    alone = options.device == "cpu" and options.threads == 1
+    clock = time.thread_time if alone else time.perf_counter
+
+    def rounds() -> dict[str, float]:
+        found = {}
+        for name, part in prepared.parts.items():
+            began = clock()
+            part()
+            prepared.sync()
+            found[name] = clock() - began
+        return found
+
+    return rounds
+
+
+def _whole(step: Callable[[], None], timer: Timer) -> Callable[[], dict[str, float]]:
+    """Return what runs steps and returns the seconds of one by the device's own clock."""
+    steps = max(1, int(SAMPLE_S / max(timer(step, 1), 1e-9)))
+    return lambda: {"step": timer(step, steps) / steps}

@@ -1,0 +1,114 @@
+"""The command `calibrate`: with a backend whose clock is made up, with records, and for real."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime import catalog
+from steptime.cli.main import run
+from steptime.measure.doctor import stale
+
+FEW = ["--threads", "1", "--minutes", "0.1", "--points", "4"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def answered(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
+    assert run([*words, "--json"]) == 0
+    printed = capsys.readouterr()
+    return json.loads(printed.out), printed.err
+
+
+def test_this_machine_from_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+    document, said = answered(["calibrate", "--backend", "null", *FEW], capsys)
+    made = document["calibration"]
+    assert (made["backend"], made["version"], made["threads"]) == ("null", "1.0", 1)
+    assert made["measured_points"] == 4
+    assert made["check_points"] == 1
+    assert made["drift"] == 0.0  # its clock is made up
+    assert made["constants"]
+    assert "all" in made["errors"]
+    assert "[1/4, " in said
+    device = catalog.device("local")
+    assert device.calibration["constants"] == made["constants"]
+    assert (device.cores, device.l2_bytes is not None) == (1, True)
+    with Path(document["path"]).open("rb") as file:
+        assert tomllib.load(file)["calibration"]["stack"] == "torch-eager"
+    # predictions by `local` follow
+    predicted, _ = answered(
+        ["predict", "fc", "--device", "local", "--method", "calibrated"], capsys
+    )
+    assert predicted["low_s"] < predicted["step_s"] < predicted["high_s"]
+    again, _ = answered(["calibrate", "--backend", "null", *FEW], capsys)
+    assert again["device"] == document["device"]
+
+
+def test_records_of_a_device_in_place_of_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        f"{nodes},{batch},Tesla T4,{1e-3 + 4e-13 * batch * nodes**2:.6g}"
+        for batch in (64, 128, 256, 512, 1024)
+        for nodes in (256, 1024, 4096)
+    ]
+    Path("rows.csv").write_text("\n".join(["nodes,bs,device,time", *rows]))
+    Path("map.toml").write_text(MAPPING)
+    assert run(["import", "rows.csv", "--mapping", "map.toml", "--out", "records"]) == 0
+    capsys.readouterr()
+    document, _ = answered(["calibrate", "--from", "records", "--points", "8"], capsys)
+    assert document["device"] == "t4-calibrated"
+    assert document["calibration"]["points"] == 8
+    assert document["calibration"]["source"] == "15 steps of records"
+    found = catalog.device("t4-calibrated")
+    assert found.peak_flop_per_s == catalog.device("t4").peak_flop_per_s
+    with pytest.raises(Exception, match="device 'local' is not known yet"):
+        catalog.device("local")  # it is of no machine here
+
+
+MAPPING = """
+name = "t4-steps"
+source = "made up for a test"
+model = "fc:layers=4,nodes={nodes},inputs=784,outputs=10"
+batch = "{bs}"
+platform = "{device}"
+
+[quantities]
+step_s = {column = "time"}
+"""
+
+
+def test_a_calibration_of_other_versions_is_stale() -> None:
+    made = {"backend": "torch", "version": "2.12.0", "threads": 2, "date": "2026-01-01"}
+    report = {
+        "user_devices": {"probe": {"calibration": made}},
+        "gpus": None,
+        "frameworks": {"torch": "2.13.0+cpu"},
+        "cpu": {"default_threads": 4},
+    }
+    assert list(stale(report)) == [("torch", "2.12.0", "2.13.0"), ("threads", "2", "4")]
+    report["frameworks"]["torch"] = "2.12.0"  # type: ignore[index]
+    report["cpu"]["default_threads"] = 2  # type: ignore[index]
+    assert not list(stale(report))
+    on_gpu = made | {"driver": "550.1", "threads": 9}  # threads are not what a GPU waits for
+    report["user_devices"]["probe"]["calibration"] = on_gpu  # type: ignore[index]
+    report["gpus"] = [{"driver_version": "560.2"}]  # type: ignore[assignment]
+    assert list(stale(report)) == [("driver", "550.1", "560.2")]
+
+
+@pytest.mark.slow
+@pytest.mark.framework
+def test_this_machine_for_real(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["calibrate", "--threads", "1", "--minutes", "0.4", "--points", "8"]
+    document, said = answered(words, capsys)
+    made = document["calibration"]
+    assert made["backend"] == "torch"
+    assert not made["failed"]
+    assert made["measured_points"] >= 4
+    assert 0 < made["errors"]["all"]["mape"] < 2
+    assert "left] " in said
