@@ -30,30 +30,41 @@ class StepEnergy:
 
 
 def utilisation(times: Timeline) -> float | None:
-    """Return the share of a step in which arithmetic runs, 0 to 1; None for a step of no time.
+    """Return the share of a step in which arithmetic runs, 0 to 1; None for a step of no time."""
+    return used(busy_s(times), times.step_s)
 
-    Arithmetic is that of the forward and the backward pass. The update moves bytes and waits for
-    them, so it counts as none.
+
+def used(busy: float, step_s: float) -> float | None:
+    """Return the share of a step in which arithmetic runs for `busy` seconds."""
+    return min(1.0, busy / step_s) if step_s else None
+
+
+def busy_s(times: Timeline) -> float:
+    """Return the seconds of arithmetic in the forward and the backward pass of a step.
+
+    The update moves bytes and waits for them, so it counts as none.
     """
-    if not times.step_s:
-        return None
-    busy_s = sum(row.forward.compute_s + row.backward.compute_s for row in times.rows)
-    return min(1.0, busy_s / times.step_s)
+    return sum(row.forward.compute_s + row.backward.compute_s for row in times.rows)
 
 
 def step_energy(times: Timeline, device: Device) -> StepEnergy:
+    """Return the energy of a step on a device; see `energy_of`."""
+    return energy_of(times.step_s, utilisation(times), device)
+
+
+def energy_of(step_s: float, share: float | None, device: Device) -> StepEnergy:
     """Return the energy of a step on a device: 2 s, half used, at 100 W idle and 300 W are 400 J.
 
     A device that is said to draw more idle than at most has no energy, and the note says so.
     """
-    share, idle_w, peak_w = utilisation(times), device.idle_w, device.peak_w
-    at_most_j = None if peak_w is None else peak_w * times.step_s
+    idle_w, peak_w = device.idle_w, device.peak_w
+    at_most_j = None if peak_w is None else peak_w * step_s
     missing = [key for key, watts in (("idle_W", idle_w), ("tdp_W", peak_w)) if watts is None]
     if idle_w is None or peak_w is None:
         return StepEnergy(share, None, at_most_j, f"{device.name}: {' and '.join(missing)} unknown")
     if idle_w > peak_w:
         return StepEnergy(share, None, None, f"{device.name}: idle_W is above tdp_W")
-    energy_j = (idle_w + (peak_w - idle_w) * (share or 0.0)) * times.step_s
+    energy_j = (idle_w + (peak_w - idle_w) * (share or 0.0)) * step_s
     doubted = [key for key in ("idle_W", "tdp_W") if key in device.unverified]
     note = f"{device.name}: {' and '.join(doubted)} unverified" if doubted else ""
     return StepEnergy(share, energy_j, at_most_j, note)
