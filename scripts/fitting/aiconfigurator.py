@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fitting.rows import rows
-from steptime import catalog
+from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case, op_kernels
 from steptime.predict.kernel import Kernel
 
@@ -21,7 +20,7 @@ def products(data: Path) -> Iterator[Case]:
     """
     for row in rows(data / "measured/aiconfigurator/gemm.csv.gz"):
         m, n, k = (int(row[name]) for name in "mnk")
-        device = catalog.device(row["device"])
+        device = device_of(row["device"])
         cached = ROUND * 2.0 * (m * n + m * k + n * k) < (device.l2_bytes or 0)
         if row["dtype"] != "bfloat16" or (cached and "HBM" not in (device.memory_type or "")):
             continue
@@ -40,7 +39,7 @@ def weights(data: Path) -> Iterator[Case]:
         if row["dtype"] != "bfloat16" or m > THIN or moved < LARGE:
             continue
         kernel = Kernel("op", "linear", "forward", "bfloat16", "vector", 0, moved)
-        device = catalog.device(row["device"])
+        device = device_of(row["device"])
         if "HBM" in (device.memory_type or ""):
             continue
         yield Case((kernel,), device, float(row["time_ms"]) / 1e3, "weights", "repeated")

@@ -3,12 +3,28 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fitting.rows import rows
-from steptime import catalog
+from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case, op_kernels
 from steptime.ops.sequence import GATES
 
 CELLS = {"vanilla": "rnn", "lstm": "lstm", "gru": "gru"}
+
+
+def products(data: Path) -> Iterator[Case]:
+    """Yield float32 matrix products.
+
+    They are columns first: rows of the result here are n. With the first operand transposed both
+    lie along the contraction, as in a linear layer.
+    """
+    for row in rows(data / "measured/deepbench/gemm.csv.gz"):
+        if row["precision"] != "float32":
+            continue
+        m, n, k = (int(row[name]) for name in "mnk")
+        linear = row["a_transposed"] + row["b_transposed"] == "TN"
+        kind, weights = ("linear", (m, k)) if linear else ("matmul", (k, m))
+        kernels = op_kernels(kind, ((n, k), weights), {}, "float32")
+        device = device_of(row["device"])
+        yield Case(kernels, device, float(row["time_ms"]) / 1e3, "gemm", "repeated")
 
 
 def convolutions(data: Path) -> Iterator[Case]:
@@ -22,7 +38,7 @@ def convolutions(data: Path) -> Iterator[Case]:
         how = {"stride": (sh, sw), "padding": (ph, ph, pw, pw)}
         x, filters = (b, c_in, h, w), (c_out, c_in, kh, kw)
         grad = (b, c_out, (h + 2 * ph - kh) // sh + 1, (w + 2 * pw - kw) // sw + 1)
-        device = catalog.device(row["device"])
+        device = device_of(row["device"])
         for kind, column, shapes, more in (
             ("conv2d", "forward_ms", (x, filters), {}),
             ("conv_transpose2d", "grad_input_ms", (grad, filters), {"output_size": (h, w)}),
@@ -43,7 +59,7 @@ def recurrent(data: Path) -> Iterator[Case]:
         gates = GATES[kind] * hidden
         weights = ((gates, hidden), (gates, hidden), (gates,), (gates,))
         layer = ((batch, steps, hidden), *weights)
-        device = catalog.device(row["device"])
+        device = device_of(row["device"])
         kernels = op_kernels(kind, layer, {}, "float32")
         yield Case(kernels, device, float(row["forward_ms"]) / 1e3, kind, "repeated")
         if row["grad_input_ms"]:

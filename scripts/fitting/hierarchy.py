@@ -1,9 +1,10 @@
 """Constants of many devices at once: each device has its own near those of all.
 
-A constant of a device is that of all times exp(own), `own` being normal around 0 with a spread that
-is fitted too. So a machine with a slow host moves its own constant and not the others of all. Least
-is the sum of squares of ln(measured / predicted) / `SIGMA`, as far as rows are not far off (soft
-L1), and of own / spread; the spread of a constant is that of the devices that tell it.
+A constant of a device is that of all times exp(own), `own` lying around 0 as Student's t of 3
+degrees of freedom does, with a spread that is fitted too. So a machine with a slow host moves its
+own constant, and not the others, nor much that of all. Least is the sum of squares of
+ln(measured / predicted) / `SIGMA`, as far as rows are not far off (soft L1), and of own / spread;
+the spread of a constant is that of the devices that tell it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from steptime.calibration.fit import SIGMA, constants_of, logs
 from steptime.core.constants import Constant
 
 ROUNDS = 15
+FREEDOM = 3  # degrees of freedom of what is a device's own
 STEP = 1e-3  # of ln(constant), by which slopes are found
 LONGEST = 0.5  # a round moves ln(constant) by no more
 LOOSE = 1.0  # spread of a constant of all around its value before
@@ -51,9 +53,10 @@ def hierarchical(
             here = slice(size * (i + 1), size * (i + 2))
             whole[:size, :size] += square
             whole[:size, here], whole[here, :size] = square, square
-            whole[here, here] = square + np.diag(1 / spread**2)
+            hold = (FREEDOM + 1) / (FREEDOM * spread**2 + own[i] ** 2)
+            whole[here, here] = square + np.diag(hold)
             pull[:size] += side
-            pull[here] = side - own[i] / spread**2
+            pull[here] = side - hold * own[i]
         whole[:size, :size] += np.diag(1 / loose**2)
         pull[:size] -= common / loose**2
         moved = np.clip(np.linalg.solve(whole, pull), -LONGEST, LONGEST)
@@ -62,7 +65,8 @@ def hierarchical(
         unsure = np.diag(np.linalg.inv(whole))[size:].reshape(own.shape)
         known = told > 1  # a device without such rows says nothing
         count = np.maximum(known.sum(axis=0), 1)
-        new = np.sqrt((known * (own**2 + unsure)).sum(axis=0) / count)
+        hold = (FREEDOM + 1) / (FREEDOM + (own / spread) ** 2)
+        new = np.sqrt((known * hold * (own**2 + unsure)).sum(axis=0) / count)
         spread = np.where(varies & known.any(axis=0), np.clip(new, LEAST, MOST), spread)
     values = start | {
         name: start[name] * float(np.exp(step)) for name, step in zip(free, common, strict=True)

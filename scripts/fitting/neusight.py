@@ -3,21 +3,20 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fitting.rows import rows
-from steptime import catalog
+from fitting.rows import device_of, drawn
 from steptime.calibration.cases import Case, op_kernels
 from steptime.predict.kernel import Kernel
 
 
 def products(data: Path) -> Iterator[Case]:
     """Yield linear layers and batched products: result [b, m, n], contraction k."""
-    for row in rows(data / "measured/neusight/ops_matmul.csv.gz"):
+    for row in drawn(data / "measured/neusight/ops_matmul.csv.gz"):
         b, m, n, k = (int(row[name]) for name in "bmnk")
         if row["op"] == "bmm":
             kernels = op_kernels("matmul", ((b, m, k), (b, k, n)), {}, "float32")
         else:
             kernels = op_kernels("linear", ((b, m, k), (n, k)), {}, "float32")
-        device = catalog.device(row["device"])
+        device = device_of(row["device"])
         seconds = float(row["time_ms"]) / 1e3
         yield Case(kernels, device, seconds, row["op"], "isolated")
 
@@ -29,13 +28,13 @@ ROWS = {"softmax": "softmax", "ln": "layer_norm"}
 
 def vectors(data: Path) -> Iterator[Case]:
     """Yield elementwise ops, softmax and layer norm over [b, h]."""
-    for row in rows(data / "measured/neusight/ops_vector.csv.gz"):
+    for row in drawn(data / "measured/neusight/ops_vector.csv.gz", 120):
         b, h = int(row["b"]), int(row["h"])
         kernel = vector(row["op"], b, h)
         group = (
             kernel.kind if row["op"] in ROWS else "binary" if row["op"] in TWO_INPUTS else "unary"
         )
-        device, seconds = catalog.device(row["device"]), float(row["time_ms"]) / 1e3
+        device, seconds = device_of(row["device"]), float(row["time_ms"]) / 1e3
         yield Case((kernel,), device, seconds, group, "isolated")
 
 
@@ -52,12 +51,12 @@ def vector(op: str, b: int, h: int) -> Kernel:
 
 def convolutions(data: Path) -> Iterator[Case]:
     """Yield square convolutions without bias, 3x3 with stride 1 nearly everywhere."""
-    for row in rows(data / "measured/neusight/ops_conv.csv.gz"):
+    for row in drawn(data / "measured/neusight/ops_conv.csv.gz"):
         b, c_in, c_out, kernel, size, stride, pad = (
             int(row[name]) for name in ("b", "c_in", "c_out", "kernel", "size", "stride", "pad")
         )
         how = {"stride": (stride, stride), "padding": (pad,) * 4}
         shapes = ((b, c_in, size, size), (c_out, c_in, kernel, kernel))
         kernels = op_kernels("conv2d", shapes, how, "float32")
-        device = catalog.device(row["device"])
+        device = device_of(row["device"])
         yield Case(kernels, device, float(row["time_ms"]) / 1e3, "conv", "isolated")

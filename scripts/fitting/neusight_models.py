@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fitting.neusight import TWO_INPUTS, vector
-from fitting.rows import rows
-from steptime import catalog
+from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case, op_kernels
 from steptime.predict.kernel import Kernel
 
@@ -36,7 +35,7 @@ def with_rivals(data: Path) -> Iterator[tuple[Case, Rival]]:
         }
         case = Case(
             made[row["graph"]],
-            catalog.device(row["device"]),
+            device_of(row["device"]),
             seconds["measured_ms"],
             row["mode"],
             "step",

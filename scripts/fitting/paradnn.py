@@ -2,10 +2,10 @@
 
 import random
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
-from fitting.rows import rows
-from steptime import catalog
+from fitting.rows import device_of, rows
 from steptime.build import build_step, make_workload, read_model
 from steptime.calibration.cases import Case
 from steptime.predict.kernel import Kernel, Settings
@@ -31,7 +31,7 @@ def steps(data: Path, most: int = 400) -> Iterator[Case]:
             )
             yield Case(
                 kernels_of(*sizes),
-                catalog.device(DEVICES[row["device"]]),
+                device_of(DEVICES[row["device"]]),
                 float(row["duration"]) / STEPS,
                 "fc",
                 "step",
@@ -39,6 +39,7 @@ def steps(data: Path, most: int = 400) -> Iterator[Case]:
             )
 
 
+@lru_cache(maxsize=4096)
 def kernels_of(
     layers: int, nodes: int, inputs: int, outputs: int, batch: int
 ) -> tuple[Kernel, ...]:

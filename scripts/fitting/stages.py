@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting import aiconfigurator, neusight, paradnn, timm, vidur
+from fitting import aiconfigurator, catapult, deepbench, neusight, paradnn, timm, vidur
 from fitting.hierarchy import hierarchical
 from fitting.write import write, write_host
 from steptime import catalog
@@ -25,6 +25,20 @@ STACKS = PRIORS.with_name("stacks")
 WEIGHT = 1000.0  # of a device, in rows
 PER_KIND = 400  # rows of a kind of a device, drawn by a seeded shuffle, so that none outweighs
 
+OF_CONVOLUTIONS = {  # how far they vary, as the rows of a device may move them
+    "convolution.share": 0.2,
+    "convolution.weights": 0.2,
+    "convolution.ramp": 0.1,
+    "convolution.fused_share": 0.15,
+    "convolution.transform": 0.15,
+    "convolution.turned_bytes_per_s": 0.3,
+    "convolution.turned_channels": 0.2,
+    "product.kepler": 0.2,
+    "host.forward_op_s": 0.2,
+    "host.backward_op_s": 0.2,
+    "host.update_op_s": 0.2,
+}
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -32,8 +46,9 @@ class Stage:
 
     `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
     the same on all devices; the spread of the others is that of fits to one device each. `held` are
-    how far ln(constant) may move from the file, 1 for others. Those of the host belong to the
-    software stack `stack`.
+    how far ln(constant) may move from the file, 1 for others. Those in `near` are given a spread
+    that too few or too unlike devices do not tell. Those of the host belong to the software stack
+    `stack`.
     """
 
     priors: str
@@ -42,6 +57,7 @@ class Stage:
     words: str
     shared: tuple[str, ...] = ()
     held: Mapping[str, float] = field(default_factory=dict)
+    near: Mapping[str, float] = field(default_factory=dict)
     stack: str = catalog.DEFAULT_STACK
 
     def known(self) -> Mapping[str, Constant]:
@@ -49,9 +65,14 @@ class Stage:
         return catalog.priors(self.priors, self.stack)
 
 
+def _products(data: Path) -> Iterable[Case]:
+    """Return products in float32."""
+    return chain(neusight.products(data), deepbench.products(data))
+
+
 def _is_strided(case: Case) -> bool:
     """Whether a case is a linear layer on a GPU that slows down along long rows."""
-    return case.kind == "linear" and (case.device.architecture or "").startswith(OLD)
+    return case.kernels[0].kind == "linear" and (case.device.architecture or "").startswith(OLD)
 
 
 STAGES: Mapping[str, Stage] = {
@@ -83,12 +104,16 @@ STAGES: Mapping[str, Stage] = {
             "product.half_reuse",
             "product.ramp",
             "product.old",
-            "product.sum_s",
             "power.flop_j",
         ),
-        lambda data: (one for one in neusight.products(data) if not _is_strided(one)),
-        "NeuSight's linear layers and batched products, float32",
-        held={"product.share": 0.03, "product.half_reuse": 0.15, "isolated.pause_s": 0.2},
+        lambda data: (one for one in _products(data) if not _is_strided(one)),
+        "products of NeuSight and DeepBench, float32",
+        held={
+            "product.share": 0.05,
+            "product.half_reuse": 0.15,
+            "product.old": 0.05,
+            "isolated.pause_s": 0.2,
+        },
     ),
     "tensor": Stage(
         "gpu",
@@ -96,7 +121,7 @@ STAGES: Mapping[str, Stage] = {
             "product.tensor_share",
             "product.tensor_half_reuse",
             "product.tensor_ramp",
-            "product.tensor_sum_s",
+            "product.sum_s",
         ),
         aiconfigurator.products,
         "AIConfigurator's linear layers in bfloat16",
@@ -105,8 +130,29 @@ STAGES: Mapping[str, Stage] = {
     "strided": Stage(
         "gpu",
         ("product.pieces", "product.stride"),
-        lambda data: filter(_is_strided, neusight.products(data)),
-        "NeuSight's linear layers, float32, on Pascal",
+        lambda data: filter(_is_strided, _products(data)),
+        "linear layers of NeuSight and DeepBench, float32, on Pascal",
+        held={"product.stride": 0.1},
+    ),
+    "convolution": Stage(
+        "gpu",
+        (*OF_CONVOLUTIONS, "isolated.conv2d", "host.step_s"),
+        lambda data: chain(
+            neusight.convolutions(data),
+            deepbench.convolutions(data),
+            catapult.convolutions(data),
+            catapult.dense(data),
+        ),
+        "convolutions of NeuSight and DeepBench, layers of CDECatapult in TensorFlow 1, float32",
+        shared=tuple(OF_CONVOLUTIONS),
+        near=OF_CONVOLUTIONS,
+        stack=catapult.STACK,
+    ),
+    "recurrent": Stage(
+        "gpu",
+        ("recurrent.step_s", "recurrent.block_clocks"),
+        deepbench.recurrent,
+        "recurrent layers of DeepBench, float32",
     ),
     "image": Stage(
         "gpu",
@@ -158,8 +204,8 @@ def even(columns: Columns) -> Floats:
 
 def left_out(
     stage: Stage, sets: Mapping[str, Sequence[Case]]
-) -> list[tuple[str, str, float, float, int]]:
-    """Return MAPE and bias (mean ln) of each device by kind, under constants of the others."""
+) -> list[tuple[str, str, float, float, float, int]]:
+    """Return median error, MAPE and bias (mean ln) by device and kind, fitted to the others."""
     priors = stage.known()
     columns = {name: Columns(cases) for name, cases in sets.items()}
     found = []
@@ -171,8 +217,9 @@ def left_out(
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])
             off = logs(own, constants)[here]
-            mape = float(np.mean(np.abs(np.exp(-off) - 1)))
-            found.append((name, kind, mape, float(-off.mean()), int(here.sum())))
+            errors = np.abs(np.exp(-off) - 1)
+            middle, mape = float(np.median(errors)), float(errors.mean())
+            found.append((name, kind, middle, mape, float(-off.mean()), int(here.sum())))
     return found
 
 
@@ -184,6 +231,7 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     values, spreads = hierarchical(columns, priors, stage.free, weights, stage.shared, stage.held)
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
+    spreads |= stage.near
     found = {name: Constant(values[name], spreads[name], words) for name in stage.free}
     for name in [name for name in found if name.startswith("host.") or len(sets) == 1]:
         spread = max(found[name].spread, stage.known()[name].spread)
@@ -201,8 +249,8 @@ def main(arguments: Sequence[str]) -> int:
     for name in wanted:
         stage = STAGES[name]
         sets = by_device(stage.cases(data))
-        for device, kind, mape, bias, count in left_out(stage, sets):
-            print(f"{name} {device:24} {kind:10} {mape:6.1%} {bias:+.2f} {count}")
+        for device, kind, middle, mape, bias, count in left_out(stage, sets):
+            print(f"{name} {device:24} {kind:18} {middle:6.1%} {mape:6.1%} {bias:+.2f} {count}")
         constants = whole_fit(stage, sets)
         of_host = {key: one for key, one in constants.items() if key.startswith("host.")}
         write_host(STACKS / f"{stage.stack}.toml", of_host)

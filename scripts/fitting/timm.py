@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from string import digits
 
-from fitting.rows import rows
-from steptime import catalog
+from fitting.rows import device_of, rows
 from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case
 from steptime.calibration.recorded import step_kernels
@@ -52,7 +51,7 @@ def op_by_op(data: Path) -> Iterator[Case]:
         )
         seconds = float(row["step_ms"]) / 1e3
         kind = f"{row['mode']} {row['layout']}"
-        yield Case(kernels, catalog.device(row["device"]), seconds, kind, "step", name)
+        yield Case(kernels, device_of(row["device"]), seconds, kind, "step", name)
 
 
 def family_of(text: str) -> Family:
@@ -80,6 +79,6 @@ def networks(data: Path) -> Iterator[Case]:
             channels_last=row["layout"] == "nhwc",
             compiled=row["compiled"] == "1",
         )
-        device = catalog.device(row["device"])
+        device = device_of(row["device"])
         kind = f"{row['mode']} {row['layout']}"
         yield Case(kernels, device, milliseconds / 1e3, kind, "step", name)

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fitting.rows import plain_rows
-from steptime import catalog
+from fitting.rows import device_of, plain_rows
 from steptime.calibration.cases import Case, op_kernels
 
 LEAST = 1024  # tokens: its profiler sees whole microseconds
@@ -18,5 +17,5 @@ def sums(data: Path) -> Iterator[Case]:
             continue
         kernels = op_kernels("add", (shape, shape), {}, "float16")
         seconds = float(row["add_ms"]) / 1e3
-        device = catalog.device("a100-sxm4-80gb")
+        device = device_of("a100-sxm4-80gb")
         yield Case(kernels, device, seconds, "sum", "repeated")

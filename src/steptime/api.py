@@ -186,12 +186,9 @@ def predict(
     times = made.times
     ops = []
     for row in times.rows:
-        parts = (row.forward, row.backward, row.update)
-        lows, highs = [one.low for one in parts], [one.high for one in parts]
         name, kind = row.row.name, row.row.kind
-        forward, backward, update = (one.value for one in parts)
-        ends = _sum(lows), _sum(highs)
-        ops.append(OpTime(name, kind, row.step_s, forward, backward, update, *ends))
+        forward, backward, update = (one.value for one in (row.forward, row.backward, row.update))
+        ops.append(OpTime(name, kind, row.step_s, forward, backward, update, *row.bounds))
     return StepTime(
         workload.label,
         asked.device.name,
@@ -210,11 +207,6 @@ def predict(
         made.remarks,
         tuple(ops),
     )
-
-
-def _sum(parts: Sequence[float | None]) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def predict_op(

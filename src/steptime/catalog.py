@@ -35,7 +35,7 @@ _READ_BY_ALL = (  # figures that every method of prediction may read
     *("launch_s", "clock_hz", "idle_w", "peak_w", "measured"),
 )
 _BRANDS = frozenset(
-    ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "google", "aws")
+    ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "google", "aws", "intel")
 )
 _SPELLINGS = (  # as people write, and as the names of devices do
     (re.compile(r"(\d) ?gi?b?\b"), r"\1gb"),
@@ -44,9 +44,11 @@ _SPELLINGS = (  # as people write, and as the names of devices do
     (re.compile(r"\blaptop gpu\b|\bmobile\b"), "laptop"),
     (re.compile(r"\bwith max[- ]q design\b"), "max-q"),
     (re.compile(r"\b(ada|blackwell) generation\b"), r"\1"),
+    (re.compile(r"(?<=\d)\+"), " plus"),
 )
 _VARIANT = re.compile(  # a word may leave these out
-    r"sxm|pcie|rtx|gtx|rx|\d+gb|xeon|platinum|gold|epyc|ryzen|threadripper|jetson|blackwell"
+    r"sxm|pcie|rtx|gtx|rx|\d+gb|xeon|platinum|gold|epyc|ryzen|9|core|i\d|threadripper|jetson|"
+    r"blackwell"
 )
 _MOST_VARIANTS = 6  # in a message
 _Item = TypeVar("_Item", Device, Link, Stack)

@@ -219,7 +219,7 @@ def test_every_device_alone_is_as_the_command_choose_has_it(
         assert row["cost"] == (same["cost"] and pytest.approx(same["cost"], rel=0.01))  # by seconds
         for name in ("low_s", "high_s"):
             assert row[name] == (same[name] and pytest.approx(same[name], rel=ENDS_RTOL))
-        energy = same["energy_at_most_j"] if row["at_most"] else same["energy_j"]
+        energy = same["energy_j"]
         assert row["energy"] == (energy and pytest.approx(energy / 3.6e6, rel=RTOL))
 
 

@@ -110,7 +110,7 @@ def test_a_network_may_be_listed_in_a_second_table(tmp_path):
     ("change", "message"),
     [
         ({"knd": "relu"}, r"unknown key 'knd'; did you mean 'kind'\?"),
-        ({"rows": [{"where": "x"}]}, "one of kind, ops, parts or model"),
+        ({"rows": [{"where": "x"}]}, "one of kind, ops, parts, model or described"),
         ({"unit": "hours"}, "unit: Input should be 's', 'ms', 'us' or 'ns'"),
         (
             {"rows": [{"kind": "relu", "shapes": [["mm"]]}]},
@@ -140,3 +140,20 @@ def test_a_bad_row_of_plain_columns_is_one_line():
     ):
         with pytest.raises(InputError, match=message):
             plain_case({**good, **change})
+
+
+def test_a_network_may_be_described_by_its_sums(tmp_path):
+    path = tmp_path / "zoo.csv"
+    path.write_text(
+        "net,gmac,mact,M,batch,layout,ms\nsome,4.1,11.1,25.6,32,nhwc,20\nnone,,,,1,,9\n"
+    )
+    sums = {"macs": "gmac * 1e9", "activations": "mact * 1e6", "parameters": "M * 1e6",
+            "channels_last": 'layout == "nhwc"'}  # fmt: skip
+    said = {"described": sums, "batch": "batch", "phase": "infer", "dtype": "float16-mixed",
+            "device": "rtx-3090", "seconds": "ms", "unit": "ms", "condition": "step"}  # fmt: skip
+    (case,) = cases_of(path, mapping({**said, "rows": [{"where": 'net == "some"'}]}))
+    kernel, weights = case.kernels
+    assert kernel.flop == pytest.approx(2 * 4.1e9 * 32)
+    assert weights.bytes == 8 * 25.6e6
+    with pytest.raises(InputError, match=r"zoo.csv:2: a sum of a network must be above 0"):
+        list(cases_of(path, mapping({**said, "rows": [{"described": {**sums, "macs": "0"}}]})))

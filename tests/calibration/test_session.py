@@ -138,6 +138,43 @@ def test_large_points_are_left_out_on_slow_devices() -> None:
     assert "chain 100 8 8" in names
 
 
+GPU = replace(catalog.device("t4"), peak_flop_per_s={"float32": 8e12, "bfloat16": 6e13})
+
+
+def test_a_gpu_is_timed_by_its_own_clock_and_works_for_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def some(dtypes: tuple[str, ...]) -> Any:
+        assert dtypes == ("float32", "bfloat16")
+        more = [replace(one, dtype="bfloat16") for one in SMALL[:2]]
+        POINTS.update({one.name: one for one in more})
+        return iter((*SMALL[:4], *more))
+
+    monkeypatch.setattr("steptime.calibration.session.candidates", some)
+    priors = catalog.priors("gpu")
+    machine = Machine({})
+
+    def ask(request: Mapping[str, Any]) -> dict[str, Any]:
+        machine.asked.append(request)
+        said = request["graph"]
+        point = next(
+            p
+            for p in POINTS.values()
+            if p.dtype == said["dtype"] and same(p, said, request["optimizer"])
+        )
+        rows = Columns([Case(point.kernels, GPU, 1.0, "", "step")])
+        return {"seconds": {"step": rows.predicted(constants_of(priors))[0]}, "disturbed": 0.0}
+
+    session = Session(GPU, ask, lambda one, _: machine.heard.append(one), 1e3, 6, 6,
+                      ("float32", "bfloat16"))  # fmt: skip
+    table = session.run()
+    assert table["errors"]["all"]["mape"] < 0.02
+    long = [one for one in machine.asked if one["least_s"]]
+    assert [one["least_s"] for one in long] == [4.0]  # T4: 70 W
+    assert long[0]["graph"]["name"] == "linear"
+    assert {one.point.dtype for one in machine.heard} == {"float32", "bfloat16"}
+
+
 def test_short_steps_are_rows_and_of_longer_ones_the_passes() -> None:
     point = POINTS["fc:layers=4,nodes=512,inputs=1000 128"]
     long = {"forward": 2e-3, "backward": 4e-3, "update": 1e-4}  # an update below 0.2 ms is no row

@@ -177,6 +177,11 @@ def test_every_short_name_stands_for_a_shipped_device():
         ("epyc 9654", "epyc-9654"),
         ("AWS Graviton3", "graviton3"),
         ("Jetson AGX Orin", "jetson-agx-orin-64gb"),
+        ("Apple M2 Max", "m2-max-gpu"),
+        ("Xeon 8480+", "xeon-platinum-8480-plus"),
+        ("Ryzen 7950X", "ryzen-9-7950x"),
+        ("Intel Arc B580", "arc-b580"),
+        ("RTX 3080 Max-Q", "rtx-3080-max-q"),
         ("3080 16gb", None),  # there is a 3080 of 10 GB and of 12
         ("m4", None),
         ("96gb", None),

@@ -47,8 +47,12 @@ def test_this_machine_from_end_to_end(capsys: pytest.CaptureFixture[str]) -> Non
         ["predict", "fc", "--device", "local", "--method", "calibrated"], capsys
     )
     assert predicted["low_s"] < predicted["step_s"] < predicted["high_s"]
-    again, _ = answered(["calibrate", "--backend", "null", *FEW], capsys)
-    assert again["device"] == document["device"]
+    words = ["probe", "--backend", "null", "--threads", "1", "--budget", "1"]
+    assert run(words) == 0
+    printed = capsys.readouterr()
+    assert "which is gone: steptime calibrate" in printed.err  # ceilings and shares go together
+    assert catalog.device("local").calibration == {}
+    assert catalog.device("local").name == document["device"]
 
 
 def test_records_of_a_device_in_place_of_measuring(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,7 +102,7 @@ float32 = 10
 def test_predict_says_the_energy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(FILE, encoding="utf-8")
-    words = ["predict", "fc", "--batch", "64", "--device"]
+    words = ["predict", "fc", "--batch", "64", "--method", "analytic", "--device"]
     assert run([*words, str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     busy_s = sum(op["forward_compute_s"] + op["backward_compute_s"] for op in found["ops"])
@@ -116,12 +117,27 @@ def test_predict_says_the_energy(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "energy       unknown (K40: idle_W and tdp_W unknown)" in capsys.readouterr().out
 
 
+def test_calibrated_knows_the_energy_of_a_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(FILE, encoding="utf-8")
+    words = ["predict", "fc", "--batch", "64", "--method", "calibrated", "--device"]
+    assert run([*words, str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 50 * found["step_s"] < found["energy_j"] <= found["energy_at_most_j"]
+    assert found["energy_low_j"] < found["energy_j"] < found["energy_high_j"]
+    assert run([*words, "t4"]) == 0  # whose idle_W nobody says
+    assert re.search(r"energy +[\d.]+ m?J \([\d.]+ m?J to [\d.]+ m?J\)", capsys.readouterr().out)
+
+
 def test_predict_says_the_energy_of_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(FILE, encoding="utf-8")
-    words = ["predict", "fc", "--batch", "64", "--steps", "1000000", "--kwh-price", "2", "--device"]
+    words = ["predict", "fc", "--batch", "64", "--steps", "1000000", "--kwh-price", "2"]
+    words += ["--method", "analytic", "--device"]
     assert run([*words, str(path), "--kwh-co2", "300", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     whole = found["run"]

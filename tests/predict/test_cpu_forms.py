@@ -104,6 +104,9 @@ def test_calls_cost_by_pass_and_optimizers_by_weight():
     calls = {"launch__forward_s": 1e-6, "launch__update_s": 3e-6, "launch__weight_s": 5e-6}
     assert seconds(kernel("relu", launches=2), **calls) == pytest.approx(2e-6)
     assert seconds(kernel("sgd", "update", launches=0), **calls) == pytest.approx(8e-6)
+    large = kernel("relu", bytes=cpu.GRAIN_BYTES + 1)
+    assert seconds(large, launch__fork_s=7e-6, parallel__stream=1.0) == pytest.approx(7e-6)
+    assert seconds(large._replace(bytes=9), launch__fork_s=7e-6) < 1e-20  # one thread
     # torch/optim/adam.py runs eight ops on a weight
     assert seconds(kernel("adam", "update", launches=0), **calls) == pytest.approx(29e-6)
 

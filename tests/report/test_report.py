@@ -279,6 +279,18 @@ def test_the_headline_by_hand() -> None:
     ]
 
 
+def test_predictions_that_miss_are_explained_where_other_work_disturbed() -> None:
+    off = {"a": 1.1, "b": 1.3, "c": 0.5, "d": 3.0}  # 1 / 1.1 is 9 % off, the others over 20 %
+    share = {"a": 0.0, "b": 0.2, "c": 0.9, "d": 0.6}
+    rows = [
+        row(name=name, status="ok", measured_s=0.1, ratio=ratio, disturbed_share=share[name])
+        for name, ratio in off.items()
+    ]
+    said = "3 predictions off by more than 20%; of these 2 measured while other work disturbed"
+    assert any(line.startswith(said) for line in sentences(numbers(rows)))
+    assert numbers(rows[:1])["far"] == {"number": 0, "disturbed": None}
+
+
 def test_more_than_the_peak_is_doubted() -> None:
     rows = [row(name="a", status="ok", measured_s=0.1, peak_fraction=1.2, flop_per_s=2.4e11)]
     assert "1 network above 100%" in sentences(numbers(rows))[1]

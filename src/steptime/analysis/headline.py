@@ -19,6 +19,7 @@ from steptime.core.table import Table, columns
 from steptime.core.units import counted, seconds, si
 
 OF_BEST = ("name", "model", "batch", "peak_fraction", "flop_per_s", "peak_flop_per_s")
+FAR = 0.2  # error of a prediction that a reader wants explained
 SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", "predicted_by")
 
 
@@ -63,7 +64,19 @@ def numbers(rows: Sequence[Row], published: int = 0) -> Row:
         "median_peak_fraction": _middle(row["peak_fraction"] for row in fractions),
         "median_roof_fraction": _middle(row["roof_fraction"] for row in fractions),
         "prediction": errors(rows),
+        "far": _far(rows),
     }
+
+
+def _far(rows: Sequence[Row]) -> Row:
+    """Return how many predictions are off by more than `FAR`, and of how many that were disturbed.
+
+    A measurement counts as disturbed if most of its samples were; None where none says so.
+    """
+    known = [row for row in rows if row["ratio"]]
+    far = [row for row in known if abs(1 / row["ratio"] - 1) > FAR]
+    told = [row["disturbed_share"] for row in far if row.get("disturbed_share") is not None]
+    return {"number": len(far), "disturbed": sum(one > 0.5 for one in told) if told else None}
 
 
 def _middle(values: Any) -> float | None:
@@ -91,6 +104,12 @@ def sentences(found: Row) -> list[str]:
             f"Predictions have a median error of {predicted['median_error']:.0%}; "
             f"{share} of the {predicted['pairs']} lie within a factor of 2. "
             f"Farthest: {worst['name']}, which takes {worst['ratio']:.3g} times the predicted time."
+        )
+    far = found["far"]
+    if far["number"] and far["disturbed"] is not None:
+        said.append(
+            f"{counted(far['number'], 'prediction')} off by more than {FAR:.0%}; of these "
+            f"{far['disturbed'] or 'none'} measured while other work disturbed most samples."
         )
     networks = counted(found["networks"], "network")
     on = f" on {found['platforms']} platforms" if found["platforms"] > 1 else ""

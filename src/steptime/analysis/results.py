@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import fmean, median
 
 from steptime.analysis.row import BESIDES, Row, facts, grouped, headline, labels, samples_by_run
 from steptime.analysis.statistics import summarize
@@ -143,6 +143,11 @@ def _measured(tried: Sequence[Record]) -> Row:
     summary = pooled(tried)
     if not summary and (step_s := _published_s(tried)):
         summary = {"step_s": step_s, "speed_per_s": tried[-1].workload.global_batch / step_s}
+    marks = [
+        bool(mark)
+        for record in good(tried)
+        for mark in record.quantities["step_s"].columns.get("disturbed", ())
+    ]
     memory = [_value(record, "peak_memory_bytes") for record in good(tried, "peak_memory_bytes")]
     return {
         "measured_s": summary.get("step_s"),
@@ -151,6 +156,7 @@ def _measured(tried: Sequence[Record]) -> Row:
         "examples_per_s": summary.get("speed_per_s"),
         "steady": summary.get("steady"),
         **{name: summary.get(name, 0) for name in ("runs", "samples_n")},
+        "disturbed_share": fmean(marks) if marks else None,
         "measured_memory_bytes": max((one for one in memory if one is not None), default=None),
     }
 
@@ -161,8 +167,10 @@ def _value(record: Record | None, name: str) -> float | None:
 
 def _predicted(record: Record | None) -> Row:
     options = record.method.options if record else {}
+    step = record.quantities.get("step_s") if record else None
     return {
         "predicted_s": _value(record, "step_s"),
+        **{f"predicted_{end}_s": getattr(step, end, None) for end in ("low", "high")},
         **{name: _value(record, name) for name in ("flop", "traffic_bytes")},
         "predicted_memory_bytes": _value(record, "peak_memory_bytes"),
         **{name: options.get(name) for name in ("peak_flop_per_s", "memory_bytes_per_s")},

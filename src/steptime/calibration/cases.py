@@ -15,8 +15,6 @@ from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.lower import lower
 
 Condition = Literal["isolated", "repeated", "step", "call"]
-CONDITIONS = ("isolated", "repeated", "step", "call")
-OP_PASSES = ("forward", "backward", "both")
 SETTINGS = Settings()
 
 

@@ -1,7 +1,7 @@
 """Many cases of a device at once: kernels side by side as arrays, priced by the same forms."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,12 +59,9 @@ class Columns:
 
     def predicted(self, constants: Constants) -> Floats:
         """Return the seconds of each case under these constants."""
-        device = replace(self.device, constants=constants)
         total: Floats = np.zeros(len(self.cases))
-        for block in self._blocks:
-            rests: Any = self._isolated[block.case] * constants.get("isolated.pause_s", 0.0)
-            value: Any = price(block.kernel, device, np.maximum, rests).value
-            total += np.bincount(block.case, block.often * value, len(self.cases))
+        for block, one in self._priced(constants):
+            total += np.bincount(block.case, block.often * one.value, len(self.cases))
         return self._timed(total, constants)
 
     def intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
@@ -72,10 +69,8 @@ class Columns:
 
         What kernels share adds up, what is their own adds as squares (`schedule.total`).
         """
-        device = replace(self.device, constants=constants)
         value, below, above, below2, above2 = sums = np.zeros((5, len(self.cases)))
-        for block in self._blocks:
-            one: Any = price(block.kernel, device, np.maximum)
+        for block, one in self._priced(constants):
             down = block.often * (one.value - one.low)
             up = block.often * (one.high - one.value)
             alone = 1 - one.shared**2
@@ -92,6 +87,13 @@ class Columns:
             self._timed(low, widened(constants, 0)),
             self._timed(high, widened(constants, 1)),
         )
+
+    def _priced(self, constants: Constants) -> Iterator[tuple[_Block, Any]]:
+        """Yield the blocks, each with the intervals of its kernels as arrays."""
+        device = replace(self.device, constants=constants)
+        for block in self._blocks:
+            rests: Any = self._isolated[block.case] * constants.get("isolated.pause_s", 0.0)
+            yield block, price(block.kernel, device, np.maximum, rests)
 
     def _timed(self, device_s: Floats, constants: Constants) -> Floats:
         """Return what is measured of cases whose kernels take `device_s`."""

@@ -32,27 +32,30 @@ def calibrate(
     seed: int = 0,
     source: str = "",
     facts: Mapping[str, Any] | None = None,
+    priors: Mapping[str, Constant] | None = None,
 ) -> dict[str, Any]:
     """Return the table `calibration` of a device file: what `points` of the cases tell of it.
 
     It holds the constants that moved from the priors, the cross-validated error of each kind of
     case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
     measured / predicted 80 % of the cases of each form lie that were not fitted. `points` of None
-    takes all cases. `facts`, such as stack and versions, join the table. Raises `InputError`
-    without a case.
+    takes all cases. `facts`, such as stack and versions, join the table; `priors` are those of the
+    device's kind and of the cases' stack if none are given. Raises `InputError` without a case.
     """
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
     own = [replace(case, device=device) for case in chosen(cases, points, seed)]
-    priors, columns = catalog.priors(device.kind), Columns(own)
-    constants = fitted([columns], priors)
-    off = left_out(columns, priors, constants)
+    stack = next((case.stack for case in own if case.stack), catalog.DEFAULT_STACK)
+    known = catalog.priors(device.kind, stack) if priors is None else priors
+    columns = Columns(own)
+    constants = fitted([columns], known)
+    off = left_out(columns, known, constants)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "source": source or f"{len(own)} rows",
         "points": len(own),
         **(facts or {}),
-        "constants": moved(constants, priors),
+        "constants": moved(constants, known),
         "errors": errors(own, off),
         "intervals": intervals(own, off),
     }

@@ -13,6 +13,7 @@ from steptime.calibration.columns import Columns, Floats
 from steptime.core.constants import Constant
 
 SIGMA = 0.2  # of the log of one row: what the forms leave unexplained
+NEAR = 1e-4  # a fit ends when a round changes no more than this share
 STEP = 1e-3  # of a constant, in spreads, by which slopes are found
 
 
@@ -86,7 +87,8 @@ def fitted(
 
     if not names:
         return start
-    return at(least_squares(residuals, np.zeros(len(names)), diff_step=STEP).x)
+    near = {"ftol": NEAR, "xtol": NEAR, "diff_step": STEP}
+    return at(least_squares(residuals, np.zeros(len(names)), **near).x)
 
 
 def left_out(

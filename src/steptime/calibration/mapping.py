@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from steptime import catalog
 from steptime.build import make_workload, read_model, read_table
-from steptime.calibration.cases import Case, op_kernels
+from steptime.calibration.cases import Case, Condition, op_kernels
 from steptime.calibration.recorded import step_kernels
 from steptime.calibration.tables import Words, table_rows
 from steptime.core.dtypes import dtype_named
@@ -61,19 +61,52 @@ class Parts(BaseModel):
     ops: tuple[OpOf, ...] = Field(min_length=1)
 
 
+class Described(BaseModel):
+    """A network of which only sums are known: formulas of what one example takes, and how it ran.
+
+    Multiply-adds and elements of activations of an example, parameters; whether attention is
+    `plain` or `fused` (a text; "" for none), whether channels lie last, and whether it is compiled.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    macs: str
+    activations: str
+    parameters: str
+    attention: str = ""
+    channels_last: str = "False"
+    compiled: str = "False"
+
+    def kernels(self, row: Row, batch: int, dtype: str, phase: str) -> tuple[Kernel, ...]:
+        """Return the kernel of the step that a row describes."""
+        sums = (formula(one)(row) for one in (self.macs, self.activations, self.parameters))
+        macs, activations, parameters = (_above_zero(one) for one in sums)
+        return described(
+            macs,
+            activations,
+            parameters,
+            batch,
+            dtype,
+            phase,
+            attention=filled(self.attention, row),
+            channels_last=bool(formula(self.channels_last)(row)),
+            compiled=bool(formula(self.compiled)(row)),
+        )
+
+
 class Rows(OpOf):
-    """What some rows of a table are: one op, several `ops`, a network's `parts`, or a `model`."""
+    """What some rows of a table are: an op, several `ops`, `parts`, a `model`, or `described`."""
 
     file: str = ""
     device: str = "{device}"
     seconds: str = "seconds"
     unit: Literal["s", "ms", "us", "ns"] = "s"
-    condition: Literal["isolated", "repeated", "step"] = "isolated"
+    condition: Condition = "isolated"
     group: str = ""
     family: str = ""
     ops: tuple[OpOf, ...] = ()
     parts: Parts | None = None
     model: str = ""
+    described: Described | None = None
     batch: str = ""
     phase: str = "train"
     optimizer: str = "sgd"
@@ -114,9 +147,9 @@ def mapping(table: Mapping[str, Any], where: str = "mapping") -> Table:
     common = {name: value for name, value in table.items() if name in _COMMON}
     rows = tuple(_valid(Rows, common | one, f"{where}: rows") for one in keys.rows or ({},))
     for one in rows:
-        said = [bool(one.kind), bool(one.ops), one.parts is not None, bool(one.model)]
-        if sum(said) != 1:
-            raise InputError(f"{where}: rows are one of kind, ops, parts or model")
+        said = [one.kind, one.ops, one.parts, one.model, one.described]
+        if sum(map(bool, said)) != 1:
+            raise InputError(f"{where}: rows are one of kind, ops, parts, model or described")
     return Table(rows, keys.words, where)
 
 
@@ -254,8 +287,7 @@ def _case(
     seconds = formula(said.seconds)(row)
     if seconds in ("", None):
         return None
-    if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-        raise InputError(f"{said.seconds} must be above 0, not {shorten(seconds)}")
+    _above_zero(seconds, said.seconds)
     scale = UNITS[said.unit]
     dtype = _dtype(said.dtype, row)
     rivals = {
@@ -272,6 +304,9 @@ def _case(
             raise unknown("optimizer", optimizer, OPTIMIZERS)
         workload = make_workload(choice, batch, dtype, filled(said.phase, row), optimizer)
         kernels = step_kernels(workload, filled(said.stack, row))
+    elif said.described is not None:
+        batch = _size(said.batch or 1, row)
+        kernels = said.described.kernels(row, batch, dtype, filled(said.phase, row))
     elif parts is not None:
         kernels = parts.kernels(row, dtype)
     else:
@@ -296,6 +331,12 @@ def _case(
         place,
         said.calibrates,
     )
+
+
+def _above_zero(value: object, what: str = "a sum of a network") -> float:
+    if not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise InputError(f"{what} must be above 0, not {shorten(value)}")
+    return float(value)
 
 
 def _dtype(text: str, row: Row) -> str:

@@ -25,6 +25,7 @@ from steptime.predict.kernel import Kernel
 from steptime.predict.lower import PASSES, lower
 
 LEAST_S = 2e-4  # of a part that is a row of its own: calling a part takes some 10 us
+LEAST_SHARE = 0.1  # of its step, likewise
 SHORT_S = 1e-3  # a step that is a row as a whole: what it takes to begin one shows
 
 WHOLE_STEP = "whole step"  # the kind of points that are networks
@@ -85,7 +86,7 @@ class Point:
         return [
             Case(own, device, seconds[part], self.kind, "repeated", self.name)
             for part in passes
-            if seconds.get(part, 0) >= LEAST_S
+            if seconds.get(part, 0) >= max(LEAST_S, LEAST_SHARE * whole)
             and (own := tuple([one for one in self.kernels if one.pass_ == part]))
         ]
 

@@ -112,7 +112,8 @@ class Session:
         names = [name for name, one in priors.items() if one.spread > 0]
         constants = constants_of(priors)
         steep = self._slopes(points, constants, names)
-        asked = np.concatenate([steep[name] for name, p in points.items() if p.kind == WHOLE_STEP])
+        whole = [steep[name] for name, one in points.items() if one.kind == WHOLE_STEP]
+        asked = np.concatenate([np.empty((0, len(names))), *(whole or steep.values())])
         covariance: Floats = np.eye(len(names))
         while points and len(self.taken) < self.most and self._left_s() > 0:
             check = len(self.taken) % CHECK_EVERY == CHECK_EVERY - 1

@@ -16,6 +16,8 @@ from steptime.measure.contract import Options
 POINTS = 60
 LEAST = 40  # points, before errors that fall no more end it
 PROBE_SHARE = 0.1  # of the time
+PROBE_S = 8.0  # at least, as far as that is half of the time: less leaves memory unmeasured
+DTYPES = ("float32", "bfloat16")  # on accelerators; a CPU's matrix units are none
 
 
 @command()
@@ -56,7 +58,7 @@ def measured(
     from steptime.measure.doctor import driver_of
 
     began = monotonic()
-    probing_s = max(1.0, PROBE_SHARE * limit_s)
+    probing_s = max(1.0, PROBE_SHARE * limit_s, min(PROBE_S, limit_s / 2))
     note(f"measuring ceilings ({duration(probing_s)}), then points ...")
     table, path = take_probe(backend, chosen, probing_s)
 
@@ -75,7 +77,8 @@ def measured(
 
         left_s = limit_s - (monotonic() - began)
         found = device_from_table(table, str(path))
-        session = Session(found, ask, tell, left_s, most, min(LEAST, most))
+        types = DTYPES[:1] if found.is_own_host else DTYPES
+        session = Session(found, ask, tell, left_s, most, min(LEAST, most), types)
         table["calibration"] = {
             **session.run(),
             "stack": catalog.DEFAULT_STACK,

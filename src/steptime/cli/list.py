@@ -29,7 +29,7 @@ def list_(
         raise unknown("topic", topic, TOPICS)
     read, shape, said = _TOPICS[topic]
     every = read()
-    rows = every if only is None else [row for row in every if only.lower() in _names(row)]
+    rows = every if only is None else [row for row in every if _has(row, only)]
     if not rows:
         raise unknown(_one_of(topic), only, [str(next(iter(row.values()))) for row in every])
     heads = said.split()
@@ -58,8 +58,14 @@ def _apart(row: dict[str, Any]) -> str:
     return APART if row.get("only_by_name") else ""
 
 
-def _names(row: dict[str, Any]) -> str:
-    return " ".join([str(next(iter(row.values()))), *row.get("aliases", ())]).lower()
+def _has(row: dict[str, Any], text: str) -> bool:
+    """Whether a name of a row has a text in it, however it is spelled: `rtx 4090` for rtx-4090."""
+    names = (str(next(iter(row.values()))), *row.get("aliases", ()))
+    return any(_plain(text) in _plain(name) for name in names)
+
+
+def _plain(text: str) -> str:
+    return text.lower().replace("-", "").replace("_", "").replace(" ", "")
 
 
 def _models() -> Rows:

@@ -165,7 +165,7 @@ def _predicted(
     asked = StepModel(workload, found, method=method, options=given)
     made = asked.predict()
     times = made.times
-    energy = step_energy(times, found)
+    energy = step_energy(times, asked.seen, made.lowered.kernels)
     document = {
         "model": workload.label,
         "device": found.name,
@@ -184,6 +184,8 @@ def _predicted(
         "utilisation": energy.utilisation,
         "energy_j": energy.energy_j,
         "energy_at_most_j": energy.at_most_j,
+        "energy_low_j": energy.low_j,
+        "energy_high_j": energy.high_j,
         "energy_note": energy.note,
         "run": None
         if run is None
@@ -251,6 +253,9 @@ def _energy(document: dict[str, Any]) -> str:
     said = "unknown"
     if energy is not None:
         said = shown("energy_j", energy)
+        if document["energy_low_j"] is not None:
+            bounds = (shown("energy_j", document[f"energy_{end}_j"]) for end in ("low", "high"))
+            said = f"{said} ({' to '.join(bounds)})"
     elif most is not None:
         said = f"at most {shown('energy_j', most)}"
     return f"{said} ({note})" if note else said

@@ -38,7 +38,11 @@ def probe(
     chosen = options.options_of(device, threads)
     if collectives:
         return _link(backend, chosen, processes, budget)
+    gone = _calibrated_on()
     table, path = take_probe(backend, chosen, budget)
+    notes = [f"written to {path}; use it as --device local"]
+    if gone:
+        notes.append(f"'local' was calibrated on {gone}, which is gone: steptime calibrate")
     rows: list[tuple[str, Any]] = [
         (f"peak {dtype}", shown("flop_per_s", peak * TFLOP))
         for dtype, peak in table["peak_TFLOP_per_s"].items()
@@ -49,8 +53,18 @@ def probe(
     return Answer(
         {"device": table["name"], "path": str(path), **table},
         [facts(f"{table['name']} ({table['source']})", "measured", rows)],
-        [f"written to {path}; use it as --device local"],
+        notes,
     )
+
+
+def _calibrated_on() -> str:
+    """Return the date of the calibration of `local`, "" where there is none."""
+    from steptime import catalog
+
+    try:
+        return str(catalog.device(catalog.LOCAL).calibration.get("date", ""))[:10]
+    except InputError:  # no probe before, or a file that is none
+        return ""
 
 
 def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, Any], Path]:

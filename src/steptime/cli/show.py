@@ -27,6 +27,8 @@ def show(
         if name.lower().endswith(".toml") or name.lower() in map(str.lower, names):
             return _hardware(find(name))
     if name not in model_names():
+        if catalog.meant(name):
+            return _hardware(catalog.device(name))
         known = (*catalog.device_names(), *catalog.aliases(), *catalog.link_names(), *model_names())
         raise unknown("name", name, known)
     return _network(family(name))

@@ -217,6 +217,10 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("meters", ", ".join(n for n, reason in report["meters"].items() if not reason) or "none"),
         ("devices", devices["folder"] + ("" if devices["writable"] else " (cannot be written to)")),
         ("last probe", f"{probe['name']}, {probe['source']}" if probe else "none"),
+        (
+            "calibrated",
+            (probe or {}).get("calibration", {}).get("date", "never: steptime calibrate"),
+        ),
         ("clock", f"steps of {report['clock_resolution_s'] * 1e9:.0f} ns"),
         ("load", _load_text(report)),
     ]

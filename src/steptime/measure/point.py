@@ -1,8 +1,9 @@
 """One point of a calibration: the step of a small graph, timed on a machine that may be busy.
 
 Where the host's clock is the only one, forward, backward and update are timed apart, in rounds. A
-round that was disturbed (`disturbance.DISTURBED_RULE`) counts only where too few were not. One
-thread on a CPU is timed by its CPU time, which no other work lengthens by waiting.
+round that was disturbed (`disturbance.DISTURBED_RULE`) counts only where too few were not, and of
+those then the least. One thread on a CPU is timed by its CPU time, which no other work lengthens by
+waiting.
 """
 
 import time
@@ -19,7 +20,6 @@ from steptime.measure.timing import Timer, median_half_width
 ENOUGH = 15  # undisturbed rounds, if their median is known to a hundredth
 NARROW = 0.01
 LEAST = 3  # rounds at any rate
-LOWEST = 0.1  # quantile of rounds that were all disturbed
 SAMPLE_S = 0.002  # of a round by a device's own clock
 
 
@@ -57,10 +57,9 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> di
             continue
         if spent >= request["budget_s"] or _settled(quiet):
             break
-    chosen = quiet if len(quiet) >= LEAST else taken
-    share = 0.5 if chosen is quiet else LOWEST
+    middle, rows = (median, quiet) if len(quiet) >= LEAST else (min, taken)
     return {
-        "seconds": {name: _quantile([one[name] for one in chosen], share) for name in taken[0]},
+        "seconds": {name: middle([one[name] for one in rows]) for name in taken[0]},
         "rounds": len(taken),
         "disturbed": 1 - len(quiet) / len(taken),
     }
@@ -69,11 +68,6 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> di
 def _settled(quiet: list[dict[str, float]]) -> bool:
     totals = sorted(sum(one.values()) for one in quiet)
     return len(totals) >= ENOUGH and median_half_width(totals) <= NARROW
-
-
-def _quantile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return median(ordered) if share == 0.5 else ordered[int(share * len(ordered))]
 
 
 def _parts(prepared: Prepared, options: Options) -> Callable[[], dict[str, float]]:

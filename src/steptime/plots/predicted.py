@@ -8,6 +8,7 @@ from steptime.plots import Data, EmptyPlotError, style
 SIDE = 460
 BAND = 2.0
 TIMES = ("predicted_s", "measured_s", "measured_low_s", "measured_high_s")
+ENDS = ("predicted_low_s", "predicted_high_s")
 TOOLTIP = columns(
     *("label=network", "measured_s=measured step", "interval_95", "predicted_s=predicted step"),
     *("ratio", "platform"),
@@ -22,11 +23,11 @@ def chart(data: Data) -> style.Spec:
     rows = [row for row in data.results if row["ratio"] is not None]
     if not rows:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
-    points = [style.point(row, f"family {' '.join(TIMES)}", TOOLTIP) for row in rows]
+    points = [style.point(row, f"family {' '.join((*TIMES, *ENDS))}", TOOLTIP) for row in rows]
     several = len({point["platform"] for point in points}) > 1
     colour = style.told_by("platform" if several else "family", points)["color"]
     told = {"color": colour, "shape": style.told_by("family", points)["shape"]}
-    ends = [point[name] for point in points for name in TIMES if point[name]]
+    ends = [point[name] for point in points for name in (*TIMES, *ENDS) if point[name]]
     edges = (min(ends) / 1.5, max(ends) * 1.5)
     corners: list[style.Row] = [{"at": at, "low": at / BAND, "high": at * BAND} for at in edges]
     corners[-1]["text"] = "equal"
@@ -35,6 +36,7 @@ def chart(data: Data) -> style.Spec:
     along = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
     band = {**along, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
     interval = {"x": x, "y": {**y, "field": TIMES[2]}, "y2": {"field": TIMES[3]}, "color": colour}
+    beside = {"x": {**x, "field": ENDS[0]}, "x2": {"field": ENDS[1]}, "y": y, "color": colour}
     point = {"x": x, "y": y, **told, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
         style.layer("area", band, "at", style="band"),
@@ -43,10 +45,13 @@ def chart(data: Data) -> style.Spec:
             "text", {**along, "text": {"field": "text"}}, "text", align="right", dx=-22, dy=2
         ),
         style.layer("rule", interval, "measured_low_s", strokeWidth=1.4),
+        style.layer("rule", beside, ENDS[1], strokeWidth=1, opacity=0.5),
         style.layer("point", point, "measured_s", filled=True),
     ]
     inside = sum(1 / BAND <= row["ratio"] <= BAND for row in rows)
     said = f"{inside} of {len(rows)} within a factor of 2 (shaded). Bars: 95 % interval."
+    if any(point[ENDS[1]] for point in points):
+        said += " Lines across: 80 % of steps, as predicted."
     caption, drawn = [said, style.sources(data.records)], [*corners, *points]
     view = {"width": SIDE, "height": SIDE, "layer": layers}
     return style.finish("Predicted against measured", caption, drawn, **view)

@@ -102,7 +102,7 @@ def _choice(
     price, billing = (None, "second") if offer is None else (offer.price, offer.billing)
     whole = bill(Training(samples, epochs, price, billing), made.step_s, batch, 1)
     count = samples * epochs / batch
-    energy = step_energy(made, device)
+    energy = step_energy(made, on.seen, on.lowered(batch).kernels)
     return Choice(
         *(known[0], "ok", batch, memory[batch], known[1]),
         *(made.step_s, made.low_s, made.high_s, made.extrapolates),

@@ -14,9 +14,8 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
+from steptime.predict.calibrated.power import spent_j
 from steptime.predict.lines import Lines, Span, Times, lines_of
-from steptime.predict.power import busy_s
-from steptime.predict.schedule import Timeline
 from steptime.predict.step_model import StepModel, fits_into
 
 FEW = 3  # batches that are built as they are
@@ -151,11 +150,12 @@ class Steps:
         singly = any(on.device.is_own_host and on.seen.constants for on in models)
         if self.lines is not None and not singly:
             return self.lines.spans(models, self.batches)
-        return [_span([on.timeline(batch) for batch in self.batches]) for on in models]
+        return [_span(on, self.batches) for on in models]
 
 
-def _span(found: Sequence[Timeline]) -> Span:
+def _span(on: StepModel, batches: Sequence[int]) -> Span:
     """Return the times of a step at some batches from its timelines."""
+    found = [on.timeline(batch) for batch in batches]
     low = [one.low_s for one in found if one.low_s is not None]
     high = [one.high_s for one in found if one.high_s is not None]
     known = len(low) == len(high) == len(found)
@@ -167,5 +167,5 @@ def _span(found: Sequence[Timeline]) -> Span:
         ),
         low if known else None,
         high if known else None,
-        [busy_s(one) for one in found] if known else None,
+        [spent_j(on.lowered(batch).kernels, on.seen) for batch in batches] if known else None,
     )

@@ -16,6 +16,7 @@ from steptime.count import live_bytes
 from steptime.predict.host import behind_host
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import PASSES, Lowered
+from steptime.predict.side_by_side import alike_of, hosts_beside
 from steptime.predict.step_model import StepModel
 from steptime.predict.sums import (
     Ends,
@@ -25,9 +26,7 @@ from steptime.predict.sums import (
     Numbers,
     Prepared,
     ends_of,
-    hosts_of,
     prepare,
-    side_by_side,
     summed,
 )
 
@@ -43,16 +42,16 @@ class Times(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The times of a step, between which seconds it lies, and how long arithmetic runs in it.
+    """The times of a step, between which seconds it lies, and the joules that its kernels take.
 
-    Batch by batch; None for what the method does not say. Arithmetic is that of the forward and
-    the backward pass (`power.utilisation`).
+    Batch by batch; None for what the method does not say. Joules are those beyond what a device
+    draws that waits (`calibrated/power.py`), 0 where that is not known.
     """
 
     times: Times
     low_s: Sequence[float] | None = None
     high_s: Sequence[float] | None = None
-    busy_s: Sequence[float] | None = None
+    dynamic_j: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,12 @@ class Lines:
         return found
 
     def _piece(self, models: Sequence[StepModel], batches: Sequence[int]) -> Iterator[Any]:
-        """Yield rows of numbers for each device: three passes, then the ends and arithmetic."""
+        """Yield rows of numbers for each device: three passes, then the ends and joules."""
         import numpy as np
 
         prepared: list[Prepared] | None = None
-        for alike in side_by_side(models):
-            host = hosts_of([on.host(self.issued) for on in alike])
+        for alike in alike_of(models):
+            host = hosts_beside([on.host(self.issued) for on in alike])
             keys = [self.key(name, alike[0], alike[0].device, batches) for name in PASSES]
             if all(key in self.known for key in keys):
                 sums = [self.known[key][1] for key in keys]
@@ -105,8 +104,7 @@ class Lines:
             size = len(alike), len(batches)
             rows = [np.broadcast_to(one, size) for one in shown]
             if alike[0].seen.constants:
-                busy = np.broadcast_to(sums[0][1] + sums[1][1], size)
-                rows += [*ends_of(sums, host), busy]
+                rows += [*ends_of(sums, host), sum(one[1] for one in sums)]
             yield from np.stack([np.broadcast_to(one, size) for one in rows], axis=1)
 
     def key(self, name: str, on: StepModel, device: Device, batches: Sequence[int]) -> Key:

@@ -23,6 +23,12 @@ class RowTime:
         """Seconds of the row in a step."""
         return self.forward.value + self.backward.value + self.update.value
 
+    @property
+    def bounds(self) -> tuple[float | None, float | None]:
+        """Between which seconds the row lies in a step, None for a bound that is not known."""
+        whole = total((self.forward, self.backward, self.update))
+        return whole.low, whole.high
+
 
 @dataclass(frozen=True)
 class Timeline:

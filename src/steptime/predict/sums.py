@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from steptime.core.hardware import Device
+from steptime.predict.calibrated.power import dynamic_j
 from steptime.predict.host import Host, behind_host
 from steptime.predict.kernel import Kernel
 from steptime.predict.schedule import overlapped
+from steptime.predict.side_by_side import beside
 from steptime.predict.step_model import StepModel
 
 Numbers = tuple[float, ...]  # of a kernel: FLOP, bytes, sizes of products, bytes of tensors
@@ -69,7 +69,7 @@ def prepare(jobs: Sequence[Groups], share: Any) -> list[Prepared]:
 def summed(prepared: Sequence[Prepared], jobs: int, alike: Sequence[StepModel]) -> Any:
     """Return the sums of each job: seconds; under constants also what bounds need.
 
-    An array of (job, sum, device, batch). The sums are seconds, those of arithmetic, how far both
+    An array of (job, sum, device, batch). The sums are seconds, joules (`dynamic_j`), how far both
     bounds are from them for what all prices share, and the squares of that for what is each one's.
     """
     import numpy as np
@@ -78,7 +78,7 @@ def summed(prepared: Sequence[Prepared], jobs: int, alike: Sequence[StepModel]) 
     bounded = bool(on.seen.constants)
     update = [one.seen_in_update for one in alike]
     at = [one.seen for one in alike]
-    usual, last = (some[0] if len(some) == 1 else _beside(some) for some in (at, update))
+    usual, last = (some[0] if len(some) == 1 else beside(some) for some in (at, update))
     flop: Any = prepared[0].kernels[0].flop
     size = jobs, 6 if bounded else 1, len(alike), flop.shape[-1]
     sums = np.zeros(size)
@@ -92,11 +92,12 @@ def summed(prepared: Sequence[Prepared], jobs: int, alike: Sequence[StepModel]) 
                 memory_s=sum(one.memory_s for one in found),
             )
             value = overlapped(whole, np.maximum)
-        block = np.empty((size[1], *value.shape))
+        block = np.zeros((size[1], *value.shape))
         block[0] = often * value
         if bounded:
             one: Any = found[0]
-            block[1] = often * one.compute_s
+            for kernel in kernels if "power.flop_j" in usual.constants else ():
+                block[1] = often * dynamic_j(kernel, kernel.flop, device, usual.constants)
             block[2], block[3] = often * (value - one.low), often * (one.high - value)
             block[4:] = (1 - one.shared**2) * block[2:4] ** 2
             block[2:4] *= one.shared
@@ -130,57 +131,3 @@ def _at(kernel: Kernel, ends: Any, share: Any) -> Kernel:
     sizes = 4 * len(kernel.products)
     products: Any = tuple(zip(*[iter(rest[:sizes])] * 4, strict=True))
     return kernel._replace(flop=flop, bytes=moved, products=products, tensors=tuple(rest[sizes:]))
-
-
-def side_by_side(models: Sequence[StepModel]) -> Iterator[list[StepModel]]:
-    """Yield the models side by side as far as the same figures of their devices are known.
-
-    Devices with constants of their own are priced one at a time.
-    """
-
-    def known(on: StepModel) -> tuple[object, ...]:
-        alone = id(on) if on.seen.constants else None
-        peaks = frozenset(on.seen.peak_flop_per_s)
-        return alone, peaks, on.issue_s is None, on.seen.launch_s is None, on.seen.clock_hz is None
-
-    for _, alike in groupby(models, known):
-        yield list(alike)
-
-
-def _beside(devices: Sequence[Device]) -> Device:
-    """Return devices as one whose figures, as far as prices ask for them, are arrays."""
-
-    def figures(values: Iterable[float | None]) -> Any:
-        return _column([[[value]] for value in values])
-
-    return replace(
-        devices[0],
-        peak_flop_per_s={
-            name: figures(one.peak_flop_per_s[name] for one in devices)
-            for name in devices[0].peak_flop_per_s
-        },
-        memory_bytes_per_s=figures(one.memory_bytes_per_s for one in devices),
-        launch_s=figures(one.launch_s for one in devices),
-        clock_hz=figures(one.clock_hz for one in devices),
-    )
-
-
-def hosts_of(hosts: Sequence[Host | None]) -> Host | None:
-    """Return hosts as one whose times are arrays, a row a device; None where they are not known."""
-    known = [one for one in hosts if one is not None]
-    if len(known) < 2:
-        return known[0] if known else None
-    issued: Any = tuple(
-        _column([[seconds] for seconds in passes])
-        for passes in zip(*[one.issued_s for one in known], strict=True)
-    )
-    base: Any = _column([[one.base_s] for one in known])
-    return Host(issued, base, known[0].waits)
-
-
-def _column(values: Sequence[Any]) -> Any:
-    """Return an array of numbers, None where they are not known."""
-    import numpy as np
-
-    found = np.array(values)
-    return None if found.flat[0] is None else found

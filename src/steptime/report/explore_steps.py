@@ -13,10 +13,10 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.progress import tell
+from steptime.predict.calibrated.power import drawn_of
 from steptime.predict.fit import knee
 from steptime.predict.grid import Steps
 from steptime.predict.lines import Lines, Span, price_together
-from steptime.predict.power import energy_of, used
 from steptime.predict.step_model import StepModel, fits_into
 
 Table = dict[str, Any]
@@ -195,8 +195,10 @@ def _times(cell: _Cell, pool: Pool) -> dict[str, list[int]]:
         steps = [sum(parts) for parts in zip(*span.times, strict=True)]
         best = _best(cell.steps.peak_memory_bytes, steps, device)
         at = [*forward, *backward]
-        if span.busy_s is not None:
-            at.append(_energy_j(span.busy_s[best], steps[best], device))
+        if span.dynamic_j is not None:
+            seen = cell.model.on(device).seen
+            drawn = drawn_of(span.dynamic_j[best], (steps[best],) * 3, seen)
+            at.append(drawn[0] if drawn else 0.0)
             made["ends"][place] = pool.place_of_bytes(_ends(span, steps))
         made["best"][place] = best
         made["at"][place] = pool.place_of(at)
@@ -211,12 +213,6 @@ def _best(memory: Sequence[int], steps: Sequence[float], device: Device) -> int:
     if not fitting:
         return -1
     return BATCHES.index(knee([BATCHES[i] for i in fitting], [steps[i] for i in fitting]))
-
-
-def _energy_j(busy: float, step_s: float, device: Device) -> float:
-    """Return the joules of a step; less than 0 for at most that many, 0 where none are known."""
-    energy = energy_of(step_s, used(busy, step_s), device)
-    return -(energy.at_most_j or 0.0) if energy.energy_j is None else energy.energy_j
 
 
 def _ends(span: Span, steps: Sequence[float]) -> list[int]:

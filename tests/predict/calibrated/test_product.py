@@ -1,5 +1,6 @@
 """Products on GPUs by tiles and waves, and the cap of power, against hand arithmetic."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,13 +9,13 @@ import pytest
 from steptime import catalog
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.method import METHOD, price
-from steptime.predict.calibrated.power import capped_s
+from steptime.predict.calibrated.power import capped_s, drawn_j
 from steptime.predict.calibrated.product import tiled_s
 from steptime.predict.kernel import Kernel, Settings
 
 CONSTANTS = {
     "product.share": 0.5,
-    "product.half_reuse": 64.0,  # a tile of 128x128 is used 64 times a byte: half of the rate
+    "product.half_reuse": 64.0,  # a tile that is used 64 times takes twice the time of large ones
     "product.ramp": 24.0,
     "product.old": 0.8,
     "product.stride": 1000.0,
@@ -51,14 +52,14 @@ def kernel(*shape: int, kind: str = "matmul") -> Kernel:
 
 def test_batches_on_ampere_take_tiles_of_128_in_waves() -> None:
     # 3 matrices of 2 x 2 tiles are 12 on 10 multiprocessors: 2 waves of 2 * 128 * 128 * (1000 + 24)
-    # FLOP each, at 4e11 FLOP/s of one, half of it reached, halved by the tile's reuse.
-    waves = 2 * 2 * 128 * 128 * 1024 / (4e11 * 0.5 / 2)
+    # FLOP each, at 4e11 FLOP/s of one, half of it reached.
+    waves = 2 * 2 * 128 * 128 * 1024 / (4e11 * 0.5)
     assert tiled_s(kernel(3, 200, 150, 1000), AMPERE, CONSTANTS, max) == pytest.approx(waves)
 
 
 def test_one_product_takes_the_tile_that_suits_it() -> None:
-    # 32 rows: a tile of 32 x 128 is used 25.6 times, at 1 / (1 + 64 / 25.6) of the rate
-    once = 2 * 32 * 128 * 1024 / (4e11 * 0.5 / 3.5)
+    # 32 rows: a tile of 32 x 128 is used 25.6 times, not 64: (1 + 64 / 25.6) / (1 + 1) of the time
+    once = 2 * 32 * 128 * 1024 / (4e11 * 0.5) * 3.5 / 2
     assert tiled_s(kernel(1, 32, 1280, 1000), AMPERE, CONSTANTS, max) == pytest.approx(once)
 
 
@@ -66,8 +67,8 @@ def test_a_long_contraction_is_split_over_multiprocessors_that_wait() -> None:
     cheap = CONSTANTS | {"product.sum_s": 1e-6}
     whole = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, CONSTANTS, max)
     parts = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, cheap, max)
-    # 10 parts of 2000, one a multiprocessor; 11 results of 128 x 128 are moved, then summed
-    split = 2 * 128 * 128 * 2024 / 1e11 + 4 * 128 * 128 * 11 / 1e12 + 1e-6
+    # 10 parts of 2000, one a multiprocessor; 10 results of 128 x 128 and their sum are moved
+    split = 2 * 128 * 128 * 2024 / 2e11 + 4 * 128 * 128 * 11 / 1e12 + 1e-6
     assert parts == pytest.approx(split)
     assert parts < whole / 2
 
@@ -80,12 +81,23 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
         vector_flop_per_s={"float32": 4e12},
     )
     half = kernel(1, 128, 1280, 50)._replace(dtype="bfloat16")
-    once = 2 * 128 * 128 * 168 / (4e12 * 0.5 / 2)  # 10 tiles on 10 multiprocessors
+    slower = 2 / (1 + 64 / (128 * 256 / 384))  # than a tile of 128 x 256
+    once = 2 * 128 * 128 * 168 / (4e12 * 0.5) * slower  # 10 tiles on 10 multiprocessors
     assert tiled_s(half, tensor, CONSTANTS, max) == pytest.approx(once)
     amd = replace(tensor, architecture="CDNA 3.0")
     assert tiled_s(half, amd, CONSTANTS, max) == pytest.approx(once / 0.8)
-    doubled = replace(tensor, architecture="Pascal")  # half types at twice the rate: no such units
-    assert tiled_s(half, doubled, CONSTANTS, max) != pytest.approx(once)
+
+
+def test_half_types_before_tensor_cores_are_stored_in_halves_alone() -> None:
+    pascal = replace(
+        AMPERE,
+        architecture="Pascal",
+        peak_flop_per_s={"float32": 4e12, "float16": 8e12},
+        vector_flop_per_s={"float32": 4e12},
+    )
+    full = kernel(1, 128, 1280, 50)
+    half = full._replace(dtype="float16")
+    assert tiled_s(half, pascal, CONSTANTS, max) == tiled_s(full, pascal, CONSTANTS, max)
 
 
 def test_long_rows_slow_older_devices_alone() -> None:
@@ -133,19 +145,21 @@ def test_arrays_and_numbers_give_the_same() -> None:
 
 
 POWER = {
-    "power.flop_j": 1e-11,
+    "power.flop_j": 8e-12,
     "power.tensor_j": 1e-12,
     "power.byte_j": 1e-10,
     "power.node": 1.0,
     "power.waiting_hbm": 0.2,
     "power.waiting_gddr": 0.3,
+    "power.unthrottled": 2.0,
+    "power.error": 0.1,
 }
 
 
 def test_power_bounds_what_lasts() -> None:
-    device = replace(AMPERE, peak_w=100.0, process_nm=8.0)
+    device = replace(AMPERE, peak_w=100.0, process_nm=10.0)
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
-    # at 8 nm half of 10 pJ a FLOP are 5 J, and 1 J for the bytes; 80 W are left beside waiting
+    # at 10 nm 0.625 of 8 pJ a FLOP are 5 J, and 1 J for the bytes; 80 W are left beside waiting
     assert capped_s(work, 1.0, 0.0, device, POWER, max) == pytest.approx(6 / 80)
     assert capped_s(work, 1.0, 0.05, device, POWER, max) == pytest.approx(6 / 80 - 0.05)
     assert capped_s(work, 1.0, 1.0, device, POWER, max) == 0
@@ -154,3 +168,16 @@ def test_power_bounds_what_lasts() -> None:
     gddr = replace(device, memory_type="GDDR6")
     assert capped_s(work, 1.0, 0.0, gddr, POWER, max) == pytest.approx(6 / 70)
     assert capped_s(work, 1.0, 0.0, AMPERE, POWER, max) == 0  # no limit is known
+    assert capped_s(work, 1.0, 0.0, replace(device, kind="tpu"), POWER, max) == 0
+
+
+def test_a_step_draws_what_it_waits_and_what_its_kernels_take() -> None:
+    device = replace(AMPERE, peak_w=100.0, process_nm=10.0, constants=POWER)
+    work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
+    off = math.exp(1.2816 * 0.1)
+    # 6 J under the limit, twice as much at full clocks; 20 W waiting
+    assert drawn_j([work], (1.0, 0.5, 2.0), device) == pytest.approx(
+        (20 + 12, 10 + 12 / off, 40 + 12 * off)
+    )
+    assert drawn_j([work], (0.1, 0.1, 0.1), device) == pytest.approx((10, 10, 10))  # the limit
+    assert drawn_j([work], (1.0, 0.5, 2.0), AMPERE) is None

@@ -10,11 +10,11 @@ from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import (
     MULTIPROCESSORS,
-    OLD,
     Constants,
     Parts,
     ceil,
     memory_rate,
+    on_matrix_units,
     streamed_s,
 )
 from steptime.predict.calibrated.product import tiled_s
@@ -47,10 +47,14 @@ def convolution(kernel: Kernel, device: Device, constants: Constants, larger: La
     depthwise = (layer.groups > 1) * (layer.made * layer.read == 1)
     if isinstance(depthwise, int) and depthwise:
         return _depthwise(kernel, device, constants)
-    if matrix_units(kernel, device):
-        best = _on_matrix_units(kernel, layer, device, constants, larger)
+    multiplied = kernel._replace(dtype="tf32") if _as_tf32(kernel, device) else kernel
+    if on_matrix_units(multiplied, device):
+        best = _on_matrix_units(multiplied, layer, device, constants, larger)
     else:
         best = _by_lanes(kernel, layer, device, constants, larger)
+        peak = device.peak_flop_per_s[kernel.dtype]
+        busy = best.compute_s * peak * constants["convolution.share"]
+        best = best._replace(flop=-larger(-kernel.flop, -busy))
     if isinstance(depthwise, int):
         return best
     return _either(depthwise, _depthwise(kernel, device, constants), best)
@@ -67,12 +71,6 @@ def layer_of(kernel: Kernel) -> Layer:
         "conv2d_grad_weight": (k, m, n / taps),
     }[kernel.kind]
     return Layer(groups, places, made, read, taps, down * across)
-
-
-def matrix_units(kernel: Kernel, device: Device) -> bool:
-    """Return whether a convolution runs on tensor cores or their like: not before Volta."""
-    exact = kernel.dtype == "float32" and not _as_tf32(kernel, device)
-    return not exact and not (device.architecture or "").startswith(OLD)
 
 
 def _as_tf32(kernel: Kernel, device: Device) -> bool:
@@ -113,7 +111,8 @@ def _by_lanes(
         arithmetic = _direct_s(shape, kernel, False, device, constants, larger)
         moved = kernel.bytes + 2 * size * unrolled * (layer.taps > 1)
         best = _quicker(1, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
-    if kernel.window is None or (device.architecture or "").startswith("Kepler"):
+    old = (device.architecture or "").startswith("Kepler")
+    if kernel.window is None or kernel.dtype != "float32" or old:
         return best
     height, width = kernel.window[:2]
     fits = (height == 3) * (width == 3) * (layer.strides == 1)
@@ -141,7 +140,7 @@ def _direct_s(
     units = device.multiprocessors or MULTIPROCESSORS
     rate = device.peak_flop_per_s[kernel.dtype] * constants["convolution.share"]
     if (device.architecture or "").startswith("Kepler"):
-        rate = rate * constants["convolution.kepler"]
+        rate = rate * constants["product.kepler"]
     if splits:
         rate = rate * constants["convolution.weights"]
     ramp = constants["convolution.ramp"]
@@ -242,15 +241,15 @@ def _on_matrix_units(
     padded = layer._replace(
         made=CHANNELS * ceil(layer.made, CHANNELS), read=CHANNELS * ceil(layer.read, CHANNELS)
     )
-    dtype = "tf32" if _as_tf32(kernel, device) else kernel.dtype
     shape = implicit(kernel.kind, padded, larger)
-    arithmetic = tiled_s(kernel._replace(products=(shape,), dtype=dtype), device, constants, larger)
+    arithmetic = tiled_s(kernel._replace(products=(shape,)), device, constants, larger)
     gap = constants["launch.gap_s"] * kernel.launches
     if not kernel.channels_last:
-        turning = _turning_s(layer, SIZE_BYTES[kernel.dtype], device, constants)
+        size = SIZE_BYTES["float32" if kernel.dtype == "tf32" else kernel.dtype]
+        turning = _turning_s(layer, size, device, constants)
         gap = gap + turning * constants["convolution.matrix_turned"]
     moving = streamed_s(kernel.bytes, device, constants)
-    return Parts(arithmetic / constants["convolution.matrix_share"], moving, gap)
+    return Parts(arithmetic / constants["convolution.matrix_share"], moving, gap, kernel.flop)
 
 
 def _depthwise(kernel: Kernel, device: Device, constants: Constants) -> Parts:
@@ -258,7 +257,7 @@ def _depthwise(kernel: Kernel, device: Device, constants: Constants) -> Parts:
     moving = streamed_s(kernel.bytes, device, constants) / constants["convolution.depthwise_share"]
     vector = device.vector_peak(kernel.dtype) or device.peak_flop_per_s[kernel.dtype]
     arithmetic = kernel.flop / (vector * constants["stream.flop_share"])
-    return Parts(arithmetic, moving, constants["launch.gap_s"] * kernel.launches)
+    return Parts(arithmetic, moving, constants["launch.gap_s"] * kernel.launches, kernel.flop)
 
 
 def _quicker(fits: Any, one: Parts, other: Parts) -> Parts:
@@ -270,7 +269,8 @@ def _either(first: Any, one: Parts, other: Parts) -> Parts:
     """Return `one` where `first` is 1, `other` where it is 0."""
     if isinstance(first, int):
         return one if first else other
-    return Parts(*[first * a + (1 - first) * b for a, b in zip(one, other, strict=True)])
+    both = zip(one, other, strict=True)
+    return Parts(*[None if a is None else first * a + (1 - first) * b for a, b in both])
 
 
 def _rough_s(parts: Parts) -> Any:

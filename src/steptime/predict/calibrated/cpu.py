@@ -66,13 +66,15 @@ def moved_s(moved: Any, cores: Any, device: Device, constants: Constants, larger
 def gap_s(kernel: Kernel, cores: Any, constants: Constants) -> Any:
     """Return the seconds of calling a kernel's operators, and of the new pages of its output.
 
-    Calls include the records of gradients; the cores that work on it map and zero its pages.
+    Calls include the records of gradients, and to wake the other cores; those that work on the
+    kernel map and zero its pages.
     """
     pages = kernel.fresh * constants["stream.page_s_per_byte"] / cores
+    begun = pages + constants["launch.fork_s"] * (cores > 1)
     if kernel.pass_ == "update":
         own = constants["launch.update_s"] * UPDATE_OPS.get(kernel.kind, 1)
-        return pages + own + constants["launch.weight_s"]
-    return pages + constants[f"launch.{kernel.pass_}_s"] * kernel.launches / kernel.serial
+        return begun + own + constants["launch.weight_s"]
+    return begun + constants[f"launch.{kernel.pass_}_s"] * kernel.launches / kernel.serial
 
 
 def stream(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
@@ -119,10 +121,12 @@ def convolution(kernel: Kernel, device: Device, constants: Constants, larger: La
     """Return the seconds of a convolution in a blocked layout, to which its tensors are copied."""
     cores = at_work(device, constants["parallel.convolution"])
     rate = core_flop_per_s(kernel, device) * constants["convolution.share"] * cores
-    side, window = constants["convolution.side"], constants["convolution.window"]
-    compute = sum(
-        2.0 * groups * m * (n + side) * (k + window) / rate for groups, m, n, k in kernel.products
-    )
+    rows, side = constants["convolution.rows"], constants["convolution.side"]
+    window, compute = constants["convolution.window"], 0.0
+    for groups, m, n, k in kernel.products:
+        places, filters, taps = (k, m, n) if kernel.kind == "conv2d_grad_weight" else (m, n, k)
+        padded = (places + rows) * (filters + side) * (taps + window)
+        compute = compute + 2.0 * groups * padded / rate
     copied = moved_s(kernel.bytes, cores, device, constants, larger)
     copies = constants["convolution.copies"] * copied
     gap = constants["convolution.call_s"] + gap_s(kernel, cores, constants)

@@ -8,11 +8,15 @@ from steptime.predict.kernel import Kernel, Larger
 
 
 class Parts(NamedTuple):
-    """Seconds of a kernel: its arithmetic, its traffic, and what nothing overlaps."""
+    """Seconds of a kernel: its arithmetic, its traffic, and what nothing overlaps.
+
+    `flop` is the arithmetic done where it is not what is counted, as with Winograd.
+    """
 
     compute_s: Any
     memory_s: Any
     gap_s: Any
+    flop: Any = None
 
 
 Constants = Mapping[str, float]

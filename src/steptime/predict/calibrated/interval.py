@@ -4,6 +4,7 @@ Constants of a form, all in ln(measured / predicted): `interval.<form>_own` is h
 that its kernels differ by on one device, `interval.<form>_shared` half of that by which a device
 never seen moves all of them together. A calibrated device has `interval.<form>_low` and `_high`
 instead, from what was not fitted. `all` in place of a form stands for those without their own.
+`interval.beyond` widens what is shared on a device beyond those that were measured (`hull.py`).
 """
 
 from math import sqrt
@@ -34,6 +35,7 @@ def bounds(form: str, constants: Constants) -> Bounds:
         return Bounds(E**low, E ** constants[f"interval.{at}_high"], constants["interval.together"])
     at = form if f"interval.{form}_own" in constants else "all"
     own, shared = constants[f"interval.{at}_own"], constants[f"interval.{at}_shared"]
+    shared = sqrt(shared**2 + constants.get("interval.beyond", 0.0) ** 2)
     half = sqrt(own**2 + shared**2)
     return Bounds(E**-half, E**half, shared / half)
 

@@ -10,6 +10,7 @@ from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.described import described
 from steptime.predict.calibrated.form import Form
+from steptime.predict.calibrated.hull import beyond, wider
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.power import capped_s
 from steptime.predict.calibrated.product import product
@@ -40,12 +41,14 @@ def price(kernel: Kernel, device: Device, larger: Larger = max, pause_s: float =
     `pause_s` is how long a device rests beside a kernel that runs alone, which spares power.
     """
     constants, form = device.constants, form_of(kernel, device)
-    compute_s, memory_s, gap_s = form(kernel, device, constants, larger)
-    capped = capped_s(kernel, compute_s, pause_s, device, constants, larger)
+    compute_s, memory_s, gap_s, done = form(kernel, device, constants, larger)
+    drawing = kernel if done is None else kernel._replace(flop=done)
+    capped = capped_s(drawing, compute_s, pause_s, device, constants, larger)
     power = constants["joint.power"]
     value = (compute_s**power + memory_s**power + capped**power) ** (1 / power) + gap_s
     low, high, shared = bounds(form.__name__, constants)
-    return Interval(value, value * low, value * high, False, compute_s, memory_s, shared)
+    beyond = constants.get("interval.beyond", 0.0) > 0
+    return Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
 
 
 def form_of(kernel: Kernel, device: Device) -> Form:
@@ -61,6 +64,7 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():
         found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
+    found["interval.beyond"] = wider(device)
     return replace(reached(device, dtype, settings), constants=found)
 
 
@@ -76,10 +80,15 @@ WAITS = choice("the host waits for the device at the end of each step", "waits",
 
 
 def notes(_graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
-    """Return what a reader must know: that nobody measured what a stack takes of the host."""
-    if device.is_own_host or catalog.stack(settings.stack).host:
-        return ()
-    return (f"stack {settings.stack}: the host's time is not known and left out: no [host]",)
+    """Return what a reader must know: what lies beyond all measurements, what nobody measured."""
+    said = []
+    if words := beyond(device):
+        wider = "the interval is wider"
+        said.append(f"{device.name} lies beyond what was measured: {'; '.join(words)}; {wider}")
+    if not (device.is_own_host or catalog.stack(settings.stack).host):
+        stack = settings.stack
+        said.append(f"stack {stack}: the host's time is not known and left out: no [host]")
+    return tuple(said)
 
 
 METHOD = Method(

@@ -1,13 +1,16 @@
 """The power cap: what a device may draw bounds how fast it works for long."""
 
+from collections.abc import Iterable
+from math import exp
 from typing import Any
 
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import Constants, on_matrix_units
 from steptime.predict.kernel import Kernel, Larger
 
+QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
 NODE_NM = 16  # of the process in which energies are stated
-AS_LARGE_AS = {12: 16}  # TSMC's 12 nm has the transistors of its 16 nm, packed closer
+AS_LARGE_AS = {12: 16, 8: 10}  # TSMC's 12 nm has the transistors of its 16, Samsung's 8 of its 10
 FRUGAL = {"Blackwell": 0.65}  # best product of ml-engineering at the limit: B200 beside H100
 UNKNOWN_NM = 7  # of a device whose file does not say
 
@@ -35,13 +38,13 @@ def capped_s(
     constants: Constants,
     larger: Larger,
 ) -> Any:
-    """Return the least seconds in which a device may spend a kernel's energy, 0 if not known.
+    """Return the least seconds in which a GPU may spend a kernel's energy, 0 if not known.
 
     At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. In the `pause_s` that it rests beside
     the kernel, it saves for it. What takes `compute_s` at the peak is no more arithmetic than the
     peak allows: Winograd's is less than counted.
     """
-    if device.peak_w is None or "power.flop_j" not in constants:
+    if device.peak_w is None or device.kind != "gpu":
         return 0.0
     executed = -larger(-kernel.flop, -compute_s * device.peak_flop_per_s[kernel.dtype])
     budget_w = device.peak_w * (1 - waiting_share(device, constants))
@@ -51,8 +54,47 @@ def capped_s(
 def waiting_share(device: Device, constants: Constants) -> float:
     """Return what a device draws at its working clocks while it waits for work, of its limit.
 
-    It is more with GDDR, whose clock does not rest: V100 and A40 in the traces of Zeus (NSDI 2023)
-    draw 37 of 250 and 85 of 300 W.
+    It is `idle_W` where the file says it. Else it is more with GDDR, whose clock does not rest:
+    V100 and A40 in the traces of Zeus (NSDI 2023) draw 37 of 250 and 85 of 300 W.
     """
+    if device.idle_w is not None and device.peak_w is not None:
+        return min(1.0, device.idle_w / device.peak_w)
     stacked = "HBM" in (device.memory_type or "")
     return constants["power.waiting_hbm" if stacked else "power.waiting_gddr"]
+
+
+def drawn_j(
+    kernels: Iterable[Kernel], step: tuple[float, float, float], device: Device
+) -> tuple[float, float, float] | None:
+    """Return the joules of a step and between which they lie, None where no limit is known.
+
+    `step` are its seconds and their bounds. The device draws what it draws waiting all the time,
+    and what its kernels take, `power.unthrottled` times as much at full clocks as under its limit,
+    which the mean does not exceed: 20 W, 8 J and a limit of 100 W are 28 J in 1 s, 10 J in 0.1 s.
+    """
+    return drawn_of(spent_j(kernels, device), step, device)
+
+
+def spent_j(kernels: Iterable[Kernel], device: Device) -> float:
+    """Return the joules of kernels beyond those of a device that waits, 0 where not known."""
+    if "power.flop_j" not in device.constants:
+        return 0.0
+    return sum(float(dynamic_j(one, one.flop, device, device.constants)) for one in kernels)
+
+
+def drawn_of(
+    dynamic: float, step: tuple[float, float, float], device: Device
+) -> tuple[float, float, float] | None:
+    """Return `drawn_j` of kernels that take `dynamic` joules beyond those of waiting."""
+    constants = device.constants
+    if device.peak_w is None or device.kind != "gpu":
+        return None
+    waiting_w = device.peak_w * waiting_share(device, constants)
+    off = exp(QUANTILE_80 * constants["power.error"])
+
+    def within(seconds: float, factor: float) -> float:
+        taken = waiting_w * seconds + dynamic * constants["power.unthrottled"] * factor
+        return min(taken, float(device.peak_w or 0) * seconds)
+
+    value, low, high = step
+    return within(value, 1.0), within(low, 1 / off), within(high, off)

@@ -22,8 +22,8 @@ Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread
 _WIDE: Tiles = ((128, 128), (64, 128), (128, 32), (32, 128), (32, 64), (32, 32))
 _AMPERE = (_WIDE, ((128, 128),))
 TILES: Mapping[str, tuple[Tiles, Tiles]] = {  # by generation: of one product, of batches
-    "Maxwell": (((64, 64), (128, 32), (32, 128)), ((64, 128),)),
-    "Pascal": (((64, 64), (128, 32), (32, 128)), ((64, 128),)),
+    "Maxwell": (((128, 128), (64, 128), (64, 64), (128, 32)), ((64, 128),)),
+    "Pascal": (((128, 128), (64, 64), (128, 32), (32, 128)), ((64, 128),)),
     "Volta": (_WIDE, ((64, 64), (128, 32), (32, 128))),
     "Turing": ((*_WIDE, (64, 64)), ((64, 128), (64, 64), (32, 128))),
     "Ampere": _AMPERE,
@@ -33,6 +33,9 @@ TILES: Mapping[str, tuple[Tiles, Tiles]] = {  # by generation: of one product, o
 }
 TENSOR: Tiles = ((128, 256), (128, 128), (64, 128), (64, 64), (16, 64))
 OF_OTHERS: Tiles = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32))
+LARGEST = (128, 128)  # the tile that reaches the share of the peak, of vector units
+HALVES = ("float16", "bfloat16")
+LANES = 96  # of a multiprocessor, above which a Pascal chip is built as Maxwell was
 PAGES_BYTES = 16 * 2**20  # of a matrix whose addresses older GPUs hold at hand
 
 
@@ -50,9 +53,9 @@ class _Units(NamedTuple):
     """What multiplies: FLOP per second, tiles for one product and for batches, and how they fare.
 
     A tile waits as for `ramp` steps of its contraction, which is padded to `step`, and reaches half
-    of the rate where an operand is used `half_reuse` times. A contraction is split into parts of
-    `least_part` or more, whose sum takes `sum_s`. For each row of tiles, `again_s` passes in which
-    the second operand is read.
+    of the rate where an operand is used `half_reuse` times. The parts of a contraction that is
+    split over multiprocessors are summed in `sum_s`. For each row of tiles, `again_s` passes in
+    which the second operand is read.
     """
 
     rate: float
@@ -62,7 +65,6 @@ class _Units(NamedTuple):
     half_reuse: float
     sum_s: float
     step: int = 1
-    least_part: int = 200
     again_s: Any = 0.0
 
 
@@ -98,16 +100,35 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
         rate *= 1.0 if age in TILES else constants["product.amd"]
         count = device.multiprocessors or MULTIPROCESSORS
         quick = min(1.0, device.peak_flop_per_s[kernel.dtype] / count / TENSOR_RATE)
-        waits = (
-            constants["product.tensor_ramp"] * quick,
-            constants["product.tensor_half_reuse"] * quick,
-        )
-        return _Units(rate, tiles, tiles, *waits, constants["product.tensor_sum_s"], 32, 512)
+        half = constants["product.tensor_half_reuse"] * quick
+        waits = (constants["product.tensor_ramp"] * quick, half)
+        rate *= 1 + half / reuse(TENSOR[0])
+        return _Units(rate, tiles, tiles, *waits, constants["product.sum_s"], 32)
+    if age in OLD and kernel.dtype in HALVES:
+        rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
     rate *= constants["product.old"] if age in OLD else 1.0
+    rate *= constants["product.kepler"] if age == "Kepler" else 1.0
+    if age == "Pascal" and _lanes(device) > LANES:
+        age = "Maxwell"
     alone, batched = TILES.get(age, (OF_OTHERS, OF_OTHERS))
     waits = (constants["product.ramp"], constants["product.half_reuse"])
+    rate *= 1 + waits[1] / reuse(LARGEST)
     return _Units(rate, alone, batched, *waits, constants["product.sum_s"])
+
+
+def reuse(tile: tuple[int, int]) -> float:
+    """Return how often a tile uses each number that it reads: 64 times for 128 x 128."""
+    rows, columns = tile
+    return rows * columns / (rows + columns)
+
+
+def _lanes(device: Device) -> float:
+    """Return the multiply-adds that a multiprocessor does in a clock, 0 where that is not known."""
+    if not device.clock_hz or not device.multiprocessors:
+        return 0.0
+    peak = device.vector_flop_per_s.get("float32", 0.0)
+    return peak / (2 * device.clock_hz * device.multiprocessors)
 
 
 def _again_s(kernel: Kernel, shape: Shape, device: Device, constants: Constants) -> Any:
@@ -148,9 +169,11 @@ def _fastest_s(
         again = units.again_s * ceil(m, rows)
         found = larger(ceil(blocks, count) * each * (long + units.ramp), again)
         best = found if best is None else -larger(-best, -found)
-        if not in_batch:
-            parts = larger(1.0, -larger(-(count // blocks), -(k // units.least_part)))
-            summed = 4.0 * m * n * (parts + 1) / memory_rate(device, constants) + units.sum_s
+        worth: Any = count // blocks > 1
+        if not in_batch and worth is not False:
+            parts = larger(1.0, count // blocks)
+            written = 4.0 * (m * n + rows * columns * count)
+            summed = written / memory_rate(device, constants) + units.sum_s
             found = ceil(blocks * parts, count) * each * (ceil(long, parts) + units.ramp) + summed
             best = -larger(-best, -larger(found, again))
     return best

@@ -258,7 +258,7 @@ function deviceRows(choice, sort) {
     const joules = work.ends[place] < 0 ? 0 : times[work.at[place] + 2 * data.batches.length];
     return [{
       device, batch, step_s, low_s, high_s, samples_per_s: batch / step_s, hours,
-      cost: device.offer && device.offer[0] * hours, energy: Math.abs(joules) * steps / 3.6e6 || null, at_most: joules < 0,
+      cost: device.offer && device.offer[0] * hours, energy: joules * steps / 3.6e6 || null,
       memory: memory[best],
     }];
   });

@@ -173,7 +173,7 @@ function devicesTable(choice, values) {
     ["hours", (row) => hoursText(row.hours)],
     ["cost", (row) => (row.cost === null ? "" : money(row.cost))],
     ...(known("energy") ? [["kWh", (row) => (row.energy === null ? ""
-      : (row.at_most ? "\u2264 " : "") + grouped(Number(row.energy.toPrecision(3)), 2))]] : []),
+      : grouped(Number(row.energy.toPrecision(3)), 2))]] : []),
     ["memory", (row) => prefixed(row.memory, "B")],
   ];
   fill(byId("devices"), columns, rows, (made, row) => {
