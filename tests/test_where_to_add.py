@@ -105,9 +105,9 @@ def _report(*parts: str) -> Callable[[str, Path], None]:
 
 
 RECIPES = {  # what: the most files it may touch, what must be seen
-    "A device": (1, _says("on my-accelerator (analytic)")),
+    "A device": (1, _says("on my-accelerator (calibrated)")),
     "A layer": (1, _says("(8, 16)")),
-    "A family": (2, _says("perceptron:inputs=784,hidden=64", "on v100-sxm2-16gb (analytic)")),
+    "A family": (2, _says("perceptron:inputs=784,hidden=64", "on v100-sxm2-16gb (calibrated)")),
     # 8 x 16 elements, of 3 FLOP each forward and 4 backward
     "An op kind": (2, _says("{'softsign': 384, 'softsign_grad': 512}")),
     "A price": (2, _says("on v100-sxm2-16gb (added)", "added")),

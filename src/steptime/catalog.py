@@ -166,6 +166,11 @@ def device_names(own: bool = True) -> list[str]:
     return list(_DEVICES.files() if own else _DEVICES.shipped())
 
 
+def is_own(name: str) -> bool:
+    """Whether a device is one of the user's own files."""
+    return name.lower() in _DEVICES.own()
+
+
 def devices(warn: Callable[[str], object] | None = None) -> list[Device]:
     """Return all devices, sorted by name.
 

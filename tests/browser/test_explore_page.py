@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from browsing import answers
+from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.count import peak_memory_bytes
@@ -26,6 +27,7 @@ NUMBERS = (
     *("forward_s", "backward_s", "update_s", "compute_s", "samples_per_s"),
     *("epoch_s", "train_s", "device_hours", "cost"),
 )
+ENDS_RTOL = 8e-3  # of a byte, and of kernels of one time that are told apart
 
 CHOICES = (
     "network=resnet50&device=v100-sxm2-16gb&link=infiniband-edr&dtype=float32&replicas=128",
@@ -42,17 +44,17 @@ CHOICES = (
         "&batch=1024&replicas=32"
     ),
     (
-        "network=vgg16&device=H100&link=infiniband-ndr&dtype=bfloat16&optimizer=sgd&batch=4096"
-        "&replicas=48&collective=hierarchical&inside=nvlink-4&per_node=4&links_per_node=4"
+        "network=vgg16&device=H100&link=infiniband-ndr&dtype=bfloat16&method=analytic"
+        "&optimizer=sgd&batch=4096&replicas=48&collective=hierarchical&inside=nvlink-4&per_node=4&links_per_node=4"
         "&latency=2.5"
     ),
     (
-        "network=densenet121&device=CPU_I7&link=ethernet-25&dtype=float32&ppp_comp=0.37"
+        "network=densenet121&device=CPU_I7&link=ethernet-25&dtype=float32&method=analytic&ppp_comp=0.37"
         "&ppp_comm=0.815&batch=8&replicas=12&collective=halving-doubling&samples=50000&epochs=0.5"
         "&price=3.1"
     ),
     (
-        "network=bert_base&device=P100&link=nvlink-1&dtype=float16&batch=4&replicas=16"
+        "network=bert_base&device=P100&link=nvlink-1&dtype=float16&method=analytic&batch=4&replicas=16"
         "&collective=parameter-server&servers=4&epochs=3"
     ),
     (
@@ -64,7 +66,7 @@ CHOICES = (
         "&replicas=1024&inside=nvlink-2"
     ),
     (
-        "network=squeezenet1_1&device=a100&link=efa-1-p4d&software=mxnet&scaling=strong&batch=512"
+        "network=squeezenet1_1&device=a100&link=efa-1-p4d&method=analytic&software=mxnet&scaling=strong&batch=512"
         "&dtype=float16-mixed&optimizer=sgd&replicas=512&collective=butterfly"
     ),
 )
@@ -129,6 +131,12 @@ parent.postMessage(JSON.stringify(found), "*");
 """
 
 
+DEVICES = """
+const rows = deviceRows(last.choice, "cost");
+parent.postMessage(JSON.stringify(rows.map((row) => ({ ...row, device: row.device.name }))), "*");
+"""
+
+
 @pytest.fixture(scope="module")
 def explored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page on every network and device, and one more device with a host of its own."""
@@ -176,6 +184,8 @@ def test_ten_choices_have_the_numbers_of_the_command_line(
         for ours, wanted in zip(found["rows"], document["rows"], strict=True):
             for name in NUMBERS:
                 assert close(ours[name], wanted[name]), (found["command"], name, ours, wanted)
+            for name in ("low_s", "high_s"):
+                assert wanted[name] == (ours[name] and pytest.approx(ours[name], rel=ENDS_RTOL))
             assert ours["comm_s"].keys() == wanted["comm_s"].keys()
             for name, value in wanted["comm_s"].items():
                 assert close(ours["comm_s"][name], value), (found["command"], name)
@@ -186,6 +196,33 @@ def test_ten_choices_have_the_numbers_of_the_command_line(
         at = replace(workload, batch_per_replica=row["batch_per_worker"])
         stack = StepModel(workload, word["--device"], method=document["method"]).stack
         assert row["peak_memory_bytes"] == peak_memory_bytes(build_step(at), stack)
+
+
+def test_every_device_alone_is_as_the_command_choose_has_it(
+    chromium: str, explored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = "network=resnet50&samples=50000&epochs=3"
+    ours = answers(chromium, explored / "explore.html", DEVICES, first)
+    capsys.readouterr()
+    words = ["--dtype", "bfloat16-mixed", "--optimizer", "adam", "--samples", "50000"]
+    names = ",".join(row["device"] for row in ours)
+    more = ["--epochs", "3", "--devices", names, "--sort", "cost", "--json"]
+    assert run(["choose", "resnet50", *words, *more]) == 0
+    wanted = {row["device"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert len(ours) == len(wanted) > 1
+    costs = [row["cost"] for row in ours if row["cost"] is not None]
+    assert costs == sorted(costs) != []
+    for row in ours:
+        same = wanted[row["device"]]
+        assert row["batch"] == same["batch"]
+        assert close(row["step_s"], same["step_s"])
+        assert close(row["hours"], same["train_s"] / 3600)
+        assert row["cost"] == (same["cost"] and pytest.approx(same["cost"], rel=0.01))  # by seconds
+        for name in ("low_s", "high_s"):
+            assert row[name] == (same[name] and pytest.approx(same[name], rel=ENDS_RTOL))
+        of_gpu = catalog.device(row["device"]).kind == "gpu"  # the page knows no other's energy
+        energy = same["energy_j"] if of_gpu else None
+        assert row["energy"] == (energy and pytest.approx(energy / 3.6e6, rel=RTOL))
 
 
 def test_between_listed_batches_times_lie_between(chromium: str, explored: Path) -> None:
@@ -207,10 +244,11 @@ def test_a_current_machine_is_what_the_page_opens_with(chromium: str, explored: 
     texts = opened["texts"]
     assert (texts["network"], texts["device"]) == ("resnet50", "h100-sxm5")
     assert (opened["dtype"], texts["optimizer"], texts["price"]) == ("bfloat16-mixed", "adam", "")
+    assert texts["method"] == "calibrated"
     assert [row["workers"] for row in opened["rows"]] == [1, 2, 4, 8]
     assert "in bfloat16-mixed with Adam, h100-sxm5 has 80 GB" in opened["notes"]
-    assert "cost" not in opened["headline"]
-    assert not opened["cost"]
+    assert "hours and cost $" in opened["headline"]  # at the least price of the shipped offers
+    assert opened["cost"]
     kinds = ["NVIDIA data centre", "Google TPU", "Others", "Paleo's own figures"]
     assert opened["groups"] == kinds
 
@@ -258,7 +296,7 @@ def test_wrong_text_is_told_and_the_last_result_is_marked_as_old(
         "batch=1e3": "batch: must be a whole number from 1 to 65,536, not '1e3'",
         "replicas=9": "unknown replicas '9'",
         "workers=1,2,...,9": "unknown replicas '9'",
-        "ppp_comp=1.5&ppp_comm=1": "above 0 and at most 1, not '1.5'",
+        "method=analytic&ppp_comp=1.5&ppp_comm=1": "above 0 and at most 1, not '1.5'",
         "price=free": "price: must be a number above 0, not 'free'",
         "epochs=-1": "epochs: must be a number above 0",
         "network=resnet51": "unknown network 'resnet51'",
@@ -303,7 +341,7 @@ def test_what_does_not_fit_and_what_is_not_known_is_said(chromium: str, explored
 def test_a_change_in_the_form_changes_the_result_and_the_address(
     chromium: str, explored: Path
 ) -> None:
-    first = "network=nin&device=K80&dtype=float32&batch=64"
+    first = "network=nin&device=K80&dtype=float32&method=analytic&batch=64"
     before, caffe, own, paleo, twice = answers(chromium, explored / "explore.html", USE, first)
     assert (caffe["values"]["ppp_comp"], caffe["values"]["ppp_comm"]) == ("0.21", "0.56")
     assert caffe["step"] == pytest.approx(before["step"] / 0.21)  # nothing waits for the host

@@ -20,6 +20,7 @@ from steptime.core.progress import listening
 from steptime.models import FAMILIES, ZOO
 from steptime.predict.collectives import COLLECTIVES, GROUP, Fabric, fabric_of
 from steptime.predict.method import as_they_are
+from steptime.predict.prices import offers
 from steptime.predict.step_model import StepModel
 from steptime.report.explore_data import (
     BATCHES,
@@ -88,16 +89,18 @@ def network_file(path: Path, layers: dict[str, Any]) -> str:
 def test_by_default_every_network_device_and_link_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = {"analytic": [("bfloat16-mixed", "adam")], "paleo": [("float32", "sgd")]}
+    few = {"calibrated": [("bfloat16-mixed", "adam")], "paleo": [("float32", "sgd")]}
     monkeypatch.setattr("steptime.report.explore_data.METHODS", few)
     text, data = explored(tmp_path, "--json")
     document = json.loads(capsys.readouterr().out)
     assert set(document) == {"path", "models", "devices", "links", "left_out"}
     assert names(data, "models") == document["models"] == [*ZOO, *FAMILIES]
     assert names(data, "devices") == document["devices"]
-    assert sorted(document["devices"], key=str.lower) == sorted(
-        (device.name for device in catalog.devices()), key=str.lower
-    )
+    assert {"h100-sxm5", "b200-sxm", "rtx-4090", "mi300x"} < {*document["devices"]}
+    shown = [catalog.device(name) for name in document["devices"]]
+    assert all(one.kind != "cpu" and not one.only_by_name for one in shown)
+    named = {*catalog.aliases().values(), *(offer.device for offer in offers())}
+    assert {one.name for one in shown} <= named
     assert [name.lower() for name in document["links"]] == catalog.link_names()
     assert names(data, "links") == document["links"]
     assert len(text) < 1_500_000  # of which Vega is 0.4 MB; with all types and optimizers 2.1 MB
@@ -159,8 +162,8 @@ def test_only_what_is_asked_for_is_there_and_the_first_choice_is_of_it(tmp_path:
 
 def cell(found: dict[str, Any], method: str, name: str, device: int = 0) -> list[float]:
     """Return the times of a cell: those of forward, of backward, and of the update."""
-    planes, count = found["times"], len(found["times"]) // 4
-    numbers = array("f", bytes(planes[(at % 4) * count + at // 4] for at in range(len(planes))))
+    planes, count = found["times"], found["numbers"]
+    numbers = array("f", bytes(planes[(at % 4) * count + at // 4] for at in range(4 * count)))
     table = found["models"][0]["steps"][method][name]
     start, update = table["at"][device], table["update"][device]
     return [*numbers[start : start + 2 * len(BATCHES)], numbers[update]]
@@ -182,7 +185,8 @@ def test_times_are_those_of_the_step_model_at_every_listed_batch(tmp_path: Path)
                 timeline = model.timeline(batch)
                 assert times[place] == pytest.approx(timeline.forward_s, rel=8e-6)
                 assert times[len(BATCHES) + place] == pytest.approx(timeline.backward_s, rel=8e-6)
-            assert times[-1] == pytest.approx(model.estimate_update(), rel=8e-6)
+            assert times[-1] == pytest.approx(model.timeline(1).update_s, rel=8e-6)
+            assert 0 <= table["best"][0] < len(BATCHES)
             assert table["gradient_bytes"] == model.gradient_bytes
             assert table["parameters"] == model.parameters
             memory = found["models"][0]["memory"][name]
@@ -246,7 +250,7 @@ def test_what_only_one_method_can_predict_is_left_out_of_the_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, data = explored(tmp_path, "--models", "alexnet", "--devices", "K80")
-    assert list(data["models"][0]["steps"]) == ["analytic"]
+    assert list(data["models"][0]["steps"]) == ["calibrated", "analytic"]
     assert data["left_out"][0]["method"] == "paleo"
     assert "left out: alexnet with paleo: paleo: layer 'conv1/" in capsys.readouterr().err
 

@@ -20,7 +20,10 @@ def explore(
         None,
     ),
     devices: Text = option(
-        "--devices NAME,...", "Devices to choose from (steptime list devices). Default: all.", None
+        "--devices NAME,...|all",
+        "Devices to choose from (steptime list devices). "
+        "Default: accelerators with a short name or a price, and your own.",
+        None,
     ),
 ) -> Answer:
     """Write one offline page to explore training time and cost.
@@ -40,9 +43,7 @@ def explore(
     document = write_explore(
         exported(
             [*ZOO, *FAMILIES] if models is None else grid.split_models(models),
-            {one.name: one for one in catalog.devices(note)}
-            if devices is None
-            else _devices(devices),
+            _devices(devices),
             [catalog.link(name) for name in catalog.link_names()],
             catalog.aliases(),
         ),
@@ -56,13 +57,21 @@ def explore(
     return Answer(document, notes=[*notes, f"{', '.join(counts)}, {document['path']}"])
 
 
-def _devices(text: str) -> dict[str, Device]:
+def _devices(text: str | None) -> dict[str, Device]:
     """Return the devices of a list by name, or by path where they have one.
 
     Raises `InputError` for what is not a device, and for one that is named twice.
     """
     from steptime import catalog
+    from steptime.predict.prices import offers
 
+    if text is None or text.strip() == "all":
+        usual = {*catalog.aliases().values(), *(offer.device for offer in offers())}
+        return {
+            one.name: one
+            for one in catalog.devices(note)
+            if text or catalog.is_own(one.name) or (one.kind != "cpu" and one.name in usual)
+        }
     found: dict[str, Device] = {}
     for name in (piece.strip() for piece in text.split(",")):
         device = catalog.device(name)

@@ -1,33 +1,25 @@
 """Grids: predictions over models, devices, batches and numbers of replicas, cell by cell.
 
-FLOP and bytes of every kernel are lines in the batch, or bend one way only. So three batches, the
-least, the largest and one between, tell: if they lie on a line for every kernel, all do, and what
-the network runs at any batch between is known without building it. A network for which they do not
-is built for each batch.
+Three batches tell what a network runs at any other where that lies on lines (`lines.py`). A network
+for which it does not is built for each batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
-from steptime.count import live_bytes, peak_memory_bytes
-from steptime.predict.host import behind_host
-from steptime.predict.kernel import Kernel
-from steptime.predict.lower import PASSES, Lowered
-from steptime.predict.schedule import overlapped
-from steptime.predict.side_by_side import alike_of, beside, hosts_beside
+from steptime.count import peak_memory_bytes
+from steptime.predict.calibrated.power import spent_j
+from steptime.predict.lines import Lines, Span, Times, lines_of
 from steptime.predict.step_model import StepModel, fits_into
 
 FEW = 3  # batches that are built as they are
 KEPT = 64  # batches whose kernels are kept from device to device
-CHUNK = 1 << 20  # numbers of an array at once
 
 
 class Cell(NamedTuple):
@@ -53,7 +45,6 @@ class Cell(NamedTuple):
 
 
 Maker = Callable[[int | None], Workload]
-Times = tuple[Sequence[float], Sequence[float], Sequence[float]]  # of each pass, batch by batch
 
 
 def grid(
@@ -127,11 +118,9 @@ class Steps:
         self.batches = batches
         wanted = sorted(set(batches))
         on_arrays = "larger" in signature(model.method.price).parameters
-        self.lines: _Lines | None = (
-            like.lines.with_update_of(model) if like and like.lines else None
-        )
+        self.lines: Lines | None = like.lines.with_update_of(model) if like and like.lines else None
         if self.lines is None and on_arrays and len(wanted) > FEW:
-            self.lines = _lines(model, wanted)
+            self.lines = lines_of(model, wanted)
         self.peak_memory_bytes = self._memory(model)
 
     @property
@@ -151,218 +140,32 @@ class Steps:
 
     def times(self, on: StepModel) -> Times:
         """Return the times of each pass at each batch; raises `InputError` as a prediction does."""
-        return self.times_on([on])[0]
+        return self.spans([on])[0].times
 
-    def times_on(self, models: Sequence[StepModel]) -> list[Times]:
-        """Return `times` on several devices, by columns of their figures where lines tell all.
+    def spans(self, models: Sequence[StepModel]) -> list[Span]:
+        """Return times with their bounds on several devices, by arrays where lines tell all.
 
         New pages of a CPU lie on no line: under constants of its own its batches are priced singly.
         """
         singly = any(on.device.is_own_host and on.seen.constants for on in models)
         if self.lines is not None and not singly:
-            return self.lines.times(models, self.batches)
-        return [
-            ([one.forward_s for one in found], [one.backward_s for one in found],
-             [one.update_s for one in found])
-            for found in ([on.timeline(batch) for batch in self.batches] for on in models)
-        ]  # fmt: skip
+            return self.lines.spans(models, self.batches)
+        return [_span(on, self.batches) for on in models]
 
 
-Numbers = tuple[float, ...]  # of a kernel: FLOP, bytes, sizes of products, bytes of tensors
-Ends = tuple[tuple[Numbers, Numbers], ...]  # of kernels: at the least and at the largest batch
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Kernels of one pass that differ in numbers alone, and how often each of these comes.
-
-    Several kernels where all arithmetic of a row overlaps with all its traffic.
-    """
-
-    kernels: tuple[Kernel, ...]
-    times: dict[Ends, int]
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """What a step runs at any batch from `low` to `high`: values at both ends of lines.
-
-    What the host has to issue is the same at all of them, `issued`.
-    """
-
-    low: int
-    high: int
-    groups: Mapping[str, Sequence[_Group]]
-    issued: Lowered
-    memory: Sequence[tuple[float, float]]
-
-    def times(self, models: Sequence[StepModel], batches: Sequence[int]) -> list[Times]:
-        """Return the times of each pass on each device, at each batch."""
-        import numpy as np
-
-        most = max(len(group.times) for some in self.groups.values() for group in some)
-        step = max(1, CHUNK // most)
-        found: list[Times] = []
-        for alike in alike_of(models):
-            host = hosts_beside([on.host(self.issued) for on in alike])
-            pieces = []
-            for i in range(0, len(batches), step):
-                piece = batches[i : i + step]
-                parts = [self._seconds(name, alike, self._share(piece)) for name in PASSES]
-                shown: Any = behind_host(parts, host, np.maximum)
-                size = len(alike), len(piece)
-                pieces.append(np.stack([np.broadcast_to(part, size) for part in shown], axis=1))
-            found += [tuple(one) for one in np.concatenate(pieces, axis=2).tolist()]
-        return found
-
-    def _seconds(self, name: str, alike: Sequence[StepModel], share: Any) -> Any:
-        """Return the seconds of a pass: a row a device, a column a batch."""
-        import numpy as np
-
-        on = alike[0]
-        at = [one.seen_in_update if name == "update" else one.seen for one in alike]
-        device = at[0] if len(at) == 1 else beside(at)
-        seconds: Any = 0.0
-        for group in self.groups[name]:
-            ends = zip(group.kernels, zip(*group.times, strict=True), strict=True)
-            found = [
-                on.method.price(_at(kernel, np.array(numbers), share), device, np.maximum)
-                for kernel, numbers in ends
-            ]
-            value: Any = sum(one.value for one in found)
-            if on.settings.pipelined:
-                whole = found[0]._replace(
-                    compute_s=sum(one.compute_s for one in found),
-                    memory_s=sum(one.memory_s for one in found),
-                )
-                value = overlapped(whole, np.maximum)
-            often = np.array(list(group.times.values()))[:, None]
-            seconds = seconds + (often * value).sum(axis=-2)
-        return seconds
-
-    def with_update_of(self, model: StepModel) -> _Lines | None:
-        """Return the lines of the network under another optimizer, None if its ops are others."""
-        lives = live_bytes(model.graph(self.low), model.stack)
-        kernels = model.lowered(self.low).kernels
-        if len(lives) != len(self.memory) or model.settings.pipelined:
-            return None
-        update = [kernel for kernel in kernels if kernel.pass_ == "update"]
-        groups: dict[Any, _Group] = {}
-        for kernel in update:
-            ends = _numbers(kernel)
-            _join(groups, (kernel,), ((ends, ends),))
-        others = tuple(one for one in self.issued.kernels if one.pass_ != "update")
-        return replace(
-            self,
-            groups={**self.groups, "update": tuple(groups.values())},
-            issued=Lowered((), (*others, *update)),
-            memory=[
-                (float(live), last + live - first)
-                for live, (first, last) in zip(lives, self.memory, strict=True)
-            ],
-        )
-
-    def highest(self, lines: Sequence[tuple[float, float]], batches: Sequence[int]) -> list[int]:
-        """Return the highest of lines at each batch."""
-        import numpy as np
-
-        ends = np.unique(np.array(lines), axis=0)
-        share = self._share(batches)
-        step = max(1, CHUNK // len(ends))
-        found: list[int] = []
-        for i in range(0, len(batches), step):
-            piece = share[i : i + step]
-            values = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * piece
-            found += np.rint(values.max(axis=0)).astype(np.int64).tolist()
-        return found
-
-    def _share(self, batches: Sequence[int]) -> Any:
-        """Return where each batch lies between the least, 0, and the largest, 1."""
-        import numpy as np
-
-        return (np.array(batches, dtype=float) - self.low) / (self.high - self.low)
-
-
-def _at(kernel: Kernel, ends: Any, share: Any) -> Kernel:
-    """Return a kernel with arrays of its numbers, each between its values at both ends.
-
-    `ends` are of (kernel, end, number); an array has a row a kernel and a column a batch.
-    """
-    first, last = ends.transpose(1, 2, 0)[..., None]
-    flop, moved, *rest = first + (last - first) * share
-    sizes = 4 * len(kernel.products)
-    products: Any = tuple(zip(*[iter(rest[:sizes])] * 4, strict=True))
-    return kernel._replace(flop=flop, bytes=moved, products=products, tensors=tuple(rest[sizes:]))
-
-
-def _lines(model: StepModel, wanted: Sequence[int]) -> _Lines | None:
-    """Return what a step runs at any of `wanted` batches, None if it does not lie on lines."""
-    points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
-    graphs: list[Graph] = []
-    steps: list[Lowered] = []
-    for batch in points:
-        graphs.append(model.graph(batch))
-        steps.append(model.lowered(batch))
-    memory = [tuple(map(float, live_bytes(graph, model.stack))) for graph in graphs]
-    numbers = [[_numbers(kernel) for kernel in step.kernels] for step in steps]
-    if not _straight(points, memory) or len({len(one) for one in numbers}) > 1:
-        return None
-    if not all(_straight(points, same) for same in zip(*numbers, strict=True)):
-        return None
-    groups: dict[str, dict[Any, _Group]] = {name: {} for name in PASSES}
-    for row in _rows(steps[0], model.settings.pipelined):
-        kernels = tuple(steps[0].kernels[i] for i in row)
-        ends = tuple((numbers[0][i], numbers[2][i]) for i in row)
-        _join(groups[kernels[0].pass_], kernels, ends)
-    return _Lines(
-        points[0],
-        points[2],
-        {name: tuple(found.values()) for name, found in groups.items()},
-        steps[0],
-        list(zip(memory[0], memory[2], strict=True)),
-    )
-
-
-def _join(groups: dict[Any, _Group], kernels: tuple[Kernel, ...], ends: Ends) -> None:
-    """Count kernels in the group of those that differ from them in numbers alone."""
-    alike = tuple(
-        (
-            k.kind,
-            k.dtype,
-            k.unit,
-            len(k.products),
-            len(k.tensors),
-            k.serial,
-            k.launches,
-            k.window,
-            k.row,
-        )
-        for k in kernels
-    )
-    times = groups.setdefault(alike, _Group(kernels, {})).times
-    times[ends] = times.get(ends, 0) + 1
-
-
-def _rows(step: Lowered, whole: bool) -> list[list[int]]:
-    """Return which kernels belong together: those of a row's pass if they overlap, else each."""
-    if not whole:
-        return [[i] for i in range(len(step.kernels))]
-    found: dict[tuple[str, str], list[int]] = {}
-    for i, kernel in enumerate(step.kernels):
-        found.setdefault((kernel.op, kernel.pass_), []).append(i)
-    return list(found.values())
-
-
-def _numbers(kernel: Kernel) -> Numbers:
-    sizes = [size for product in kernel.products for size in product]
-    return (kernel.flop, kernel.bytes, *sizes, *kernel.tensors)
-
-
-def _straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:
-    """Whether each number lies on a line through its values at the three points."""
-    low, between, high = points
-    share = (between - low) / (high - low)
-    return len({len(row) for row in values}) == 1 and all(
-        abs(first + (last - first) * share - middle) <= 1e-12 * abs(middle)
-        for first, middle, last in zip(*values, strict=True)
+def _span(on: StepModel, batches: Sequence[int]) -> Span:
+    """Return the times of a step at some batches from its timelines."""
+    found = [on.timeline(batch) for batch in batches]
+    low = [one.low_s for one in found if one.low_s is not None]
+    high = [one.high_s for one in found if one.high_s is not None]
+    known = len(low) == len(high) == len(found)
+    return Span(
+        Times(
+            [one.forward_s for one in found],
+            [one.backward_s for one in found],
+            [one.update_s for one in found],
+        ),
+        low if known else None,
+        high if known else None,
+        [spent_j(on.lowered(batch).kernels, on.seen) for batch in batches] if known else None,
     )

@@ -105,7 +105,7 @@ Larger = Callable[[float, float], float]
 
 
 class Price(Protocol):
-    """How long a kernel takes on a device. `larger` is `max`, also of arrays (`predict/grid.py`).
+    """How long a kernel takes on a device. `larger` is `max`, also of arrays (`predict/lines.py`).
 
     A price that cannot take arrays of FLOP and bytes leaves `larger` out.
     """

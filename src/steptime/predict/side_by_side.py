@@ -46,8 +46,8 @@ def beside(devices: Sequence[Device]) -> Device:
 def hosts_beside(hosts: Sequence[Host | None]) -> Host | None:
     """Return hosts as one whose times are arrays, a row a device; None where they are not known."""
     known = [one for one in hosts if one is not None]
-    if not known:
-        return None
+    if len(known) < 2:
+        return known[0] if known else None
     issued: Any = tuple(
         _column([[seconds] for seconds in passes])
         for passes in zip(*[one.issued_s for one in known], strict=True)

@@ -17,7 +17,7 @@ START = {  # what the page opens with, where it has it; a price is the reader's 
     "latency": "",
     "dtype": "bfloat16-mixed",
     "optimizer": "adam",
-    "method": "analytic",
+    "method": "calibrated",
     "software": "none",
     "ppp_comp": "1",
     "ppp_comm": "1",
@@ -32,6 +32,7 @@ START = {  # what the page opens with, where it has it; a price is the reader's 
     "samples": "1281167",  # images of ImageNet's training set (ILSVRC 2012)
     "epochs": "90",
     "price": "",
+    "sort": "hours",
 }
 PARTS = ("forward", "backward", "update", "exchange")
 

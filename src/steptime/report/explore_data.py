@@ -1,6 +1,6 @@
 """What the page to explore is made from: numbers of `StepModel`, and no formula of kernels.
 
-Times of a step are computed here, network by network, at listed batches; the page looks them up.
+Times of a step are computed at listed batches (`explore_steps`); the page looks them up.
 Exchanges are coefficients: how often a latency is waited for, and how often the gradient crosses a
 link, by collective and number of replicas.
 """
@@ -9,37 +9,32 @@ from __future__ import annotations
 
 import gc
 import re
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import inf, isclose
 from typing import Any
 
-from steptime.build import make_workload, read_model
-from steptime.core.errors import InputError
+from steptime.build import read_model
 from steptime.core.hardware import Device, Link
-from steptime.core.progress import tell
 from steptime.predict import cost_model
 from steptime.predict.collectives import Collective, Fabric, fabric_of
-from steptime.predict.grid import Steps
 from steptime.predict.parallel.scaling import PAYS
-from steptime.predict.step_model import StepModel
+from steptime.predict.prices import Offer, cheapest, offers
+from steptime.report.explore_steps import BATCHES, ENDS_PER_E, Cells, Pool, networks
 
 Table = dict[str, Any]
-Cells = Mapping[str, Sequence[tuple[str, str]]]  # types and optimizers by method
 Links = Callable[[Fabric], Fabric]
 Layout = tuple[bool, int, int, int]  # inside or not, per node, links per node, servers
 Rates = tuple[float, float]  # a link: seconds of a message, seconds of a byte
 
-BATCHES = tuple(2**i for i in range(17))
 REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 PER_NODE, LINKS_PER_NODE, SERVERS = (8, 2, 4, 16), (1, 2, 4, 8), (1, 2, 4, 8)
 DTYPES = ("bfloat16-mixed", "float16-mixed", "float32", "bfloat16", "float16")
 TRAINED_BY = ("adam", "sgd")
 METHODS: Cells = {  # of Paleo's rules one type and one optimizer: they know no other
+    "calibrated": [(dtype, optimizer) for dtype in DTYPES[:3] for optimizer in TRAINED_BY],
     "analytic": [(dtype, optimizer) for dtype in DTYPES for optimizer in TRAINED_BY],
     "paleo": [("float32", "sgd")],
 }
@@ -49,7 +44,6 @@ SOFTWARE = {  # shares of the peaks of computing and communicating: Paleo's auth
     "mxnet": (0.49, 0.72),
     "tensorflow": (0.62, 0.72),
 }
-TWINS = {"float16-mixed": "bfloat16-mixed", "float16": "bfloat16"}  # alike but for the peaks
 NEWEST = (
     *("Blackwell Ultra", "Blackwell 2.0", "Blackwell", "Hopper", "Ada Lovelace", "Ampere"),
     *("Turing", "Volta", "Pascal", "Maxwell 2.0", "Kepler 2.0", "Kepler"),
@@ -69,7 +63,8 @@ def exported(
 ) -> Table:
     """Return everything that the page shows of these networks on these devices, as JSON values.
 
-    But `times`, which are bytes: the four planes of 32-bit numbers, the least bytes first.
+    But `times`, which are bytes: the four planes of `numbers` 32-bit numbers, the least bytes
+    first, then the bytes of bounds.
 
     `models` are model texts, `devices` stand under what the command line calls them. What a method
     cannot predict is in `left_out`, with the reason. Raises `InputError` for a text that is no
@@ -79,18 +74,16 @@ def exported(
     shown.sort(key=lambda one: (GROUPS.index(group_of(one[1])), _age(one[1])))
     for text in models:  # a text that is no network ends it before the first is computed
         read_model(text)
-    pool = _Pool()
-    found: list[Table] = []
+    pool = Pool()
     with _rarely_collected():
-        for text in models:
-            found.append(pool.kept(network(text, [device for _, device in shown], METHODS)))
-            tell(text, len(found), len(models))
+        found = networks(models, [device for _, device in shown], METHODS, pool)
     left_out = [
         {"model": one["name"], "method": method, "reason": reason}
         for one in found
         for method, reason in one["left_out"].items()
     ]
     names = {device.name for device in devices.values()}
+    priced = cheapest(one for one in offers() if one.currency == "USD")
     return {
         "batches": BATCHES,
         "replicas": REPLICAS,
@@ -102,9 +95,11 @@ def exported(
         "methods": {name: _method(name) for name in METHODS},
         "models": found,
         "left_out": left_out,
-        "devices": [_device(text, device) for text, device in shown],
+        "devices": [_device(text, device, priced.get(device.name)) for text, device in shown],
         "aliases": {alias: name for alias, name in aliases.items() if name in names},
         "links": [_link(link) for link in links],
+        "numbers": pool.count,
+        "ends_per_e": ENDS_PER_E,
         "times": pool.planes(),
     }
 
@@ -120,121 +115,6 @@ def _rarely_collected() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-class _Pool:
-    """Times of many cells, those that are alike once: 32-bit numbers."""
-
-    def __init__(self) -> None:
-        self.numbers = array("f")
-        self._known: dict[bytes, int] = {}
-
-    def kept(self, table: Table) -> Table:
-        """Return a network's table with places in the pool for its times."""
-        for cells in table["steps"].values():
-            for cell in cells.values():
-                for name in ("at", "update"):
-                    cell[name] = [self._place(one) for one in cell[name]]
-        return table
-
-    def _place(self, times: bytes | None) -> int:
-        if times is None:
-            return -1
-        if times not in self._known:
-            self._known[times] = len(self.numbers)
-            self.numbers.frombytes(times)
-        return self._known[times]
-
-    def planes(self) -> bytes:
-        """Return the lowest byte of every number, then the next of every one, ...: it packs well.
-
-        Of the 23 bits of a fraction 16 are kept, 8e-6 of the number: the page shows four digits.
-        """
-        import numpy as np
-
-        bits = np.array(self.numbers, dtype="<f4").view("<u4")
-        kept = (bits + np.uint32(1 << 6)) & np.uint32(0xFFFFFF80)
-        return kept.view(np.uint8).reshape(-1, 4).T.tobytes()
-
-
-def network(text: str, devices: Sequence[Device], methods: Cells) -> Table:
-    """Return a network's memory, gradients, and its times on each device as bytes.
-
-    Times `at` are seconds of forward, then of backward at each listed batch; those of `update` are
-    one number, or one a batch on a device whose host has a time to issue an op. None for a device
-    without a peak for the type.
-    """
-    choice = read_model(text)
-    if choice.batch is not None:
-        raise InputError(f"model '{text}': the batch is chosen in the page, leave it out")
-    steps: Table = {}
-    memory: Table = {}
-    notes: Table = {}
-    why: dict[str, str] = {}
-    clocked = replace(devices[0], clock_hz=1.0)
-    for method, cells in methods.items():
-        known: dict[tuple[str, str], tuple[StepModel, Steps]] = {}
-        for dtype, optimizer in cells:
-            lowered = TWINS.get(dtype, dtype), optimizer
-            if lowered not in known:
-                workload = make_workload(choice, BATCHES[0], lowered[0], "train", optimizer)
-                model = StepModel(workload, clocked, None, method)
-                try:
-                    same = next((s for (d, _), (_, s) in known.items() if d == lowered[0]), None)
-                    known[lowered] = model, Steps(model, BATCHES, same)
-                except InputError as error:
-                    why[method] = str(error)
-                    break
-            model, found = known[lowered]
-            if method not in notes:
-                notes[method] = list(model.remarks())
-            memory.setdefault(f"{dtype} {optimizer}", found.peak_memory_bytes)
-            as_twin = _as_twin if dtype in TWINS else _as_it_is
-            steps.setdefault(method, {})[f"{dtype} {optimizer}"] = {
-                "parameters": model.parameters,
-                "gradient_bytes": model.gradient_bytes,
-                **_times(found, [model.on(as_twin(device)) for device in devices]),
-            }
-    if not steps:
-        raise InputError(f"model '{text}': {next(iter(why.values()))}")
-    return {"name": text, "steps": steps, "memory": memory, "notes": notes, "left_out": why}
-
-
-def _as_it_is(device: Device) -> Device:
-    return device
-
-
-def _as_twin(device: Device) -> Device:
-    """Return the device with its peak of float16 as that of bfloat16, the twin's type."""
-    peaks = dict(device.peak_flop_per_s)
-    peaks.pop("bfloat16", None)
-    if "float16" in peaks:
-        peaks["bfloat16"] = peaks["float16"]
-    return replace(device, peak_flop_per_s=peaks)
-
-
-def _times(found: Steps, models: Sequence[StepModel]) -> dict[str, list[bytes | None]]:
-    """Return the times on each device, None where no peak is known for the type."""
-    able = [place for place, on in enumerate(models) if _has_peak(on)]
-    able.sort(key=lambda place: _known(models[place].device))  # those alike are computed together
-    made: dict[str, list[bytes | None]] = {name: [None] * len(models) for name in ("at", "update")}
-    every = found.times_on([models[place] for place in able])
-    for place, (forward, backward, update) in zip(able, every, strict=True):
-        kept = update if models[place].device.launch_s else update[:1]
-        made["at"][place] = array("f", [*forward, *backward]).tobytes()
-        made["update"][place] = array("f", kept).tobytes()
-    return made
-
-
-def _known(device: Device) -> tuple[bool, ...]:
-    return device.launch_s is None, device.clock_hz is None, device.is_own_host
-
-
-def _has_peak(on: StepModel) -> bool:
-    try:
-        return bool(on.seen)
-    except InputError:  # the page says so when it is asked for
-        return False
-
-
 def _method(name: str) -> Table:
     """Return a method's rules for replicas, and its exchanges in every layout."""
     method = cost_model(name)
@@ -242,6 +122,7 @@ def _method(name: str) -> Table:
         "version": method.version,
         "collective": method.collective,
         "as_paleo": method.as_published,
+        "hosted": bool(method.reads),
         "cells": [f"{dtype} {optimizer}" for dtype, optimizer in METHODS[name]],
         "update_at_peak": method.settings.update_efficiency == 1.0,
         "exchanges": {
@@ -326,7 +207,7 @@ def _age(device: Device) -> int:
     return NEWEST.index(name) if name in NEWEST else len(NEWEST)
 
 
-def _device(text: str, device: Device) -> Table:
+def _device(text: str, device: Device, offer: Offer | None) -> Table:
     return {
         "name": device.name,
         "text": text,
@@ -334,6 +215,7 @@ def _device(text: str, device: Device) -> Table:
         "memory_bytes": device.memory_bytes,
         "memory_bytes_per_s": device.memory_bytes_per_s,
         "hosted": bool(device.launch_s),
+        "offer": None if offer is None else [offer.price, f"{offer.name}, {offer.date}"],
         "peaks": {name: value / 1e12 for name, value in device.peak_flop_per_s.items()},
         "notes": _device_notes(device),
         "source": ". ".join(filter(None, (device.source, device.note))),
@@ -346,6 +228,7 @@ def _device_notes(device: Device) -> dict[str, list[str]]:
     issue = f"{device.name}: the host's time to issue an op is not known and left out"
     cycle = f"{device.name}: no clock is known, so no kernel takes at least a cycle"
     return {
+        "calibrated": [],
         "analytic": [] if device.launch_s else [issue],
         "paleo": [] if device.clock_hz else [cycle],
     }

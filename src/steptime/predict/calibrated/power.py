@@ -72,11 +72,24 @@ def drawn_j(
     and what its kernels take, `power.unthrottled` times as much at full clocks as under its limit,
     which the mean does not exceed: 20 W, 8 J and a limit of 100 W are 28 J in 1 s, 10 J in 0.1 s.
     """
+    return drawn_of(spent_j(kernels, device), step, device)
+
+
+def spent_j(kernels: Iterable[Kernel], device: Device) -> float:
+    """Return the joules of kernels beyond those of a device that waits, 0 where not known."""
+    if "power.flop_j" not in device.constants:
+        return 0.0
+    return sum(float(dynamic_j(one, one.flop, device, device.constants)) for one in kernels)
+
+
+def drawn_of(
+    dynamic: float, step: tuple[float, float, float], device: Device
+) -> tuple[float, float, float] | None:
+    """Return `drawn_j` of kernels that take `dynamic` joules beyond those of waiting."""
     constants = device.constants
     if device.peak_w is None or device.kind != "gpu":
         return None
     waiting_w = device.peak_w * waiting_share(device, constants)
-    dynamic = sum(float(dynamic_j(one, one.flop, device, constants)) for one in kernels)
     off = exp(QUANTILE_80 * constants["power.error"])
 
     def within(seconds: float, factor: float) -> float:

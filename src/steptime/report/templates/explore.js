@@ -5,7 +5,9 @@ const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const form = byId("choice");
 const field = (name) => form.elements.namedItem(name);
-const times = numbers(new Uint8Array(byId("times").bytes));
+const planes = new Uint8Array(byId("times").bytes);
+const times = numbers(planes.subarray(0, 4 * data.numbers));
+const bounds = planes.subarray(4 * data.numbers); // how far a step's bounds are, in logarithms
 const FIELDS = Object.keys(data.start);
 const USUAL = "usual", OWN = "own", LARGEST = 2 ** 53;
 
@@ -54,9 +56,9 @@ function showShares() {
 
 // Fields that the method or the collective does not use are away, and away from the address.
 function showOnly() {
-  const collective = field("collective").value;
+  const shown = [field("collective").value, field("method").value];
   document.querySelectorAll("[data-only]").forEach((label) => {
-    label.hidden = label.dataset.only !== collective;
+    label.hidden = !label.dataset.only.split(" ").some((one) => shown.includes(one));
   });
   byId("latency").hidden = data.methods[field("method").value]?.as_paleo ?? false;
 }
@@ -131,13 +133,14 @@ function chosen(values, faults) {
     batch: number("batch", "batch", { whole: true, most: data.batches.at(-1) }),
     samples: number("samples", "examples", { whole: true }),
     epochs: number("epochs", "epochs"),
-    price: values.price === "" ? null : number("price", "price"),
+    own_price: values.price === "" ? null : number("price", "price"),
     latency_us: values.latency === "" ? null : number("latency", "latency"),
     share: ["ppp_comp", "ppp_comm"].map((name) => number(name, name, { most: 1 })),
   };
   if (faults.length) return choice;
   const { network, device, method } = choice;
   choice.place = data.devices.indexOf(device);
+  choice.price = choice.own_price ?? device.offer?.[0] ?? null;
   choice.collective = values.collective === USUAL ? method.collective : values.collective;
   const asked = method.as_paleo ? method.cells[0] : `${values.dtype} ${values.optimizer}`;
   const cells = network.steps[values.method];
@@ -172,13 +175,22 @@ function between(values, batch, log) {
   return a * (b / a) ** (Math.log(batch / low) / Math.log(x / low));
 }
 
-function parts(choice, batch) {
-  const start = choice.work.at[choice.place], last = choice.work.update[choice.place];
+function parts(choice, batch, place = choice.place) {
+  const start = choice.work.at[place], last = choice.work.update[place];
   const at = (place) => between(times.subarray(place), batch, true);
-  const update = choice.device.hosted ? at(last) : times[last];
+  const hosted = choice.method.hosted || data.devices[place].hosted;
+  const update = hosted ? at(last) : times[last];
   const [share] = choice.share;
   const backward = at(start + data.batches.length) / share;
   return [at(start) / share, backward, update / (choice.method.update_at_peak ? 1 : share)];
+}
+
+// The least and the most seconds of a step of one device: alone a lower bound has no other.
+function ends(choice, batch, step_s, place = choice.place) {
+  const start = choice.work.ends[place];
+  if (start < 0) return [step_s, null];
+  const at = (i) => between(bounds.subarray(i), batch, false) / data.ends_per_e;
+  return [step_s * Math.exp(-at(start)), step_s * Math.exp(at(start + data.batches.length))];
 }
 
 // Seconds of an exchange from its coefficients, which `explore_data.coefficients` explains.
@@ -205,12 +217,15 @@ function scalingRows(choice) {
       [name, exchange(name, n, choice)]));
     const compute_s = forward_s + backward_s + update_s;
     const step_s = compute_s + comm_s[choice.collective];
+    const [low_s, high_s] = ends(choice, examples, compute_s)
+      .map((end) => end && end + comm_s[choice.collective]);
     const global_batch = choice.scaling === "weak" ? n * examples : batch;
     const memory = choice.network.memory[`${choice.dtype} ${choice.optimizer}`];
     const peak_memory_bytes = Math.round(between(memory, examples, false));
     return {
       workers: n, global_batch, batch_per_worker: examples, forward_s, backward_s, update_s,
-      compute_s, comm_s, step_s, samples_per_s: global_batch / step_s, peak_memory_bytes,
+      compute_s, comm_s, step_s, low_s, high_s,
+      samples_per_s: global_batch / step_s, peak_memory_bytes,
       fits: device.memory_bytes === null || peak_memory_bytes <= device.memory_bytes,
     };
   };
@@ -227,6 +242,28 @@ function scalingRows(choice) {
       device_hours, cost: choice.price === null ? null : choice.price * device_hours,
     };
   });
+}
+
+// Each device alone, at the batch that Python found to be its best, as `steptime choose` has it.
+function deviceRows(choice, sort) {
+  const { samples, epochs, work, network } = choice;
+  const memory = network.memory[`${choice.dtype} ${choice.optimizer}`];
+  const rows = data.devices.flatMap((device, place) => {
+    const best = work.best[place];
+    if (best < 0) return [];
+    const batch = data.batches[best];
+    const step_s = parts(choice, batch, place).reduce((sum, part) => sum + part);
+    const [low_s, high_s] = ends(choice, batch, step_s, place);
+    const steps = epochs * samples / batch, hours = steps * step_s / 3600;
+    const joules = work.ends[place] < 0 ? 0 : times[work.at[place] + 2 * data.batches.length];
+    return [{
+      device, batch, step_s, low_s, high_s, samples_per_s: batch / step_s, hours,
+      cost: device.offer && device.offer[0] * hours, energy: joules * steps / 3.6e6 || null,
+      memory: memory[best],
+    }];
+  });
+  const of = (row) => row[sort] ?? Infinity; // what is not known comes last
+  return rows.sort((a, b) => (of(a) === of(b) ? 0 : of(a) - of(b)));
 }
 
 // The first number of replicas that is not worth its devices, as scaling.stops_paying has it.

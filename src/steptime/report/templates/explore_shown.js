@@ -2,6 +2,12 @@
 // What the page shows of a result: sentences, tiles, charts, table, command line and sources.
 const TRAINED = { adam: "Adam", sgd: "SGD" };
 
+// A step's seconds, and between which they lie: 80 % of what is measured, or a bound.
+const within = (row) => (row.low_s === row.step_s ? `\u2265 ${seconds(row.step_s)}`
+  : seconds(row.step_s));
+const short = (value) => seconds(Number(value.toPrecision(2)));
+const span = (row) => (row.high_s === null ? "" : `${short(row.low_s)} to ${short(row.high_s)}`);
+
 function draw(choice, values, rows) {
   const most = rows.at(-1);
   const faster = most.workers > 1 ? `${digits(most.speedup, 3)} times as fast as one; ` : "";
@@ -12,21 +18,24 @@ function draw(choice, values, rows) {
     + `${most.fits ? "." : ", if the memory were large enough."}`;
   byId("headline").classList.toggle("bad", !most.fits);
   byId("tiles").replaceChildren(...[
-    ["replicas", grouped(most.workers)], ["step", seconds(most.step_s)],
+    ["replicas", grouped(most.workers)], ["step", within(most), span(most)],
     ["speed-up", `${digits(most.speedup)}×`],
     ["examples/s", grouped(Number(most.samples_per_s.toPrecision(4)), 2)],
     ["hours", hoursText(most.hours)], ["cost", money(most.cost)],
-  ].map(([name, value]) => {
+  ].map(([name, value, below]) => {
     const tile = document.createElement("div");
     tile.append(element("dt", name), element("dd", value));
+    if (below) tile.append(element("dd", below, "quiet"));
     return tile;
   }));
   byId("notes").replaceChildren(...notes(choice, values, rows).map(([text, bad]) =>
     element("li", text, bad ? "bad" : "")));
   charts(rows, choice);
   table(rows, choice);
+  devicesTable(choice, values);
   byId("command").textContent = command(choice, values, rows);
   sources(choice, values);
+  field("price").placeholder = choice.device.offer ? digits(choice.device.offer[0]) : "";
   byId("batch-label").textContent = choice.scaling === "weak" ? "Batch of each" : "Batch of all";
 }
 
@@ -57,7 +66,10 @@ function notes(choice, values, rows) {
   found.push([`a replica needs ${prefixed(most.peak_memory_bytes, "B")} for ${grouped(count)} `
     + `example${count > 1 ? "s" : ""} in ${choice.dtype} with ${TRAINED[choice.optimizer]}${has}`
     + (most.fits ? "" : ": it does not fit"), !most.fits]);
-  if (choice.cell !== choice.asked) {
+  if (!method.cells.includes(choice.asked)) {
+    found.push([`${values.method} is not listed for ${choice.asked.split(" ")[0]}: shown in `
+      + `${choice.dtype}; the method analytic has all types`, true]);
+  } else if (choice.cell !== choice.asked) {
     found.push([`${device.name} has no peak for ${choice.asked.split(" ")[0]} (known: `
       + `${Object.keys(device.peaks).join(", ")}): shown in ${choice.dtype}`, true]);
   }
@@ -87,6 +99,9 @@ function notes(choice, values, rows) {
     found.push([`${uneven.map((row) => row.workers).join(", ")} replicas do not divide the batch `
       + "evenly: the step is that of the largest share"]);
   }
+  if (most.high_s !== null) {
+    found.push([`${span(most)}: where 80 % of measured steps lie`]);
+  }
   if (device.hosted && choice.share[0] < 1) {
     found.push(["the share of compute divides the host's part of a step, too: an upper limit"]);
   }
@@ -111,30 +126,67 @@ function notes(choice, values, rows) {
 }
 
 function table(rows, choice) {
+  const most = rows.at(-1);
   const columns = [
     ["replicas", (row) => grouped(row.workers)],
     ["batch of all", (row) => grouped(row.global_batch)],
     ["forward", (row) => seconds(row.forward_s)], ["backward", (row) => seconds(row.backward_s)],
     ["update", (row) => seconds(row.update_s)],
     ["exchange", (row) => seconds(row.comm_s[choice.collective])],
-    ["step", (row) => seconds(row.step_s)], ["speed-up", (row) => digits(row.speedup)],
+    ["step", within],
+    ...(most.high_s === null ? [] : [["from", (row) => short(row.low_s)],
+      ["to", (row) => short(row.high_s)]]),
+    ["speed-up", (row) => digits(row.speedup)],
     ["efficiency", (row) => `${digits(100 * row.efficiency, 3)} %`],
     ["hours", (row) => hoursText(row.hours)],
     ...(choice.price === null ? [] : [["cost", (row) => money(row.cost)]]),
     ["memory", (row) => (row.fits ? "" : "\u2715 ") + prefixed(row.peak_memory_bytes, "B")],
   ];
+  fill(byId("rows"), columns, rows, (made, row) => made.classList.toggle("bad", !row.fits));
+}
+
+// Fill a table: a column is its heading and what it writes of a row; `mark` changes a made row.
+function fill(place, columns, rows, mark) {
   const line = (cells, kind) => {
     const made = document.createElement("tr");
     made.append(...cells.map((text) => element(kind, text, "number")));
     return made;
   };
-  byId("rows").tHead.replaceChildren(line(columns.map(([name]) => name), "th"));
-  byId("rows").tBodies[0].replaceChildren(...rows.map((row) => {
+  place.tHead.replaceChildren(line(columns.map(([name]) => name), "th"));
+  place.tBodies[0].replaceChildren(...rows.map((row) => {
     const made = line(columns.map(([, write]) => write(row)), "td");
-    made.classList.toggle("bad", !row.fits);
+    mark(made, row);
     return made;
   }));
-  named(byId("rows"));
+  named(place);
+}
+
+function devicesTable(choice, values) {
+  const rows = deviceRows(choice, values.sort);
+  const known = (name) => rows.some((row) => row[name] !== null);
+  const columns = [
+    ["device", (row) => row.device.name], ["batch", (row) => grouped(row.batch)],
+    ["step", within],
+    ...(known("high_s") ? [["from", (row) => (row.high_s === null ? "" : short(row.low_s))],
+      ["to", (row) => (row.high_s === null ? "" : short(row.high_s))]] : []),
+    ["examples/s", (row) => grouped(Number(row.samples_per_s.toPrecision(3)))],
+    ["hours", (row) => hoursText(row.hours)],
+    ["cost", (row) => (row.cost === null ? "" : money(row.cost))],
+    ...(known("energy") ? [["kWh", (row) => (row.energy === null ? ""
+      : grouped(Number(row.energy.toPrecision(3)), 2))]] : []),
+    ["memory", (row) => prefixed(row.memory, "B")],
+  ];
+  fill(byId("devices"), columns, rows, (made, row) => {
+    const link = element("a", row.device.name);
+    link.href = toFragment({ ...values, device: row.device.name, price: "" });
+    made.cells[0].replaceChildren(link);
+    made.classList.toggle("chosen", row.device === choice.device);
+  });
+  const names = (fits) => data.devices.filter((_, place) => choice.work.best[place] < 0
+    && (choice.work.at[place] >= 0) === fits).map((one) => one.name);
+  byId("unfit").replaceChildren(...[["It does not fit", names(true)],
+    [`No peak is known for ${choice.dtype}`, names(false)]].filter(([, some]) => some.length)
+    .map(([what, some]) => element("p", `${what}: ${some.join(", ")}.`, "quiet")));
 }
 
 function command(choice, values, rows) {
@@ -154,7 +206,7 @@ function command(choice, values, rows) {
     if (choice.share[place] !== 1) words.push("--option", `${name}=${values[name]}`);
   });
   words.push("--samples", choice.samples, "--epochs", values.epochs);
-  if (choice.price !== null) words.push("--price", values.price);
+  if (choice.price !== null) words.push("--price", choice.price);
   return [...words, "--json"].map((word) => quoted(String(word))).join(" ");
 }
 
@@ -169,6 +221,8 @@ function sources(choice, values) {
       + `${prefixed(choice.work.gradient_bytes, "B")} of gradients exchanged after the backward pass`],
     ["device", `${device.name}: TFLOP/s ${peaks.join(", ")}; `
       + `${digits(device.memory_bytes_per_s / 1e9)} GB/s. ${device.source}`],
+    ...(choice.own_price === null && device.offer
+      ? [["price", `$${device.offer[0]} a device-hour unless told: ${device.offer[1]}`]] : []),
     ["link", `${link.name}: ${digits(link.bytes_per_s / 1e9)} GB/s. ${link.source}`],
   ];
   byId("sources").replaceChildren(...lines.map(([name, text]) => {

@@ -1,0 +1,133 @@
+"""Prices of many kernels at many batches, on devices side by side, summed by pass: arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from steptime.predict.calibrated.power import dynamic_j
+from steptime.predict.host import Host, behind_host
+from steptime.predict.kernel import Kernel
+from steptime.predict.schedule import overlapped
+from steptime.predict.side_by_side import beside
+from steptime.predict.step_model import StepModel
+
+Numbers = tuple[float, ...]  # of a kernel: FLOP, bytes, sizes of products, bytes of tensors
+Ends = tuple[tuple[Numbers, Numbers], ...]  # of kernels: at the least and at the largest batch
+Key = tuple[object, ...]  # what kernels share that differ in numbers alone
+
+
+@dataclass(frozen=True)
+class Group:
+    """Kernels of one pass that differ in numbers alone, and how often each of these comes.
+
+    Several kernels where all arithmetic of a row overlaps with all its traffic.
+    """
+
+    kernels: tuple[Kernel, ...]
+    times: dict[Ends, int]
+
+
+Groups = Mapping[Key, Group]  # of a pass
+
+
+class Prepared(NamedTuple):
+    """Kernels that differ in numbers alone, with arrays of these, and to which sums they add.
+
+    A row is a kernel, that comes `often`; those from each of `starts` on belong to one of `jobs`.
+    """
+
+    kernels: list[Kernel]
+    often: Any
+    starts: list[int]
+    jobs: list[int]
+
+
+def prepare(jobs: Sequence[Groups], share: Any) -> list[Prepared]:
+    """Return the kernels of some passes with arrays of their numbers at each batch."""
+    import numpy as np
+
+    merged: dict[Key, list[int]] = {}
+    for job, groups in enumerate(jobs):
+        for key in groups:
+            merged.setdefault(key, []).append(job)
+    found = []
+    for key, members in merged.items():
+        same = [jobs[job][key] for job in members]
+        rows = [ends for group in same for ends in group.times]
+        starts = np.cumsum([0, *(len(group.times) for group in same[:-1])]).tolist()
+        often = np.array([count for group in same for count in group.times.values()], dtype=float)
+        kernels = [
+            _at(kernel, np.array([row[place] for row in rows]), share)
+            for place, kernel in enumerate(same[0].kernels)
+        ]
+        found.append(Prepared(kernels, often[:, None], starts, members))
+    return found
+
+
+def summed(prepared: Sequence[Prepared], jobs: int, alike: Sequence[StepModel]) -> Any:
+    """Return the sums of each job: seconds; under constants also what bounds need.
+
+    An array of (job, sum, device, batch). The sums are seconds, joules (`dynamic_j`), how far both
+    bounds are from them for what all prices share, and the squares of that for what is each one's.
+    """
+    import numpy as np
+
+    on = alike[0]
+    bounded = bool(on.seen.constants)
+    update = [one.seen_in_update for one in alike]
+    at = [one.seen for one in alike]
+    usual, last = (some[0] if len(some) == 1 else beside(some) for some in (at, update))
+    flop: Any = prepared[0].kernels[0].flop
+    size = jobs, 6 if bounded else 1, len(alike), flop.shape[-1]
+    sums = np.zeros(size)
+    for kernels, often, starts, places in prepared:
+        device = last if kernels[0].pass_ == "update" else usual
+        found = [on.method.price(kernel, device, np.maximum) for kernel in kernels]
+        value: Any = sum(one.value for one in found)
+        if on.settings.pipelined:
+            whole = found[0]._replace(
+                compute_s=sum(one.compute_s for one in found),
+                memory_s=sum(one.memory_s for one in found),
+            )
+            value = overlapped(whole, np.maximum)
+        block = np.zeros((size[1], *value.shape))
+        block[0] = often * value
+        if bounded:
+            one: Any = found[0]
+            for kernel in kernels if "power.flop_j" in usual.constants else ():
+                block[1] = often * dynamic_j(kernel, kernel.flop, device, usual.constants)
+            block[2], block[3] = often * (value - one.low), often * (one.high - value)
+            block[4:] = (1 - one.shared**2) * block[2:4] ** 2
+            block[2:4] *= one.shared
+        parts = np.add.reduceat(block, starts, axis=-2)  # (sum, [device,] job, batch)
+        if parts.ndim == 3:
+            parts = parts[:, None]
+        sums[places] += parts.transpose(2, 0, 1, 3)
+    return sums
+
+
+def ends_of(sums: Any, host: Host | None) -> tuple[Any, Any]:
+    """Return the least and the most seconds of a step, as `schedule` has them."""
+    import numpy as np
+
+    value, _, *away = np.sum(sums, axis=0)
+    found = []
+    for end, sign in enumerate((-1, 1)):
+        share = 1 + sign * np.sqrt(away[end] ** 2 + away[end + 2]) / value
+        parts: Any = [one[0] * share for one in sums]
+        found.append(sum(behind_host(parts, host and host.at(end), np.maximum)))
+    return found[0], found[1]
+
+
+def _at(kernel: Kernel, ends: Any, share: Any) -> Kernel:
+    """Return a kernel with arrays of its numbers, each between its values at both ends.
+
+    `ends` are of (kernel, end, number); an array has a row a kernel and a column a batch.
+    """
+    first, last = ends.transpose(1, 2, 0)[..., None]
+    flop, moved, *rest = first + (last - first) * share
+    sizes = 4 * len(kernel.products)
+    products: Any = tuple(zip(*[iter(rest[:sizes])] * 4, strict=True))
+    return kernel._replace(flop=flop, bytes=moved, products=products, tensors=tuple(rest[sizes:]))
