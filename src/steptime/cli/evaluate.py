@@ -46,6 +46,7 @@ def evaluate(
     """
     from steptime.api import cases
     from steptime.calibration import evaluation
+    from steptime.calibration.evaluate import grouped
 
     if out is not None:
         from steptime.plots.files import check_path
@@ -53,7 +54,7 @@ def evaluate(
         check_path(out)
     chosen, name = _method(method)
     names = [word.strip() for word in by.split(",")] if by else []
-    evaluation.grouped([], names)  # refuses unknown groups before anything is read
+    grouped([], names)  # refuses unknown groups before anything is read
     found = cases(path, mapping, most=rows, warn=note)
     made = evaluation.evaluate(found, chosen, name, calibrate_with, names, draws, worst)
     notes = []
