@@ -53,6 +53,7 @@ def evaluate(
         check_path(out)
     chosen, name = _method(method)
     names = [word.strip() for word in by.split(",")] if by else []
+    evaluation.grouped([], names)  # refuses unknown groups before anything is read
     found = cases(path, mapping, most=rows, warn=note)
     made = evaluation.evaluate(found, chosen, name, calibrate_with, names, draws, worst)
     notes = []
