@@ -19,6 +19,7 @@ from typing import Any
 from steptime.build import read_model
 from steptime.core.hardware import Device, Link
 from steptime.predict import cost_model
+from steptime.predict.calibrated.method import notes_of
 from steptime.predict.collectives import Collective, Fabric, fabric_of
 from steptime.predict.parallel.scaling import PAYS
 from steptime.predict.prices import Offer, cheapest, offers
@@ -228,7 +229,7 @@ def _device_notes(device: Device) -> dict[str, list[str]]:
     issue = f"{device.name}: the host's time to issue an op is not known and left out"
     cycle = f"{device.name}: no clock is known, so no kernel takes at least a cycle"
     return {
-        "calibrated": [],
+        "calibrated": notes_of(device),
         "analytic": [] if device.launch_s else [issue],
         "paleo": [] if device.clock_hz else [cycle],
     }

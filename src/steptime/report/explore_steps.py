@@ -13,6 +13,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.progress import tell
+from steptime.predict.calibrated.method import notes_of
 from steptime.predict.calibrated.power import drawn_of
 from steptime.predict.fit import knee
 from steptime.predict.grid import Steps
@@ -51,13 +52,13 @@ class Pool:
     def planes(self) -> bytes:
         """Return the lowest byte of every number, then the next of every one, ...: it packs well.
 
-        Of the 23 bits of a fraction 16 are kept, 8e-6 of the number: the page shows four digits.
+        Of the 23 bits of a fraction 13 are kept, 6e-5 of the number: the page shows four digits.
         The bytes come last.
         """
         import numpy as np
 
         bits = np.frombuffer(bytes(self._numbers), dtype="<u4")
-        kept = (bits + np.uint32(1 << 6)) & np.uint32(0xFFFFFF80)
+        kept = (bits + np.uint32(1 << 9)) & np.uint32(0xFFFFFC00)
         return kept.view(np.uint8).reshape(-1, 4).T.tobytes() + bytes(self._bytes)
 
     @property
@@ -137,7 +138,8 @@ def _built(
             model = StepModel(workload, clocked, None, method)
             try:
                 if method not in notes:
-                    notes[method] = list(model.remarks())
+                    its_own = notes_of(clocked)  # said of the device, not of the network
+                    notes[method] = [one for one in model.remarks() if one not in its_own]
                 alike = model.method.lower, model.settings, lowered
                 if (*alike, optimizer) not in known:
                     same = next((one[0] for key, one in known.items() if key[:3] == alike), None)

@@ -81,14 +81,18 @@ WAITS = choice("the host waits for the device at the end of each step", "waits",
 
 def notes(_graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
     """Return what a reader must know: what lies beyond all measurements, what nobody measured."""
-    said = []
-    if words := beyond(device):
-        wider = "the interval is wider"
-        said.append(f"{device.name} lies beyond what was measured: {'; '.join(words)}; {wider}")
+    said = notes_of(device)
     if not (device.is_own_host or catalog.stack(settings.stack).host):
         stack = settings.stack
         said.append(f"stack {stack}: the host's time is not known and left out: no [host]")
     return tuple(said)
+
+
+def notes_of(device: Device) -> list[str]:
+    """Return what of a device lies beyond all measurements, in a line or none."""
+    words, wider = beyond(device), "the interval is wider"
+    line = f"{device.name} lies beyond what was measured: {'; '.join(words)}; {wider}"
+    return [line] if words else []
 
 
 METHOD = Method(
