@@ -114,6 +114,7 @@ STAGES: Mapping[str, Stage] = {
             "product.old": 0.05,
             "isolated.pause_s": 0.2,
         },
+        near={"power.flop_j": 0.1},  # of the process: single ops of a device tell it badly
     ),
     "tensor": Stage(
         "gpu",
