@@ -25,7 +25,7 @@ KEPT = 64  # batches whose kernels are kept from device to device
 class Cell(NamedTuple):
     """One prediction of a grid. `batch` is a replica's; `step_s` holds the exchange, `comm_s`.
 
-    Where a device has no peak for the dtype, `status` is `unsupported`, `note` says why, and there
+    `low_s` and `high_s` bound the step, None where the method gives no bound. Where a device has no peak for the dtype, `status` is `unsupported`, `note` says why, and there
     are no times.
     """
 
@@ -42,6 +42,8 @@ class Cell(NamedTuple):
     peak_memory_bytes: int
     status: str
     note: str = ""
+    low_s: float | None = None
+    high_s: float | None = None
 
 
 Maker = Callable[[int | None], Workload]
@@ -71,20 +73,20 @@ def grid(
         for device in devices:
             on = model.on(device)
             try:
-                times, why = steps.times(on), ""
+                span, why = steps.spans([on])[0], ""
             except InputError as error:
-                refused, times, why = refused + 1, None, str(error)
+                refused, span, why = refused + 1, None, str(error)
                 if refused == len(devices):
                     raise
-            yield from _cells(on, steps, times, why, workers)
+            yield from _cells(on, steps, span, why, workers)
 
 
 def _cells(
-    on: StepModel, steps: Steps, times: Times | None, why: str, workers: Sequence[int]
+    on: StepModel, steps: Steps, span: Span | None, why: str, workers: Sequence[int]
 ) -> Iterator[Cell]:
     """Yield the cells of a model on a device, without times where these are not known."""
     label, name, device = on.workload.label, on.device.name, on.device
-    if times is None:
+    if span is None:
         for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
             for count in workers:
                 yield Cell(
@@ -94,7 +96,10 @@ def _cells(
         return
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
     memory = steps.peak_memory_bytes
-    for batch, forward, backward, update, needed in zip(steps.batches, *times, memory, strict=True):
+    unknown = [None] * len(memory)
+    bounds = span.low_s or unknown, span.high_s or unknown
+    every = zip(steps.batches, *span.times, memory, *bounds, strict=True)
+    for batch, forward, backward, update, needed, low, high in every:
         alone = forward + backward + update
         status = "ok" if fits_into(needed, device) else "oom"
         for count, comm in comm_s:
@@ -102,7 +107,8 @@ def _cells(
             speed = count * batch / step if step else None
             yield Cell(
                 label, name, batch, count, step, forward, backward, update, comm, speed, needed,
-                status,
+                status, "", None if low is None else low + comm,
+                None if high is None else high + comm,
             )  # fmt: skip
 
 
