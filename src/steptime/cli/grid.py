@@ -164,8 +164,8 @@ def _table(cells: Iterator[Cell], found: Axes, first: Workload, method: str) -> 
     batches = len(found.batches or (1,))
     cells_in_all = len(found.models) * len(found.devices) * batches * len(found.workers)
     return Table(
-        columns("model", "device", "batch", "?workers=replicas", "step_s=step", "?low_s=from", "?high_s=to",
-                "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}"),
+        columns("model", "device", "batch", "?workers=replicas", "step_s=step", "?low_s=from",
+                "?high_s=to", "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}"),
         _Rows(cells),
         f"{cells_in_all} cells, {first.phase}, {first.dtype} ({method})",
         most=SHOWN_ROWS,

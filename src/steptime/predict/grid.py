@@ -25,8 +25,8 @@ KEPT = 64  # batches whose kernels are kept from device to device
 class Cell(NamedTuple):
     """One prediction of a grid. `batch` is a replica's; `step_s` holds the exchange, `comm_s`.
 
-    `low_s` and `high_s` bound the step, None where the method gives no bound. Where a device has no peak for the dtype, `status` is `unsupported`, `note` says why, and there
-    are no times.
+    `low_s` and `high_s` bound the step, None where the method gives no bound. Where a device has no
+    peak for the dtype, `status` is `unsupported`, `note` says why, and there are no times.
     """
 
     model: str
