@@ -34,9 +34,7 @@ _READ_BY_ALL = (  # figures that every method of prediction may read
     *("name", "kind", "peak_flop_per_s", "memory_bytes_per_s", "memory_bytes"),
     *("launch_s", "clock_hz", "idle_w", "peak_w", "measured"),
 )
-_BRANDS = frozenset(
-    ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "google", "aws", "intel")
-)
+_BRANDS = re.compile(r"nvidia|tesla|geforce|quadro|amd|instinct|radeon|google|aws|intel")
 _SPELLINGS = (  # as people write, and as the names of devices do
     (re.compile(r"(\d) ?gi?b?\b"), r"\1gb"),
     (re.compile(r"\b(rtx|gtx|rx)(?=\d)"), r"\1 "),
@@ -137,11 +135,6 @@ def user_folder(kind: str) -> Path:
         return Path(home) / kind
     data = os.environ.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "steptime" / kind
-
-
-def user_devices_dir() -> Path:
-    """Return the folder of the user's own device files."""
-    return user_folder("devices")
 
 
 def device(name: str | Path) -> Device:
@@ -274,7 +267,7 @@ def _short_names() -> dict[str, str]:
 
 def _local_file() -> Path:
     """Return the device file of this machine's last probe."""
-    pointer = user_devices_dir() / LOCAL
+    pointer = user_folder("devices") / LOCAL
     try:
         name = pointer.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -283,7 +276,7 @@ def _local_file() -> Path:
         raise InputError(f"{shown(pointer)}: {error}") from error
     if not _NAME.fullmatch(name):
         raise InputError(f"{shown(pointer)}: {shorten(name)} cannot name a device")
-    return user_devices_dir() / f"{name}.toml"
+    return user_folder("devices") / f"{name}.toml"
 
 
 def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
@@ -372,7 +365,7 @@ def _words(text: str) -> list[str]:
     spelled = text.lower().replace("_", " ")
     for written, own in _SPELLINGS:
         spelled = written.sub(own, spelled)
-    return [part for part in re.findall(r"[a-z0-9.]+", spelled) if part not in _BRANDS]
+    return [part for part in re.findall(r"[a-z0-9.]+", spelled) if not _BRANDS.fullmatch(part)]
 
 
 def _key(text: str) -> str:
@@ -387,8 +380,8 @@ def _model_tokens(text: str) -> set[str]:
 @lru_cache(maxsize=1)
 def _shipped() -> tuple[Device, ...]:
     """Return the shipped devices that others may mean; the files do not change in a process."""
-    every = map(_DEVICES.at, _DEVICES.shipped().values())
-    return tuple(one for one in every if not one.only_by_name)
+    every = [_DEVICES.at(path) for path in _DEVICES.shipped().values()]
+    return tuple([one for one in every if not one.only_by_name])
 
 
 @lru_cache(maxsize=1)

@@ -306,7 +306,7 @@ def test_one_device_needs_one_file(monkeypatch):
 
 def test_a_broken_file_of_the_user_stands_in_the_way_of_no_other_device():
     catalog.write_user_device(PROBED, "my-cpu")
-    broken = catalog.user_devices_dir() / "broken.toml"
+    broken = catalog.user_folder("devices") / "broken.toml"
     broken.write_text("name = ")
     assert catalog.device("my-cpu").name == "my-cpu"
     assert catalog.device("RTX 4090").name == "rtx-4090"
@@ -330,7 +330,7 @@ def test_a_user_device_is_found_by_name_and_as_local():
     with pytest.raises(InputError, match="steptime probe"):
         catalog.device("local")
     path = catalog.write_user_device(PROBED, "my-cpu")
-    assert path == catalog.user_devices_dir() / "my-cpu.toml"
+    assert path == catalog.user_folder("devices") / "my-cpu.toml"
     found = catalog.device("MY-CPU")
     assert found == catalog.device("local") == catalog.device(str(path))
     assert found.source == PROBED["source"]
@@ -350,11 +350,11 @@ def test_a_user_device_takes_no_name_of_others(name):
     with pytest.raises(InputError) as error:
         catalog.write_user_device(PROBED | {"name": name}, name)
     assert "\n" not in str(error.value)
-    assert not catalog.user_devices_dir().exists()
+    assert not catalog.user_folder("devices").exists()
 
 
 def test_a_user_file_does_not_shadow_a_shipped_device():
-    folder = catalog.user_devices_dir()
+    folder = catalog.user_folder("devices")
     folder.mkdir(parents=True)
     for name in ("T4", "V100"):  # V100 is a short name
         (folder / f"{name}.toml").write_text("")
@@ -363,13 +363,13 @@ def test_a_user_file_does_not_shadow_a_shipped_device():
 
 
 def test_the_users_folder(monkeypatch, tmp_path):
-    assert catalog.user_devices_dir().parent.name == "steptime-home"
+    assert catalog.user_folder("devices").parent.name == "steptime-home"
     monkeypatch.delenv("STEPTIME_HOME")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert catalog.user_devices_dir() == tmp_path / "steptime" / "devices"
+    assert catalog.user_folder("devices") == tmp_path / "steptime" / "devices"
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert catalog.user_devices_dir() == tmp_path / ".local/share/steptime/devices"
+    assert catalog.user_folder("devices") == tmp_path / ".local/share/steptime/devices"
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def clock_resolution_s(ticks: int = 50) -> float:
 
 
 def _user_devices() -> dict[str, Any]:
-    folder = catalog.user_devices_dir()
+    folder = catalog.user_folder("devices")
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
