@@ -27,19 +27,6 @@ if TYPE_CHECKING:
     from steptime.core.workload import Workload
 
 Rows = Iterable[Mapping[str, Any]]
-CALLED = {  # what frameworks and people call kinds of the op table
-    "mm": "matmul",
-    "bmm": "matmul",
-    "gemm": "matmul",
-    "conv": "conv2d",
-    "dense": "linear",
-    "layernorm": "layer_norm",
-    "batchnorm": "batch_norm",
-    "rmsnorm": "rms_norm",
-    "sdpa": "attention",
-    "max_pool": "max_pool2d",
-    "avg_pool": "avg_pool2d",
-}
 
 
 @dataclass(frozen=True)
@@ -222,9 +209,11 @@ def predict_op(
     """Return how long one op takes on a device, on inputs of these shapes.
 
     `kind` is one of the op table or what people call it (`matmul`, `bmm`, `conv2d`, `softmax`).
+    Weights of norms may be left out: they follow from the first input.
     `repeated` is the time of a kernel among many, `isolated` what two events around one call show.
     Raises `InputError` for an unknown kind, and shapes that it cannot take.
     """
+    from steptime.calibration.cases import CALLED
     from steptime.calibration.evaluate import score
     from steptime.calibration.mapping import plain_case
 

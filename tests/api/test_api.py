@@ -141,3 +141,24 @@ def test_mistakes_say_what_is_meant(call, message):
 def test_typed_names_are_those_of_the_stub():
     assert set(steptime.__all__) - {"__version__"} <= set(dir(steptime))
     assert steptime.predict is sys.modules["steptime.predict"]
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        (("ln", [[64, 128]]), ("layer_norm", [[64, 128], [128], [128]])),
+        (("batchnorm", [[8, 16, 4, 4]]), ("batch_norm", [[8, 16, 4, 4], *[[16]] * 4])),
+        (("bmm", [[8, 16, 32], [8, 32, 16]]), ("matmul", [[8, 16, 32], [8, 32, 16]])),
+        (("div", [[64, 128], [64, 128]]), ("mul", [[64, 128], [64, 128]])),
+    ],
+)
+def test_ops_as_people_call_them(short, whole):
+    (kind, shapes), (own, every) = short, whole
+    found = steptime.predict_op(kind, shapes, "float32", "t4")
+    assert found.kernels == steptime.predict_op(own, every, "float32", "t4").kernels
+    assert found.kernels
+
+
+def test_the_numbers_of_an_embedding_are_whole():
+    (kernel,) = steptime.predict_op("embedding", [[8, 16], [100, 32]], "float32", "t4").kernels
+    assert kernel.bytes == 8 * 16 * 8 + 2 * 8 * 16 * 32 * 4

@@ -1,6 +1,6 @@
 """Cases: what was timed, as kernels or a workload, under which condition, and its seconds."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -16,6 +16,29 @@ from steptime.predict.lower import lower
 
 Condition = Literal["isolated", "repeated", "step", "call"]
 SETTINGS = Settings()
+CALLED = {  # what frameworks and people call kinds of the op table
+    "mm": "matmul",
+    "bmm": "matmul",
+    "gemm": "matmul",
+    "conv": "conv2d",
+    "dense": "linear",
+    "layernorm": "layer_norm",
+    "batchnorm": "batch_norm",
+    "rmsnorm": "rms_norm",
+    "sdpa": "attention",
+    "max_pool": "max_pool2d",
+    "avg_pool": "avg_pool2d",
+    "ln": "layer_norm",
+    "div": "mul",  # moves the same bytes, as does the next
+    "pow": "mul",
+}
+Shape = tuple[int, ...]
+WEIGHTS: Mapping[str, Callable[[Shape], tuple[Shape, ...]]] = {  # that follow from an input alone
+    "layer_norm": lambda x: (x[-1:], x[-1:]),
+    "rms_norm": lambda x: (x[-1:],),
+    "batch_norm": lambda x: (x[1:2],) * 4,
+}
+INDEXED = frozenset(("embedding",))  # kinds whose first input are whole numbers
 
 
 @dataclass(frozen=True)
@@ -54,9 +77,13 @@ def op_kernels(
 ) -> tuple[Kernel, ...]:
     """Return the kernels of one op on inputs of these shapes; raises `ShapeError` for misfits.
 
+    `kind` may be what people call it (`CALLED`); weights in `WEIGHTS` may be left out.
     Backward are those of the gradients of its inputs, of all or of those at the places `gradients`.
     """
     wanted = None if gradients is None else tuple(gradients)
+    kind = CALLED.get(kind, kind)
+    if len(shapes) == 1 and kind in WEIGHTS:
+        shapes = (*shapes, *WEIGHTS[kind](shapes[0]))
     return _op_kernels(kind, shapes, tuple(sorted(attrs.items())), dtype, settings, pass_, wanted)
 
 
@@ -71,7 +98,8 @@ def _op_kernels(
     gradients: tuple[int, ...] | None,
 ) -> tuple[Kernel, ...]:
     stored = precision(dtype).compute
-    specs = tuple(TensorSpec(shape, stored) for shape in shapes)
+    types = ["int64" if i == 0 and kind in INDEXED else stored for i in range(len(shapes))]
+    specs = tuple(map(TensorSpec, shapes, types))
     names = tuple(f"x{i}" for i in range(len(specs)))
     made = outputs_of(kind, specs, attrs)
     op = Op("op", kind, names, output_names("op", len(made)), dict(attrs))

@@ -354,7 +354,7 @@ def _kernels(op: OpOf, row: Row, dtype: str) -> tuple[Kernel, ...]:
             return described(dtype=own, **attrs)
         one = op_kernels(kind, shapes, attrs, own, pass_=op.pass_, gradients=wanted)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
-        reason = str(error).replace(f"{NAME}()", "it").partition("_outputs() ")
+        reason = str(error).replace(f"{NAME}()", "it").partition("outputs() ")
         raise InputError(f"{kind} of {shorten(shapes)}: {reason[2] or reason[0]}") from None
     return one * _size(op.count, row)
 
