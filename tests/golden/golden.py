@@ -37,7 +37,7 @@ NETWORKS = (
 )
 DTYPES = ("float32", "bfloat16", "float16-mixed")
 DEVICES = ("K40", "TITAN_X", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm5", "tpu-v3")
-METHODS = ("roofline", "analytic", "paleo")
+METHODS = ("roofline", "analytic", "calibrated", "paleo")
 BATCHES = (1, 4, 32, 256)
 BROAD = "fc rnn transformer:layers=2 alexnet_v2 resnet18 inception_v3 deep_mnist"
 
