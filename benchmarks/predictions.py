@@ -106,7 +106,7 @@ def main() -> None:
                 "grids": [
                     grid(size, name, workers)
                     for size in sizes
-                    for name in ("analytic", "paleo")
+                    for name in ("calibrated", "analytic", "paleo")
                     for workers in (WORKERS, (1,))
                 ],
             },
