@@ -168,7 +168,7 @@ class Session:
         return found
 
     def _sustained(self) -> None:
-        """Give a device with a power limit work for seconds, since its short ops do not show it."""
+        """Make a device with a power limit work for seconds, since its short ops do not show it."""
         if self.device.peak_w is None or self.device.is_own_host:
             return
         products = [
