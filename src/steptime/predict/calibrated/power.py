@@ -10,7 +10,7 @@ from steptime.predict.kernel import Kernel, Larger
 
 QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
 NODE_NM = 16  # of the process in which energies are stated
-AS_LARGE_AS = {12: 14, 8: 10}  # TSMC's 12 nm is its 16 improved, Samsung's 8 its 10; rows agree
+AS_LARGE_AS = {12: 14, 8: 10}  # between node names and density: judged on V100 and T4, A40
 FRUGAL = {"Blackwell": 0.65}  # best product of ml-engineering at the limit: B200 beside H100
 UNKNOWN_NM = 7  # of a device whose file does not say
 
