@@ -11,6 +11,7 @@ import pytest
 
 import synthetic
 from steptime import store
+from steptime.analysis.data import Data
 from steptime.analysis.errors import error_table, errors
 from steptime.analysis.pairs import predicted_and_measured, two_folders, two_platforms
 from steptime.analysis.results import results, roof_flop_per_s
@@ -74,7 +75,7 @@ def test_errors_by_family_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[
             replace(a_prediction(predicted), workload=workload),
             a_measurement(measured, workload=workload),
         ]
-    (row,) = error_table(records).rows
+    (row,) = error_table(Data.of(records)).rows
     # predicted / measured - 1: -0.5, -0.75, 0.5; the ratios 2, 4 and 2/3
     assert (row["family"], row["pairs"], row["median_error_share"]) == ("fc", 3, 0.5)
     assert row["geometric_mean_ratio"] == pytest.approx((2 * 4 * 2 / 3) ** (1 / 3))

@@ -1,17 +1,21 @@
 """What a folder of records can be asked, and shown as: the tables of analyses and of charts.
 
 An analysis is one file and one row: a command, a section of docs/commands.md, and where it has a
-heading a section of the report. A chart is one file and one row: a plot, and a part of the report.
+heading a section of the report, with its chart. A chart that is of no analysis is a row of `PLOTS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from steptime.core import registry
-from steptime.core.record import Record
+from steptime.core.errors import unknown
 from steptime.core.table import Table
+
+if TYPE_CHECKING:
+    from steptime.analysis.data import Data
 
 ANALYSES = {
     "table": "steptime.analysis.devices_table:ANALYSIS",
@@ -30,18 +34,55 @@ PLOTS = {
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What an analysis leaves to its reader: `name` becomes the option `--name` of its command.
+
+    `kind` is str, int, float or bool; a str with `several` may be given more than once.
+    """
+
+    name: str
+    meaning: str
+    default: Any = None
+    kind: type = str
+    metavar: str = "NAME"
+    several: bool = False
+
+
+@dataclass(frozen=True)
 class Analysis:
     """What an analysis asks of records, and how it answers.
 
     `about` is the help of its command: a sentence, and a paragraph on what the columns mean.
-    `table` makes the answer; without rows there is none. `says` puts a table in words, line by
-    line. Under the heading `section` both stand in the report, if there are rows.
+    `table` makes the answer from `Data` and `settings`; without rows there is none. `says` puts a
+    table in words, line by line. Under the heading `section` both stand in the report, if there are
+    rows, with the `chart`: `module:function` of what draws the table. It takes at most `folders`
+    folders at once, and `code` gives the exit code of its command, where that is not always 0.
     """
 
     about: str
-    table: Callable[[Sequence[Record]], Table]
+    table: Callable[..., Table]
     says: Callable[[Table], list[str]]
     section: str = ""
+    chart: str = ""
+    settings: Sequence[Setting] = ()
+    folders: int = 1
+    code: Callable[[Table], int] | None = None
+
+    def answer(self, data: Data, **settings: Any) -> Table:
+        """Return the table of `data`, settings that are not given at their defaults.
+
+        Raises `InputError` for a setting of another name.
+        """
+        known = {one.name: one.default for one in self.settings}
+        for name in settings:
+            if name not in known:
+                raise unknown("setting", name, known)
+        return replace(self.table(data, **known | settings), source=data.source)
+
+    def draw(self, table: Table) -> dict[str, Any]:
+        """Return the Vega-Lite of a table; raises `InputError` where there is nothing to draw."""
+        spec: dict[str, Any] = registry.load(self.chart)(table)
+        return spec
 
 
 def analysis(name: str) -> Analysis:

@@ -6,10 +6,11 @@ from their samples by the same formulas (`statistics.summarize`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from steptime.analysis.analyses import Analysis
+from steptime.analysis.data import Data
 from steptime.analysis.row import Row, row_of
 from steptime.core.progress import watched
 from steptime.core.record import Record
@@ -87,9 +88,9 @@ def device_rows(records: Iterable[Record]) -> list[Row]:
     return sorted((_row(row_of(one)) for one in watched(found, "rows")), key=_order)
 
 
-def device_table(records: Sequence[Record]) -> Table:
+def device_table(data: Data) -> Table:
     """Return `device_rows`; people see one of `IF_DIFFERENT` only where it tells rows apart."""
-    rows = device_rows(records)
+    rows = device_rows(data.records)
     differ = [name for name in IF_DIFFERENT if len({row[name] for row in rows}) > 1]
     always = (name for name in MAIN if name not in IF_DIFFERENT)
     shown = columns(*always, *BEHIND, *differ)

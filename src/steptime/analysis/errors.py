@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import itemgetter
 from statistics import fmean, median
 
 from steptime.analysis.analyses import Analysis
-from steptime.analysis.results import results
+from steptime.analysis.data import Data
 from steptime.analysis.row import Row, grouped
-from steptime.core.record import Record
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
 
@@ -37,9 +36,9 @@ def errors(pairs: Iterable[Row], worst: int = 3) -> Row:
     }
 
 
-def error_table(records: Sequence[Record]) -> Table:
+def error_table(data: Data) -> Table:
     """Return the errors of the predictions by method, platform and family; most pairs first."""
-    pairs = (row for row in results(records) if row["ratio"])
+    pairs = (row for row in data.results if row["ratio"])
     rows: list[Row] = [
         dict(zip(BY, key, strict=True))
         | {

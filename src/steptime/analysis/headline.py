@@ -11,21 +11,21 @@ from statistics import median
 from typing import Any
 
 from steptime.analysis.analyses import Analysis
+from steptime.analysis.data import Data
 from steptime.analysis.errors import errors
-from steptime.analysis.results import results
 from steptime.analysis.row import Row
-from steptime.core.record import Record
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, seconds, si
 
 OF_BEST = ("name", "model", "batch", "peak_fraction", "flop_per_s", "peak_flop_per_s")
+OF_DATA = ("folder", "label", "interval_95")  # said by other columns
 FAR = 0.2  # error of a prediction that a reader wants explained
 SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", "predicted_by")
 
 
-def results_table(records: Sequence[Record]) -> Table:
+def results_table(data: Data) -> Table:
     """Return the table of `results`; of settings people see those in which rows differ."""
-    rows = results(records)
+    rows = [{k: v for k, v in row.items() if k not in OF_DATA} for row in data.results]
     differ = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
     shown = columns(
         "name=network",

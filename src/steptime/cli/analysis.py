@@ -1,21 +1,71 @@
 """The command of an analysis, as its row says it."""
 
+import inspect
 from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
 
-from steptime.analysis.analyses import Analysis
+from steptime.analysis.analyses import Analysis, Setting
 from steptime.cli import options
 from steptime.cli.command import command, note
+from steptime.cli.options import argument, option
+from steptime.core.errors import InputError
 from steptime.core.table import Answer
+
+Folders = Annotated[list[Path], argument("DIR...", "Folders of records.")]
+Picture = Annotated[
+    Path | None, option("-o --out FILE", "Draw it, too: a .png, .svg, .pdf or .html file.")
+]
 
 
 def command_of(analysis: Analysis) -> Callable[..., int]:
-    """Return the command that answers what `analysis` asks of a folder of records."""
+    """Return the command that answers what `analysis` asks of a folder of records, or of several.
 
-    def answer(folder: options.Folder) -> Answer:
-        from steptime import store
+    Where the table has a summary, the JSON document has it, the paragraph and the rows.
+    """
 
-        table = analysis.table(store.load(folder, note))
-        return Answer(list(table.rows), [table] if table.rows else [], analysis.says(table))
+    def answer(**given: Any) -> Answer:
+        from steptime.analysis.data import Data
+        from steptime.plots.files import check_path, save
 
+        found = given.pop("folder")
+        out = given.pop("out", None)
+        folders = [found] if isinstance(found, Path) else found
+        if len(folders) > analysis.folders:
+            raise InputError(f"at most {analysis.folders} folders, not {len(folders)}")
+        if out:
+            check_path(out)
+        table = analysis.answer(Data.load(folders, note), **given)
+        says = analysis.says(table)
+        if out:
+            save(analysis.draw(table), out)
+        rows = list(table.rows)
+        document = {"summary": table.summary, "says": says, "rows": rows} if table.summary else rows
+        notes = [*says, *([str(out)] if out else [])]
+        code = analysis.code(table) if analysis.code else 0
+        return Answer(document, [table] if table.rows else [], notes, code=code)
+
+    folder = options.Folder if analysis.folders == 1 else Folders
+    picture = {"out": (Picture, None)} if analysis.chart else {}
+    told = {one.name: (_annotated(one), one.default) for one in analysis.settings}
+    answer.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
+        [
+            inspect.Parameter("folder", inspect.Parameter.KEYWORD_ONLY, annotation=folder),
+            *(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=a)
+                for name, (a, value) in {**told, **picture}.items()
+            ),
+        ]
+    )
     answer.__doc__ = analysis.about
     return command(tabular=True, long="reading the records")(answer)
+
+
+def _annotated(setting: Setting) -> Any:
+    """Return the type of an option, as Typer reads it."""
+    words = f"--{setting.name.replace('_', '-')}"
+    if setting.kind is bool:
+        return Annotated[bool, option(words, setting.meaning)]
+    one = option(f"{words} {setting.metavar}", setting.meaning)
+    kind: Any = list[str] if setting.several else setting.kind
+    return Annotated[kind if setting.default is not None else kind | None, one]

@@ -5,7 +5,7 @@ every cell, and a column is only a key with a heading. `steptime.core.printers` 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -31,7 +31,8 @@ class Table:
 
     A cell is a quantity in the unit of its key, a text as it shall stand, or None where unknown.
     With `units` off, numbers are shown as they are. People see at most `most` rows; programs all.
-    CSV has the columns of `full` where it names any.
+    CSV has the columns of `full` where it names any. `summary` holds numbers that are true of all
+    rows together; `source` is one line on where the rows are from.
     """
 
     columns: Sequence[Column]
@@ -41,6 +42,8 @@ class Table:
     units: bool = True
     most: int | None = None
     full: Sequence[Column] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,55 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from steptime.analysis import analyses
 from steptime.analysis.analyses import PLOTS
+from steptime.analysis.data import Data
 from steptime.core import registry
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, unknown
 from steptime.core.record import Record
-from steptime.core.units import seconds
 
 Spec = dict[str, Any]
-
-BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
 
 
 class EmptyPlotError(InputError):
     """The records lack what a plot shows; the message says what."""
 
 
-@dataclass(frozen=True)
-class Data:
-    """What charts are drawn from: the records, and the rows made of them once for all charts."""
-
-    records: Sequence[Record]
-
-    @cached_property
-    def results(self) -> list[dict[str, Any]]:
-        """The rows of `analysis.results`, each with a `label` that tells it from all others.
-
-        `interval_95` is the 95 % interval of its measured step in words, None where unknown.
-        """
-        from steptime.analysis.results import results
-
-        rows = results(self.records)
-        telling = [name for name in BESIDES if len({row[name] for row in rows} - {None}) > 1]
-        for row in rows:
-            words = [row[name] for name in telling if row[name] is not None]
-            row["label"] = ", ".join([row["name"], *words])
-            ends = [row[f"measured_{end}_s"] for end in ("low", "high")]
-            row["interval_95"] = None if None in ends else " to ".join(map(seconds, ends))
-        return rows
-
-
 def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
     """Return the Vega-Lite of a kind of plot; raises `InputError` for an unknown kind."""
-    return chart_of(kind)(data if isinstance(data, Data) else Data(data))
+    return chart_of(kind)(data if isinstance(data, Data) else Data.of(data))
+
+
+def _drawn(kind: str, one: analyses.Analysis, data: Data) -> Spec:
+    table = one.answer(data)
+    if not table.rows:
+        raise EmptyPlotError(f"{kind}: {'; '.join(one.says(table))}")
+    return one.draw(table)
+
+
+def kinds() -> list[str]:
+    """Return the names of all plots: of charts alone, then of analyses that have one."""
+    drawn = [name for name in analyses.names() if analyses.analysis(name).chart]
+    return [*registry.names(PLOTS, "plots"), *drawn]
 
 
 def chart_of(kind: str) -> Callable[[Data], Spec]:
-    """Return the function that draws a kind of plot; raises `InputError` for an unknown kind."""
+    """Return the function that draws a kind of plot: a row of `PLOTS`, or an analysis with a chart.
+
+    Raises `InputError` for an unknown kind.
+    """
+    if kind in kinds() and kind in analyses.names():
+        one = analyses.analysis(kind)
+        return lambda data: _drawn(kind, one, data)
+    if kind not in kinds():
+        raise unknown("plot", kind, kinds())
     chart: Callable[[Data], Spec] = registry.resolve(PLOTS, "plots", "plot", kind)
     return chart

@@ -8,12 +8,13 @@ from operator import itemgetter
 from statistics import median
 from typing import Any
 
+from steptime.analysis.data import Data, source_of
 from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
 from steptime.analysis.row import grouped, said, short_names, telling_of
 from steptime.core.record import Record
 from steptime.core.units import shown
 from steptime.core.workload import NO_OPTIMIZER, Plan
-from steptime.plots import Data, EmptyPlotError, style
+from steptime.plots import EmptyPlotError, style
 
 PANEL = 190  # pixels
 MOST_NAMES = 60
@@ -60,7 +61,7 @@ def chart(data: Data) -> style.Spec:
     caption = [
         SPEED,
         f"Error bars: {errors or 'none, as no uncertainty is known'}.",
-        style.sources([r for r in data.records if r.origin != "predicted"]),
+        source_of([r for r in data.records if r.origin != "predicted"]),
     ]
     caption[2:2] = left_out
     return style.finish("Speed by number of devices", caption, points, **view)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from steptime.analysis.data import Data
 from steptime.core.table import columns
-from steptime.plots import Data, EmptyPlotError, style
+from steptime.plots import EmptyPlotError, style
 
 ROW_HEIGHT = 19
 MOST_ROWS = 120
@@ -38,6 +39,6 @@ def chart(data: Data) -> style.Spec:
         ),
     ]
     left_out = [f"The {len(kept)} of {len(rows)} that need most."] if len(kept) < len(rows) else []
-    caption = [*left_out, "Filled: measured. Hollow: predicted.", style.sources(data.records)]
+    caption = [*left_out, "Filled: measured. Hollow: predicted.", data.source]
     height = ROW_HEIGHT * len(order)
     return style.finish("Peak memory by network", caption, points, height=height, layer=layers)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from steptime.analysis.data import Data, source_of
 from steptime.analysis.results import over
 from steptime.analysis.row import headline, short_names
 from steptime.core.record import Record
 from steptime.core.units import seconds, shown
-from steptime.plots import Data, EmptyPlotError, style
+from steptime.plots import EmptyPlotError, style
 from steptime.plots.roofline import axes, roof_layers, roof_rows
 
 MOST_NETWORKS = 60  # so that a page of a large sweep stays small
@@ -57,7 +58,7 @@ def chart(data: Data) -> style.Spec:
     select = {"input": "select", "options": list(shown_first), "name": "Network "}
     return style.finish(
         "Ops of a network under the roofline",
-        [*caption, style.sources(ops)],
+        [*caption, source_of(ops)],
         [*corners, *drawn, *heads],
         params=[{"name": "network", "value": full[0], "bind": select}],
         transform=[{"filter": "datum.panel == network"}],

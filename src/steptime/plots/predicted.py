@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from steptime.analysis.data import Data
 from steptime.core.table import columns
-from steptime.plots import Data, EmptyPlotError, style
+from steptime.plots import EmptyPlotError, style
 
 SIDE = 460
 BAND = 2.0
@@ -52,6 +53,6 @@ def chart(data: Data) -> style.Spec:
     said = f"{inside} of {len(rows)} within a factor of 2 (shaded). Bars: 95 % interval."
     if any(point[ENDS[1]] for point in points):
         said += " Lines across: 80 % of steps, as predicted."
-    caption, drawn = [said, style.sources(data.records)], [*corners, *points]
+    caption, drawn = [said, data.source], [*corners, *points]
     view = {"width": SIDE, "height": SIDE, "layer": layers}
     return style.finish("Predicted against measured", caption, drawn, **view)

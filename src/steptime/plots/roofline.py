@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from steptime.analysis.data import Data
 from steptime.core.table import columns
 from steptime.core.units import si
-from steptime.plots import Data, EmptyPlotError, style
+from steptime.plots import EmptyPlotError, style
 
 LESS, MORE = 2.2, 6.0  # of the ceilings before and beyond the points, as factors
 X, MEASURED, PREDICTED = "intensity", "flop_per_s", "predicted_flop_per_s"
@@ -47,7 +48,7 @@ def chart(data: Data) -> style.Spec:
     kept, view = style.wrapped(drawn, "panel", {"layer": layers}, 2, width=330, height=260)
     both = "Filled: measured. Hollow: predicted. A line joins the two of a network."
     alone = "Hollow: predicted; nothing is measured here."
-    caption = [both if any(p[MEASURED] for p in points) else alone, style.sources(data.records)]
+    caption = [both if any(p[MEASURED] for p in points) else alone, data.source]
     return style.finish("Networks under the roofline", caption, kept, **view)
 
 

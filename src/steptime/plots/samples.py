@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from steptime.analysis.data import Data, source_of
 from steptime.analysis.results import good
 from steptime.analysis.row import facts, labels, runs_of
 from steptime.core.record import Record
 from steptime.core.units import seconds
-from steptime.plots import Data, EmptyPlotError, style
+from steptime.plots import EmptyPlotError, style
 
 WIDTH, GAP = 215, 84
 KINDS = ("quiet", "disturbed")
@@ -48,7 +49,7 @@ def chart(data: Data) -> style.Spec:
         "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
         + (left_out if len(widest) < len(full) else ""),
         "Disturbed: other work took the processor during the sample.",
-        style.sources(tried),
+        source_of(tried),
     ]
     if "facet" in view:
         resolve = {"scale": {"x": "independent", "y": "independent"}}

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from steptime.core.record import Record
 from steptime.core.table import Column
 from steptime.core.units import shown
 
@@ -216,18 +215,3 @@ def tooltip(told: Iterable[str | Column]) -> list[Spec]:
     """Return tooltips of text fields under their own names, `_` shown as a space."""
     fields = (one.heading if isinstance(one, Column) else one for one in told)
     return [name(field, title=field.replace("_", " ")) for field in fields]
-
-
-def sources(records: Sequence[Record]) -> str:
-    """Return the method and source line of a caption: how measured, how predicted, where, when."""
-    parts = [_methods(records, origin) for origin in ("measured", "predicted", "published")]
-    where = sorted({record.platform for record in records if record.platform})
-    shown = ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
-    days = sorted({record.taken_at[:10] for record in records if record.taken_at})
-    when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
-    return " · ".join(part for part in (*parts, shown, when) if part)
-
-
-def _methods(records: Sequence[Record], origin: str) -> str:
-    methods = {f"{r.method.name} {r.method.version}" for r in records if r.origin == origin}
-    return f"{origin} with {', '.join(sorted(methods))}" if methods else ""

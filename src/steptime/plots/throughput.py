@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from steptime.analysis.data import Data
 from steptime.core.table import columns
-from steptime.plots import Data, EmptyPlotError, style
+from steptime.plots import EmptyPlotError, style
 
 MOST_LINES = 24  # with names of their own
 TOOLTIP = columns(
@@ -24,7 +25,7 @@ def chart(data: Data) -> style.Spec:
     panels = [_panel(family, points) for family in families[: style.MOST_PANELS]]
     caption = [
         "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family.",
-        style.sources(data.records),
+        data.source,
     ]
     view: style.Spec = {name: value for name, value in panels[0].items() if name != "title"}
     if len(panels) > 1:

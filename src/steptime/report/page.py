@@ -8,7 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from steptime.analysis.analyses import PLOTS, analysis, names
+from steptime.analysis.analyses import analysis, names
+from steptime.analysis.data import Data
 from steptime.analysis.devices_table import device_rows
 from steptime.analysis.headline import numbers, sentences
 from steptime.core.printers import html
@@ -16,7 +17,7 @@ from steptime.core.progress import tell
 from steptime.core.record import Record
 from steptime.core.table import Column, Table, columns
 from steptime.core.units import counted, shown
-from steptime.plots import Data, EmptyPlotError, draw
+from steptime.plots import EmptyPlotError, draw, kinds
 from steptime.report.templating import rendered
 
 Row = dict[str, Any]
@@ -42,7 +43,7 @@ PUBLISHED = (  # what is known of a step; what is the same for all is left out, 
 
 def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
     """Return the HTML of a report on `records` of the folder `name`, and its headline numbers."""
-    data = Data(records)
+    data = Data.of(records)
     rows = data.results
     found = numbers(rows, sum(r.origin == "published" and not r.scope for r in records))
     told = [one for one in RESULTS if len({row[one.key] for row in rows} - {None}) > one.spare]
@@ -55,7 +56,7 @@ def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
         columns=[(one.heading, _is_numeric(rows, one.key)) for one in told],
         rows=[(row, [_cell(row, one) for one in told[1:]]) for row in rows],
         failures=[row for row in rows if row["status"] not in (None, "ok")],
-        sections=[*_published(records), *_sections(records)],
+        sections=[*_published(records), *_sections(data)],
         figures=figures,
         missing=missing,
         sources=_sources(records),
@@ -84,11 +85,11 @@ def _cell(row: Row, column: Column) -> Row:
     return {"text": said, "sort": sort, "mood": mood, "filled": filled}
 
 
-def _sections(records: Sequence[Record]) -> list[Row]:
+def _sections(data: Data) -> list[Row]:
     """Return what each analysis that has a heading says of the records, with its table."""
     found = []
     for one in map(analysis, names()):
-        table = one.table(records) if one.section else None
+        table = one.answer(data) if one.section else None
         if table and table.rows:
             found.append(_section(one.section, one.says(table), table))
     return found
@@ -115,8 +116,9 @@ def _published(records: Sequence[Record]) -> list[Row]:
 def _figures(data: Data) -> tuple[list[Row], list[str]]:
     """Return the charts that can be drawn, and why others cannot."""
     drawn, missing = [], []
-    for done, kind in enumerate(PLOTS):
-        tell("charts", done, len(PLOTS))
+    every = kinds()
+    for done, kind in enumerate(every):
+        tell("charts", done, len(every))
         try:
             spec = draw(kind, data)
         except EmptyPlotError as error:

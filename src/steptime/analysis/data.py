@@ -1,0 +1,119 @@
+"""What an analysis is asked of: folders of records, as two tables that SQL reads.
+
+`records` has a row for each record, `results` one for each network, platform, way of measuring and
+method of prediction. Both have a column for every quantity and hyperparameter, SI units in their
+names, and None where something is unknown. A picture or a table of many rows asks for the columns
+and rows that it shows, binned where they are more than it can draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steptime import store
+from steptime.analysis.results import results
+from steptime.analysis.row import Row, rows
+from steptime.core.record import Record
+from steptime.core.units import seconds
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
+
+
+class Data:
+    """Records of one folder or of several, each with its name; a row says its `folder`."""
+
+    def __init__(self, *folders: tuple[str, Sequence[Record]]) -> None:
+        self.folders = folders
+
+    @classmethod
+    def load(cls, paths: Iterable[Path], warn: Callable[[str], None]) -> Data:
+        """Return the records of folders; raises `InputError` for what is not one."""
+        return cls(*((path.resolve().name, store.load(path, warn)) for path in paths))
+
+    @classmethod
+    def of(cls, records: Sequence[Record], name: str = "") -> Data:
+        """Return records that are at hand."""
+        return cls((name, records))
+
+    @cached_property
+    def records(self) -> Sequence[Record]:
+        """All records, whole: for what needs their samples; rows are cheaper."""
+        return [record for _, records in self.folders for record in records]
+
+    @cached_property
+    def results(self) -> list[Row]:
+        """The rows of `analysis.results`, each with a `label` that tells it from all others.
+
+        `interval_95` is the 95 % interval of its measured step in words, None where unknown.
+        """
+        found = [
+            row | {"folder": folder} for folder, records in self.folders for row in results(records)
+        ]
+        telling = [name for name in BESIDES if len({row[name] for row in found} - {None}) > 1]
+        for row in found:
+            words = [row[name] for name in telling if row[name] is not None]
+            row["label"] = ", ".join([row["name"], *words])
+            ends = [row[f"measured_{end}_s"] for end in ("low", "high")]
+            row["interval_95"] = None if None in ends else " to ".join(map(seconds, ends))
+        return found
+
+    def rows(self, sql: str, *values: Any) -> list[Row]:
+        """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""
+        cursor = self._connection.execute(sql, list(values))
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def arrays(self, sql: str, *values: Any) -> dict[str, np.ndarray]:
+        """Return the answer as a column each: numbers as float64 with NaN where unknown."""
+        import numpy as np
+
+        def plain(column: Any) -> Any:
+            if column.dtype.kind in "iufb":
+                return np.ma.filled(np.ma.asarray(column, float), np.nan)
+            return np.ma.filled(np.ma.asarray(column), None)
+
+        found = self._connection.execute(sql, list(values)).fetchnumpy()
+        return {name: plain(column) for name, column in found.items()}
+
+    @cached_property
+    def hyperparameters(self) -> list[str]:
+        """The columns of both tables that are hyperparameters of networks."""
+        return list(dict.fromkeys(n for r in self.records for n in r.workload.settings))
+
+    @cached_property
+    def source(self) -> str:
+        """One line for captions: how measured, predicted or published, where, and when."""
+        return source_of(self.records)
+
+    @cached_property
+    def _connection(self) -> Any:
+        from steptime.analysis.query import connected
+
+        flat = [
+            row | {"folder": folder} for folder, records in self.folders for row in rows(records)
+        ]
+        settings = {r.workload.key: dict(r.workload.settings) for r in self.records}
+        known = self.hyperparameters
+        told = [dict.fromkeys(known) | settings[row["workload_key"]] | row for row in self.results]
+        return connected({"records": flat, "results": told})
+
+
+def source_of(records: Sequence[Record]) -> str:
+    """Return the line on where records are from: how measured, how predicted, where, when."""
+    parts = [_methods(records, origin) for origin in ("measured", "predicted", "published")]
+    where = sorted({record.platform for record in records if record.platform})
+    shown = ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
+    days = sorted({record.taken_at[:10] for record in records if record.taken_at})
+    when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+    return " · ".join(part for part in (*parts, shown, when) if part)
+
+
+def _methods(records: Sequence[Record], origin: str) -> str:
+    methods = {f"{r.method.name} {r.method.version}" for r in records if r.origin == origin}
+    return f"{origin} with {', '.join(sorted(methods))}" if methods else ""
