@@ -44,8 +44,11 @@ def results_table(data: Data) -> Table:
 def numbers(rows: Sequence[Row], published: int = 0) -> Row:
     """Return what the sentences say as numbers, in SI; None is unknown.
 
-    `rows` are of `results`; `published` counts the records of others beside them.
+    `rows` are of `results`, of which those that were only published are counted apart; `published`
+    counts the records of others where they are more than those rows.
     """
+    own = [row for row in rows if not only_published(row)]
+    published, rows = max(published, len(rows) - len(own)), own
     measured = [row for row in rows if row["measured_s"] is not None]
     statuses = (row["status"] for row in rows)
     times = [row["measured_s"] for row in measured]
@@ -66,6 +69,11 @@ def numbers(rows: Sequence[Row], published: int = 0) -> Row:
         "prediction": errors(rows),
         "far": _far(rows),
     }
+
+
+def only_published(row: Row) -> bool:
+    """Whether a row of `results` holds a number of others, with no prediction beside it."""
+    return row.get("origin") == "published" and row["predicted_s"] is None
 
 
 def _far(rows: Sequence[Row]) -> Row:

@@ -46,13 +46,14 @@ def results(records: Sequence[Record]) -> list[Row]:
     the peak of the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth
     (Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
     `cause` and `note`; `status` is None where nothing was tried. What others published stands as
-    measured beside a prediction where nothing was measured (`tried`).
+    measured where nothing was measured (`tried`); `origin` says so: measured, published, or
+    predicted where there is a prediction only.
     """
     cells = grouped((record for record in records if not record.scope), cell_of)
     found = [
         _row(attempts, predicted)
         for held in watched(list(cells.values()), "networks")
-        for attempts in by_method(tried(held)) or [[]]
+        for attempts in by_method(tried(held, alone=True)) or [[]]
         for predicted in _latest(held) or [None]
         if attempts or predicted
     ]
@@ -60,15 +61,16 @@ def results(records: Sequence[Record]) -> list[Row]:
     return [{"name": name, **row} for name, (_, row) in zip(names, found, strict=True)]
 
 
-def tried(held: Sequence[Record]) -> list[Record]:
+def tried(held: Sequence[Record], *, alone: bool = False) -> list[Record]:
     """Return the measurements of a cell; where there are none, the published steps.
 
-    Those stand beside a prediction only.
+    Those stand beside a prediction only, or with `alone` without one, too, and those that failed.
     """
     origins = {record.origin for record in held}
-    if "measured" in origins or "predicted" not in origins:
+    if "measured" in origins or not ({"predicted"} <= origins or alone):
         return [record for record in held if record.origin == "measured"]
-    return [r for r in held if r.origin == "published" and "step_s" in r.quantities]
+    published = [r for r in held if r.origin == "published" and not r.env.get("duplicate_of")]
+    return [r for r in published if "step_s" in r.quantities or (alone and r.status != "ok")]
 
 
 def cell_of(record: Record) -> tuple[str, str, str, bool]:
@@ -112,6 +114,7 @@ def _row(tried: Sequence[Record], predicted: Record | None) -> tuple[Row, Row]:
     row = {
         **{name: told[name] for name in FACTS},
         **{name: last.get(name) for name in MEASURED},
+        "origin": tried[-1].origin if tried else "predicted",
         "host": hosts(tried),
         "predicted_by": predicted.method.name if predicted else None,
         **_measured(tried),

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from steptime.analysis.analyses import analysis, names
 from steptime.analysis.data import Data
 from steptime.analysis.devices_table import device_rows
-from steptime.analysis.headline import numbers, sentences
+from steptime.analysis.headline import numbers, only_published, sentences
 from steptime.core.printers import html
 from steptime.core.progress import tell
 from steptime.core.record import Record
@@ -44,7 +44,7 @@ PUBLISHED = (  # what is known of a step; what is the same for all is left out, 
 def page(records: Sequence[Record], name: str) -> tuple[str, Row]:
     """Return the HTML of a report on `records` of the folder `name`, and its headline numbers."""
     data = Data.of(records)
-    rows = data.results
+    rows = [row for row in data.results if not only_published(row)]
     found = numbers(rows, sum(r.origin == "published" and not r.scope for r in records))
     told = [one for one in RESULTS if len({row[one.key] for row in rows} - {None}) > one.spare]
     figures, missing = _figures(data)
