@@ -55,7 +55,7 @@ class Analysis:
     `about` is the help of its command: a sentence, and a paragraph on what the columns mean.
     `table` makes the answer from `Data` and `settings`; without rows there is none. `says` puts a
     table in words, line by line. Under the heading `section` both stand in the report, if there are
-    rows, with the `chart`: `module:function` of what draws the table. It takes at most `folders`
+    rows, with the `chart`: `module:function` of what draws the table. It takes `least` to `folders`
     folders at once, and `code` gives the exit code of its command, where that is not always 0.
     """
 
@@ -66,6 +66,7 @@ class Analysis:
     chart: str = ""
     settings: Sequence[Setting] = ()
     folders: int = 1
+    least: int = 1
     code: Callable[[Table], int] | None = None
 
     def answer(self, data: Data, **settings: Any) -> Table:

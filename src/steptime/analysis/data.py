@@ -81,6 +81,11 @@ class Data:
         found = self._connection.execute(sql, list(values)).fetchnumpy()
         return {name: plain(column) for name, column in found.items()}
 
+    def columns(self, table: str) -> dict[str, str]:
+        """Return the columns of `records` or `results`, and the SQL type of each."""
+        found = self.rows(f"DESCRIBE {table}")
+        return {row["column_name"]: row["column_type"] for row in found}
+
     @cached_property
     def hyperparameters(self) -> list[str]:
         """The columns of both tables that are hyperparameters of networks."""

@@ -13,6 +13,7 @@ from steptime.core.errors import InputError
 from steptime.core.table import Answer
 
 Folders = Annotated[list[Path], argument("DIR...", "Folders of records.")]
+Perhaps = Annotated[list[Path] | None, argument("[DIR...]", "Folders of records.")]
 Picture = Annotated[
     Path | None, option("-o --out FILE", "Draw it, too: a .png, .svg, .pdf or .html file.")
 ]
@@ -30,7 +31,7 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
 
         found = given.pop("folder")
         out = given.pop("out", None)
-        folders = [found] if isinstance(found, Path) else found
+        folders = [found] if isinstance(found, Path) else found or []
         if len(folders) > analysis.folders:
             raise InputError(f"at most {analysis.folders} folders, not {len(folders)}")
         if out:
@@ -45,16 +46,14 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
         code = analysis.code(table) if analysis.code else 0
         return Answer(document, [table] if table.rows else [], notes, code=code)
 
-    folder = options.Folder if analysis.folders == 1 else Folders
+    folder = options.Folder if analysis.folders == 1 else Folders if analysis.least else Perhaps
+    given = inspect.Parameter.empty if analysis.least else None
     picture = {"out": (Picture, None)} if analysis.chart else {}
     told = {one.name: (_annotated(one), one.default) for one in analysis.settings}
     answer.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
         [
-            inspect.Parameter("folder", inspect.Parameter.KEYWORD_ONLY, annotation=folder),
-            *(
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=a)
-                for name, (a, value) in {**told, **picture}.items()
-            ),
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=a)
+            for name, (a, value) in {"folder": (folder, given), **told, **picture}.items()
         ]
     )
     answer.__doc__ = analysis.about
