@@ -13,7 +13,7 @@ import synthetic
 from steptime import store
 from steptime.analysis.data import Data
 from steptime.analysis.errors import error_table, errors
-from steptime.analysis.pairs import predicted_and_measured, two_folders, two_platforms
+from steptime.analysis.pairs import by_column, predicted_and_measured, two_folders, two_platforms
 from steptime.analysis.results import results, roof_flop_per_s
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -253,3 +253,67 @@ def test_ops_pair_where_both_sides_have_them() -> None:
     both = [op, replace(a_measurement(0.02), scope="dense0")]
     (pair,) = predicted_and_measured(both).pairs
     assert (pair["scope"], pair["ratio"]) == ("dense0", pytest.approx(2.0))
+
+
+def on_host(host: str, step_s: float, **more: Any) -> Record:
+    samples = [step_s * (1 + i * 1e-4) for i in range(20)]
+    return a_measurement(*samples, env={**synthetic.ENV, "host": host}, **more)
+
+
+def test_each_level_stands_against_the_first_or_the_one_that_is_told() -> None:
+    records = [on_host("n1", 0.1), on_host("n2", 0.1), on_host("n3", 0.2), a_prediction(0.1)]
+    found = by_column([("results", records)], "host")
+    assert found.against == "n1"
+    assert [(row["level"], row["pairs"]) for row in found.levels] == [("n2", 1), ("n3", 1)]
+    assert [row["geometric_mean_ratio"] for row in found.levels] == pytest.approx([1, 2])
+    assert [row["verdict"] for row in found.pairs] == ["same", "slower"]
+    assert [(row["against"], row["level"]) for row in found.pairs] == [("n1", "n2"), ("n1", "n3")]
+    assert {row["name"] for row in found.pairs} == {"fc batch 64"}  # the level is no part of it
+    assert found.pairs[0]["differ"] == []
+    told = by_column([("results", records)], "host", against="n3")
+    assert [row["geometric_mean_ratio"] for row in told.levels] == pytest.approx([0.5, 0.5])
+
+
+def test_levels_of_threads_options_dtypes_hyperparameters_folders_and_predictions() -> None:
+    def record(step_s: float, platform: str, **options: Any) -> Record:
+        method = replace(synthetic.TORCH, options={**synthetic.TORCH.options, **options})
+        return a_measurement(step_s, platform=platform, method=method)
+
+    eight, two, fused = (
+        record(0.1, "cpu-8t", threads=8),
+        record(0.3, "cpu-2t", threads=2),
+        record(0.2, "cpu-8t", threads=8, compile=True),
+    )
+    # a platform's name may hold the threads: a single candidate is found all the same
+    (pair,) = by_column([("", [eight, two])], "threads").pairs
+    assert (pair["against"], pair["level"]) == ("2", "8")
+    assert pair["ratio"] == pytest.approx(1 / 3)
+    (pair,) = by_column([("", [eight, fused])], "compile").pairs
+    assert (pair["against"], pair["level"], pair["ratio"]) == ("no", "yes", pytest.approx(2))
+    half = replace(eight, workload=replace(FC, dtype="float16"))
+    assert by_column([("", [eight, half])], "dtype").levels[0]["pairs"] == 1
+    deep = replace(eight, workload=replace(FC, params={"layers": 8}))
+    (pair,) = by_column([("", [deep, eight])], "layers").pairs
+    assert (pair["against"], pair["level"], pair["name"]) == ("4", "8", "fc batch 64")
+    wide = replace(eight, workload=replace(FC, batch_per_replica=128))
+    (pair,) = by_column([("", [wide, eight])], "batch").pairs
+    assert (pair["against"], pair["level"], pair["name"]) == ("64", "128", "fc")
+    (pair,) = by_column([("old", [eight]), ("new", [fused])], "folder").pairs
+    assert (pair["against"], pair["level"], pair["differ"]) == ("old", "new", ["compile no | yes"])
+    other = replace(a_prediction(0.4), method=Method("paleo", "1"))
+    (pair,) = by_column([("", [a_prediction(0.1), other, eight])], "predicted_by").pairs
+    assert (pair["against"], pair["level"], pair["ratio"]) == ("roofline", "paleo", 4)
+
+
+def test_what_differs_inside_a_pair_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = (replace(synthetic.TORCH, options={"threads": n, "gpu": "p100"}) for n in (1, 2))
+    far = replace(one, options={"threads": 1, "staging": "local"})
+    records = [on_host("n1", 0.1, method=one), on_host("n2", 0.2, method=two, platform="h100")]
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all([*records, on_host("n3", 0.2, method=far, platform="t4")])
+    assert run(["compare", str(tmp_path), "--by", "platform"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "host n1 | n2, threads 1 | 2" in said
+    assert "host n1 | n3, gpu p100 | -, staging - | local" in said

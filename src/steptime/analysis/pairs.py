@@ -1,4 +1,4 @@
-"""Records side by side: measured and predicted, two platforms, two folders.
+"""Records side by side: measured and predicted, two folders, the levels of any column.
 
 Side A is what side B is held against: `ratio` is B / A, and a verdict is on B.
 """
@@ -6,28 +6,40 @@ Side A is what side B is held against: `ratio` is B / A, and a verdict is on B.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from statistics import median
+from typing import Any
 
 from steptime.analysis import results
+from steptime.analysis.errors import errors
 from steptime.analysis.row import BESIDES, Row, facts, grouped, headline, labels
 from steptime.analysis.verdict import Comparison, compare_runs, verdicts
 from steptime.core.errors import InputError, unknown
 from steptime.core.progress import watched
 from steptime.core.record import Method, Record
+from steptime.core.units import shown
+from steptime.core.workload import Workload
 from steptime.store import identity
 
 OF_PLATFORM = ("gpu", "allocation")  # options that say by what word a platform was asked for
+PLACES = ("platform", "gpu", "threads", "host")  # that may give a platform another name
 Group = list[Record]  # records of one cell and one method: their samples are pooled
 Key = Callable[[Record], Hashable]
+Matched = list[tuple[Group, Group, Mapping[str, str]]]  # a, b, and what each side is in words
+Lonely = list[tuple[str, Group, str]]
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Pairs as rows, and what has no partner, with the reason."""
+    """Pairs as rows, and what has no partner, with the reason; `levels` sums up each side B."""
 
     quantity: str
     pairs: list[Row]
     unpaired: list[Row]
+    against: str = ""
+    levels: list[Row] = field(default_factory=list)
 
 
 def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") -> Pairing:
@@ -46,10 +58,11 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
     a = _cells(latest.values(), key)
     every = grouped(records, key)
     b = _cells((r for held in every.values() for r in results.tried(held)), key)
-    matched = [(x, y) for cell in a for x in a[cell] for y in b.get(cell, ())]
+    sides = {"a": "predicted", "b": "measured"}
+    matched: Matched = [(x, y, sides) for cell in a for x in a[cell] for y in b.get(cell, ())]
     lonely = [("a", group, "not measured") for cell in a if cell not in b for group in a[cell]]
     lonely += [("b", group, "not predicted") for cell in b if cell not in a for group in b[cell]]
-    return _pairing(matched, lonely, quantity, {"a": "predicted", "b": "measured"})
+    return _pairing(matched, lonely, quantity)
 
 
 def two_platforms(
@@ -60,10 +73,9 @@ def two_platforms(
     *,
     any_dtype: bool = False,
 ) -> Pairing:
-    """Return platform `b` beside platform `a`, measured with measured, predicted with predicted.
+    """Return platform `b` beside platform `a`, as `by_column` does.
 
-    With `any_dtype` a network in one type is paired with itself in another. Raises `InputError` for
-    a platform or a quantity that no record has.
+    Raises `InputError` for a platform or a quantity that no record has.
     """
     known = dict.fromkeys(record.platform for record in records)
     for platform in (a, b):
@@ -72,32 +84,136 @@ def two_platforms(
     if a == b:
         raise InputError(f"a platform is compared with another, not '{a}' with itself")
     _check_quantity(records, quantity)
-    return _alike(
-        [record for record in records if record.platform == a],
-        [record for record in records if record.platform == b],
-        lambda r: (
-            (replace(r.workload, dtype="") if any_dtype else r.workload).key,
-            r.scope,
-            r.origin,
-            r.method.name,
-        ),
-        quantity,
-        {"a": f"on {a}", "b": f"on {b}"},
-        any_dtype=any_dtype,
-        apart=OF_PLATFORM,
-    )
+    held = [record for record in records if record.platform in (a, b)]
+    return by_column([("", held)], "platform", quantity, against=a, any_dtype=any_dtype)
 
 
 def two_folders(a: Sequence[Record], b: Sequence[Record], quantity: str = "step_s") -> Pairing:
     """Return the records `b` of one folder beside those `a` of another, on the same platforms."""
     _check_quantity([*a, *b], quantity)
-    return _alike(
-        a,
-        b,
-        lambda r: (r.workload.key, r.platform, r.scope, r.origin, r.method.name),
-        quantity,
-        {"a": "in the first folder", "b": "in the second folder"},
-    )
+    sides = {"a": "in the first folder", "b": "in the second folder"}
+    return _pairing(*_alike(a, b, _like("folder"), sides), quantity)
+
+
+def by_column(
+    folders: Sequence[tuple[str, Sequence[Record]]],
+    column: str,
+    quantity: str = "step_s",
+    *,
+    against: str | None = None,
+    any_dtype: bool = False,
+) -> Pairing:
+    """Return every level of a column beside the first one (the least number), or `against`.
+
+    A column is `folder`, one of `facts`, an option, a hyperparameter, or what a record says of its
+    environment. Measured stands beside measured, predicted beside predicted; all else is equal, but
+    where a side has a single candidate. With `any_dtype` a network in one type is paired with
+    itself in another. Raises `InputError` for a column, a level or a quantity that no record has,
+    and for a single level.
+    """
+    every = [record for _, records in folders for record in records]
+    _check_quantity(every, quantity)
+    levels: dict[str, Group] = {}
+    for folder, records in folders:
+        for record in watched(records, "records"):
+            value = folder if column == "folder" else level(record, column)
+            if value is not None:
+                levels.setdefault(value, []).append(record)
+    if not levels:
+        raise unknown("column", column, _columns(every), "--by")
+    if len(levels) > 1 and against not in (None, *levels):
+        raise unknown(column, against, levels, "--against")
+    with suppress(ValueError):  # numbers stand in order, words as recorded
+        levels = {name: levels[name] for name in sorted(levels, key=float)}
+    first = next(iter(levels)) if against is None else against
+    if len(levels) == 1:
+        raise InputError(f"--by {column}: all records have one {column}, '{first}'")
+    matched: Matched = []
+    lonely: Lonely = []
+    apart = OF_PLATFORM if column in ("platform", "gpu") else (column,)
+    others = [name for name in levels if name != first]
+    for name in others:
+        sides = _sides(column, first, name)
+        same = _alike(levels[first], levels[name], _like(column, any_dtype), sides, apart)
+        matched += same[0]
+        lonely += same[1]
+    found = _pairing(matched, lonely, quantity, column, any_dtype=any_dtype)
+    of = grouped(found.pairs, itemgetter("level"))
+    about = [_level(name, of.get(name, [])) for name in others]
+    return replace(found, against=first, levels=about)
+
+
+def level(record: Record, column: str) -> str | None:
+    """Return what a column says of a record, as text; None where it says nothing of it."""
+    predicted = record.origin == "predicted"
+    if column == "predicted_by":
+        return record.method.name if predicted else None
+    if column == "host" and predicted:  # where it was computed changes nothing
+        return None
+    told = facts(record)
+    for known in (told, told["options"], told["settings"], record.env):
+        if known.get(column) is not None:
+            value = known[column]
+            return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    return None
+
+
+def _columns(records: Iterable[Record]) -> list[str]:
+    """Return the columns of which `level` knows something in some record."""
+    found = dict.fromkeys(("folder", "predicted_by"))
+    for record in records:
+        told = facts(record)
+        plain = {name: None for name in told if name not in ("options", "settings")}
+        found |= plain | dict.fromkeys((*told["options"], *told["settings"], *record.env))
+    return list(found)
+
+
+def _sides(column: str, a: str, b: str) -> dict[str, str]:
+    prefix = "on" if column in PLACES else f"with {column}"
+    return {"a": f"{prefix} {a}", "b": f"{prefix} {b}", "level": b, "against": a}
+
+
+def _like(column: str, any_dtype: bool = False) -> Key:
+    """Return the key that is equal for records that may be paired, whatever their `column` says."""
+    free = {column, "dtype"} if any_dtype else {column}
+
+    def key(record: Record) -> Hashable:
+        return (
+            _network(record.workload, free),
+            "" if column in PLACES else record.platform,
+            record.scope,
+            record.origin,
+            "" if column in ("method", "predicted_by") else record.method.name,
+        )
+
+    return key
+
+
+def _network(workload: Workload, free: Collection[str]) -> str:
+    """Return a key of the workload that is the same whatever its settings `free` are."""
+    plain: dict[str, Any] = {name: "" for name in ("dtype", "phase", "optimizer") if name in free}
+    if "batch" in free:
+        plain["batch_per_replica"] = 1
+    if "replicas" in free:
+        plain["plan"] = replace(workload.plan, data=1)
+    if free & workload.params.keys():
+        plain["params"] = {k: v for k, v in workload.params.items() if k not in free}
+    return replace(workload, **plain).key if plain else workload.key
+
+
+def _level(name: str, pairs: Sequence[Row]) -> Row:
+    """Return what the pairs of a level amount to."""
+    ratios = [row["ratio"] for row in pairs]
+    said = [row["verdict"] for row in pairs]
+    return {
+        "level": name,
+        "pairs": len(pairs),
+        "geometric_mean_ratio": errors(pairs)["geometric_mean_ratio"],
+        "median_ratio": median(ratios) if ratios else None,
+        "min_ratio": min(ratios, default=None),
+        "max_ratio": max(ratios, default=None),
+        **{word: said.count(word) for word in ("faster", "slower", "same", "unsure")},
+    }
 
 
 def _check_quantity(records: Sequence[Record], quantity: str) -> None:
@@ -114,29 +230,26 @@ def _alike(
     a_records: Sequence[Record],
     b_records: Sequence[Record],
     key: Key,
-    quantity: str,
     sides: Mapping[str, str],
-    *,
-    any_dtype: bool = False,
     apart: Collection[str] = (),
-) -> Pairing:
+) -> tuple[Matched, Lonely]:
     """Pair groups of equal options, but those `apart`; a single one a side whatever they are."""
     a, b = _cells(a_records, key), _cells(b_records, key)
-    matched: list[tuple[Group, Group]] = []
-    lonely: list[tuple[str, Group, str]] = []
+    matched: Matched = []
+    lonely: Lonely = []
     for cell in dict.fromkeys([*a, *b]):
         left, right = a.get(cell, []), b.get(cell, [])
         by_options = grouped(right, lambda group: _options_text(group, apart))
         same = [(x, y) for x in left for y in by_options.get(_options_text(x, apart), ())]
         if not same and len(left) == len(right) == 1:
             same = [(left[0], right[0])]
-        matched += same
+        matched += [(x, y, sides) for x, y in same]
         paired = {id(group) for pair in same for group in pair}
         for side, groups, others in (("a", left, right), ("b", right, left)):
             other = sides["b" if side == "a" else "a"]
             why = f"not with these options {other}" if others else f"not {other}"
             lonely += [(side, group, why) for group in groups if id(group) not in paired]
-    return _pairing(matched, lonely, quantity, sides, any_dtype=any_dtype)
+    return matched, lonely
 
 
 def _options_text(group: Group, apart: Collection[str]) -> str:
@@ -145,22 +258,23 @@ def _options_text(group: Group, apart: Collection[str]) -> str:
 
 
 def _pairing(
-    matched: Sequence[tuple[Group, Group]],
-    lonely: Sequence[tuple[str, Group, str]],
+    matched: Matched,
+    lonely: Lonely,
     quantity: str,
-    sides: Mapping[str, str],
+    column: str = "",
     *,
     any_dtype: bool = False,
 ) -> Pairing:
     alone = [one for one in lonely if one[1][-1].scope == ""]
-    about = _about([b for _, b in matched] + [group for _, group, _ in alone], any_dtype=any_dtype)
+    free = [column, "dtype"] if any_dtype else [column]
+    about = _about([b for _, b, _ in matched] + [group for _, group, _ in alone], free)
     rows: list[Row] = []
     judged: list[tuple[Row, Comparison]] = []
     unpaired = [
         row | {"side": side, "reason": why}
         for row, (side, _, why) in zip(about[len(matched) :], alone, strict=True)
     ]
-    for row, (a, b) in zip(about, watched(matched, "pairs"), strict=False):
+    for row, (a, b, sides) in zip(about, watched(matched, "pairs"), strict=False):
         left, right = _value(a, quantity), _value(b, quantity)
         reasons = [
             f"{sides[side]}: {_missing(group, quantity)}"
@@ -174,7 +288,8 @@ def _pairing(
         ratio = right["value"] / left["value"]
         comparison = _compared(a, b, quantity, ratio)
         row |= {"a": left, "b": right, "quantity": quantity, "ratio": ratio}
-        rows.append(row | _judgement(left, right, comparison) | _apart(a, b))
+        row |= {name: sides[name] for name in ("level", "against") if column}
+        rows.append(row | _judgement(left, right, comparison) | _apart(a, b, column))
         if comparison:
             judged.append((rows[-1], comparison))
     # the false discovery rate is held over all pairs at once
@@ -205,13 +320,20 @@ def _positive(sampled: Sequence[Sequence[float]]) -> bool:
     return all(sample > 0 for run in sampled for sample in run)
 
 
-def _about(groups: Sequence[Group], *, any_dtype: bool) -> list[Row]:
+def _about(groups: Sequence[Group], free: Collection[str]) -> list[Row]:
+    """Return name and facts of each group; what is `free` tells none apart, as in a pair."""
     told = [facts(group[-1]) | {"host": results.hosts(group)} for group in groups]
-    for one in told if any_dtype else ():  # the two of a pair have one name
-        one["settings"] = {**one["settings"], "dtype": ""}
+    blank = dict.fromkeys(set(free) - set(BESIDES))
+    named = [
+        one
+        | blank
+        | {"settings": {k: "" if k in free else v for k, v in one["settings"].items()}}
+        | {"options": {k: v for k, v in one["options"].items() if k not in free}}
+        for one in told
+    ]
     return [
         {"name": name, **{key: one[key] for key in (*results.FACTS, "scope")}}
-        for name, one in zip(labels(told, besides=(*BESIDES, "scope")), told, strict=True)
+        for name, one in zip(labels(named, besides=(*BESIDES, "scope")), told, strict=True)
     ]
 
 
@@ -234,14 +356,28 @@ def _judgement(left: Row, right: Row, comparison: Comparison | None) -> Row:
     }
 
 
-def _apart(a: Group, b: Group) -> Row:
-    """Return the options in which measurements differ; of a measured step its share of the roof."""
+def _apart(a: Group, b: Group, column: str) -> Row:
+    """Return in what measurements differ; of a measured step its share of the roof.
+
+    `differ` says it in words, `threads 1 | 2`, but for the `column` by which they are compared.
+    """
     origins = (a[-1].origin, b[-1].origin)
-    left, right = a[0].method.options, b[0].method.options
+    left, right = ({"host": results.hosts(g), **_way(g[0])} for g in (a, b))
     differ = [name for name in {**left, **right} if left.get(name) != right.get(name)]
-    row: Row = {"options_that_differ": differ if origins == ("measured", "measured") else []}
+    if "measured" not in origins or "predicted" in origins:
+        differ = []
+    told = [name for name in differ if name not in (column, *OF_PLATFORM[1:])]
+    options = {**a[0].method.options, **b[0].method.options}
+    row: Row = {
+        "options_that_differ": [name for name in differ if name in options],
+        "differ": [f"{n} {shown(n, left.get(n))} | {shown(n, right.get(n))}" for n in told],
+    }
     whole = origins[0] == "predicted" != origins[1] and not b[-1].scope
     return row | results.share_of_roof(b, a[-1]) if whole else row
+
+
+def _way(record: Record) -> Row:
+    return {"version": record.method.version, **record.method.options}
 
 
 def _end(side: Row, name: str) -> float | None:

@@ -7,7 +7,7 @@ from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer, Table, columns
-from steptime.core.units import QUANTITIES, seconds, si
+from steptime.core.units import QUANTITIES, counted, seconds, si
 
 SHOWN_UNPAIRED = 8
 
@@ -21,27 +21,41 @@ def compare(
         ),
     ],
     platforms: Text = option("--platforms A,B", "Platform B against A, in one folder.", None),
+    by: Text = option(
+        "--by COLUMN", "Each level of a column against the first: host, threads, ...", None
+    ),
+    against: Text = option("--against VALUE", "With --by: the level the others face.", None),
     any_dtype: bool = option(
-        "--any-dtype", "With --platforms: pair types with other types.", False
+        "--any-dtype", "With --platforms or --by: pair types with other types.", False
     ),
     quantity: str = option("--quantity NAME", "step_s, peak_memory_bytes, ...", "step_s"),
 ) -> Answer:
-    """Compare measured with predicted, two folders or two platforms.
+    """Compare measured with predicted, two folders, or levels of a column.
 
-    Ratios of medians with intervals, verdicts, and what has no partner. The
-    exit code is 0 whatever the verdict.
+    Ratios of medians with intervals, verdicts, and what has no partner. A
+    column is platform, host, gpu, threads, dtype, method, predicted_by,
+    staging, folder, any option or hyperparameter. The exit code is 0
+    whatever the verdict.
     """
     from steptime import store
     from steptime.analysis import pairs
     from steptime.analysis.errors import errors
 
-    if len(folders) > 2 or (platforms and len(folders) > 1):
+    if by and platforms:
+        raise InputError("--by and --platforms: give one of them")
+    if not by and (len(folders) > 2 or (platforms and len(folders) > 1)):
         raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
-    if any_dtype and not platforms:
-        raise InputError("--any-dtype goes with --platforms A,B")
-    records = store.load(folders[0], note)
-    if len(folders) == 2:
-        found = pairs.two_folders(records, store.load(folders[1], note), quantity)
+    if any_dtype and not (platforms or by):
+        raise InputError("--any-dtype goes with --platforms A,B or --by COLUMN")
+    if against is not None and not by:
+        raise InputError("--against goes with --by COLUMN")
+    held = [(folder.resolve().name, store.load(folder, note)) for folder in folders]
+    records = held[0][1]
+    if by:
+        found = pairs.by_column(held, by, quantity, against=against, any_dtype=any_dtype)
+        sides = [found.against, ", ".join(row["level"] for row in found.levels)]
+    elif len(folders) == 2:
+        found = pairs.two_folders(records, held[1][1], quantity)
         sides = [str(folder) for folder in folders]
     elif platforms:
         sides = [name.strip() for name in platforms.split(",")]
@@ -54,7 +68,9 @@ def compare(
     document = {
         "a": sides[0],
         "b": sides[1],
+        "by": by,
         "quantity": quantity,
+        "levels": found.levels,
         "pairs": found.pairs,
         "unpaired": found.unpaired,
         "errors": errors(found.pairs),
@@ -71,7 +87,9 @@ def _notes(document: dict[str, Any], judged: bool) -> list[str]:
         return [f"nothing to compare: no network has its {quantity} on both sides"]
     notes = []
     mean, count = summary["geometric_mean_ratio"], summary["pairs"]
-    if not judged and document["a"] != "predicted":
+    if document["by"]:
+        notes += [_of_level(row) for row in document["levels"]]
+    elif not judged and document["a"] != "predicted":
         notes.append(f"b / a is {mean:.3g} in the geometric mean ({count} pairs)")
     elif not judged:
         notes.append(
@@ -86,6 +104,15 @@ def _notes(document: dict[str, Any], judged: bool) -> list[str]:
     return notes
 
 
+def _of_level(row: dict[str, Any]) -> str:
+    """Return the line on a level: its ratio in the mean, and how many pairs have which verdict."""
+    if not row["pairs"]:
+        return f"{row['level']}: no pair"
+    words = [f"{row[w]} {w}" for w in ("faster", "slower", "same", "unsure") if row[w]]
+    mean = f"b / a is {row['geometric_mean_ratio']:.3g} in the geometric mean"
+    return f"{row['level']}: {mean} ({'; '.join([counted(row['pairs'], 'pair'), *words])})"
+
+
 def _unpaired(rows: list[dict[str, Any]]) -> list[str]:
     said = [
         f"unpaired: {row['name']} ({row['platform']}): {row['reason']}"
@@ -96,10 +123,13 @@ def _unpaired(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _table(document: dict[str, Any], judged: bool) -> Table:
-    quantity = document["quantity"]
+    quantity, by = document["quantity"], document["by"]
+    level = [f"level={by}"] if by and len(document["levels"]) > 1 else []
+    differ = ["?differ=a | b"] if any(row["differ"] for row in document["pairs"]) else []
+    verdict = ["verdict=verdict on b"] if judged else []
     return Table(
-        columns("name=network", "replicas", "?platform", "?dtype=type", "?method", "a", "b",
-                "ratio=b / a", "interval=95 %", *(["verdict=verdict on b"] if judged else [])),
+        columns("name=network", *level, "replicas", "?platform", "?dtype=type", "?method", *differ,
+                "a", "b", "ratio=b / a", "interval=95 %", *verdict),
         [_row(row, quantity) for row in document["pairs"]],
         f"{quantity}: b = {document['b']} against a = {document['a']}",
     )  # fmt: skip
@@ -112,7 +142,9 @@ def _row(row: dict[str, Any], quantity: str) -> dict[str, Any]:
     return {
         "name": row["name"] + (f" {row['scope']}" if row["scope"] else ""),
         "replicas": row["replicas"],
-        "platform": row["platform"],
+        "level": row.get("level"),
+        "differ": ", ".join(row["differ"]),
+        "platform": _either(row, "platform"),
         "dtype": _either(row, "dtype"),
         "method": _either(row, "method"),
         "a": _said(row["a"]["value"], quantity),
