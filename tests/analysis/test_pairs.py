@@ -13,7 +13,8 @@ import synthetic
 from steptime import store
 from steptime.analysis.data import Data
 from steptime.analysis.errors import error_table, errors
-from steptime.analysis.pairs import by_column, predicted_and_measured, two_folders, two_platforms
+from steptime.analysis.levels import by_column, two_platforms
+from steptime.analysis.pairs import predicted_and_measured, two_folders
 from steptime.analysis.results import results, roof_flop_per_s
 from steptime.cli.main import run
 from steptime.core.errors import InputError

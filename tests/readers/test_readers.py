@@ -12,7 +12,7 @@ import pytest
 
 from steptime.analysis.devices_table import device_rows
 from steptime.analysis.errors import errors
-from steptime.analysis.pairs import two_platforms
+from steptime.analysis.levels import two_platforms
 from steptime.core.errors import InputError
 from steptime.plots import draw
 from steptime.readers import READERS, read_path

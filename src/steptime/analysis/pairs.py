@@ -6,17 +6,13 @@ Side A is what side B is held against: `ratio` is B / A, and a verdict is on B.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
-from statistics import median
 from typing import Any
 
 from steptime.analysis import results
-from steptime.analysis.errors import errors
 from steptime.analysis.row import BESIDES, Row, facts, grouped, headline, labels
 from steptime.analysis.verdict import Comparison, compare_runs, verdicts
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import unknown
 from steptime.core.progress import watched
 from steptime.core.record import Method, Record
 from steptime.core.units import shown
@@ -49,7 +45,7 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
     A row of a whole step also has `flop_per_s`, `peak_fraction` and `roof_fraction` as `results`
     gives them. Raises `InputError` for a quantity that no record holds.
     """
-    _check_quantity(records, quantity)
+    check_quantity(records, quantity)
 
     def key(record: Record) -> Hashable:
         return results.cell_of(record), record.scope
@@ -62,118 +58,17 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
     matched: Matched = [(x, y, sides) for cell in a for x in a[cell] for y in b.get(cell, ())]
     lonely = [("a", group, "not measured") for cell in a if cell not in b for group in a[cell]]
     lonely += [("b", group, "not predicted") for cell in b if cell not in a for group in b[cell]]
-    return _pairing(matched, lonely, quantity)
-
-
-def two_platforms(
-    records: Sequence[Record],
-    a: str,
-    b: str,
-    quantity: str = "step_s",
-    *,
-    any_dtype: bool = False,
-) -> Pairing:
-    """Return platform `b` beside platform `a`, as `by_column` does.
-
-    Raises `InputError` for a platform or a quantity that no record has.
-    """
-    known = dict.fromkeys(record.platform for record in records)
-    for platform in (a, b):
-        if platform not in known:
-            raise unknown("platform", platform, known)
-    if a == b:
-        raise InputError(f"a platform is compared with another, not '{a}' with itself")
-    _check_quantity(records, quantity)
-    held = [record for record in records if record.platform in (a, b)]
-    return by_column([("", held)], "platform", quantity, against=a, any_dtype=any_dtype)
+    return pairing(matched, lonely, quantity)
 
 
 def two_folders(a: Sequence[Record], b: Sequence[Record], quantity: str = "step_s") -> Pairing:
     """Return the records `b` of one folder beside those `a` of another, on the same platforms."""
-    _check_quantity([*a, *b], quantity)
+    check_quantity([*a, *b], quantity)
     sides = {"a": "in the first folder", "b": "in the second folder"}
-    return _pairing(*_alike(a, b, _like("folder"), sides), quantity)
+    return pairing(*alike(a, b, like("folder"), sides), quantity)
 
 
-def by_column(
-    folders: Sequence[tuple[str, Sequence[Record]]],
-    column: str,
-    quantity: str = "step_s",
-    *,
-    against: str | None = None,
-    any_dtype: bool = False,
-) -> Pairing:
-    """Return every level of a column beside the first one (the least number), or `against`.
-
-    A column is `folder`, one of `facts`, an option, a hyperparameter, or what a record says of its
-    environment. Measured stands beside measured, predicted beside predicted; all else is equal, but
-    where a side has a single candidate. With `any_dtype` a network in one type is paired with
-    itself in another. Raises `InputError` for a column, a level or a quantity that no record has,
-    and for a single level.
-    """
-    every = [record for _, records in folders for record in records]
-    _check_quantity(every, quantity)
-    levels: dict[str, Group] = {}
-    for folder, records in folders:
-        for record in watched(records, "records"):
-            value = folder if column == "folder" else level(record, column)
-            if value is not None:
-                levels.setdefault(value, []).append(record)
-    if not levels:
-        raise unknown("column", column, _columns(every), "--by")
-    if len(levels) > 1 and against not in (None, *levels):
-        raise unknown(column, against, levels, "--against")
-    with suppress(ValueError):  # numbers stand in order, words as recorded
-        levels = {name: levels[name] for name in sorted(levels, key=float)}
-    first = next(iter(levels)) if against is None else against
-    if len(levels) == 1:
-        raise InputError(f"--by {column}: all records have one {column}, '{first}'")
-    matched: Matched = []
-    lonely: Lonely = []
-    apart = OF_PLATFORM if column in ("platform", "gpu") else (column,)
-    others = [name for name in levels if name != first]
-    for name in others:
-        sides = _sides(column, first, name)
-        same = _alike(levels[first], levels[name], _like(column, any_dtype), sides, apart)
-        matched += same[0]
-        lonely += same[1]
-    found = _pairing(matched, lonely, quantity, column, any_dtype=any_dtype)
-    of = grouped(found.pairs, itemgetter("level"))
-    about = [_level(name, of.get(name, [])) for name in others]
-    return replace(found, against=first, levels=about)
-
-
-def level(record: Record, column: str) -> str | None:
-    """Return what a column says of a record, as text; None where it says nothing of it."""
-    predicted = record.origin == "predicted"
-    if column == "predicted_by":
-        return record.method.name if predicted else None
-    if column == "host" and predicted:  # where it was computed changes nothing
-        return None
-    told = facts(record)
-    for known in (told, told["options"], told["settings"], record.env):
-        if known.get(column) is not None:
-            value = known[column]
-            return ("yes" if value else "no") if isinstance(value, bool) else str(value)
-    return None
-
-
-def _columns(records: Iterable[Record]) -> list[str]:
-    """Return the columns of which `level` knows something in some record."""
-    found = dict.fromkeys(("folder", "predicted_by"))
-    for record in records:
-        told = facts(record)
-        plain = {name: None for name in told if name not in ("options", "settings")}
-        found |= plain | dict.fromkeys((*told["options"], *told["settings"], *record.env))
-    return list(found)
-
-
-def _sides(column: str, a: str, b: str) -> dict[str, str]:
-    prefix = "on" if column in PLACES else f"with {column}"
-    return {"a": f"{prefix} {a}", "b": f"{prefix} {b}", "level": b, "against": a}
-
-
-def _like(column: str, any_dtype: bool = False) -> Key:
+def like(column: str, any_dtype: bool = False) -> Key:
     """Return the key that is equal for records that may be paired, whatever their `column` says."""
     free = {column, "dtype"} if any_dtype else {column}
 
@@ -201,22 +96,8 @@ def _network(workload: Workload, free: Collection[str]) -> str:
     return replace(workload, **plain).key if plain else workload.key
 
 
-def _level(name: str, pairs: Sequence[Row]) -> Row:
-    """Return what the pairs of a level amount to."""
-    ratios = [row["ratio"] for row in pairs]
-    said = [row["verdict"] for row in pairs]
-    return {
-        "level": name,
-        "pairs": len(pairs),
-        "geometric_mean_ratio": errors(pairs)["geometric_mean_ratio"],
-        "median_ratio": median(ratios) if ratios else None,
-        "min_ratio": min(ratios, default=None),
-        "max_ratio": max(ratios, default=None),
-        **{word: said.count(word) for word in ("faster", "slower", "same", "unsure")},
-    }
-
-
-def _check_quantity(records: Sequence[Record], quantity: str) -> None:
+def check_quantity(records: Sequence[Record], quantity: str) -> None:
+    """Raise `InputError` for a quantity that no record holds."""
     known = dict.fromkeys(name for record in records for name in record.quantities)
     if quantity not in known:
         raise unknown("quantity", quantity, known)
@@ -226,7 +107,7 @@ def _cells(records: Iterable[Record], key: Key) -> dict[Hashable, list[Group]]:
     return {cell: results.by_method(held) for cell, held in grouped(records, key).items()}
 
 
-def _alike(
+def alike(
     a_records: Sequence[Record],
     b_records: Sequence[Record],
     key: Key,
@@ -257,7 +138,7 @@ def _options_text(group: Group, apart: Collection[str]) -> str:
     return identity(Method("", "", {k: v for k, v in options.items() if k not in apart}))
 
 
-def _pairing(
+def pairing(
     matched: Matched,
     lonely: Lonely,
     quantity: str,
@@ -265,6 +146,7 @@ def _pairing(
     *,
     any_dtype: bool = False,
 ) -> Pairing:
+    """Return matched groups as rows with verdicts, and what has no partner; see `by_column`."""
     alone = [one for one in lonely if one[1][-1].scope == ""]
     free = [column, "dtype"] if any_dtype else [column]
     about = _about([b for _, b, _ in matched] + [group for _, group, _ in alone], free)

@@ -30,7 +30,7 @@ def compare(
     ),
     quantity: str = option("--quantity NAME", "step_s, peak_memory_bytes, ...", "step_s"),
 ) -> Answer:
-    """Compare measured with predicted, two folders, or levels of a column.
+    """Compare predictions, folders, or the levels of any column.
 
     Ratios of medians with intervals, verdicts, and what has no partner. A
     column is platform, host, gpu, threads, dtype, method, predicted_by,
@@ -38,7 +38,7 @@ def compare(
     whatever the verdict.
     """
     from steptime import store
-    from steptime.analysis import pairs
+    from steptime.analysis import levels, pairs
     from steptime.analysis.errors import errors
 
     if by and platforms:
@@ -52,7 +52,7 @@ def compare(
     held = [(folder.resolve().name, store.load(folder, note)) for folder in folders]
     records = held[0][1]
     if by:
-        found = pairs.by_column(held, by, quantity, against=against, any_dtype=any_dtype)
+        found = levels.by_column(held, by, quantity, against=against, any_dtype=any_dtype)
         sides = [found.against, ", ".join(row["level"] for row in found.levels)]
     elif len(folders) == 2:
         found = pairs.two_folders(records, held[1][1], quantity)
@@ -61,7 +61,7 @@ def compare(
         sides = [name.strip() for name in platforms.split(",")]
         if len(sides) != 2:
             raise InputError(f"--platforms is two names, A,B, not {shorten(platforms)}")
-        found = pairs.two_platforms(records, sides[0], sides[1], quantity, any_dtype=any_dtype)
+        found = levels.two_platforms(records, sides[0], sides[1], quantity, any_dtype=any_dtype)
     else:
         found = pairs.predicted_and_measured(records, quantity)
         sides = ["predicted", "measured"]
