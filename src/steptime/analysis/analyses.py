@@ -21,6 +21,7 @@ ANALYSES = {
     "table": "steptime.analysis.devices_table:ANALYSIS",
     "results": "steptime.analysis.headline:ANALYSIS",
     "errors": "steptime.analysis.errors:ANALYSIS",
+    "nodes": "steptime.analysis.nodes:ANALYSIS",
 }
 PLOTS = {
     "roofline": "steptime.plots.roofline:chart",

@@ -37,6 +37,18 @@ def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST)
     return number
 
 
+def share(text: str, where: str) -> float:
+    """Return a share of 0 or more, `5%` or `0.05`; raises `InputError` otherwise."""
+    number, percent, _ = text.strip().partition("%")
+    try:
+        found = float(number) / (100 if percent else 1)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1000:
+        raise InputError(f"{where}: is a share such as 5% or 0.05, not {shorten(text)}")
+    return found
+
+
 def is_range(value: object) -> bool:
     """Whether `value` is written as a range."""
     return isinstance(value, str) and ".." in value

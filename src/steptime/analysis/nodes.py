@@ -1,0 +1,196 @@
+"""Which nodes are slow beyond noise, by how much, and in what: all that measured the same cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.data import Data
+from steptime.analysis.outliers import FALSE_ALARMS, Deviation, deviations
+from steptime.analysis.row import Row, grouped
+from steptime.analysis.verdict import MARGIN
+from steptime.core.ranges import share
+from steptime.core.table import Table, columns
+from steptime.core.units import counted, percent
+
+LEAST = 3  # nodes: of two that differ, nobody can say which is slow
+KINDS = ("compute", "memory", "link")  # that a cell may be bound by
+CELLS = """
+    SELECT workload_key, platform, method, method_options, replicas, host, any_value(gpu) AS gpu,
+           avg(log_s) AS log_s, count(log_s) AS n, any_value(cause) AS cause
+    FROM (FROM records SELECT *, CASE WHEN status = 'ok' AND step_s > 0 THEN ln(step_s) END AS log_s)
+    WHERE origin <> 'predicted' AND coalesce(scope, '') = '' AND host IS NOT NULL
+    GROUP BY ALL ORDER BY ALL
+"""
+SIDES = """
+    SELECT workload_key, platform, any_value(intensity::DOUBLE * memory_bytes_per_s::DOUBLE
+    >= peak_flop_per_s::DOUBLE) AS compute FROM results GROUP BY ALL
+"""
+
+
+def node_table(data: Data, margin: str) -> Table:
+    """Return a row for each node, the slowest first; none where fewer than `LEAST` share a cell."""
+    at_least = math.log1p(share(margin, "--margin"))
+    measured = data.rows(CELLS)
+    good = [row for row in measured if row["n"]]
+    cells = {
+        cell: held
+        for cell, held in grouped(good, _cell).items()
+        if len({row["host"] for row in held}) >= LEAST
+    }
+    if not cells:
+        return Table(_columns(()), [], summary=_summary([], 0, at_least, None))
+    sides = {(row["workload_key"], row["platform"]): row["compute"] for row in data.rows(SIDES)}
+    kinds = [_kind(held[0], sides) for held in cells.values()]
+    hosts = sorted({row["host"] for held in cells.values() for row in held})
+    logs = np.full((len(cells), len(hosts)), np.nan)
+    for at, held in enumerate(cells.values()):
+        for row in held:
+            logs[at, hosts.index(row["host"])] = row["log_s"]
+    found, by_kind = _judged(logs, kinds)
+    gpus = {row["host"]: row["gpu"] for row in good}
+    rows = [
+        _row(host, at, found, by_kind, at_least)
+        | {"gpu": gpus[host], "cells": int(np.isfinite(logs[:, at]).sum()), "cause": None}
+        for at, host in enumerate(hosts)
+    ]
+    rows.sort(key=lambda row: -row["slower_fraction"])
+    without = {row["host"]: row for row in measured if row["host"] not in gpus}
+    rows += [
+        dict.fromkeys(rows[0]) | {"host": host, "gpu": row["gpu"], "cells": 0}
+        | {"verdict": "not measured", "cause": row["cause"]}
+        for host, row in without.items()
+    ]  # fmt: skip
+    summary = _summary(rows, len(cells), at_least, math.expm1(found.noise))
+    return Table(_columns(by_kind), rows, summary=summary)
+
+
+def _cell(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("workload_key", "platform", "method", "method_options"))
+
+
+def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:
+    """Return what bounds a cell: what joins its replicas, or its side of the roofline."""
+    if row["replicas"] > 1:
+        return "link"
+    compute = sides.get((row["workload_key"], row["platform"]))
+    return None if compute is None else "compute" if compute else "memory"
+
+
+def _judged(
+    logs: np.ndarray, kinds: Sequence[str | None]
+) -> tuple[Deviation, dict[str, Deviation]]:
+    """Return how far nodes are off in all cells, and in those of each kind.
+
+    False alarms are shared between the questions that are asked.
+    """
+    known = [kind for kind in KINDS if kind in kinds]
+    parts = {kind: logs[[one == kind for one in kinds]] for kind in known}
+    asked = {
+        kind: part for kind, part in parts.items() if np.isfinite(part).any(0).sum() >= LEAST
+    } if len(set(kinds)) > 1 else {}  # fmt: skip
+    miss = FALSE_ALARMS / (1 + len(asked) / 2)
+    each = FALSE_ALARMS - miss
+    return deviations(logs, miss), {
+        kind: deviations(part, each / len(asked)) for kind, part in asked.items()
+    }
+
+
+def _row(
+    host: str, at: int, found: Deviation, by_kind: dict[str, Deviation], at_least: float
+) -> Row:
+    def slow(one: Deviation) -> bool:
+        return bool(one.slow[at] and one.value[at] > at_least)
+
+    def off(one: Deviation) -> float | None:
+        return float(math.expm1(one.value[at])) if np.isfinite(one.value[at]) else None
+
+    where = [kind for kind, one in by_kind.items() if slow(one)]
+    named = slow(found) or bool(where)
+    fast = bool(found.fast[at] and found.value[at] < -at_least)
+    everywhere = len(where) in (0, len(by_kind))
+    return {
+        "host": host,
+        "slower_fraction": off(found),
+        "low_fraction": float(math.expm1(found.low[at])),
+        "high_fraction": float(math.expm1(found.high[at])),
+        "verdict": "slow" if named else "fast" if fast else "like the others",
+        "slow_in": ("all" if everywhere else ", ".join(where)) if named else None,
+        **{f"{kind}_fraction": off(by_kind[kind]) if kind in by_kind else None for kind in KINDS},
+    }
+
+
+def _summary(rows: Sequence[Row], cells: int, at_least: float, noise: float | None) -> Row:
+    return {
+        "nodes": sum(row["verdict"] != "not measured" for row in rows),
+        "cells": cells,
+        "noise_fraction": noise,
+        "margin_fraction": math.expm1(at_least),
+        **{
+            word.replace(" ", "_"): [row["host"] for row in rows if row["verdict"] == word]
+            for word in ("slow", "fast", "not measured")
+        },
+    }
+
+
+def _columns(kinds: Sequence[str] | dict[str, Deviation]) -> tuple[object, ...]:
+    return columns(
+        "host=node", "?gpu", "cells", "slower_fraction=slower", "low_fraction=from",
+        "high_fraction=to", "verdict", *(["slow_in=in"] if kinds else []),
+        *(f"?{kind}_fraction={kind}" for kind in kinds), "?cause",
+    )  # fmt: skip
+
+
+def sentences(table: Table) -> list[str]:
+    """Return which nodes are slow, by how much and in what, as sentences."""
+    found = table.summary
+    if not table.rows:
+        return [f"no {LEAST} nodes measured the same cells: of two, nobody can say which is slow"]
+    rows = {row["host"]: row for row in table.rows}
+    said = [_said(rows[host]) for host in found["slow"]]
+    nodes = counted(found["nodes"], "node")
+    if not said:
+        said = [f"none of {nodes} is slow beyond noise"]
+    if fast := found["fast"]:
+        said.append(f"fast beyond noise: {', '.join(fast)}")
+    noise = percent(found["noise_fraction"])
+    same = counted(found["cells"], "cell")
+    said.append(
+        f"{nodes} measured {same} alike; noise moves a node by {noise} (one sigma), and less "
+        f"than {percent(found['margin_fraction'])} is not named"
+    )
+    lost = [f"{host} ({rows[host]['cause']})" for host in found["not_measured"]]
+    return [*said, *([f"no result: {', '.join(lost)}"] if lost else [])]
+
+
+def _said(row: Row) -> str:
+    if row["slow_in"] == "all":
+        between = f"{percent(row['low_fraction'])} to {percent(row['high_fraction'])}"
+        return f"{row['host']} is {percent(row['slower_fraction'])} slower than the others ({between})"
+    return f"{row['host']} is slow in what is bound by {' and '.join(_where(row))}"
+
+
+def _where(row: Row) -> Iterator[str]:
+    for kind in row["slow_in"].split(", "):
+        yield f"{kind} ({percent(row[f'{kind}_fraction'])} slower)"
+
+
+ANALYSIS = Analysis(
+    """Print which nodes are slow beyond noise, by how much, and in what.
+
+    Every node is held against the others that measured the same cells. What a
+    cell is bound by is told by its replicas, or by its predicted side of the
+    roofline.
+    """,
+    node_table,
+    sentences,
+    section="Nodes",
+    chart="steptime.plots.nodes:chart",
+    settings=(
+        Setting("margin", "Name only those that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
+    ),
+    folders=1000,
+)

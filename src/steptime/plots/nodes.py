@@ -1,0 +1,59 @@
+"""Nodes against one another: a dot with its interval a node, sorted, those beyond noise named."""
+
+from __future__ import annotations
+
+import math
+
+from steptime.analysis.nodes import KINDS
+from steptime.core.table import Table, columns
+from steptime.plots import style
+
+HEIGHT, PANEL = 300, 130  # pixels
+TOOLTIP = columns("host=node", "gpu", "cells", "slower_fraction=slower", "verdict", "slow_in=in")
+
+
+def chart(table: Table) -> style.Spec:
+    """Return how much slower each node is than the others: in all cells, and by what binds them."""
+    rows = [row for row in table.rows if row["slower_fraction"] is not None]
+    kinds = [kind for kind in KINDS if any(row[f"{kind}_fraction"] is not None for row in rows)]
+    points = [
+        style.point(dict(row), "verdict low_fraction high_fraction", TOOLTIP)
+        | {"rank": rank, "panel": "all cells", "off": row["slower_fraction"]}
+        | {"named": row["host"] if row["verdict"] != "like the others" else None}
+        for rank, row in enumerate(rows, start=1)
+    ]
+    points += [
+        point
+        | {"panel": f"bound by {kind}", "off": row[f"{kind}_fraction"]}
+        | {"low_fraction": None, "high_fraction": None, "named": None}
+        for kind in kinds
+        for point, row in zip(points[: len(rows)], rows, strict=True)
+        if row[f"{kind}_fraction"] is not None
+    ]
+    x = {
+        "field": "rank",
+        "type": "quantitative",
+        "axis": {"title": "nodes, the slowest first", "tickMinStep": 1, "grid": False},
+        "scale": {"domain": [0, len(rows) + max(1, math.ceil(len(rows) / 20))], "nice": False},
+    }
+    y = style.number("off", "slower than the others", labelExpr="format(datum.value, '.1~%')")
+    order = ["like the others", "slow", "fast"]
+    colour = style.told_by("verdict", sorted(points, key=lambda p: order.index(p["verdict"])))
+    place = {"x": x, "y": y, **colour}
+    ends = place | {"y": {**y, "field": "low_fraction"}, "y2": {"field": "high_fraction"}}
+    name = {"x": x, "y": y, "text": {"field": "named"}}
+    layers = [
+        style.layer("rule", {k: v for k, v in ends.items() if k != "shape"}, "low_fraction"),
+        style.layer("point", place | {"tooltip": style.tooltip(TOOLTIP)}, size=35, filled=True),
+        style.layer("text", name, "named", align="left", dx=7, dy=-3),
+    ]
+    kept, view = style.wrapped(
+        points, "panel", {"layer": layers, "width": style.WIDTH, "height": HEIGHT},
+        1, width=style.WIDTH, height=PANEL,
+    )  # fmt: skip
+    found = table.summary
+    caption = [
+        f"{found['nodes']} nodes, {found['cells']} cells; bars: 95 % of what noise alone does.",
+        table.source,
+    ]
+    return style.finish("Nodes against one another", caption, kept, **view)

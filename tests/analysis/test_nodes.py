@@ -1,0 +1,145 @@
+"""Slow nodes: one among 64 is named, and where all are alike, none."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clusters
+import synthetic
+from steptime import store
+from steptime.analysis.analyses import analysis
+from steptime.analysis.data import Data
+from steptime.analysis.outliers import deviations, extremes
+from steptime.analysis.verdict import MARGIN
+from steptime.cli.main import run
+from steptime.core.record import Quantity, Record
+from steptime.core.table import Table
+from steptime.core.workload import Plan, Workload
+
+HOSTS = [f"n{number:02}" for number in range(64)]
+DRAWS = 200
+CELLS = [Workload("fc", {"layers": layers}, 64) for layers in range(1, 7)]
+
+
+def _named(rng: np.random.Generator, cells: int, runs: int, slower: float = 0.0) -> list[int]:
+    """Return which of 64 nodes are named where the node 17 is slower."""
+    logs = np.median(clusters.noise(rng, cells, 64, runs), axis=-1).mean(axis=-1)
+    logs += rng.normal(0, 0.003, 64)
+    logs[:, 17] += math.log1p(slower)
+    found = deviations(logs)
+    return [int(at) for at in np.flatnonzero(found.slow & (found.value > math.log1p(MARGIN)))]
+
+
+@pytest.mark.parametrize(("cells", "runs"), [(6, 3), (4, 5), (24, 1), (2, 3)])
+def test_false_alarms_and_power_over_200_draws(cells: int, runs: int) -> None:
+    rng = np.random.default_rng(20261122)
+    alike = [_named(rng, cells, runs) for _ in range(DRAWS)]
+    assert sum(map(bool, alike)) <= 0.05 * DRAWS
+    slow = [_named(rng, cells, runs, 0.04) for _ in range(DRAWS)]
+    assert sum(17 in one for one in slow) >= 0.95 * DRAWS
+    assert sum(one == [17] for one in slow) >= 0.9 * DRAWS
+
+
+def test_false_alarms_hold_without_a_margin_and_with_heavy_tails() -> None:
+    rng = np.random.default_rng(1)
+    alarms = heavy = 0
+    for _ in range(DRAWS):
+        alarms += deviations(rng.normal(0, 0.01, (6, 64))).slow.any()
+        found = deviations(0.003 * rng.standard_t(3, (6, 64)))
+        heavy += bool((found.slow & (found.value > math.log1p(MARGIN))).any())
+    assert alarms <= 0.05 * DRAWS
+    assert heavy <= 0.05 * DRAWS
+
+
+def test_outliers_by_hand() -> None:
+    """Grubbs' test: of 0, 1, 2, 3, 14 the last is 1.76 deviations off; the limit (5 %) is 1.672."""
+    values = np.array([0.0, 1.0, 2.0, 3.0, 14.0])
+    assert (14 - values.mean()) / values.std(ddof=1) == pytest.approx(1.755, abs=1e-3)
+    assert extremes(values, 0.05 / 0.8) == [4]
+    assert extremes(np.array([0.0, 1.0, 2.0, 3.0, 5.0]), 0.05 / 0.8) == []
+    assert extremes(np.zeros(8), 0.05) == []
+    crowd = np.r_[np.linspace(-1, 1, 60), 9.0, 9.5, 10.0]  # three that would hide one another
+    assert sorted(extremes(crowd, 0.05)) == [60, 61, 62]
+
+
+def _predictions(bound: dict[str, bool]) -> list[Record]:
+    """Return predictions of `CELLS`, compute-bound or not: ridge 204e9 / 39e9 FLOP/byte."""
+    found = []
+    for cell in CELLS:
+        one = synthetic.predicted(cell)[0]
+        intensity = 50.0 if bound[cell.key] else 1.0
+        quantities = {"step_s": 0.01, "flop": 1e9, "traffic_bytes": 1e9 / intensity}
+        held = {name: Quantity(value=value) for name, value in quantities.items()}
+        found.append(replace(one, quantities=held))
+    return found
+
+
+def _table(records: list[Record], **settings: Any) -> tuple[Table, list[str]]:
+    one = analysis("nodes")
+    table = one.answer(Data.of(records), **settings)
+    return table, one.says(table)
+
+
+def test_a_slow_node_is_named_with_how_much_and_in_what() -> None:
+    rng = np.random.default_rng(2)
+    bound = {cell.key: at < 3 for at, cell in enumerate(CELLS)}
+    memory = [cell for cell in CELLS if not bound[cell.key]]
+    linked = [replace(cell, plan=Plan(data=4)) for cell in CELLS[:3]]
+    records = [
+        *clusters.measured(rng, HOSTS, CELLS[:3], {"n05": 1.05}),
+        *clusters.measured(rng, HOSTS, memory, {"n05": 1.05, "n40": 1.08}),
+        *clusters.measured(rng, HOSTS, linked, {"n05": 1.05, "n63": 1.2}),
+        *_predictions(bound),
+    ]
+    lost = replace(records[0], status="failed", cause="node-fail", quantities={})
+    records.append(replace(lost, env={**lost.env, "host": "n77"}))
+    table, said = _table(records)
+    rows = {row["host"]: row for row in table.rows}
+    assert table.summary["slow"] == [h for h in rows if rows[h]["verdict"] == "slow"]
+    assert set(table.summary["slow"]) == {"n05", "n40", "n63"}
+    assert [rows[host]["slow_in"] for host in ("n05", "n40", "n63")] == ["all", "memory", "link"]
+    assert rows["n05"]["slower_fraction"] == pytest.approx(0.05, abs=0.012)
+    assert rows["n05"]["low_fraction"] < 0.05 < rows["n05"]["high_fraction"]
+    assert rows["n40"]["memory_fraction"] == pytest.approx(0.08, abs=0.02)
+    assert abs(rows["n40"]["compute_fraction"]) < 0.02
+    assert (rows["n77"]["verdict"], rows["n77"]["cause"]) == ("not measured", "node-fail")
+    assert said[-1] == "no result: n77 (node-fail)"
+    assert any(line.startswith("n40 is slow in what is bound by memory (") for line in said)
+    spec = analysis("nodes").draw(table)
+    assert {row["panel"] for row in spec["data"]["values"]} == {
+        "all cells", "bound by compute", "bound by memory", "bound by link",
+    }  # fmt: skip
+
+
+def test_two_nodes_do_not_tell_which_is_slow() -> None:
+    rng = np.random.default_rng(2)
+    table, said = _table(clusters.measured(rng, HOSTS[:2], CELLS, {"n00": 2.0}))
+    assert (table.rows, table.summary["slow"]) == ([], [])
+    assert said == ["no 3 nodes measured the same cells: of two, nobody can say which is slow"]
+
+
+def test_nodes_that_lack_cells_are_held_against_those_that_have_them() -> None:
+    rng = np.random.default_rng(3)
+    records = clusters.measured(rng, HOSTS[:12], CELLS, {"n04": 1.1})
+    some = [r for r in records if r.env["host"] != "n07" or r.workload in CELLS[:2]]
+    rows = {row["host"]: row for row in _table(some, margin="3%")[0].rows}
+    assert [host for host, row in rows.items() if row["verdict"] == "slow"] == ["n04"]
+    assert (rows["n04"]["cells"], rows["n07"]["cells"]) == (6, 2)
+
+
+def test_the_command_prints_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(5)
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all(clusters.measured(rng, HOSTS[:16], CELLS, {"n04": 1.1}))
+    assert run(["nodes", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["summary"]["slow"] == ["n04"]
+    assert document["rows"][0]["host"] == "n04"
+    assert document["says"][0].startswith("n04 is ")
