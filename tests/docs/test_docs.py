@@ -62,7 +62,7 @@ EXACT = ("count", "predict", "fit", "choose", "explain", "split", "scale", "ener
 SLOW = ("run", "sweep", "probe", "calibrate", "quickstart", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
-    "results", "errors", "evaluate",
+    "results", "errors", "nodes", "evaluate",
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
@@ -469,6 +469,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "import": "import timings.csv --mapping timings.toml --out keys",
     "results": "results results",
     "errors": "errors results",
+    "nodes": "nodes results",
     "compare": "compare results",
     "query": "query 'FROM records' --in results",
     "export": "export --in results -o keys.csv",
@@ -487,7 +488,7 @@ def test_keys_of_json(command: str, place: Path, capsys: pytest.CaptureFixture[s
     inner = [
         value[0]
         for key, value in tops[0].items()
-        if key in ("ops", "pairs", "steps", "cuts", "rows") and isinstance(value, list)
+        if key in ("ops", "pairs", "steps", "cuts", "rows") and isinstance(value, list) and value
     ]
     quantities = set(re.findall(r"`(\w+)`", _section("docs/counting.md", "The numbers")))
     known = named | quantities | set(QUANTITIES) | set(family("fc").parameters)

@@ -179,9 +179,9 @@ def _where(row: Row) -> Iterator[str]:
 
 
 ANALYSIS = Analysis(
-    """Print which nodes are slow beyond noise, by how much, and in what.
+    """Print which nodes are slow beyond noise.
 
-    Every node is held against the others that measured the same cells. What a
+    By how much, and in what. Every node is held against the others that measured the same cells. What a
     cell is bound by is told by its replicas, or by its predicted side of the
     roofline.
     """,
