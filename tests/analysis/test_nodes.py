@@ -143,3 +143,5 @@ def test_the_command_prints_the_verdict(tmp_path: Path, capsys: pytest.CaptureFi
     assert document["summary"]["slow"] == ["n04"]
     assert document["rows"][0]["host"] == "n04"
     assert document["says"][0].startswith("n04 is ")
+    assert run(["compare", str(tmp_path), "--by", "host", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"] == document

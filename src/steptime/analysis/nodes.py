@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from steptime.analysis.outliers import FALSE_ALARMS, Deviation, deviations
 from steptime.analysis.row import Row, grouped
 from steptime.analysis.verdict import MARGIN
 from steptime.core.ranges import share
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table, columns
 from steptime.core.units import counted, percent
 
 LEAST = 3  # nodes: of two that differ, nobody can say which is slow
@@ -21,7 +22,8 @@ KINDS = ("compute", "memory", "link")  # that a cell may be bound by
 CELLS = """
     SELECT workload_key, platform, method, method_options, replicas, host, any_value(gpu) AS gpu,
            avg(log_s) AS log_s, count(log_s) AS n, any_value(cause) AS cause
-    FROM (FROM records SELECT *, CASE WHEN status = 'ok' AND step_s > 0 THEN ln(step_s) END AS log_s)
+    FROM (FROM records
+          SELECT *, CASE WHEN status = 'ok' AND step_s > 0 THEN ln(step_s) END AS log_s)
     WHERE origin <> 'predicted' AND coalesce(scope, '') = '' AND host IS NOT NULL
     GROUP BY ALL ORDER BY ALL
 """
@@ -136,7 +138,7 @@ def _summary(rows: Sequence[Row], cells: int, at_least: float, noise: float | No
     }
 
 
-def _columns(kinds: Sequence[str] | dict[str, Deviation]) -> tuple[object, ...]:
+def _columns(kinds: Sequence[str] | dict[str, Deviation]) -> Sequence[Column]:
     return columns(
         "host=node", "?gpu", "cells", "slower_fraction=slower", "low_fraction=from",
         "high_fraction=to", "verdict", *(["slow_in=in"] if kinds else []),
@@ -147,7 +149,7 @@ def _columns(kinds: Sequence[str] | dict[str, Deviation]) -> tuple[object, ...]:
 def sentences(table: Table) -> list[str]:
     """Return which nodes are slow, by how much and in what, as sentences."""
     found = table.summary
-    if not table.rows:
+    if not found["nodes"]:
         return [f"no {LEAST} nodes measured the same cells: of two, nobody can say which is slow"]
     rows = {row["host"]: row for row in table.rows}
     said = [_said(rows[host]) for host in found["slow"]]
@@ -166,14 +168,16 @@ def sentences(table: Table) -> list[str]:
     return [*said, *([f"no result: {', '.join(lost)}"] if lost else [])]
 
 
-def _said(row: Row) -> str:
+def _said(row: Mapping[str, Any]) -> str:
     if row["slow_in"] == "all":
         between = f"{percent(row['low_fraction'])} to {percent(row['high_fraction'])}"
-        return f"{row['host']} is {percent(row['slower_fraction'])} slower than the others ({between})"
+        return (
+            f"{row['host']} is {percent(row['slower_fraction'])} slower than the others ({between})"
+        )
     return f"{row['host']} is slow in what is bound by {' and '.join(_where(row))}"
 
 
-def _where(row: Row) -> Iterator[str]:
+def _where(row: Mapping[str, Any]) -> Iterator[str]:
     for kind in row["slow_in"].split(", "):
         yield f"{kind} ({percent(row[f'{kind}_fraction'])} slower)"
 
@@ -181,9 +185,9 @@ def _where(row: Row) -> Iterator[str]:
 ANALYSIS = Analysis(
     """Print which nodes are slow beyond noise.
 
-    By how much, and in what. Every node is held against the others that measured the same cells. What a
-    cell is bound by is told by its replicas, or by its predicted side of the
-    roofline.
+    By how much, and in what. Every node is held against the others that
+    measured the same cells. What a cell is bound by is told by its replicas, or
+    by its predicted side of the roofline.
     """,
     node_table,
     sentences,

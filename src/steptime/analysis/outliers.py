@@ -12,7 +12,9 @@ import numpy as np
 from steptime.analysis.statistics import MISS, two_sided_t
 from steptime.analysis.warmup import Floats
 
-FALSE_ALARMS = 0.025  # that any is named where all are alike: so that 5 % holds with heavier tails, too
+FALSE_ALARMS = (
+    0.025  # that any is named where all are alike: so that 5 % holds with heavier tails, too
+)
 SLOW_SHARE = 0.8  # of the false alarms that are allowed: to name what is slow matters most
 CLIP = 3.0  # noise of a cell, beyond which one cell no longer pulls its node
 

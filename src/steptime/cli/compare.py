@@ -39,6 +39,8 @@ def compare(
     """
     from steptime import store
     from steptime.analysis import levels, pairs
+    from steptime.analysis.analyses import analysis
+    from steptime.analysis.data import Data
     from steptime.analysis.errors import errors
 
     if by and platforms:
@@ -75,9 +77,15 @@ def compare(
         "unpaired": found.unpaired,
         "errors": errors(found.pairs),
     }
+    notes: list[str] = []
+    if by == "host":
+        one = analysis("nodes")
+        nodes = one.answer(Data(*held))
+        notes = one.says(nodes)
+        document["nodes"] = {"summary": nodes.summary, "says": notes, "rows": nodes.rows}
     judged = any(row["verdict"] for row in found.pairs)
     tables = [_table(document, judged)] if found.pairs else []
-    return Answer(document, tables, [*_notes(document, judged), *_unpaired(found.unpaired)])
+    return Answer(document, tables, [*notes, *_notes(document, judged), *_unpaired(found.unpaired)])
 
 
 def _notes(document: dict[str, Any], judged: bool) -> list[str]:
