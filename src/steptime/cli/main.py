@@ -29,6 +29,7 @@ COMMANDS = {  # name: the function, or the analysis, that answers it
     "choose": "steptime.cli.choose:choose",
     "scale": "steptime.cli.scale:scale",
     "explain": "steptime.cli.explain:explain",
+    "whatif": "steptime.cli.whatif:whatif",
     "split": "steptime.cli.split:split",
     "explore": "steptime.cli.explore:explore",
     "energy": "steptime.cli.energy:energy",

@@ -158,7 +158,7 @@ class Cluster:
 
 
 Numbers = Mapping[str, tuple[str, float]]  # key of the file: (field, factor to SI)
-_OF_DEVICE: Numbers = {
+OF_DEVICE: Numbers = {
     "memory_GB": ("memory_bytes", GB),
     "memory_GB_per_s": ("memory_bytes_per_s", GB),
     "launch_us": ("launch_s", 1e-6),
@@ -190,7 +190,7 @@ _LINK: dict[str, Check] = {
 }
 _DEVICE: dict[str, Check] = {
     **_COMMON,
-    **dict.fromkeys(_OF_DEVICE, NUMBER),
+    **dict.fromkeys(OF_DEVICE, NUMBER),
     "kind": TEXT,
     "products": TEXTS,
     "only_by_name": FLAG,
@@ -209,7 +209,7 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
     required = ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
-    values = _in_si(checked(table, _DEVICE, required, where), _OF_DEVICE, where)
+    values = _in_si(checked(table, _DEVICE, required, where), OF_DEVICE, where)
     if values["kind"] not in KINDS:
         raise unknown("kind", values["kind"], KINDS, where)
     for table_of_peaks in values.keys() & _TABLES_OF_PEAKS.keys():
