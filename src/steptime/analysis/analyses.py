@@ -22,9 +22,9 @@ ANALYSES = {
     "results": "steptime.analysis.headline:ANALYSIS",
     "errors": "steptime.analysis.errors:ANALYSIS",
     "nodes": "steptime.analysis.nodes:ANALYSIS",
+    "roofline": "steptime.analysis.roofline:ANALYSIS",
 }
 PLOTS = {
-    "roofline": "steptime.plots.roofline:chart",
     "ops": "steptime.plots.ops:chart",
     "predicted": "steptime.plots.predicted:chart",
     "throughput": "steptime.plots.throughput:chart",

@@ -11,7 +11,7 @@ from steptime.analysis.row import headline, short_names
 from steptime.core.record import Record
 from steptime.core.units import seconds, shown
 from steptime.plots import EmptyPlotError, style
-from steptime.plots.roofline import axes, roof_layers, roof_rows
+from steptime.plots.roofline import axes, box, roof_layers, roofs
 
 MOST_NETWORKS = 60  # so that a page of a large sweep stays small
 TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
@@ -34,22 +34,27 @@ def chart(data: Data) -> style.Spec:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
     shown_first = {name: networks[name] for name in full[:MOST_NETWORKS]}
     drawn = [point for name, rows in shown_first.items() for point in _points(name, rows)]
-    roofs = {name: rows[0] for name, rows in shown_first.items()}
-    corners = roof_rows(roofs, [p["intensity"] for p in drawn], [p["speed"] for p in drawn])
+    tops = [one for name, rows in shown_first.items() for one in _ceilings(name, rows[0])]
+    ends = box(tops, [p["intensity"] for p in drawn], [p["speed"] for p in drawn])
+    size = {"height": style.HEIGHT}
+    lines = [one for name in shown_first for one in roofs(tops, ends, size, name)]
+    corners = [line | {"panel": line["platform"]} for line in lines]
     heads = [{"panel": name, "heading": _heading(name, rows)} for name, rows in shown_first.items()]
-    place = axes([*corners, *drawn])
-    size = {
+    place = axes(ends)
+    area = {
         "field": "share",
         "type": "quantitative",
         "scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]},
         "legend": {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]},
     }
-    points = {**place, "size": size, "tooltip": style.tooltip(TOOLTIP)}
+    points = {**place, "size": area, "tooltip": style.tooltip(TOOLTIP)}
     top = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
-    over_all = {"align": "left", "baseline": "bottom", "dy": -22, "limit": {"expr": "width"}}
+    over_all = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
+    line, *texts = roof_layers(place, {})
     layers = [
-        *roof_layers(place, 20),
+        line,
         style.layer("point", points, "share", filled=True, opacity=0.65),
+        *texts,
         style.layer("text", top, "heading", **over_all),
     ]
     caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
@@ -66,6 +71,13 @@ def chart(data: Data) -> style.Spec:
     )
 
 
+def _ceilings(name: str, row: style.Row) -> list[style.Row]:
+    """Return the ceilings that the predictions of a network are of."""
+    known = {"platform": name, "flop_per_s": None, "bytes_per_s": None, "level": None}
+    top = {"flop_per_s": row["peak_flop_per_s"], "unit": "matrix", "dtype": row["dtype"]}
+    return [known | top, known | {"bytes_per_s": row["memory_bytes_per_s"], "level": "DRAM"}]
+
+
 def _op(record: Record) -> style.Row:
     known = {name: headline(quantity) for name, quantity in record.quantities.items()}
     costs = {name: known.get(name) for name in ("step_s", "flop", "traffic_bytes")}
@@ -75,6 +87,7 @@ def _op(record: Record) -> style.Row:
         **costs,
         **{name: record.method.options.get(name) for name in ceilings},
         "op": record.scope,
+        "dtype": record.workload.dtype,
         "intensity": intensity,
         "speed": over(costs["flop"], costs["step_s"]) if intensity else None,
     }

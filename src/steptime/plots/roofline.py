@@ -1,103 +1,262 @@
-"""Roofline (Williams, Waterman, Patterson 2009): speed over intensity, below two ceilings."""
+"""Roofline (Williams, Waterman, Patterson 2009): speed over intensity, below the ceilings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from steptime.analysis.data import Data
-from steptime.core.table import columns
+from steptime.analysis.row import grouped
+from steptime.core.dtypes import precision
+from steptime.core.table import Table, columns
 from steptime.core.units import si
 from steptime.plots import EmptyPlotError, style
 
 LESS, MORE = 2.2, 6.0  # of the ceilings before and beyond the points, as factors
+MOST_POINTS = 1500
+MOST_JOINED = 60  # whose prediction and measurement a line joins
+MOST_LINES = 12
+MOST_LABELS = 12  # of ceilings in one picture; with more each platform has a panel
+Box = tuple[float, float, float, float]
+PANEL = {"width": 400, "height": 290}
 X, MEASURED, PREDICTED = "intensity", "flop_per_s", "predicted_flop_per_s"
 TOOLTIP = columns(
-    *("label=network", "measured_s=measured step", "interval_95", "predicted_s=predicted step"),
-    *(f"{MEASURED}=measured speed", f"{PREDICTED}=predicted speed", "peak_fraction=of peak"),
-    *("roof_fraction=of roof", "intensity=FLOP per byte", "platform"),
+    *("name", "origin", f"{MEASURED}=speed", f"{PREDICTED}=predicted speed"),
+    *("roof_flop_per_s=ceiling", "roof_fraction=of ceiling", "peak_fraction=of peak"),
+    *("intensity:.4g=FLOP per byte", "platform", "dtype"),
 )
 
 
-def chart(data: Data) -> style.Spec:
-    """Return the networks under the roofline of their platform and dtype, a panel for each.
+def chart(table: Table) -> style.Spec:
+    """Return the points of a table of `analysis.roofline` under their ceilings.
 
-    Raises `EmptyPlotError`.
+    Platforms share a picture, each in its colour; where colours tell something else, or the
+    ceilings are many, each has a panel. Raises `EmptyPlotError`.
     """
-    rows = [row for row in data.results if row[X] and row[PREDICTED]]
-    if not rows:
-        raise EmptyPlotError("roofline: no predicted record here holds FLOP, bytes and a time")
-    roofs = {f"{row['platform']}, {row['dtype']}": row for row in rows}
-    points = [
-        style.point(row, f"family {X} {MEASURED} {PREDICTED}", TOOLTIP)
-        | {"panel": f"{row['platform']}, {row['dtype']}"}
-        for row in rows
+    said = table.summary
+    every: list[style.Row] = [dict(r) for r in table.rows] if said["platforms"] else []
+    tops = _tops(said["ceilings"], said["platforms"])
+    if not (every or tops):
+        raise EmptyPlotError("roofline: no ceiling and no point is known")
+    names = list(dict.fromkeys(row["platform"] for row in (*every, *tops)))
+    color = said.get("color") or next(
+        (n for n in ("platform", "family", "dtype") if len({r.get(n) for r in every}) > 1), None
+    )
+    apart = len(names) > 1 and (color not in (None, "platform") or len(tops) > MOST_LABELS)
+    size = PANEL if apart else {"width": style.WIDTH, "height": style.HEIGHT}
+    rows, caption = _points(every, color, said.get("line"))
+    ends = box(tops, [row[X] for row in every], [s for r in every for s in _speeds(r)])
+    lines = [row for name in names for row in roofs(tops, ends, size, name)]
+    if not apart:
+        lines = roofs(tops, ends, size, tell=len(names) > 1)
+    place = axes(ends)
+    told = _colours(color, every)
+    shared = style.name("platform", scale={"domain": names}, legend=None)
+    drawn = [*lines, *rows]
+    ink: style.Spec = {} if apart or len(names) == 1 else {"color": shared}
+    line, *texts = roof_layers(place, ink)
+    layers = [line, *_point_layers(place, told, len(every)), *texts]
+    panels, view = style.wrapped(
+        [row | {"panel": row["platform"] if apart else ""} for row in drawn],
+        "panel",
+        {"layer": layers, **({} if apart else {"height": size["height"]})},
+        2,
+        **size,
+    )
+    title = f"{'Ops' if said.get('ops') else 'Networks'} under the roofline"
+    caption = [*caption, *([table.source] if table.source else [])]
+    return style.finish(title if every else "Rooflines", caption, panels, **view)
+
+
+def _speeds(row: style.Row) -> list[float]:
+    return [row[name] for name in (MEASURED, PREDICTED) if row[name]]
+
+
+def _points(
+    every: Sequence[style.Row], color: str | None, line: str | None
+) -> tuple[list[style.Row], list[str]]:
+    """Return the points as they are drawn, some of many, and what the caption says of them."""
+    step = -(-len(every) // MOST_POINTS) or 1
+    lines = _lines(every, line) if line else {}
+    kept = [r for at, r in enumerate(every) if at % step == 0 or id(r) in lines]
+    numbers = {name: f"of_{name}" for name in (color, line) if name}
+    rows = []
+    for row in kept:
+        on = lines.get(id(row))
+        more = {to: row[name] for name, to in numbers.items()}
+        ends = {} if on is None else dict(zip(("line", "end"), on, strict=True))
+        side = {"edge": row[MEASURED]} if row[X] is None else {}
+        found = style.point(row, f"platform {X} {MEASURED} {PREDICTED}", TOOLTIP)
+        rows.append(found | more | ends | side)
+    filled = any(row[MEASURED] for row in every)
+    hollow = any(row[PREDICTED] for row in every)
+    caption = ["Filled: measured or published. Hollow: predicted." if filled else ""]
+    if hollow and not filled:
+        caption = ["Hollow: predicted; nothing is measured here."]
+    elif not hollow:
+        caption = []
+    without = sum(row[X] is None for row in every)
+    if without:
+        caption.append(f"At the left edge: {without:,} whose FLOP per byte are not known.")
+    if step > 1:
+        caption.append(f"One in {step} of {len(every):,} points is drawn, the fastest among them.")
+    if line:
+        number = len({on[0] for on in lines.values()})
+        caption.append(f"A line follows {line}, all else equal: the {number} longest lines.")
+    return rows, caption
+
+
+def _lines(every: Sequence[style.Row], line: str) -> dict[int, tuple[int, str | None]]:
+    """Return the line of each point that is on one, by its `id`, and what its end says."""
+    numbers = {"name", "model", line, "bound", *(one.key for one in TOOLTIP)} - {"platform"}
+    numbers -= {"dtype", "origin"}
+    numbers |= {name for row in every[:1] for name in row if name.endswith(("_per_s", "_fraction"))}
+    known = [row for row in every if row[X] and _speeds(row) and row.get(line) is not None]
+    along = grouped(known, lambda r: tuple(v for n, v in r.items() if n not in numbers))
+    found: dict[int, tuple[int, str | None]] = {}
+    longest = sorted(along.values(), key=lambda one: -len({row[line] for row in one}))
+    for at, one in enumerate(one for one in longest[:MOST_LINES] if len(one) > 1):
+        one.sort(key=lambda row: row[line])
+        for row in one:
+            end = f"{line} {row[line]}" if at == 0 and row in (one[0], one[-1]) else None
+            found[id(row)] = (at, end)
+    return found
+
+
+def _tops(ceilings: Sequence[style.Row], groups: Sequence[style.Row]) -> list[style.Row]:
+    """Return the ceilings that are drawn: where there are points, those of their dtypes.
+
+    Where a point is above its ceiling, the highest of its platform, too.
+    """
+    used = {(one["platform"], precision(one["dtype"]).compute) for one in groups}
+    used |= {(one["platform"], one["highest_peak_dtype"]) for one in groups if one["above_peak"]}
+    seen = {platform for platform, _ in used}
+    return [
+        dict(one)
+        for one in ceilings
+        if one["platform"] not in seen or one["level"] or (one["platform"], one["dtype"]) in used
     ]
-    speeds = [p[name] for p in points for name in (MEASURED, PREDICTED) if p[name]]
-    drawn = [*roof_rows(roofs, [point[X] for point in points], speeds), *points]
-    place, told = axes(drawn), style.told_by("family", points)
-    tooltip = style.tooltip(TOOLTIP)
-    gap = {**at(place, MEASURED), "y2": {"field": PREDICTED}}
-    layers = [
-        *roof_layers(place),
-        style.layer("rule", gap, MEASURED, style="quiet", opacity=0.45),
-        *(
-            style.layer("point", {**at(place, side), **told, "tooltip": tooltip}, side, filled=full)
-            for side, full in ((PREDICTED, False), (MEASURED, True))
-        ),
-    ]
-    kept, view = style.wrapped(drawn, "panel", {"layer": layers}, 2, width=330, height=260)
-    both = "Filled: measured. Hollow: predicted. A line joins the two of a network."
-    alone = "Hollow: predicted; nothing is measured here."
-    caption = [both if any(p[MEASURED] for p in points) else alone, data.source]
-    return style.finish("Networks under the roofline", caption, kept, **view)
 
 
-def axes(rows: Sequence[style.Row]) -> style.Spec:
-    """Return the encodings of intensity and speed, which show all of the rows."""
-    speeds = [row.get(name) for row in rows for name in ("roof", "speed", MEASURED, PREDICTED)]
-    return {
-        "x": style.log_number(X, [row.get(X) for row in rows], "intensity (FLOP per byte)"),
-        "y": style.log_number("speed", speeds, "speed (FLOP/s)", "FLOP/s"),
-    }
+def box(
+    tops: Sequence[style.Row], intensities: Iterable[float | None], speeds: Sequence[float]
+) -> Box:
+    """Return the ends of both axes, which show all points and every ridge."""
+    peaks = [row["flop_per_s"] for row in tops if row["flop_per_s"]]
+    rates = [row["bytes_per_s"] for row in tops if row["bytes_per_s"]]
+    across = [x for x in intensities if x] + [peak / rate for peak in peaks for rate in rates]
+    left, right = min(across, default=1.0) / LESS, max(across, default=1.0) * MORE
+    up = [*speeds, *peaks, *(left * rate for rate in rates)]
+    return left, right, min(up) / 3, max(up) * 3
 
 
-def at(place: style.Spec, field: str) -> style.Spec:
-    """Return the encodings of a place with another field as the speed."""
-    return {**place, "y": {**place["y"], "field": field}}
-
-
-def roof_rows(
-    roofs: dict[str, style.Row], intensities: Sequence[float], speeds: Sequence[float]
+def roofs(
+    tops: Sequence[style.Row],
+    ends: Box,
+    size: style.Spec,
+    platform: str = "",
+    *,
+    tell: bool = False,
 ) -> list[style.Row]:
-    """Return the corners of each panel's roofline, where both are known.
+    """Return the ceilings of a panel as lines from corner to corner, and their names.
 
-    From where the slope comes up to the slowest point to beyond the ridge and the points.
+    All, or those of one platform; names `tell` it where asked. Names keep apart: one that would lie
+    upon the one below moves up.
     """
-    known = {
-        panel: (peak, rate)
-        for panel, row in roofs.items()
-        if (peak := row["peak_flop_per_s"]) and (rate := row["memory_bytes_per_s"])
-    }
-    ridges = [peak / rate for peak, rate in known.values()]
-    left, low = min([*intensities, *ridges]) / LESS, min(speeds) / LESS
-    right = max([*intensities, *ridges]) * MORE
+    left, right, low, high = ends
+    mine = [row for row in tops if not platform or row["platform"] == platform]
     rows: list[style.Row] = []
-    for panel, (peak, rate) in known.items():
-        start = min(max(left, low / rate), peak / rate)
-        text = f"memory {si(rate, 'B/s', 3)}, peak {si(peak, 'FLOP/s', 3)}"
-        places = {start: {}, peak / rate: {}, right: {"text": text}}
-        rows += [
-            {"panel": panel, X: x, "roof": min(peak, x * rate), **more}
-            for x, more in places.items()
-        ]
+    for (where, rate), level in grouped(
+        (r for r in mine if r["bytes_per_s"]), lambda r: (r["platform"], r["bytes_per_s"])
+    ).items():
+        best = max((r["flop_per_s"] or 0 for r in mine if r["platform"] == where), default=0)
+        end = best / rate if best else right
+        text = f"{where + ' ' if tell else ''}{level[0]['level']} {si(rate, 'B/s', 3)}"
+        line = {"from": left, "roof": left * rate, "to": end, "top": end * rate}
+        rows.append({"platform": where, **line, "side": text, "dash": level[0]["level"] != "DRAM"})
+    for (where, peak), same in grouped(
+        (r for r in mine if r["flop_per_s"]), lambda r: (r["platform"], r["flop_per_s"])
+    ).items():
+        units = grouped(same, lambda r: r["unit"])
+        words = [f"{unit} {', '.join(r['dtype'] for r in of)}" for unit, of in units.items()]
+        text = f"{where + ' ' if tell else ''}{'; '.join(words)} {si(peak, 'FLOP/s', 3)}"
+        fast = max((r["bytes_per_s"] or 0 for r in mine if r["platform"] == where), default=0)
+        start = max(left, peak / fast) if fast else left
+        line = {"from": start, "roof": peak, "to": right, "top": peak}
+        rows.append({"platform": where, **line, "peak": text, "dash": "matrix" not in units})
+    gap = 15 / size["height"] * math.log10(high / low)
+    for kind, sign in (("peak", 1), ("side", -1)):
+        last = -math.inf
+        for row in sorted((r for r in rows if kind in r), key=lambda r: sign * r["roof"]):
+            last = max(sign * math.log10(row["roof"]), last + gap)
+            row["at"] = 10 ** (sign * last)
     return rows
 
 
-def roof_layers(place: style.Spec, rise: int = 9) -> list[style.Spec]:
-    """Return the layers of the rooflines and of their names, `rise` pixels above."""
-    line = {**at(place, "roof"), "order": {"field": X}}
-    text = {**at(place, "roof"), "text": {"field": "text"}}
+def axes(ends: Box) -> style.Spec:
+    """Return the encodings of intensity and speed between these ends."""
+    left, right, low, high = ends
+    x = style.log_number(X, (left, right), "intensity (FLOP per byte)")
+    y = style.log_number("speed", (low, high), "speed (FLOP/s)", "FLOP/s")
+    x["scale"] = {"type": "log", "nice": False, "domain": [left, right]}
+    y["scale"] = {"type": "log", "nice": False, "domain": [low, high]}
+    return {"x": x, "y": y}
+
+
+def at(place: style.Spec, x: str, y: str) -> style.Spec:
+    """Return the encodings of a place of these fields."""
+    return {"x": {**place["x"], "field": x}, "y": {**place["y"], "field": y}}
+
+
+def roof_layers(place: style.Spec, ink: style.Spec) -> list[style.Spec]:
+    """Return the layers of the ceilings and of their names, in the colours of `ink` if any."""
+    dash = {"condition": {"test": "datum.dash", "value": [5, 4]}, "value": [1, 0]}
+    line = {**at(place, "from", "roof"), "x2": {"field": "to"}, "y2": {"field": "top"}, **ink}
+    mark: style.Spec = {"strokeWidth": 1.6} | ({} if ink else {"style": "ink"})
+    layers = [style.layer("rule", {**line, "strokeDash": dash}, "roof", **mark)]
+    for kind, x, more in (
+        ("peak", "to", {"align": "right", "dx": -4}),
+        ("side", "from", {"align": "left", "baseline": "top", "dx": 9, "dy": 3}),
+    ):
+        text = {**at(place, x, "at"), "text": {"field": kind}}
+        layers.append(style.layer("text", text, kind, style="halo", **more))
+        layers.append(style.layer("text", text | ink, kind, **more))
+    return layers
+
+
+def _point_layers(place: style.Spec, told: style.Spec, number: int) -> list[style.Spec]:
+    tip = style.tooltip(TOOLTIP)
+    gap = {**at(place, X, MEASURED), "y2": {"field": PREDICTED}}
+    along = {**at(place, X, MEASURED), "detail": {"field": "line"}}
+    along["order"] = {"field": X}
+    edge = {"x": {"value": 5}, "y": {**place["y"], "field": "edge"}, **told, "tooltip": tip}
+    small = 65 if number <= MOST_JOINED else 25
+    clear = 0.9 if number <= MOST_JOINED else 0.7
+    joined = [style.layer("rule", gap, MEASURED, PREDICTED, X, style="quiet", opacity=0.45)]
+    ends = {**at(place, X, MEASURED), "text": {"field": "end"}}
+    edge.pop("shape", None)
     return [
-        style.layer("line", line, "roof", style="ink", fill=None, strokeWidth=1.6),
-        style.layer("text", text, "text", align="right", dy=-rise),
+        *(joined if number <= MOST_JOINED else []),
+        style.layer("line", along, "line", MEASURED, style="quiet", fill=None, strokeWidth=1.2),
+        style.layer("tick", edge, "edge", thickness=1.5, orient="horizontal", size=10),
+        *(
+            style.layer(
+                "point",
+                {**at(place, X, side), **told, "tooltip": tip},
+                *(side, X),
+                filled=full,
+                size=small,
+                opacity=clear if full or number <= MOST_JOINED else 0.3,
+            )
+            for side, full in ((PREDICTED, False), (MEASURED, True))
+        ),
+        style.layer("text", ends, "end", MEASURED, align="center", dy=-12, fontWeight="bold"),
     ]
+
+
+def _colours(color: str | None, every: Sequence[style.Row]) -> style.Spec:
+    """Return the colours of a column: of names a colour and shape each, of numbers a ramp."""
+    if color is None or not every:
+        return {}
+    rows: list[dict[str, Any]] = [{f"of_{color}": row[color]} for row in every]
+    return style.told_by(f"of_{color}", rows, color.replace("_", " "))

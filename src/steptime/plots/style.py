@@ -20,6 +20,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 ON_DARK = ("#56B4E9", "#F0803C", "#2BC295", "#E39BC4", "#F0B93A", "#8FA8FF", "#C9A94D", "#CCCCCC")
 # seven shapes and eight colours: 56 series before a pair comes again
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+# blue to amber by way of red: seen on white and on black, and in order under colour blindness
+RAMP = ("#3F7FD0", "#8A6BC4", "#C75A9C", "#E0694F", "#E8A02C")
+WIDE = 100.0  # times the least of the numbers is the greatest: their scale is logarithmic
+MOST_STEPS = 12  # of a ramp, that a legend names one by one
 FONT = "system-ui, 'Segoe UI', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 WIDTH, HEIGHT = 660, 400  # of a picture; a page gives its own width
 MOST_PANELS = 24
@@ -30,10 +34,10 @@ def config(*, dark: bool = False) -> Spec:
     ink, quiet, grid = (
         ("#E6E6E6", "#A8ADB5", "#33383F") if dark else ("#222222", "#5F5F5F", "#EBEBEB")
     )
-    colours = ON_DARK if dark else COLOURS
+    colours, back = (ON_DARK, "#15181C") if dark else (COLOURS, "white")
     return {
         "font": FONT,
-        "background": "#15181C" if dark else "white",
+        "background": back,
         "padding": 12,
         "view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT},
         "title": {
@@ -65,6 +69,7 @@ def config(*, dark: bool = False) -> Spec:
             "labelColor": ink,
             "titleColor": ink,
             "symbolSize": 90,
+            "symbolOpacity": 1,
             "symbolBaseFillColor": quiet,
             "symbolBaseStrokeColor": quiet,
             "labelLimit": 320,
@@ -84,6 +89,7 @@ def config(*, dark: bool = False) -> Spec:
             "ink": {"color": ink, "stroke": ink, "fill": ink},
             "quiet": {"color": quiet, "stroke": quiet, "fill": quiet},
             "band": {"color": grid},
+            "halo": {"fill": back, "stroke": back, "strokeWidth": 10, "strokeJoin": "round"},
         },
     }
 
@@ -180,11 +186,35 @@ def name(field: str, **more: Any) -> Spec:
 
 
 def told_by(field: str, rows: Iterable[Row], title: str = "", **more: Any) -> Spec:
-    """Return colour and shape of a field: every value has a pair of its own, in rows' order."""
+    """Return colour and shape of a field: every value has a pair of its own, in rows' order.
+
+    Numbers have a colour of the ramp each, in their order; many of them share its length.
+    """
     names = list(dict.fromkeys(row[field] for row in rows if row.get(field) is not None))
+    if names and all(isinstance(value, int | float) for value in names):
+        known = sorted(names)
+        if len(known) <= MOST_STEPS:
+            steps = [ramp(at / max(len(known) - 1, 1)) for at in range(len(known))]
+            one = {"field": field, "type": "ordinal", "scale": {"domain": known, "range": steps}}
+            legend = {"title": title or field, **more} if len(known) > 1 else None
+            return {"color": {**one, "legend": legend}}
+        wide = known[0] > 0 and known[-1] / known[0] > WIDE
+        length = {"type": "log" if wide else "linear", "range": list(RAMP)}
+        legend = {"title": title or field, "format": "~s", **more}
+        one = {"field": field, "type": "quantitative", "scale": length}
+        return {"color": {**one, "legend": legend}}
     legend = {"title": title or field, "symbolLimit": len(names), **more}
     one = name(field, legend=legend if len(names) > 1 else None, scale={"domain": names})
     return {"color": one, "shape": one}
+
+
+def ramp(share: float) -> str:
+    """Return the colour at a share of the length of `RAMP`."""
+    at = min(int(share * (len(RAMP) - 1)), len(RAMP) - 2)
+    part = share * (len(RAMP) - 1) - at
+    ends = [[int(one[i : i + 2], 16) for i in (1, 3, 5)] for one in RAMP[at : at + 2]]
+    mixed = (round(a + (b - a) * part) for a, b in zip(*ends, strict=True))
+    return "#" + "".join(f"{value:02X}" for value in mixed)
 
 
 def layer(mark: str, encoding: Spec, *having: str, **more: Any) -> Spec:
