@@ -21,8 +21,8 @@ ANALYSES = {
     "table": "steptime.analysis.devices_table:ANALYSIS",
     "results": "steptime.analysis.headline:ANALYSIS",
     "errors": "steptime.analysis.errors:ANALYSIS",
-    "nodes": "steptime.analysis.nodes:ANALYSIS",
     "roofline": "steptime.analysis.roofline:ANALYSIS",
+    "nodes": "steptime.analysis.nodes:ANALYSIS",
 }
 PLOTS = {
     "ops": "steptime.plots.ops:chart",

@@ -325,7 +325,7 @@ SETTINGS: Any = (
     Setting("line", "Join the networks that differ in this hyperparameter alone."),
 )
 ANALYSIS = Analysis(
-    """Print networks or ops under the ceilings of their devices: the roofline.
+    """Print networks or ops under the ceilings of their devices.
 
     A ceiling is a peak of a unit and dtype, or a bandwidth times FLOP per byte.
     A network's share of the lower one says how much faster it could be at best.
