@@ -23,6 +23,7 @@ ANALYSES = {
     "errors": "steptime.analysis.errors:ANALYSIS",
     "roofline": "steptime.analysis.roofline:ANALYSIS",
     "nodes": "steptime.analysis.nodes:ANALYSIS",
+    "breakdown": "steptime.analysis.breakdown:ANALYSIS",
 }
 PLOTS = {
     "ops": "steptime.plots.ops:chart",

@@ -28,7 +28,8 @@ COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("origin", "method", "method_version", "status", "cause", "note"), str),
     **dict.fromkeys(("model", "family"), str),
     **dict.fromkeys(("batch", "replicas"), int),
-    **dict.fromkeys(("dtype", "phase", "optimizer", "platform", "scope", "workload_key"), str),
+    **dict.fromkeys(("dtype", "phase", "optimizer", "platform", "scope", "op_kind"), str),
+    "workload_key": str,
     **dict.fromkeys(("step_s", "step_s_low", "step_s_high"), float),
     "step_s_interval": str,
     **dict.fromkeys(("step_s_min", "step_s_mean", "step_s_p5", "step_s_p95"), float),
@@ -54,7 +55,7 @@ COLUMNS: Mapping[str, type] = {
 WAYS = ("tensor", "pipeline", "expert", "context")  # of a plan, to be parallel
 PARAM_PREFIX = "param_"
 UNKNOWN = "unknown"
-OF_ENV = ("round", "host", "batch_source", "source_file", "duplicate_of")
+OF_ENV = ("round", "host", "op_kind", "batch_source", "source_file", "duplicate_of")
 HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
 BESIDES = ("platform", "method")  # columns of their own, where rows are shown
 UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing

@@ -1,6 +1,7 @@
 """The command `run`: one network measured on this machine."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,10 @@ def run(
     runs: int = option("--runs", "Fresh processes.", 1, min=1, max=MOST_VISITS),
     parts: bool = option("--parts", "Time forward, backward and update apart, too.", False),
     energy: bool = option("--energy", "Meter the energy of a step, in as long again.", False),
+    profile: bool = option("--profile", "Time each op, too, in further steps.", False),
+    trace: Path | None = option(
+        "--trace FILE", "Write what the profiler saw, for ui.perfetto.dev (.json).", None
+    ),
     out: Path | None = option("--out DIR", "Keep the record in this folder.", None),
 ) -> Answer:
     """Measure one network on this machine."""
@@ -69,7 +74,7 @@ def run(
     from steptime.build import build_step
     from steptime.count import count
     from steptime.sweep.cells import Cell
-    from steptime.sweep.run import How, measure_cell
+    from steptime.sweep.run import How, measure_cell, profile_cell
     from steptime.sweep.workers import Workers
 
     options.check_backend(backend)
@@ -91,21 +96,44 @@ def run(
     how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
     progress = _progress(workload.label, flop) if workers.rank.is_zero else None
-    try:
-        if out is None or not workers.rank.is_zero:
-            record = measure_cell(workers, cell, how, on_event=progress)
-        else:
-            with store.open_writer(out) as writer:
-                record = measure_cell(workers, cell, how, on_event=progress)
-                writer.append(record)
-    finally:
-        workers.close()
+    ops: list[Record] = []
+    with ExitStack() as held:
+        held.callback(workers.close)
+        writes = out is not None and workers.rank.is_zero
+        writer = held.enter_context(store.open_writer(out)) if out and writes else None
+        record = measure_cell(workers, cell, how, on_event=progress)
+        if writer:
+            writer.append(record)
+        if (profile or trace) and record.status == "ok":
+            ops = profile_cell(workers, cell, how, str(trace.resolve()) if trace else "")
+            if writer and ops[0].status == "ok":
+                writer.append_all(ops)
     code = 0 if record.status == "ok" else UNSUCCESSFUL
     if workers.rank.is_zero:
-        return replace(_answer(measurement(record, flop, _peaks(record, devices))), code=code)
+        answer = _answer(measurement(record, flop, _peaks(record, devices)))
+        return replace(_with_ops(answer, record, ops, trace) if ops else answer, code=code)
     if code:
         note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
     return Answer(None, code=code)
+
+
+def _with_ops(answer: Answer, record: Record, ops: list[Record], trace: Path | None) -> Answer:
+    """Return the answer with the times of the ops by kind, or why there are none."""
+    from steptime.analysis.analyses import analysis
+    from steptime.analysis.data import Data
+
+    if ops[0].status != "ok":
+        return replace(answer, notes=[*answer.notes, f"! no profile: {ops[0].note}"])
+    one = analysis("breakdown")
+    table = one.answer(Data.of([record, *ops]))
+    rows = [dict(row) for row in table.rows]
+    written = [str(trace)] if trace else []
+    return replace(
+        answer,
+        document=answer.document | {"breakdown": rows},
+        tables=[*answer.tables, table],
+        notes=[*answer.notes, *one.says(table)[:-1], *written],
+    )
 
 
 def _feeding(input_: str, given: dict[str, str], phase: str) -> dict[str, Any]:

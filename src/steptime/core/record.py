@@ -11,6 +11,9 @@ ORIGINS = ("measured", "predicted", "published")
 STATUSES = ("ok", "oom", "timeout", "unsupported", "failed")
 DONE = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try these again
 
+NO_OP, UNATTRIBUTED = "no op", "unattributed"
+"""Scopes of a profile beside its ops: what ran no kernel, and kernels of no op that is known."""
+
 
 @dataclass(frozen=True)
 class Quantity:
@@ -39,7 +42,8 @@ class Method:
 class Record:
     """One result of one workload on one platform: for the whole step (`scope` "") or one op.
 
-    `platform` is a name from the device data, never a host; the host goes into `env`.
+    `platform` is a name from the device data, never a host; the host goes into `env`, and so does
+    the `op_kind` of an op.
     """
 
     origin: str

@@ -32,7 +32,7 @@ class Table:
     A cell is a quantity in the unit of its key, a text as it shall stand, or None where unknown.
     With `units` off, numbers are shown as they are. People see at most `most` rows; programs all.
     CSV has the columns of `full` where it names any. `summary` holds numbers that are true of all
-    rows together; `source` is one line on where the rows are from.
+    rows together; `source` is one line on where the rows are from, `beside` what its chart needs.
     """
 
     columns: Sequence[Column]
@@ -44,6 +44,7 @@ class Table:
     full: Sequence[Column] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
+    beside: Sequence[Row] = ()
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,8 @@ class Prepared:
     `inference(graph)` takes the inference graph of the same network and gives its function: inputs
     by name to the output as a numpy array, by the weights as they are when it is called.
 
-    `group` joins the processes of a step of several replicas; None for one.
+    `group` joins the processes of a step of several replicas; None for one. `trace` runs some steps
+    under the framework's profiler, and gives its trace (`measure/trace.py`); None without one.
     """
 
     step: Callable[[], None]
@@ -226,3 +227,4 @@ class Prepared:
     inference: Callable[[Graph], Callable[[Arrays], Any]] | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     group: ProcessGroup | None = None
+    trace: Callable[[int], str] | None = None

@@ -18,7 +18,10 @@ Table = Mapping[str, Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a table's function: tensors by name, and those that nobody reads after it."""
+    """One call of a table's function: tensors by name, and those that nobody reads after it.
+
+    `of` names the op that is run: of a bias that is joined, the product before it.
+    """
 
     name: str
     kind: str
@@ -27,6 +30,7 @@ class Call:
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any]
     part: str
+    of: str
     last_of: tuple[str, ...] = ()
 
 
@@ -62,7 +66,8 @@ def calls_of(
             done, tensors = product, (*product.inputs, op.inputs[1])
         inputs = tuple(stands_for.get(name, name) for name in tensors)
         function = table[done.kind]
-        calls.append(Call(op.name, done.kind, function, inputs, op.outputs, done.attrs, op.part))
+        about = done.attrs, op.part, done.name
+        calls.append(Call(op.name, done.kind, function, inputs, op.outputs, *about))
     lasting = {*graph.inputs, *graph.weights, *graph.buffers, *graph.outputs, *keep}
     return _with_last_uses(calls, lasting)
 

@@ -2,10 +2,11 @@
 
 The first request, `start`, names backend, device and threads; cores are bound before the backend
 is imported, and the answer says which framework and platform it found. After that every `measure`
-request is answered by one record, every `probe`, `point` and `collectives` by one table. Lines
-before the answer that have the key `event` say how far it is. Whatever a library prints goes to
-stderr. The worker ends when its standard input does, so it never outlives its parent. Where it is
-one of several (`measure/ranks.py`), all of them get the same requests.
+request is answered by one record, every `profile` by one an op, every `probe`, `point` and
+`collectives` by one table. Lines before the answer that have the key `event` say how far it is.
+Whatever a library prints goes to stderr. The worker ends when its standard input does, so it never
+outlives its parent. Where it is one of several (`measure/ranks.py`), all of them get the same
+requests.
 """
 
 import gc
@@ -29,6 +30,7 @@ from steptime.measure.cell import Tell, measure_cell
 from steptime.measure.point import time_point
 from steptime.measure.probe.ceilings import probe
 from steptime.measure.process_group import check_apart
+from steptime.measure.profile import profile_cell
 from steptime.measure.ranks import Rank
 
 
@@ -135,34 +137,61 @@ def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Pr
     return prepared
 
 
-def measure(
-    session: Session, request: Mapping[str, Any], tell: Tell = lambda *_, **__: None
-) -> Record:
-    """Build the workload, prepare it, time it, and return its record, whatever happened."""
-    workload = workload_from_json(request["workload"])
+def _asked(session: Session, request: Mapping[str, Any]) -> tuple[Session, Record]:
+    """Return the session under the options of a request, and its record, still empty."""
     own = {"threads": session.options.threads, "device": session.options.device}
     options = contract.Options(**{**request["options"], **own})
-    session = replace(session, options=options)
-    record = Record(
+    return replace(session, options=options), Record(
         origin="measured",
-        method=contract.method(
-            session.name, session.backend.version(), session.options, request["runs"]
-        ),
-        workload=workload,
+        method=contract.method(session.name, session.backend.version(), options, request["runs"]),
+        workload=workload_from_json(request["workload"]),
         platform=request["platform"],
         quantities={},
         env={**session.env, "round": request["round"], "budget_s": request["timing"]["budget_s"]},
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def measure(
+    session: Session, request: Mapping[str, Any], tell: Tell = lambda *_, **__: None
+) -> Record:
+    """Build the workload, prepare it, time it, and return its record, whatever happened."""
+    session, record = _asked(session, request)
     try:
-        found = measure_cell(session.backend, workload, options, request, tell)
+        found = measure_cell(session.backend, record.workload, session.options, request, tell)
     except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
-        rows = (row for kinds, *row in FAILURES if isinstance(error, kinds))
-        status, cause = next(rows, ("failed", "exception"))
-        return replace(record, status=status, cause=cause, note=_line(error))
+        return _failed(record, error)
     finally:
         gc.collect()
     return replace(record, quantities=found.quantities, env={**record.env, **found.facts})
+
+
+def profile(session: Session, request: Mapping[str, Any]) -> list[Record]:
+    """Return a record for each op of a step under the profiler, or one that says why not."""
+    session, record = _asked(session, request)
+    name, trace = f"{session.name}-profiler", request["trace"]
+    record = replace(record, method=replace(record.method, name=name))
+    told = {name: session.env[name] for name in ("host", "threads", "product")}
+    try:
+        found = profile_cell(
+            session.backend, record.workload, session.options, request["timing"]["budget_s"], trace
+        )
+    except Exception as error:  # noqa: BLE001  # as above
+        return [_failed(record, error)]
+    finally:
+        gc.collect()
+    return [
+        replace(
+            record, scope=one.scope, quantities=one.quantities, env={**told, "op_kind": one.kind}
+        )
+        for one in found
+    ]
+
+
+def _failed(record: Record, error: Exception) -> Record:
+    rows = (row for kinds, *row in FAILURES if isinstance(error, kinds))
+    status, cause = next(rows, ("failed", "exception"))
+    return replace(record, status=status, cause=cause, note=_line(error))
 
 
 def point(session: Session, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,6 +251,8 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
             answer(probe(session.name, session.backend, session.options, **request["arguments"]))
         elif request["do"] == "point":
             answer(point(session, request))
+        elif request["do"] == "profile":
+            answer({"records": [record_to_json(one) for one in profile(session, request)]})
         elif request["do"] == "collectives":
             answer(session.backend.collectives(session.options, **request["arguments"]))
         else:

@@ -17,7 +17,7 @@ def records(model: StepModel) -> Sequence[Record]:
     named = record_method(model)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
 
-    def record(scope: str, values: Mapping[str, float]) -> Record:
+    def record(scope: str, values: Mapping[str, float], **about: str) -> Record:
         return Record(
             origin="predicted",
             method=named,
@@ -28,7 +28,7 @@ def records(model: StepModel) -> Sequence[Record]:
             cause="" if made.fits else "predicted-not-to-fit",
             note="; ".join(made.remarks),
             scope=scope,
-            env={"steptime": __version__},
+            env={"steptime": __version__, **about},
             taken_at=taken_at,
         )
 
@@ -55,7 +55,8 @@ def records(model: StepModel) -> Sequence[Record]:
             "flop": sum(flop.values()),
             "forward_flop": flop["forward"],
         }
-        found.append(record(row.name, {**values, "traffic_bytes": moved[row.name]}))
+        moved_bytes = moved[row.name]
+        found.append(record(row.name, {**values, "traffic_bytes": moved_bytes}, op_kind=row.kind))
     return found
 
 

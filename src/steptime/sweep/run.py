@@ -103,7 +103,19 @@ def _measure_once(
     on_event: Callable[[Mapping[str, Any]], object] | None,
 ) -> Record:
     key = key_of(worker)
-    request = {
+    request = _request(cell, how, key, round_)
+    try:
+        record = record_from_json(worker.ask(request, how.time_limit_s, on_event))
+    except WorkerDiedError as died:
+        workers.close()
+        return _unmeasured(cell, key, how, round_, died.failure)
+    if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
+        workers.close()  # the others may still wait for the one that failed
+    return record
+
+
+def _request(cell: Cell, how: How, key: WorkerKey, round_: int) -> dict[str, Any]:
+    return {
         "do": "measure",
         "workload": workload_to_json(cell.workload),
         "options": asdict(cell.options),
@@ -114,14 +126,17 @@ def _measure_once(
         "runs": how.runs,
         "round": round_,
     }
+
+
+def profile_cell(workers: Workers, cell: Cell, how: How, trace: str = "") -> list[Record]:
+    """Return a record for each op of a cell's step under the profiler, or one of what failed."""
+    worker = workers.get(*processes_of(cell))
+    request = _request(cell, how, key_of(worker), 0) | {"do": "profile", "trace": trace}
     try:
-        record = record_from_json(worker.ask(request, how.time_limit_s, on_event))
+        return list(map(record_from_json, worker.ask(request, how.time_limit_s)["records"]))
     except WorkerDiedError as died:
         workers.close()
-        return _unmeasured(cell, key, how, round_, died.failure)
-    if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
-        workers.close()  # the others may still wait for the one that failed
-    return record
+        return [_unmeasured(cell, key_of(worker), how, 0, died.failure)]
 
 
 def _method(cell: Cell, key: WorkerKey, runs: int) -> Method:

@@ -19,6 +19,7 @@ from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.input import EVENTS
 from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Joined, Stopwatch
+from steptime.measure.backends.torch.profile import trace_of
 from steptime.measure.backends.torch.step import Assembled, assemble, outputs_of
 from steptime.measure.infeed import HOST_CLOCK, loader_death
 
@@ -96,6 +97,12 @@ def prepare(
         apart = replace(options, strategy="independent")
         held.append(assemble(graph, workload, apart, joined, watch, feed))
 
+    def trace(steps: int) -> str:
+        found.annotate()
+        step = translated(found.step)
+        step()
+        return trace_of(step, sync, steps)
+
     def alone() -> Callable[[], None]:
         if found.quiet is None:
             translated(without)()
@@ -116,6 +123,7 @@ def prepare(
         inference=lambda one: outputs_of(one, found.values, types, device),
         facts=_facts(options, device) | found.facts,
         group=group,
+        trace=trace,
     )
 
 

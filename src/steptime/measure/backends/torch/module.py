@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Graph
 from steptime.measure.backends.torch.kinds import RECURRENT, RUNS, TAKES_BIAS
+from steptime.measure.backends.torch.profile import OP
 from steptime.measure.interpreter import Call, calls_of, interpret
 from steptime.measure.synthetic import Fill, fills, rotary_angle
 
@@ -43,9 +44,11 @@ def module_of(
         run = call.function
         if compiled and call.kind in RECURRENT:  # the compiler would unroll every time step
             run = torch.compiler.disable(run)
-        return lines.create_node(
+        made = lines.create_node(
             "call_function", run, tuple(inputs), dict(call.attrs), _identifier(call.name)
         )
+        made.meta[OP] = call.of
+        return made
 
     interpret(calls, nodes, node)
     lines.output(nodes[graph.outputs[0]])

@@ -24,6 +24,7 @@ from steptime.measure.backends.torch.module import (
     module_of,
 )
 from steptime.measure.backends.torch.parallel import Joined, Spread, Stopwatch
+from steptime.measure.backends.torch.profile import annotate
 from steptime.measure.contract import Arrays, Feed, Options
 
 Network = Callable[..., Tensor]
@@ -36,7 +37,8 @@ class Assembled:
 
     `values` are inputs, weights and buffers by name, `take` brings the input of a step and `waited`
     says how long that took (None where it is resident), `loss` gives the last one. `quiet` opens a
-    step that exchanges nothing, None where there is none to be left out.
+    step that exchanges nothing, None where there is none to be left out. `annotate` lets ops say
+    their names to a profiler, which compiled ones do not.
     """
 
     inputs: list[Tensor]
@@ -49,6 +51,7 @@ class Assembled:
     loss: Callable[[], float] | None = None
     quiet: Open = None
     timed: bool = True
+    annotate: Callable[[], None] = lambda: None
 
     def step(self) -> None:
         """Take the input, and run all parts."""
@@ -83,6 +86,11 @@ def assemble(
         join_recurrent_weights(graph, values)
     take, waited = input_of(graph, values, device, options, feed) or (None, None)
     module = module_of(graph, values, types, options.compile)
+
+    def said() -> None:
+        if not options.compile:
+            annotate(module)
+
     inputs = [values[name] for name in graph.inputs]
     autocast = autocast_of(types, device)
     spread = Spread(module, [values[name] for name in graph.weights])
@@ -93,7 +101,7 @@ def assemble(
         network = torch.compile(network, dynamic=False)
     if not training:
         parts = {"forward": _inference(network, inputs, autocast)}
-        return Assembled(inputs, [], parts, {}, values, take, waited)
+        return Assembled(inputs, [], parts, {}, values, take, waited, annotate=said)
     scaled = workload.dtype == "float16-mixed"
     scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
     optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
@@ -102,8 +110,8 @@ def assemble(
         "learning_rate": synthetic.LEARNING_RATE,
         "loss_scaling": "torch.amp.GradScaler" if scaled else None,
     }
-    quiet, timed = spread.quiet, spread.timed
-    return Assembled(inputs, spread.weights, parts, facts, values, take, waited, loss, quiet, timed)
+    about = take, waited, loss, spread.quiet, spread.timed, said
+    return Assembled(inputs, spread.weights, parts, facts, values, *about)
 
 
 def autocast_of(types: Precision, device: torch.device) -> Open:

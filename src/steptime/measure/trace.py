@@ -1,0 +1,229 @@
+"""What a trace of PyTorch's profiler says: the time of each annotated op, by pass and by step.
+
+A trace is Trace Event JSON as `torch.profiler` writes it. Annotations (`record_function`) name ops.
+A backward op belongs to the forward op that made its node of the autograd graph: both say one
+sequence number. A kernel belongs to the op that launched it: both say one correlation.
+"""
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from steptime.core.errors import InputError
+from steptime.core.record import UNATTRIBUTED
+
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+LAUNCHES = ("cuda_runtime", "cuda_driver")
+OF_HOST = ("cpu_op", "user_annotation", *LAUNCHES)
+STEP = "ProfilerStep#"  # annotations of torch.profiler itself
+OPTIMIZER = "Optimizer."
+NODE = "autograd::engine::evaluate_function: "
+RUNS = ("::", "CompiledFxGraph")  # in the names of what computes, not of what only calls
+US = 1e-6
+
+_ARRAY = re.compile(r'"traceEvents"\s*:\s*\[|\A\s*\[')
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+class Event(NamedTuple):
+    """A complete event (`ph` X): start and length [us], its track, and the arguments used here."""
+
+    start: float
+    length: float
+    category: str
+    name: str
+    track: tuple[str, str]
+    sequence: int | None
+    correlation: int | None
+
+    @property
+    def end(self) -> float:
+        """When it ends [us]."""
+        return self.start + self.length
+
+
+class Part(NamedTuple):
+    """Whose a piece of time is: an annotation or "", the framework's op, and the pass."""
+
+    scope: str
+    op: str
+    pass_: str
+
+
+@dataclass
+class Profile:
+    """The seconds of each part by step, and of the steps; `device` says whose time it is.
+
+    What parts of a step leave of it ran on no op: the host's work, and gaps. Parts that overlap
+    count once.
+    """
+
+    steps: list[float]
+    parts: dict[Part, list[float]] = field(default_factory=dict)
+    device: bool = False
+
+    def add(self, part: Part, step: int, seconds: float) -> None:
+        """Add seconds to a part of a step."""
+        self.parts.setdefault(part, [0.0] * len(self.steps))[step] += seconds
+
+
+@dataclass
+class _Context:
+    """What a moment of the host's thread is in."""
+
+    end: float
+    scope: str
+    op: str
+    pass_: str
+    sequence: int | None
+
+
+@dataclass(frozen=True)
+class _Piece:
+    start: float
+    end: float
+    context: _Context
+
+
+def events_of(text: str) -> list[Event]:
+    """Return the complete events of Trace Event JSON; raises `InputError` where it is torn.
+
+    What is no event, or has no time, is left out.
+    """
+    found = _ARRAY.search(text)
+    if found is None:
+        raise InputError("holds no list of trace events")
+    at, decode = found.end(), json.JSONDecoder().raw_decode
+    events: list[Event] = []
+    while True:
+        between = _BETWEEN.match(text, at)
+        at = between.end() if between else at
+        if text[at : at + 1] == "]":
+            return events
+        try:
+            one, at = decode(text, at)
+        except (ValueError, RecursionError):
+            raise InputError(f"is torn or no JSON: the events end at character {at:,}") from None
+        if isinstance(one, dict) and (event := _event(one)):
+            events.append(event)
+
+
+def _event(one: dict[str, Any]) -> Event | None:
+    start, length, args = one.get("ts"), one.get("dur"), one.get("args")
+    if one.get("ph") != "X" or start is None or length is None:
+        return None
+    if not (_is_time(start) and _is_time(length)):
+        return None
+    known = args if isinstance(args, dict) else {}
+    numbers = (known.get(name) for name in ("Sequence number", "correlation"))
+    sequence, correlation = (n if isinstance(n, int) and n >= 0 else None for n in numbers)
+    track = str(one.get("pid"))[:40], str(one.get("tid"))[:40]
+    name, category = str(one.get("name"))[:200], str(one.get("cat"))
+    return Event(float(start), float(length), category, name, track, sequence, correlation)
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 1e18
+
+
+def profile_of(events: Sequence[Event]) -> Profile:
+    """Return where the time of the steps of a trace goes; without marked steps it is one step.
+
+    Where kernels ran on a device the time is theirs, else that of the thread that ran the steps.
+    Raises `InputError` for a trace without an op of PyTorch.
+    """
+    tracks: dict[tuple[str, str], list[Event]] = {}
+    kernels = []
+    for event in events:
+        if event.category in ON_DEVICE:
+            kernels.append(event)
+        elif event.category in OF_HOST:
+            tracks.setdefault(event.track, []).append(event)
+    pieces: dict[tuple[str, str], list[_Piece]] = {}
+    launched: dict[int, _Context] = {}
+    owners: dict[int, tuple[float, _Context]] = {}
+    for track, held in tracks.items():
+        pieces[track] = list(_swept(held, launched, owners))
+    computed = {track: sum(p.end - p.start for p in held) for track, held in pieces.items()}
+    if not any(computed.values()) and not kernels:
+        raise InputError("holds no op of PyTorch's profiler")
+    marks = sorted(
+        event for held in tracks.values() for event in held if event.name.startswith(STEP)
+    )
+    if kernels:
+        ran = [_Piece(k.start, k.end, _launcher(k, launched)) for k in kernels]
+    else:
+        stepping = {event.track for event in marks} or computed.keys()
+        ran = pieces[max(stepping, key=lambda track: computed.get(track, 0.0))]
+    ran.sort(key=lambda piece: piece.start)
+    starts = [mark.start for mark in marks] or [ran[0].start]
+    ends = [*starts[1:], max([ran[-1].end, *(mark.end for mark in marks[-1:])])]
+    if not kernels and marks:
+        ends = [mark.end for mark in marks]
+    lengths = [(end - start) * US for start, end in zip(starts, ends, strict=True)]
+    profile = Profile(lengths, device=bool(kernels))
+    until = 0.0
+    for piece in ran:
+        start = max(piece.start, until)
+        step = bisect_right(starts, piece.start) - 1
+        if piece.end > start and step >= 0 and start < ends[step]:
+            profile.add(_part(piece.context, owners), step, (piece.end - start) * US)
+            until = piece.end
+    return profile
+
+
+def _launcher(kernel: Event, launched: dict[int, _Context]) -> _Context:
+    """Return what launched a kernel, or one of its own name where the trace does not say."""
+    found = launched.get(kernel.correlation) if kernel.correlation is not None else None
+    if found is None:
+        return _Context(0.0, "", kernel.name, "forward", None)
+    return (
+        found if found.op else _Context(0.0, found.scope, kernel.name, found.pass_, found.sequence)
+    )
+
+
+def _part(context: _Context, owners: dict[int, tuple[float, _Context]]) -> Part:
+    """Return whose a piece is: in the backward pass of the op that made the node."""
+    if context.pass_ != "backward" or context.scope:
+        return Part(context.scope, context.op, context.pass_)
+    known = None if context.sequence is None else owners.get(context.sequence)
+    scope, op = (known[1].scope, known[1].op) if known else (UNATTRIBUTED, context.op)
+    return Part(scope, op, "backward")
+
+
+def _swept(
+    events: list[Event],
+    launched: dict[int, _Context],
+    owners: dict[int, tuple[float, _Context]],
+) -> Iterator[_Piece]:
+    """Yield what computes on one thread, outermost ops only, and fill what others refer to."""
+    stack: list[_Context] = []
+    last: int | None = None  # gradients are added up right after the node that made them
+    for event in sorted(events, key=lambda one: (one.start, -one.length)):
+        while stack and stack[-1].end <= event.start:
+            stack.pop()
+        outer = stack[-1] if stack else _Context(0.0, "", "", "forward", None)
+        scope, op, pass_, sequence = outer.scope, outer.op, outer.pass_, outer.sequence
+        if event.category == "user_annotation":
+            if event.name.startswith(OPTIMIZER):
+                scope, pass_ = "optimizer", "update"
+            elif not event.name.startswith(STEP):
+                scope = f"{scope}/{event.name}" if scope else event.name
+        elif event.name.startswith(NODE):
+            pass_ = "backward"
+            sequence = last = last if event.sequence is None else event.sequence
+        elif event.category == "cpu_op" and not op and any(mark in event.name for mark in RUNS):
+            op = event.name
+        here = _Context(event.end, scope, op, pass_, sequence)
+        if op and not outer.op:
+            yield _Piece(event.start, event.end, here)
+        if event.correlation is not None and event.category in LAUNCHES:
+            launched[event.correlation] = here
+        if pass_ == "forward" and op and event.sequence is not None:
+            known = owners.get(event.sequence)
+            if known is None or known[0] <= event.start:  # later ones saw the number, this made it
+                owners[event.sequence] = event.start, here
+        stack.append(here)

@@ -1,0 +1,218 @@
+"""Where the time of a step goes: one network as a flame-like picture, several as stacked bars."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+
+from steptime.analysis.breakdown import REST
+from steptime.analysis.row import grouped
+from steptime.core.table import Table
+from steptime.core.units import percent, seconds
+from steptime.plots import EmptyPlotError, style
+
+MOST_KINDS = 7  # with colours of their own
+OTHERS = "others"
+THINNEST = 0.001  # of the width, that is drawn
+PASSES = ("forward", "backward", "update")
+
+
+def chart(table: Table) -> style.Spec:
+    """Return the picture of a breakdown: of one network, of each one, or of the mean of many."""
+    if table.beside and "scope" in table.beside[0]:
+        return _icicle(table)
+    rows = [dict(row) for row in table.beside] or [
+        {"network": "mean", "side": side, "share": row[f"{side}_share"], **row}
+        for row in table.rows
+        for side in ("measured", "predicted")
+        if row[f"{side}_share"] is not None
+    ]
+    if not rows:
+        raise EmptyPlotError("breakdown: no op is measured, predicted or published here")
+    tell = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
+    totals = grouped(rows, itemgetter("name"))
+    ranked = sorted(totals, key=lambda name: -sum(row["share"] for row in totals[name]))
+    own = [name for name in ranked if name != REST][:MOST_KINDS]
+    drawn = []
+    for row in rows:
+        row["bar"] = ", ".join([row["network"], *(row[name] for name in tell)])
+    for bar, held in grouped(rows, itemgetter("bar")).items():
+        at = 0.0
+        shares = {row["name"]: row["share"] for row in held}
+        rest = sum(v for n, v in shares.items() if n not in own and n != REST)
+        idle = max(0.0, shares.get(REST, 0.0))
+        for name, share in {
+            **{n: shares.get(n, 0.0) for n in own},
+            OTHERS: rest,
+            REST: idle,
+        }.items():
+            if share > 0:
+                drawn.append(
+                    {"bar": bar, "kind": name, "from": at, "to": at + share}
+                    | {"share": percent(share)}
+                )
+            at += share
+    bars = list(dict.fromkeys(row["bar"] for row in drawn))
+    place = {
+        "x": {
+            **style.number("from", "share of the step"),
+            "axis": {"title": "share of the step", "format": "~%"},
+        },
+        "x2": {"field": "to"},
+        "y": style.name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
+        "tooltip": style.tooltip(("bar", "kind", "share")),
+    }
+    mean = f"The mean of {table.summary['networks']} networks. " if not table.beside else ""
+    return style.finish(
+        "Where the time of a step goes",
+        [f"{mean}Grey: {REST}.", table.source],
+        drawn,
+        height={"step": 26 if len(bars) < 15 else 17},
+        layer=_coloured("bar", place, drawn),
+    )
+
+
+def _coloured(mark: str, place: style.Spec, drawn: Sequence[style.Row]) -> list[style.Spec]:
+    """Return a layer of the kinds with colours of their own, and grey ones of the others."""
+    kinds = [
+        name
+        for name in dict.fromkeys(row["kind"] for row in drawn)
+        if name not in (REST, OTHERS, "")
+    ]
+    colour = style.name(
+        "kind", scale={"domain": kinds}, legend={"title": None, "orient": "bottom", "columns": 4}
+    )
+    plain = {"stroke": None, "cornerRadius": 0}
+    known = {"filter": {"field": "kind", "oneOf": kinds}}
+    return [
+        {
+            **style.layer(mark, place, style="band", **plain),
+            "transform": [{"filter": {"not": known["filter"]}}],
+        },
+        {
+            **style.layer(mark, {**place, "color": colour}, opacity=0.85, **plain),
+            "transform": [known],
+        },
+    ]
+
+
+def _icicle(table: Table) -> style.Spec:
+    rows = [dict(row) for row in table.beside]
+    kinds = grouped(rows, itemgetter("op_kind"))
+    ranked = sorted(kinds, key=lambda kind: -sum(row["share"] for row in kinds[kind]))
+    own = set(ranked[:MOST_KINDS])
+    weight: dict[tuple[str, ...], float] = {}
+    for row in rows:
+        for path in _paths(row):
+            weight[path] = weight.get(path, 0.0) + row["share"]
+    drawn: list[style.Row] = []
+    top = 0
+    for side in ("measured", "predicted"):
+        held = [row for row in rows if row["side"] == side]
+        if held:
+            drawn += _flame(held, side, top, weight, own)
+            top = 1 + max(row["below"] for row in drawn)
+    place = {
+        "x": {
+            **style.number("from", ""),
+            "scale": {"domain": [0, 1], "nice": False},
+            "axis": {"title": "share of the step", "format": "~%", "grid": False},
+        },
+        "x2": {"field": "to"},
+        "y": {
+            "field": "level",
+            "type": "quantitative",
+            "axis": None,
+            "scale": {"reverse": True, "nice": False},
+        },
+        "y2": {"field": "below"},
+    }
+    told = {**place, "tooltip": style.tooltip(("op", "kind", "time", "share"))}
+    middle = {"expr": f"height / {top - 1} / 2"}
+    words = {"x": place["x"], "y": place["y"], "text": {"field": "op"}}
+    wide = {"expr": "max(0, (datum.to - datum.from) * width - 6)"}
+    texts = style.layer(
+        "text", words, align="left", baseline="middle", dx=3, dy=middle, limit=wide, fontSize=11
+    )
+    texts["transform"] = [{"filter": "(datum.to - datum.from) * width > 24"}]
+    return style.finish(
+        f"Where the time of a step goes: {rows[0]['network']}",
+        [
+            f"Step, pass, layers, op. White on the right: {REST}; grey: layers, and smaller ops.",
+            table.source,
+        ],
+        drawn,
+        height=24 * (top - 1),
+        layer=[*_coloured("rect", told, drawn), texts],
+    )
+
+
+def _parts(row: style.Row) -> tuple[str, ...]:
+    return (row["pass"] or PASSES[0], *re.split(r"[/.]", row["scope"]))
+
+
+def _paths(row: style.Row) -> Iterator[tuple[str, ...]]:
+    parts = _parts(row)
+    return (parts[: i + 1] for i in range(len(parts)))
+
+
+def _flame(
+    rows: Sequence[style.Row],
+    side: str,
+    top: int,
+    weight: dict[tuple[str, ...], float],
+    own: set[str],
+) -> list[style.Row]:
+    """Return the rectangles of a side, the widest first in both."""
+    known = [row["time_s"] for row in rows if row["time_s"]]
+    drawn: list[style.Row] = [_box(f"{side} step", "", 0.0, 1.0, top, None)]
+
+    def put(held: Sequence[style.Row], depth: int, level: int, start: float) -> None:
+        """Draw what lies below the first `depth` parts of paths, on a level, from a place on."""
+        inner = grouped(held, lambda row: _parts(row)[: depth + 1])
+        order = sorted(
+            inner, key=lambda path: (depth == 0 and PASSES.index(path[0]), -weight[path])
+        )
+        thin = 0.0
+        for path in order:
+            rows, end = inner[path], depth + 1
+            while all(
+                len(_parts(row)) > end for row in rows
+            ):  # what holds one thing alone joins it
+                if len({_parts(row)[end] for row in rows}) > 1 or depth == 0:
+                    break
+                end += 1
+            share = sum(row["share"] for row in rows)
+            if share < THINNEST:
+                thin += share
+                continue
+            deeper = [row for row in rows if len(_parts(row)) > end]
+            kind = "" if deeper else rows[0]["op_kind"]
+            time = sum(row["time_s"] for row in rows) if known else None
+            name = "/".join(_parts(rows[0])[depth:end])
+            told = kind if kind in own or not kind else OTHERS
+            drawn.append(_box(name, told, start, start + share, top + level, time))
+            if deeper:
+                put(deeper, end, level + 1, start)
+            start += share
+        if thin >= THINNEST:
+            drawn.append(_box("smaller ones", OTHERS, start, start + thin, top + level, None))
+
+    put(rows, 0, 1, 0.0)
+    return drawn
+
+
+def _box(
+    name: str, kind: str, start: float, end: float, level: int, time_s: float | None
+) -> style.Row:
+    told = {"share": percent(end - start), "time": "-" if time_s is None else seconds(time_s)}
+    return {
+        "op": name,
+        "kind": kind,
+        "from": start,
+        "to": end,
+        "level": level,
+        "below": level + 1,
+        **told,
+    }
