@@ -194,7 +194,7 @@ def _rows(cells: Sequence[Row], each: bool) -> list[Row]:
     names = dict.fromkeys(n for one in cells for s in SIDES if s in one for n in one[s]["named"])
     rows = [_row(name, cells, each) for name in (*names, REST)]
     key = "measured_share" if any("measured" in one for one in cells) else "predicted_share"
-    return sorted(rows, key=lambda row: (row["name"] == REST, -(row[key] or 0.0)))
+    return sorted(rows, key=lambda row: (row["name"] == REST, -(row[key] or 0.0), row["name"]))
 
 
 def _row(name: str, cells: Sequence[Row], each: bool) -> Row:
@@ -312,9 +312,9 @@ def _says(table: Table) -> list[str]:
 
 
 ANALYSIS = Analysis(
-    """Print where the time of a step goes, measured beside predicted.
+    """Print where the time of a step goes, op by op.
 
-    A share is one of a step's time, over several networks the mean of theirs.
+    Measured stands beside predicted. A share is one of a step's time, over several networks the mean of theirs.
     What no op accounts for is the host's work and gaps. FLOP, bytes and
     intensity are those of the prediction.
     """,

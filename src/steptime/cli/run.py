@@ -10,6 +10,7 @@ from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, unknown
+from steptime.core.files import check_folder
 from steptime.core.hardware import Device
 from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS, whole_number
 from steptime.core.record import Record
@@ -91,6 +92,10 @@ def run(
     chosen = replace(options.options_of(device, threads, compile_, tf32), **feeding)
     workload, chosen = options.over_replicas(workload, chosen, replicas, strategy, no_overlap)
     flop = count(build_step(workload)).flop  # sizes that fit nowhere are refused here
+    if (profile or trace) and workload.plan.data > 1:
+        raise InputError("--profile is of one device, not of replicas")
+    if trace:
+        check_folder(trace)
     devices = catalog.devices(note)  # what is wrong with these is said before, too
     cell = Cell(workload, backend, chosen)
     how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)

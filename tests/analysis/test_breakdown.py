@@ -1,0 +1,167 @@
+"""The breakdown: shares by hand, published profiles, and which record of an op counts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from steptime.analysis.analyses import analysis
+from steptime.analysis.breakdown import REST, network_rows
+from steptime.analysis.data import Data
+from steptime.core.record import NO_OP, Method, Quantity, Record
+from steptime.core.table import Table
+from steptime.core.workload import Workload
+from steptime.plots import draw
+from steptime.readers import read_path
+
+
+def _record(scope: str, origin: str = "measured", kind: str = "", **values: float) -> Record:
+    name = {"measured": "torch-profiler" if scope else "torch", "predicted": "roofline"}[origin]
+    options = {"peak_flop_per_s": 1e3} if origin == "predicted" else {"threads": 1}
+    return Record(
+        origin=origin,
+        method=Method(name, "1", options),
+        workload=Workload("net", {"width": 8}, 4),
+        platform="t4",
+        quantities={key: Quantity(value) for key, value in values.items()},
+        scope=scope,
+        env={"op_kind": kind} if kind else {},
+        taken_at="2026-01-01T00:00:00+00:00",
+    )
+
+
+def _op(scope: str, kind: str, forward: float, backward: float, **more: float) -> Record:
+    times = {"forward_s": forward, "backward_s": backward, "update_s": 0.0}
+    return _record(scope, kind=kind, **times, step_s=forward + backward, **more)
+
+
+MEASURED = [
+    _record("", step_s=10.0),
+    _op("a/linear", "linear", 2, 3),
+    _op("b/linear", "linear", 1, 1),
+    _op("b/relu", "relu", 0.5, 0.5),
+    _record("optimizer", kind="optimizer", forward_s=0, backward_s=0, update_s=1, step_s=1),
+    _record(NO_OP, kind=NO_OP, step_s=3.0),
+]
+PREDICTED = [
+    _record("", "predicted", step_s=8.0),
+    _record("a/linear", "predicted", "linear", forward_s=1, backward_s=2, update_s=0.5, step_s=3.5,
+            flop=600, forward_flop=200, traffic_bytes=50),
+    _record("b/linear", "predicted", "linear", forward_s=1, backward_s=1, update_s=0.5, step_s=2.5,
+            flop=300, forward_flop=100, traffic_bytes=50),
+    _record("b/relu", "predicted", "relu", forward_s=0.5, backward_s=0.5, update_s=0, step_s=1,
+            flop=100, forward_flop=50, traffic_bytes=100),
+]  # fmt: skip
+
+
+def _table(records: list[Record], **settings: object) -> Table:
+    return analysis("breakdown").answer(Data.of(records), **settings)
+
+
+def _by_name(table: Table) -> dict[str, dict[str, object]]:
+    return {row["name"]: dict(row) for row in table.rows}
+
+
+def test_shares_measured_beside_predicted_by_hand() -> None:
+    table = _table([*MEASURED, *PREDICTED])
+    rows = _by_name(table)
+    assert list(rows) == ["linear", "relu", "update", REST]
+    linear = rows["linear"]
+    assert (linear["measured_s"], linear["predicted_s"]) == (7, 5)
+    assert linear["measured_share"] == pytest.approx(0.7)  # 7 of 10
+    assert linear["predicted_share"] == pytest.approx(5 / 8)
+    assert linear["ratio"] == pytest.approx(7 / 5)
+    assert linear["flop_share"] == pytest.approx(0.9)
+    assert linear["bytes_share"] == pytest.approx(0.5)
+    assert linear["intensity_flop_per_byte"] == pytest.approx(9)
+    assert linear["peak_fraction"] == pytest.approx(900 / 7 / 1000)
+    assert linear["predicted_peak_fraction"] == pytest.approx(900 / 5 / 1000)
+    assert linear["ops"] == 2
+    assert (rows["update"]["measured_s"], rows["update"]["predicted_s"]) == (1, 1)
+    assert (rows[REST]["measured_s"], rows[REST]["predicted_s"]) == (1, 1)
+    assert rows[REST]["measured_share"] == pytest.approx(0.1)  # 9 of 10 are of ops
+    assert table.summary["profiling_overhead_share"] == pytest.approx(0.2)  # 12 s, not 10 s
+    for side in ("measured_share", "predicted_share"):
+        assert sum(row[side] for row in table.rows) == pytest.approx(1)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("by", "shares"),
+    [
+        ("layer", {"a": 0.5, "b": 0.3, "update": 0.1, REST: 0.1}),
+        ("op", {"a/linear": 0.5, "b/linear": 0.2, "b/relu": 0.1, "update": 0.1, REST: 0.1}),
+        ("pass", {"backward": 0.45, "forward": 0.35, "update": 0.1, REST: 0.1}),
+    ],
+)
+def test_by_layer_op_and_pass(by: str, shares: dict[str, float]) -> None:
+    rows = _by_name(_table([*MEASURED, *PREDICTED], by=by))
+    assert {name: row["measured_share"] for name, row in rows.items()} == pytest.approx(shares)
+
+
+def test_ops_slower_than_the_step_without_profiler_are_of_the_profiled_one() -> None:
+    table = _table([_record("", step_s=5.0), *MEASURED[1:]])
+    assert table.summary["of_profiled_step"] == 1
+    assert _by_name(table)["linear"]["measured_share"] == pytest.approx(7 / 12)
+
+
+def test_several_networks_count_the_same_and_zero_where_they_lack_the_op() -> None:
+    from dataclasses import replace
+
+    other = [
+        replace(one, workload=Workload("net", {"width": 9}, 4))
+        for one in (_record("", step_s=100.0), _op("a/linear", "linear", 100, 0))
+    ]
+    table = _table([*MEASURED, *other])
+    assert _by_name(table)["linear"]["measured_share"] == pytest.approx((0.7 + 1) / 2)
+    assert _by_name(table)["relu"]["measured_share"] == pytest.approx(0.05)
+    each = _table([*MEASURED, *other], each=True, model="width 9")
+    assert {row["name"]: row["measured_share"] for row in each.rows} == {"linear": 1.0, REST: 0.0}
+
+
+def test_the_last_prediction_counts_and_a_method_may_be_chosen() -> None:
+    from dataclasses import replace
+
+    later = [
+        replace(one, taken_at="2026-02-01T00:00:00+00:00", method=Method("analytic", "1", {}))
+        for one in PREDICTED[:2]
+    ]
+    assert _by_name(_table([*PREDICTED, *later]))["linear"]["ops"] == 1
+    chosen = _table([*PREDICTED, *later], method="roofline")
+    assert _by_name(chosen)["linear"]["ops"] == 2
+
+
+def test_rows_of_one_network() -> None:
+    rows = network_rows(Data.of([*MEASURED, *PREDICTED]), MEASURED[0].workload.key)
+    assert [row["name"] for row in rows] == ["a/linear", "b/linear", "b/relu", "update", REST]
+    assert network_rows(Data.of(MEASURED), "absent") == []
+
+
+def test_pictures_of_one_network_and_of_several() -> None:
+    one = draw("breakdown", [*MEASURED, *PREDICTED])
+    boxes = one["data"]["values"]
+    assert {"measured step", "predicted step"} <= {box["op"] for box in boxes}
+    inner = [box for box in boxes if box["level"] == 1]
+    assert [box["op"] for box in inner] == ["forward", "backward", "update"]
+    assert inner[0]["to"] == inner[1]["from"] == pytest.approx(0.35)
+
+
+def test_op_time_of_published_profiles(shared: Path) -> None:
+    records = read_path(shared / "paradnn/fc_trace_10sec_opbreakdown.json.gz").records
+    table = _table(records)
+    rows = _by_name(table)
+    said = {"infeed": 0.2731, "output fusion": 0.1816, "cross-replica-sum": 0.1599}
+    for name, share in said.items():
+        assert rows[name]["measured_share"] == pytest.approx(share, abs=5e-5)
+    assert "while" not in rows
+    # another way: the mean over networks of what the files say, in plain Python
+    sums: dict[str, float] = defaultdict(float)
+    for record in records:
+        sums[record.scope] += record.quantities["published_time_share"].value or 0.0
+    networks = len({record.workload.key for record in records})
+    for name, row in rows.items():
+        if name != REST:
+            assert row["measured_share"] == pytest.approx(sums[name] / networks)
+    assert rows["output fusion"]["peak_fraction"] < 1  # type: ignore[operator]
+    assert draw("breakdown", records)["data"]["values"]
