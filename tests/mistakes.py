@@ -286,6 +286,7 @@ LINES = [
     ("nodes records --margin much", "--margin: is a share such as 5% or 0.05, not 'much'"),
     ("nodes records --margin=-1%", "--margin: is a share such as 5% or 0.05, not '-1%'"),
     ("breakdown records --by kinds", "unknown breakdown 'kinds'; did you mean 'kind'?"),
+    ("breakdown records --method rofline", "unknown method of a prediction 'rofline'"),
     ("breakdown records --model fcc", "no network with ops here has 'fcc' in its name"),
     ("breakdown records -o kinds.doc", "unknown picture format '.doc'"),
     ("run fc --trace absent/t.json", "absent/t.json: is a folder, or is in a folder that does"),

@@ -94,6 +94,10 @@ def breakdown_table(
     """Return where the time of steps goes, by kind, layer, op or pass; the rest is of no op."""
     if by not in NAMES:
         raise unknown("breakdown", by, NAMES)
+    if method is not None:
+        made = "SELECT DISTINCT method FROM records WHERE scope <> '' AND origin = 'predicted'"
+        if method not in (known := [row["method"] for row in data.rows(made)]):
+            raise unknown("method of a prediction", method, known)
     cells = _chosen(_cells(data, by, method), model)
     if model is not None and not cells:
         raise InputError(f"no network with ops here has '{model}' in its name")
@@ -314,9 +318,10 @@ def _says(table: Table) -> list[str]:
 ANALYSIS = Analysis(
     """Print where the time of a step goes, op by op.
 
-    Measured stands beside predicted. A share is one of a step's time, over several networks the mean of theirs.
-    What no op accounts for is the host's work and gaps. FLOP, bytes and
-    intensity are those of the prediction.
+    Measured stands beside predicted. A share is one of a step's time, over
+    several networks the mean of theirs. What no op accounts for is the
+    host's work and gaps. FLOP, bytes and intensity are those of the
+    prediction.
     """,
     breakdown_table,
     _says,
