@@ -170,14 +170,15 @@ def _cells(data: Data, by: str, method: str | None, key: str | None = None) -> l
 def _side(rows: Sequence[Row], step_s: float | None) -> Row:
     """Return the groups of one side of a cell by name, with the time that their shares are of.
 
-    That is the step that no profiler slowed; where ops alone take longer under the profiler, or it
-    is not known, it is the profiled one.
+    That is the step without a profiler; where ops alone take longer under it, or the whole step was
+    shorter (other work disturbed the rest), it is the profiled one.
     """
     named = {row["name"]: row for row in rows if row["name"] != NO_OP}
     idle_s = sum(row["time_s"] for row in rows if row["name"] == NO_OP)
     ops_s = sum(row["time_s"] or 0.0 for row in named.values())
     profiled_s = ops_s + idle_s
-    whole_s = step_s if step_s and step_s >= ops_s else profiled_s
+    trusted = step_s is not None and (not idle_s or ops_s <= step_s <= profiled_s)
+    whole_s = step_s if step_s is not None and trusted else profiled_s
     if whole_s:
         shares = {name: (row["time_s"] or 0.0) / whole_s for name, row in named.items()}
     else:
@@ -188,7 +189,7 @@ def _side(rows: Sequence[Row], step_s: float | None) -> Row:
         "whole_s": whole_s or None,
         "rest_s": whole_s - ops_s if whole_s else None,
         "overhead_share": profiled_s / step_s - 1 if step_s and idle_s else None,
-        "inflated": bool(idle_s and step_s and step_s < ops_s),
+        "inflated": bool(step_s and not trusted),
         "peaks": json.loads(rows[0]["method_options"] or "{}"),
     }
 
@@ -305,8 +306,8 @@ def _says(table: Table) -> list[str]:
         said.append(f"A step under the profiler took {1 + slower:.3g} times as long as without it.")
     if inflated := found["of_profiled_step"]:
         said.append(
-            f"{counted(inflated, 'network')} whose ops took longer under the profiler than a whole "
-            "step without it: shares are of the profiled step."
+            f"{counted(inflated, 'network')} whose steps without profiler took longer than with it, "
+            "or less than the ops alone: shares are of the profiled step."
         )
     if not found["predicted_networks"]:
         said.append(
