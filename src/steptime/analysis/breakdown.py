@@ -306,7 +306,7 @@ def _says(table: Table) -> list[str]:
         said.append(f"A step under the profiler took {1 + slower:.3g} times as long as without it.")
     if inflated := found["of_profiled_step"]:
         said.append(
-            f"{counted(inflated, 'network')} whose steps without profiler took longer than with it, "
+            f"{counted(inflated, 'network')} whose steps without profiler took longer than with it "
             "or less than the ops alone: shares are of the profiled step."
         )
     if not found["predicted_networks"]:
