@@ -23,6 +23,7 @@ from steptime.core.progress import watched
 from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
 
 LOCK = "sweep.lock"
+EMPTY = "holds no records (no line in any *.jsonl file)"
 DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -54,7 +55,7 @@ class Writer:
 
     def append_all(self, records: Iterable[Record]) -> None:
         """Put all of `records` on the disk, or none of them; raises as `append`."""
-        lines = "".join(f"{_line(record)}\n" for record in records).encode()
+        lines = "".join(f"{line_of(record)}\n" for record in records).encode()
         if not lines:
             return
         descriptor = self._open()
@@ -96,7 +97,8 @@ class Writer:
         self.close()
 
 
-def _line(record: Record) -> str:
+def line_of(record: Record) -> str:
+    """Return the line of a record, without its end."""
     return json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False)
 
 
@@ -147,21 +149,34 @@ def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) ->
     folder that is absent or empty gives no records. Raises `InputError`, with file and line,
     for whatever else is no store, and for a schema newer than this version knows.
     """
+    with readable(folder):
+        found = watched(paths(folder, required=required), "files")
+        records = [record for path in found for record in load_file(path, warn)]
+    if required and not records:
+        raise InputError(f"{folder}: {EMPTY}")
+    return records
+
+
+def paths(folder: Path, *, required: bool = True) -> list[Path]:
+    """Return the files of records of a folder in order; raises as `load`."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file, not a folder of records")
     if required and not folder.exists():
         raise InputError(f"{folder}: no such folder of records")
+    return sorted(folder.glob("*.jsonl"))
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Raise `InputError` in place of what the system says of files that cannot be read."""
     try:
-        paths = watched(sorted(folder.glob("*.jsonl")), "files")
-        records = [record for path in paths for record in _load_file(path, warn)]
+        yield
     except OSError as error:
         raise InputError(f"{error.filename or folder}: cannot read: {error.strerror}") from error
-    if required and not records:
-        raise InputError(f"{folder}: holds no records (no line in any *.jsonl file)")
-    return records
 
 
-def _load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
+def load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
+    """Yield the records of one file; raises as `load`."""
     *lines, tail = path.read_bytes().split(b"\n")
     every = [*lines, tail] if tail else lines
     for number, line in enumerate(watched(every, path.name), start=1):
@@ -171,11 +186,25 @@ def _load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
             raise InputError(f"{path}, line {number}: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if number > len(lines):  # a whole line lacks only its end
-                warn(f"{path}, line {number}: skipped a torn last line ({len(tail)} bytes)")
+                warn_of_torn(warn, path, number, len(tail))
                 return
             reason = f"no '{error.args[0]}'" if isinstance(error, KeyError) else error
             shown = shorten(line[:200].decode("utf-8", "replace"))
             raise InputError(f"{path}, line {number}: is no record ({reason}): {shown}") from error
+
+
+def warn_of_torn(warn: Callable[[str], None], path: Path, number: int, size: int) -> None:
+    """Say that a last line was skipped."""
+    warn(f"{path}, line {number}: skipped a torn last line ({size} bytes)")
+
+
+def is_record(line: bytes) -> bool:
+    """Whether a line is a whole record; raises `InputError` for one of a newer schema."""
+    try:
+        _parse(line)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+    return True
 
 
 def _parse(line: bytes) -> Record:

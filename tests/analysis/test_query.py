@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import synthetic
+from steptime.analysis.data import Data
+from steptime.analysis.devices_table import device_rows
 from steptime.analysis.query import export, query
-from steptime.analysis.row import COLUMNS, rows, short_names
+from steptime.analysis.row import COLUMNS, Row, short_names
 from steptime.cli import command
 from steptime.core.errors import InputError
 from steptime.core.progress import listening
-from steptime.core.record import Quantity
+from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
 
 RECORDS = synthetic.sweep(failures=True)
+DATA = Data.of(RECORDS)
+FIRST = next(record for record in RECORDS if record.origin == "measured")
+
+
+def rows(records: Sequence[Record]) -> list[Row]:
+    return query(Data.of(records), "FROM records")
+
+
 ROWS = rows(RECORDS)
 
 
@@ -101,9 +112,9 @@ def test_names_tell_the_networks_apart_and_no_more() -> None:
 def test_who_listens_hears_how_far_rows_are() -> None:
     heard: list[tuple[str, int, int]] = []
     with listening(lambda *said: heard.append(said)):
-        rows([RECORDS[0]] * 401)
+        device_rows([FIRST] * 401)
     assert heard == [("rows", 200, 401), ("rows", 400, 401)]
-    rows([RECORDS[0]] * 201)
+    device_rows([FIRST] * 201)
     assert len(heard) == 2  # nobody listens
 
 
@@ -120,7 +131,7 @@ def test_a_command_says_how_far_it_is_once_it_takes_its_time(
 
 def test_sql_sees_proper_types() -> None:
     (row,) = query(
-        ROWS,
+        DATA,
         "SELECT typeof(any_value(step_s)) AS step, typeof(any_value(nodes)) AS nodes, "
         "typeof(any_value(blocks)) AS blocks, typeof(any_value(energy_j)) AS energy, "
         "count(*) AS n, max(nodes) AS most FROM records",
@@ -133,14 +144,14 @@ def test_sql_sees_proper_types() -> None:
         "n": 48,
         "most": 1024,
     }
-    assert query(ROWS, "SELECT DISTINCT blocks FROM records WHERE filters = 32") == [
+    assert query(DATA, "SELECT DISTINCT blocks FROM records WHERE filters = 32") == [
         {"blocks": "1"}
     ]
 
 
 def test_the_answer_is_what_json_can_say() -> None:
     (row,) = query(
-        ROWS,
+        DATA,
         "SELECT 'nan'::DOUBLE AS a, 1.5::DECIMAL(4,2) AS b, DATE '2026-11-21' AS c, [1.0, "
         "'inf'::DOUBLE] AS d, {'x': 1} AS e, 1 AS f, 2 AS f, sum(nodes) AS g, "
         "true AS h, 'ab'::BLOB AS i FROM records",
@@ -152,11 +163,11 @@ def test_the_answer_is_what_json_can_say() -> None:
 
 
 def test_one_row_a_record_comes_back_as_it_went_in() -> None:
-    assert query(ROWS, "SELECT step_s, model, workload_key FROM records") == [
+    assert query(DATA, "SELECT step_s, model, workload_key FROM records") == [
         {name: row[name] for name in ("step_s", "model", "workload_key")} for row in ROWS
     ]
-    assert query(ROWS, "") == []
-    assert query([], "SELECT count(*) AS n FROM records WHERE status = 'ok'") == [{"n": 0}]
+    assert query(DATA, "") == []
+    assert query(Data.of([]), "SELECT count(*) AS n FROM records WHERE status = 'ok'") == [{"n": 0}]
 
 
 REFUSED = [
@@ -177,31 +188,31 @@ REFUSED = [
 @pytest.mark.parametrize("sql", REFUSED)
 def test_what_duckdb_refuses_is_one_line(sql: str) -> None:
     with pytest.raises(InputError) as caught:
-        query(ROWS, sql)
+        query(DATA, sql)
     assert "\n" not in str(caught.value)
     assert not Path("/tmp/steptime-never.csv").exists()  # noqa: S108 - that it is not there
 
 
 def test_an_unknown_column_names_the_nearest() -> None:
     with pytest.raises(InputError, match='"step_s"'):
-        query(ROWS, "SELECT stp_s FROM records")
+        query(DATA, "SELECT stp_s FROM records")
 
 
 def test_export_as_csv_parquet_and_json_lines(tmp_path: Path) -> None:
-    assert export(ROWS, tmp_path / "all.csv") == 48
+    assert export(DATA, tmp_path / "all.csv") == 48
     with (tmp_path / "all.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert len(table) == 48
     assert float(table[-1]["batch"]) == ROWS[-1]["batch"]
     assert float(table[30]["step_s"]) == ROWS[30]["step_s"]
 
-    assert export(ROWS, tmp_path / "fc.jsonl", "SELECT model, layers FROM records LIMIT 2") == 2
+    assert export(DATA, tmp_path / "fc.jsonl", "SELECT model, layers FROM records LIMIT 2") == 2
     lines = (tmp_path / "fc.jsonl").read_text().splitlines()
     assert json.loads(lines[0]) == {"model": ROWS[0]["model"], "layers": 4}
 
     import duckdb
 
-    assert export(ROWS, tmp_path / "it's.parquet") == 48
+    assert export(DATA, tmp_path / "it's.parquet") == 48
     path = str(tmp_path / "it's.parquet")
     found = duckdb.execute("SELECT step_s, blocks FROM read_parquet(?)", [path]).fetchall()
     assert found == [
@@ -218,12 +229,12 @@ def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("old")
     with pytest.raises(InputError, match="recrds"):
-        export(ROWS, path, "FROM recrds")
+        export(DATA, path, "FROM recrds")
     with pytest.raises(InputError, match=r"unknown export format '\.xlsx'"):
-        export(ROWS, tmp_path / "x.xlsx")
+        export(DATA, tmp_path / "x.xlsx")
     with pytest.raises(InputError, match="folder that does not exist"):
-        export(ROWS, tmp_path / "absent" / "x.csv")
+        export(DATA, tmp_path / "absent" / "x.csv")
     with pytest.raises(InputError, match="gives no table"):
-        export(ROWS, path, "")
+        export(DATA, path, "")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["x.csv"]

@@ -15,8 +15,8 @@ import pytest
 
 import idx_folder
 from reference import backend as numpy_backend
+from steptime.analysis.data import Data
 from steptime.analysis.measurement import measurement
-from steptime.analysis.row import rows
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record
@@ -365,9 +365,9 @@ def test_the_infeed_share_is_derived_when_read() -> None:
     found = measurement(record, 1.0, {})
     assert found["input_s"] == pytest.approx(0.005)
     assert found["infeed"] == pytest.approx(0.25)  # 10 of 40 ms, not the mean of 0.1 and 0.3
-    (row,) = rows([record])
+    (row,) = Data.of([record]).rows("FROM records")
     assert (row["input_s"], row["infeed"]) == pytest.approx((0.005, 0.25))
-    (row,) = rows([_record([0.01])])
+    (row,) = Data.of([_record([0.01])]).rows("FROM records")
     assert (row["input_s"], row["infeed"]) == (None, None)
     assert measurement(_record([0.01]), 1.0, {})["infeed"] is None
 

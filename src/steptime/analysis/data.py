@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from steptime import store
 from steptime.analysis.results import results
-from steptime.analysis.row import Row, rows
+from steptime.analysis.row import Row
+from steptime.analysis.tables import Tables, add_rows
+from steptime.core.errors import InputError
 from steptime.core.record import Record
 from steptime.core.units import seconds
 
@@ -28,18 +30,35 @@ BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
 class Data:
     """Records of one folder or of several, each with its name; a row says its `folder`."""
 
-    def __init__(self, *folders: tuple[str, Sequence[Record]]) -> None:
-        self.folders = folders
+    def __init__(
+        self,
+        *folders: tuple[str, Path | Sequence[Record]],
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._folders, self._warn = folders, warn
 
     @classmethod
     def load(cls, paths: Iterable[Path], warn: Callable[[str], None]) -> Data:
         """Return the records of folders; raises `InputError` for what is not one."""
-        return cls(*((path.resolve().name, store.load(path, warn)) for path in paths))
+        found = list(paths)
+        for path in found:
+            with store.readable(path):
+                if not any(one.stat().st_size for one in store.paths(path)):
+                    raise InputError(f"{path}: {store.EMPTY}")
+        return cls(*((path.resolve().name, path) for path in found), warn=warn)
 
     @classmethod
     def of(cls, records: Sequence[Record], name: str = "") -> Data:
         """Return records that are at hand."""
         return cls((name, records))
+
+    @cached_property
+    def folders(self) -> Sequence[tuple[str, Sequence[Record]]]:
+        """The records of each folder, whole, with its name."""
+        return [
+            (name, store.load(held, self._warn) if isinstance(held, Path) else held)
+            for name, held in self._folders
+        ]
 
     @cached_property
     def records(self) -> Sequence[Record]:
@@ -65,7 +84,7 @@ class Data:
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""
-        cursor = self._connection.execute(sql, list(values))
+        cursor = self._asked(sql, values)
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -78,7 +97,7 @@ class Data:
                 return np.ma.filled(np.ma.asarray(column, float), np.nan)
             return np.ma.filled(np.ma.asarray(column), None)
 
-        found = self._connection.execute(sql, list(values)).fetchnumpy()
+        found = self._asked(sql, values).fetchnumpy()
         return {name: plain(column) for name, column in found.items()}
 
     def columns(self, table: str) -> dict[str, str]:
@@ -89,24 +108,34 @@ class Data:
     @cached_property
     def hyperparameters(self) -> list[str]:
         """The columns of both tables that are hyperparameters of networks."""
-        return list(dict.fromkeys(n for r in self.records for n in r.workload.settings))
+        return list(self._tables.params)
 
     @cached_property
     def source(self) -> str:
         """One line for captions: how measured, predicted or published, where, and when."""
         return source_of(self.records)
 
-    @cached_property
-    def _connection(self) -> Any:
-        from steptime.analysis.query import connected
+    def tables(self) -> Tables:
+        """Return a database of these records that nobody else uses."""
+        return Tables(self._folders, self._warn)
 
-        flat = [
-            row | {"folder": folder} for folder, records in self.folders for row in rows(records)
-        ]
+    @cached_property
+    def _tables(self) -> Tables:
+        return self.tables()
+
+    @cached_property
+    def _results(self) -> str:
+        """Make the table `results`, which costs more than `records`."""
         settings = {r.workload.key: dict(r.workload.settings) for r in self.records}
         known = self.hyperparameters
         told = [dict.fromkeys(known) | settings[row["workload_key"]] | row for row in self.results]
-        return connected({"records": flat, "results": told})
+        add_rows(self._tables.connection, "results", told)
+        return "results"
+
+    def _asked(self, sql: str, values: Sequence[Any]) -> Any:
+        if "results" in sql.lower():
+            self._results  # noqa: B018  # made once
+        return self._tables.connection.execute(sql, list(values))
 
 
 def source_of(records: Sequence[Record]) -> str:

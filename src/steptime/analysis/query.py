@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -12,7 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steptime.analysis.row import COLUMNS, Row
+from steptime.analysis.data import Data
+from steptime.analysis.row import Row
 from steptime.core.errors import InputError, unknown
 from steptime.core.files import check_folder, replacing
 from steptime.store import StoreError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import duckdb
 
 
-SQL_TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR"}
+WRITING = {"copy", "export", "attach", "prepare", "execute"}
 FORMATS = {  # ending of the file: options of DuckDB's COPY
     ".csv": "FORMAT csv, HEADER true",
     ".parquet": "FORMAT parquet, COMPRESSION zstd",
@@ -29,13 +29,14 @@ FORMATS = {  # ending of the file: options of DuckDB's COPY
 }
 
 
-def query(rows: Sequence[Row], sql: str) -> list[Row]:
+def query(data: Data, sql: str) -> list[Row]:
     """Return the answer to `sql` over the table `records`, as rows of values that JSON can say.
 
     The statement sees that table only: no file, no network, no settings. A number that is not
     finite comes back as None. Raises `InputError` with DuckDB's own reason for what it refuses.
     """
-    with _connection(rows) as connection, _refusals():
+    with _connection(data) as connection, _refusals():
+        _check(connection, sql)
         answer: duckdb.DuckDBPyConnection | None = connection.execute(sql)
         if answer is None or not answer.description:  # an empty statement
             return []
@@ -46,7 +47,7 @@ def query(rows: Sequence[Row], sql: str) -> list[Row]:
         ]
 
 
-def export(rows: Sequence[Row], path: Path, sql: str = "FROM records") -> int:
+def export(data: Data, path: Path, sql: str = "FROM records") -> int:
     """Write the answer to `sql` as `.csv`, `.parquet` or `.jsonl`; gives the number of rows.
 
     `path` is there whole or as it was before. Raises `InputError` for another ending, a folder that
@@ -57,8 +58,9 @@ def export(rows: Sequence[Row], path: Path, sql: str = "FROM records") -> int:
         raise unknown("export format", ending or path.name, FORMATS, str(path))
     check_folder(path)
     try:
-        with replacing(path) as part, _connection(rows, writes=part) as connection:
+        with replacing(path) as part, _connection(data, writes=part) as connection:
             with _refusals():
+                _check(connection, sql)
                 relation: duckdb.DuckDBPyRelation | None = connection.sql(sql)
                 if relation is None:
                     raise InputError("the query: gives no table to export")
@@ -81,16 +83,17 @@ def _copy(connection: duckdb.DuckDBPyConnection, path: Path, ending: str) -> Non
 
 
 @contextmanager
-def _connection(
-    rows: Sequence[Row], writes: Path | None = None
-) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Return a database in memory that holds `rows` as `records` and can reach nothing else.
+def _connection(data: Data, writes: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Return a database that holds the table `records` and can reach nothing else.
 
-    Only the file `writes` may be written.
+    Only the caches of the records may be read, and only the file `writes` written.
     """
-    with connected({"records": rows}) as connection:
-        if writes:
-            connection.execute("SET allowed_paths = [?]", [str(writes)])
+    tables = data.tables()
+    with tables.connection as connection:
+        connection.execute("CREATE OR REPLACE VIEW records AS " + tables.one_folder())
+        paths = [*tables.files, *([str(writes)] if writes else [])]
+        if paths:
+            connection.execute("SET allowed_paths = ?", [paths])
         for setting in ("autoinstall_known_extensions", "autoload_known_extensions"):
             connection.execute(f"SET {setting} = false")
         connection.execute("SET enable_external_access = false")
@@ -98,57 +101,14 @@ def _connection(
         yield connection
 
 
-def connected(tables: Mapping[str, Sequence[Row]]) -> duckdb.DuckDBPyConnection:
-    """Return a database in memory with these tables.
-
-    The rows pass through a file of JSON lines: a hundred times faster than row by row.
-    """
+def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Refuse what could write: to a cache, which a statement may read."""
     import duckdb
 
-    connection = duckdb.connect()
-    for table, rows in tables.items():
-        types = _types(rows)
-        with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
-            lines = Path(folder) / "rows.jsonl"
-            with lines.open("w", encoding="utf-8") as file:
-                for row in rows:
-                    told = {
-                        n: _text(row[n]) if k == "VARCHAR" else row[n] for n, k in types.items()
-                    }
-                    file.write(json.dumps(told) + "\n")
-            columns = ", ".join(f"{_quoted(name)}: '{kind}'" for name, kind in types.items())
-            connection.execute(
-                f"CREATE TABLE {table} AS FROM read_json(?, format = 'newline_delimited', "
-                f"maximum_object_size = 1000000000, columns = {{{columns}}})",
-                [str(lines)],
-            )
-    return connection
-
-
-def _quoted(name: str) -> str:
-    return "'" + name.replace("'", "''") + "'"
-
-
-def _types(rows: Sequence[Row]) -> dict[str, str]:
-    names = list(rows[0]) if rows else list(COLUMNS)
-    return {name: SQL_TYPES[_kind(name, rows)] for name in names}
-
-
-def _kind(name: str, rows: Sequence[Row]) -> type:
-    if name in COLUMNS:
-        return COLUMNS[name]
-    kinds = {type(row[name]) for row in rows if row[name] is not None}
-    if kinds == {int} and any(abs(row[name] or 0) >= 2**63 for row in rows):
-        return float
-    if len(kinds) == 1:
-        return kinds.pop()
-    return float if kinds == {int, float} else str
-
-
-def _text(value: object) -> str | None:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return None if value is None else str(value)
+    for one in connection.extract_statements(sql):
+        words = set(re.findall("[a-z]+", one.query.lower()))
+        if one.type != duckdb.StatementType.SELECT and words & WRITING:
+            raise InputError("the query: a statement only reads; export writes files")
 
 
 @contextmanager

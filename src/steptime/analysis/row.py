@@ -1,13 +1,12 @@
 """A record as a row: the one place where the facts and numbers of a record get their names.
 
 Tables, pairs, SQL, plots and `run --json` pick from these rows. Keys carry their unit; None is
-unknown. `facts` is what a record says, `row_of` adds what its samples amount to, `rows` is the
-table that SQL sees, and `labels` names rows by all in which they differ.
+unknown. `facts` is what a record says, `row_of` adds what its samples amount to, and `labels` names
+rows by all in which they differ. `analysis.flat` says the same in SQL.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from statistics import median
@@ -15,7 +14,6 @@ from typing import Any, TypeVar
 
 from steptime.analysis.statistics import summarize
 from steptime.core.errors import InputError
-from steptime.core.progress import watched
 from steptime.core.record import Quantity, Record
 from steptime.core.units import QUANTITIES
 from steptime.core.workload import Workload, plan_to_json
@@ -129,40 +127,6 @@ def row_of(record: Record) -> Row:
         return table | summarize(samples_by_run(step), examples)
     speed = examples / step.value if step.value and table["batch"] else None
     return table | {"step_s_low": step.low, "step_s_high": step.high, "speed_per_s": speed}
-
-
-def rows(records: Iterable[Record]) -> list[Row]:
-    """Return one flat row for each record, all with the same columns: the table of SQL.
-
-    Beside `COLUMNS` there is a column for every other quantity and every hyperparameter; one whose
-    name is taken (whatever its case) has the prefix `param_`.
-    """
-    found = list(records)
-    quantities = dict.fromkeys(name for record in found for name in record.quantities)
-    columns = list(dict.fromkeys([*COLUMNS, *quantities]))
-    params = _param_columns(found, columns)
-    table = []
-    for record in watched(found, "rows"):
-        known = row_of(record)
-        known["method_options"] = json.dumps(dict(record.method.options), sort_keys=True)
-        known["env"] = json.dumps(dict(record.env), sort_keys=True)
-        given = {params[name]: value for name, value in record.workload.settings.items()}
-        flat = {name: known.get(name) for name in columns}
-        table.append(flat | {name: given.get(name) for name in params.values()})
-    return table
-
-
-def _param_columns(records: Iterable[Record], taken: Iterable[str]) -> dict[str, str]:
-    """Return the column of each hyperparameter; SQL knows no case, so neither does a clash."""
-    used = {name.lower() for name in taken}
-    columns: dict[str, str] = {}
-    for name in dict.fromkeys(name for record in records for name in record.workload.settings):
-        column = name
-        while column.lower() in used:
-            column = PARAM_PREFIX + column
-        used.add(column.lower())
-        columns[name] = column
-    return columns
 
 
 def _infeed(record: Record) -> float | None:

@@ -20,12 +20,11 @@ def export(
     ),
 ) -> Answer:
     """Write records as a table: CSV, Parquet or JSON lines."""
-    from steptime import store
     from steptime.analysis import query as sql_query
-    from steptime.analysis.row import rows
+    from steptime.analysis.data import Data
 
     if out.suffix.lower() == ".jsonl" and out.parent.resolve() == in_dir.resolve():
         raise InputError(f"{out}: rows of a table cannot lie among the records of {in_dir}")
-    count = sql_query.export(rows(store.load(in_dir, note)), out, sql)
+    count = sql_query.export(Data.load([in_dir], note), out, sql)
     said = f"{counted(count, 'row')} written to {out}"
     return Answer({"path": str(out), "rows": count}, notes=[said])

@@ -17,10 +17,9 @@ def query(sql: Sql, in_dir: options.In) -> Answer:
 
     One row is one record; times are in seconds.
     """
-    from steptime import store
     from steptime.analysis import query as sql_query
-    from steptime.analysis.row import rows
+    from steptime.analysis.data import Data
 
-    found = sql_query.query(rows(store.load(in_dir, note)), sql)
+    found = sql_query.query(Data.load([in_dir], note), sql)
     table = Table(columns(*(found[0] if found else ())), found, units=False)
     return Answer(found, [table], [counted(len(found), "row")])

@@ -1,0 +1,238 @@
+"""Lines of records as flat rows, by DuckDB alone: the facts of `analysis.row` in SQL.
+
+What needs Python (the bootstrap of an interval, where warm-up ends) are functions that DuckDB calls
+for the rows that a statement asks them of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from steptime.analysis.row import COLUMNS, PARAM_PREFIX, Row, samples_by_run
+from steptime.core.record import ORIGINS, SCHEMA, STATUSES, Quantity
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+SQL_TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR"}
+Kinds = dict[str, list[str]]  # by name, as first seen: the names of the types that its values have
+
+LINE = {  # of a record: the type of each of its keys
+    **dict.fromkeys(("origin", "platform", "scope", "status", "cause", "note"), "VARCHAR"),
+    **dict.fromkeys(("taken_at", "workload_key"), "VARCHAR"),
+    "schema": "BIGINT",
+    "method": "STRUCT(name VARCHAR, version VARCHAR, options JSON)",
+    "workload": "STRUCT(model VARCHAR, params MAP(VARCHAR, JSON), batch_per_replica BIGINT, "
+    "dtype VARCHAR, phase VARCHAR, optimizer VARCHAR, plan JSON, file VARCHAR)",
+    "quantities": "MAP(VARCHAR, STRUCT(value VARCHAR, low DOUBLE, high DOUBLE, samples DOUBLE[], "
+    "columns STRUCT(run BIGINT[], disturbed BOOLEAN[])))",
+    "env": "JSON",
+}
+_NAMED = ", ".join(f"'{name}'" for name in COLUMNS)
+_PARSED = """
+    SELECT *, row_number() OVER () AS line, method.options AS o, workload AS w,
+        quantities['step_s'] AS step, map_entries(quantities) AS q,
+        coalesce(CAST(workload.plan->>'data' AS BIGINT), 1) AS replicas,
+        nullif(quantities['step_s'].samples, []) AS samples,
+        coalesce(nullif(quantities['step_s'].columns.run, []),
+            [0 for _ in quantities['step_s'].samples]) AS run
+    FROM {lines}
+"""
+_SPEEDS = """
+    SELECT *, replicas * w.batch_per_replica AS examples, list_avg(samples) AS mean,
+        list_transform(samples, lambda s: replicas * w.batch_per_replica / s) AS speeds,
+        CASE WHEN env->>'batch_source' = 'unknown' THEN NULL ELSE w.batch_per_replica END AS batch,
+        CASE WHEN origin = 'measured' THEN coalesce(o->>'input', 'device') ELSE o->>'input' END
+            AS input,
+        origin = 'measured' AS own
+    FROM parsed
+"""
+_TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
+    WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),
+        CAST(CAST({v} AS DOUBLE) AS VARCHAR), CAST({v} AS VARCHAR)) ELSE {v}->>'$' END"""
+_FLAT = f"""
+    SELECT line, origin, method.name AS method, method.version AS method_version, status,
+        nullif(cause, '') AS cause, nullif(note, '') AS note,
+        coalesce(nullif(w.file, ''), w.model || if(cardinality(w.params) = 0, '', ':' ||
+            list_aggregate([e.key || '=' || {_TEXT.format(v="e.value")}
+                for e in map_entries(w.params)], 'string_agg', ','))) AS model,
+        w.model AS family, batch, if(batch IS NULL, NULL, examples) AS global_batch, replicas,
+        w.dtype AS dtype, w.phase AS phase, w.optimizer AS optimizer, platform,
+        coalesce(scope, '') AS scope, workload_key,
+        step.low AS stated_low, step.high AS stated_high,
+        CASE WHEN samples IS NULL THEN NULL WHEN len(list_distinct(run)) > 1 THEN 'between-runs'
+            ELSE 'within-run' END AS step_s_interval,
+        list_min(samples) AS step_s_min, mean AS step_s_mean,
+        list_aggregate(samples, 'quantile_cont', 0.05) AS step_s_p5,
+        list_aggregate(samples, 'quantile_cont', 0.95) AS step_s_p95,
+        len(samples) AS samples_n, if(samples IS NULL, NULL,
+            len(list_filter(coalesce(step.columns.disturbed, []), lambda d: d))) AS
+            samples_disturbed,
+        len(step.columns.disturbed) AS marks_n,
+        if(samples IS NULL, NULL, len(list_distinct(run))) AS runs,
+        CASE WHEN samples IS NOT NULL THEN examples / mean WHEN batch IS NOT NULL
+            THEN examples / nullif(CAST(step.value AS DOUBLE), 0) END AS speed_per_s,
+        list_aggregate(speeds, 'stddev_pop') / sqrt(len(samples)) AS speed_uncertainty_per_s,
+        1.4826 * list_median(list_transform(speeds, lambda s: abs(s - list_median(speeds)))) AS
+            speed_jitter_per_s,
+        if(len(quantities['input_s'].samples) = len(samples),
+            list_sum(quantities['input_s'].samples) / list_sum(samples), NULL) AS infeed,
+        TRY_CAST(env->>'round' AS BIGINT) AS round, nullif(taken_at, '') AS taken_at,
+        env->>'host' AS host, TRY_CAST(o->>'threads' AS BIGINT) AS threads,
+        canonical(CAST(o AS VARCHAR)) AS method_options, CAST(env AS VARCHAR) AS env,
+        nullif(o->>'gpu', '') AS gpu, coalesce(TRY_CAST(o->>'devices' AS BIGINT), replicas) AS
+            devices,
+        nullif(o->>'strategy', '') AS strategy, input,
+        if(own, if(input = 'dataset', coalesce(o->>'staging', 'shared'), NULL), o->>'staging') AS
+            staging,
+        TRY_CAST(if(own, if(input = 'dataset', coalesce(o->>'loaders', '0'), NULL), o->>'loaders')
+            AS BIGINT) AS loaders,
+        TRY_CAST(if(own, if(input = 'dataset' AND coalesce(o->>'loaders', '0') <> '0',
+            coalesce(o->>'prefetch', '2'), NULL), o->>'prefetch') AS BIGINT) AS prefetch,
+        coalesce(TRY_CAST(o->>'overlap' AS BOOLEAN), true) AS overlap,
+        coalesce(nullif(env->>'date', ''), nullif(taken_at[:10], '')) AS date,
+        env->>'batch_source' AS batch_source, env->>'source_file' AS source_file,
+        nullif(env->>'duplicate_of', '') AS duplicate_of,
+        TRY_CAST(o->>'peak_flop_per_s' AS DOUBLE) AS peak_flop_per_s,
+        TRY_CAST(o->>'memory_bytes_per_s' AS DOUBLE) AS memory_bytes_per_s,
+        CAST(w.plan AS VARCHAR) AS plan, samples, if(samples IS NULL, NULL, run) AS run,
+        CAST(w.params AS MAP(VARCHAR, VARCHAR)) AS params,
+        map_from_entries([{{'key': e.key, 'value': if(len(e.value.samples) > 0,
+            list_median(e.value.samples), CAST(e.value.value AS DOUBLE))}}
+            for e in q if e.key IN ({_NAMED})]) AS numbers,
+        map_from_entries([{{'key': e.key, 'value': if(len(e.value.samples) > 0,
+            CAST(list_median(e.value.samples) AS VARCHAR), e.value.value)}}
+            for e in q if e.key NOT IN ({_NAMED})]) AS others,
+        coalesce(schema = {SCHEMA} AND origin IN {ORIGINS} AND status IN {STATUSES}
+            AND method.name IS NOT NULL AND method.version IS NOT NULL AND platform IS NOT NULL
+            AND json_type(o) = 'OBJECT' AND json_type(w.plan) = 'OBJECT' AND replicas > 0
+            AND w.model IS NOT NULL AND w.params IS NOT NULL AND w.batch_per_replica IS NOT NULL
+            AND w.dtype IS NOT NULL AND w.phase IS NOT NULL AND w.optimizer IS NOT NULL
+            AND workload_key IS NOT NULL AND quantities IS NOT NULL AND json_type(env) = 'OBJECT'
+            AND NOT contains(CAST(env AS VARCHAR) || CAST(o AS VARCHAR), 'NaN')
+            AND NOT contains(CAST(env AS VARCHAR) || CAST(o AS VARCHAR), 'Infinity')
+            AND coalesce(list_bool_and([isfinite(coalesce(CAST(e.value.value AS DOUBLE), 0))
+                AND isfinite(coalesce(list_sum(e.value.samples), 0)) for e in q]), true), false)
+            AS is_plain
+    FROM speeds
+"""
+
+
+def select(paths: Sequence[str], longest: int) -> str:
+    """Return the statement that makes flat rows of files of records, line by line.
+
+    A row that is not `is_plain` is of a line that only `store.load` can judge. No line may be
+    longer than `longest` bytes.
+    """
+    types = ", ".join(f"'{name}': '{kind}'" for name, kind in LINE.items())
+    lines = (
+        f"read_json([{', '.join(map(text, paths))}], format = 'newline_delimited', "
+        f"filename = true, maximum_object_size = {longest}, columns = {{{types}}})"
+    )
+    return f"WITH parsed AS ({_PARSED.format(lines=lines)}), speeds AS ({_SPEEDS}) {_FLAT}"
+
+
+def text(value: str) -> str:
+    """Return a text as SQL writes it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def name(value: str) -> str:
+    """Return the name of a column as SQL writes it."""
+    return '"' + value.replace('"', '""') + '"'
+
+
+def add_functions(connection: DuckDBPyConnection) -> None:
+    """Teach a database what only Python can say of a row."""
+    interval = "STRUCT(low DOUBLE, high DOUBLE, steady BOOLEAN)"
+    connection.create_function("canonical", canonical, ["VARCHAR"], "VARCHAR")
+    connection.create_function("estimated", _estimated, ["DOUBLE[]", "BIGINT[]"], interval)
+
+
+@lru_cache(4096)
+def canonical(told: str) -> str:
+    """Return JSON as it is compared and shown: its keys sorted."""
+    return json.dumps(json.loads(told), sort_keys=True)
+
+
+def _estimated(samples: list[float], run: list[int]) -> Row:
+    from steptime.analysis.statistics import summarize
+
+    runs = samples_by_run(Quantity(samples=tuple(samples), columns={"run": tuple(run)}))
+    found = summarize(runs, 1)
+    return {"low": found["step_s_low"], "high": found["step_s_high"], "steady": found["steady"]}
+
+
+def kinds(connection: DuckDBPyConnection, rows: str, column: str) -> Kinds:
+    """Return the names in a column of maps, as first seen, with the types of their values."""
+    found = connection.execute(f"""
+        SELECT key, kind, min(place) AS first FROM (
+            SELECT e.key AS key, place, CASE WHEN json_type(e.value) IN ('UBIGINT', 'BIGINT')
+                AND TRY_CAST(e.value AS BIGINT) IS NOT NULL THEN 'int'
+                WHEN json_type(e.value) = 'BOOLEAN' THEN 'bool'
+                WHEN json_type(e.value) = 'VARCHAR' THEN 'str' ELSE 'float' END AS kind
+            FROM (SELECT unnest(entries) AS e,
+                place * 1000 + generate_subscripts(entries, 1) AS place FROM (
+                SELECT map_entries({column}) AS entries, min(line) AS place
+                FROM ({rows}) GROUP BY ALL)))
+        GROUP BY ALL ORDER BY first
+    """).fetchall()
+    names: Kinds = {}
+    for key, kind, _ in found:
+        names.setdefault(key, []).append(kind)
+    return names
+
+
+def merged(every: Sequence[Kinds]) -> Kinds:
+    """Return the names of all, as first seen, each with all types that its values have."""
+    names: Kinds = {}
+    for one in every:
+        for key, found in one.items():
+            names[key] = [*names.get(key, ()), *found]
+    return names
+
+
+def param_columns(params: Kinds, others: Kinds) -> dict[str, str]:
+    """Return the column of each hyperparameter; SQL knows no case, so neither does a clash."""
+    used = {one.lower() for one in (*COLUMNS, *others)}
+    columns: dict[str, str] = {}
+    for one in params:
+        column = one
+        while column.lower() in used:
+            column = PARAM_PREFIX + column
+        used.add(column.lower())
+        columns[one] = column
+    return columns
+
+
+_MADE = {  # columns of `records` that are not of flat rows, nor of a quantity
+    "step_s_low": "if(samples IS NULL, stated_low, (estimated(samples, run)).low)",
+    "step_s_high": "if(samples IS NULL, stated_high, (estimated(samples, run)).high)",
+    "steady": "(estimated(samples, run)).steady",
+    "env": "canonical(env)",
+}
+
+
+def columns_of(flat: set[str], params: Kinds, others: Kinds) -> dict[str, str]:
+    """Return the expression of each column of the table `records` over flat rows."""
+    told = {
+        one: _MADE.get(one) or (one if one in flat else f"numbers[{text(one)}]") for one in COLUMNS
+    }
+    told |= {one: typed(f"others[{text(one)}]", found) for one, found in others.items()}
+    named = param_columns(params, others)
+    return told | {
+        column: typed(f"params[{text(one)}]", params[one]) for one, column in named.items()
+    }
+
+
+def typed(value: str, found: Sequence[str]) -> str:
+    """Return the expression of a JSON text in the type of a column whose values have these."""
+    kinds = set(found)
+    if kinds == {"int", "float"}:
+        return f"CAST({value} AS DOUBLE)"
+    if len(kinds) == 1 and kinds != {"str"}:
+        return f"CAST({value} AS {SQL_TYPES[{'int': int, 'float': float, 'bool': bool}[found[0]]]})"
+    return _TEXT.format(v=value)
