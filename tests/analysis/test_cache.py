@@ -307,7 +307,8 @@ def test_a_folder_that_is_being_written_gives_whole_records(tmp_path: Path) -> N
             before = row["n"]
     finally:
         writer.kill()
-        writer.communicate()
+        writer.wait()
+        writer.stdout.close()
     assert before <= path.read_text().count("\n")
 
 

@@ -209,9 +209,9 @@ def param_columns(params: Kinds, others: Kinds) -> dict[str, str]:
 
 
 _MADE = {  # columns of `records` that are not of flat rows, nor of a quantity
-    "step_s_low": "if(samples IS NULL, stated_low, (estimated(samples, run)).low)",
-    "step_s_high": "if(samples IS NULL, stated_high, (estimated(samples, run)).high)",
-    "steady": "(estimated(samples, run)).steady",
+    "step_s_low": "if(samples IS NULL, stated_low, estimate.low)",
+    "step_s_high": "if(samples IS NULL, stated_high, estimate.high)",
+    "steady": "estimate.steady",
     "env": "canonical(env)",
 }
 

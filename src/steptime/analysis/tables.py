@@ -44,7 +44,9 @@ class Tables:
             f"SELECT *, {flat.text(name)} AS folder FROM ({one.sql})"
             for (name, _), one in zip(folders, rows, strict=True)
         )
-        self.connection.execute(f"CREATE VIEW flat AS {told}")
+        self.connection.execute(
+            f"CREATE VIEW flat AS SELECT *, estimated(samples, run) AS estimate FROM ({told})"
+        )
         names = {row[0] for row in self.connection.execute("DESCRIBE flat").fetchall()}
         self.columns = flat.columns_of(names, self.params, self.others) | {"folder": "folder"}
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
