@@ -52,6 +52,11 @@ class Data:
         """Return records that are at hand."""
         return cls((name, records))
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the folders."""
+        return [name for name, _ in self._folders]
+
     @cached_property
     def folders(self) -> Sequence[tuple[str, Sequence[Record]]]:
         """The records of each folder, whole, with its name."""
@@ -117,7 +122,7 @@ class Data:
 
     def tables(self) -> Tables:
         """Return a database of these records that nobody else uses."""
-        return Tables(self._folders, self._warn)
+        return Tables(self._folders or [("", ())], self._warn)
 
     @cached_property
     def _tables(self) -> Tables:

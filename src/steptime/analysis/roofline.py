@@ -97,7 +97,7 @@ def roofline(
     ridge, and the best. Raises `InputError` for an unknown device or column.
     """
     given = [catalog.device(name.strip()) for name in device.split(",")] if device else []
-    if not data.folders:
+    if not data.names:
         if not given:
             raise InputError("roofline: give folders of records, or devices with --device")
         return _of_devices(given, [], {})
