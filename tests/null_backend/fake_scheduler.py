@@ -9,6 +9,7 @@ all.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Collection, Sequence
@@ -20,6 +21,7 @@ from steptime.cluster.scheduler import (
     Array,
     JobExit,
     Need,
+    Node,
     Placement,
     Queued,
     Scheduler,
@@ -29,6 +31,7 @@ from steptime.cluster.scheduler import (
 )
 from steptime.cluster.slurm import OVER, PRINTED, cause_of_exit
 from steptime.core.errors import InputError
+from steptime.sweep.resource_request import ResourceRequest
 
 FIRST_JOB = 100
 GONE = "GONE"  # cancelled while it waited: no trace
@@ -42,6 +45,7 @@ class State:
     refuse: tuple[int, str] | None = None
     forgotten: bool = False
     away: str = ""
+    nodes: dict[str, str] = field(default_factory=lambda: {"n1": "", "n2": "", "n3": ""})
     asked: list[str] = field(default_factory=list)
 
 
@@ -68,7 +72,9 @@ def run() -> None:
     for job, table in STATE.jobs.items():
         for index, (state, *_) in enumerate(table["states"]):
             if state == "PENDING":
+                node = re.search(r" node=(\w+)", table["array"].script.read_text())
                 env = {**os.environ, "FAKE_JOB": job, "FAKE_INDEX": str(index)}
+                env |= {"FAKE_NODE": node[1]} if node else {}
                 words = ["bash", str(table["array"].script), str(table["array"].first)]
                 code = subprocess.run(words, env=env, check=False).returncode
                 table["states"][index] = ("FAILED" if code else "COMPLETED", code, 0)
@@ -128,7 +134,8 @@ def cancel(jobs: Sequence[str]) -> None:
 
 
 def script(need: Need, name: str, folder: str, python: str) -> str:
-    flags = [f"#FAKE nodes={need.nodes} partition={need.request.partition}"]
+    request = need.request
+    flags = [f"#FAKE nodes={need.nodes} partition={request.partition} node={request.node}"]
     return batch.script(need, name, folder, python, flags, "FAKE_JOB", "FAKE_INDEX", "fakerun")
 
 
@@ -147,6 +154,11 @@ def confine() -> None:
     """Leave this process where it is."""
 
 
+def nodes(request: ResourceRequest) -> list[Node]:
+    names = request.nodelist.split(",") if request.nodelist else list(STATE.nodes)
+    return [Node(name, STATE.nodes[name]) for name in names if name in STATE.nodes]
+
+
 SCHEDULER = Scheduler(
-    "fake", submit, queued, ended, cancel, script, limits, placement, confine, PRINTED
+    "fake", submit, queued, ended, cancel, script, limits, placement, confine, nodes, PRINTED
 )

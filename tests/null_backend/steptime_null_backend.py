@@ -1,10 +1,12 @@
 """A backend without a framework: it holds the memory of a network, and its clock is made up.
 
 A step takes 1 ms and 1 ns for each element of the weights, by the device's own clock, always. It
-runs every kind and adds nothing up. Steps wait while there is a file NULL_GATE. It is a package of
-its own, found by its entry point.
+runs every kind and adds nothing up. Steps wait while there is a file NULL_GATE. With NULL_WORK, a
+step hashes so many bytes, and takes as long as that takes. It is a package of its own, found by its
+entry point.
 """
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -48,6 +50,7 @@ def prepare(
     weights = [graph.tensors[name] for name in graph.weights]
     held = [b"1" * (2 * spec.size_bytes) for spec in weights]  # with their gradients
     step_s = 1e-3 + 1e-9 * sum(spec.size for spec in weights)
+    work = b"1" * int(os.environ.get("NULL_WORK", "0"))
     names = ("forward", "backward", "update") if workload.phase == "train" else ("forward",)
     take, waited = (None, None)
     if options.input != "device":
@@ -60,9 +63,11 @@ def prepare(
     def timer(call: Callable[[], None], steps: int) -> float:
         while Path(os.environ.get("NULL_GATE", "")).is_file():  # a test holds the cell in flight
             time.sleep(0.02)
+        start = time.perf_counter()
         for _ in range(steps):
             call()
-        return steps * step_s
+            hashlib.sha256(work)
+        return time.perf_counter() - start if work else steps * step_s
 
     return Prepared(
         step=step,

@@ -76,7 +76,7 @@ def _cell(row: Row) -> tuple[object, ...]:
 
 def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:
     """Return what bounds a cell: what joins its replicas, or its side of the roofline."""
-    if row["replicas"] > 1:
+    if (row["replicas"] or 1) > 1:
         return "link"
     compute = sides.get((row["workload_key"], row["platform"]))
     return None if compute is None else "compute" if compute else "memory"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from steptime.core.table import Answer, Column, Table, columns
 from steptime.core.units import duration, size
 
 if TYPE_CHECKING:
+    from steptime.sweep.cells import Cell
     from steptime.sweep.experiment import Experiment
     from steptime.sweep.run import Request
 
@@ -83,12 +84,18 @@ def request_of(
     launcher: str = HERE,
 ) -> Request:
     """Return what an experiment and the command line ask for together."""
+    from steptime.cluster.resources import on_each_node
+    from steptime.cluster.scheduler import scheduler_of
     from steptime.sweep.cells import cells_of
     from steptime.sweep.run import How, Request
 
     cells, must_fit = cells_of(experiment, where, on_cluster=launcher != HERE)
+    part: Collection[Cell] = cells.part(*_shard(shard, len(cells))) if shard else cells
+    remarks: list[str] = []
     if launcher == HERE:
         _check_input(experiment)
+    else:
+        part, remarks = on_each_node(part, scheduler_of(launcher))
     how = How(
         experiment.budget_s,
         experiment.time_limit_s,
@@ -98,7 +105,7 @@ def request_of(
     )
     return Request(
         experiment.name,
-        cells.part(*_shard(shard, len(cells))) if shard else cells,
+        part,
         out,
         how,
         rounds or experiment.rounds,
@@ -109,6 +116,7 @@ def request_of(
         retry,
         force,
         whole=shard is None,
+        remarks=remarks,
     )
 
 

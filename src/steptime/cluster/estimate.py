@@ -1,10 +1,12 @@
 """What a submission would take: predicted time, memory and node-hours, and what will not fit."""
 
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from steptime.cluster.resources import Memory, device_of, memories
-from steptime.cluster.scheduler import scheduler_of
+from steptime.cluster.scheduler import Need, scheduler_of
 from steptime.cluster.status import Warn, snapshot
 from steptime.cluster.submission import Job, Trial, compose, row_of
 from steptime.cluster.submit import counts, missing
@@ -74,6 +76,17 @@ def _step_s(trial: Trial, device: Device | None) -> float | None:
     return records[0].quantities.get("step_s", Quantity()).value if records else None
 
 
+def grouped_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Return the jobs, those together that differ in their nodes alone."""
+    found: dict[Need, list[Job]] = {}
+    for job in jobs:
+        need = job[0].need
+        if need.request.node:
+            need = replace(need, request=need.request.model_copy(update={"nodelist": ""}))
+        found.setdefault(need, []).append(job)
+    return list(found.values())
+
+
 def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
     """Return what would be submitted, with the scripts and what it would take, as JSON values."""
     row = scheduler_of(scheduler)
@@ -81,9 +94,12 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
     submission = compose(request.out, request.how, lacks.trials, LARGEST, scheduler)
     jobs, not_fitting = [], []
     document = counts(request, lacks)
-    for job in submission.jobs:
+    for alike in grouped_by_node(submission.jobs):
+        job = tuple(task for one in alike for task in one)  # all tasks of jobs of many nodes
         need = job[0].need
         made, too_large = estimate(job, request.how)
+        if need.request.node:
+            made["nodes"] = len(alike)
         jobs.append({**made, "script": submission.script(need, row, sys.executable)})
         not_fitting += [
             row_of(trial)

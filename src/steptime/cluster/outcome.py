@@ -104,4 +104,6 @@ def failure_record(trial: Trial, how: How, failure: Failure) -> Record:
     cell = trial.cell
     unknown = method(cell.backend, UNKNOWN, cell.options, how.runs)
     env = {"cell": trial.id, "round": trial.round, "budget_s": how.budget_s}
+    if cell.request and cell.request.node:
+        env["host"] = cell.request.node
     return unmeasured(cell, unknown, platform_of(cell.options.gpu), failure, env)

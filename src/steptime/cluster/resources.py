@@ -1,12 +1,12 @@
 """What a cell needs of a node, and what is known of the node before a job runs there."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from steptime import catalog
-from steptime.cluster.scheduler import Need
+from steptime.cluster.scheduler import Need, Scheduler
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.sweep.cells import Cell, needed_bytes
@@ -49,6 +49,39 @@ def need_of(cell: Cell) -> Need:
     request = cell.request or ResourceRequest()
     cores = request.cpus or cell.options.threads or 1
     return Need(request, cell.workload.plan.data, cores)
+
+
+def on_each_node(
+    cells: Collection[Cell], scheduler: Scheduler
+) -> tuple[Collection[Cell], list[str]]:
+    """Return the cells, those with `nodes = "each"` once for each node, and what is left out.
+
+    Left out are nodes on which no job starts now. Raises `InputError` where none is left, and for a
+    cell of several nodes.
+    """
+    asked = {cell.request for cell in cells if cell.request and cell.request.nodes}
+    if not asked:
+        return cells, []
+    at: dict[ResourceRequest | None, list[ResourceRequest]] = {}
+    left_out: dict[str, str] = {}
+    for request in asked:
+        nodes = scheduler.nodes(request)
+        left_out |= {node.name: node.trouble for node in nodes if node.trouble}
+        up = [node.name for node in nodes if not node.trouble]
+        if not up:
+            down = ", ".join(f"{name} is {why}" for name, why in left_out.items())
+            why = f"no node is up: {down}" if down else "no node has what is asked for"
+            raise InputError(f'nodes = "each": {why}')
+        at[request] = [request.model_copy(update={"nodelist": name}) for name in up]
+    if spans := next((cell for cell in cells if need_of(cell).nodes > 1), None):
+        raise InputError(f'nodes = "each": a cell of {need_of(spans).nodes} nodes is on none alone')
+    placed = [
+        replace(cell, request=one) for cell in cells for one in at.get(cell.request, [cell.request])
+    ]
+    return placed, [
+        f"node {name} is left out: {trouble}; the same command takes it in once it is back"
+        for name, trouble in sorted(left_out.items())
+    ]
 
 
 def memories(cell: Cell) -> tuple[Memory, ...]:

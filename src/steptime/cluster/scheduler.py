@@ -88,6 +88,14 @@ class Queued:
 
 
 @dataclass(frozen=True)
+class Node:
+    """A node that has what a request asks for; `trouble` says why no job starts there now."""
+
+    name: str
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
 class JobExit:
     """How a task's job ended: its state in the scheduler's words, exit code and signal.
 
@@ -124,7 +132,8 @@ class Scheduler:
     as is remembered, asked with the local time of the first submission; `cancel` ends jobs.
     `limits` is how many tasks one array may have. All but `ended` raise `SchedulerError` where
     nobody answers. `script` is the text of a job: need, name, folder, interpreter. Tasks call
-    `placement` and `confine` (to the CPUs of the job). `printed` are patterns of what is printed
+    `placement` and `confine` (to the CPUs of the job). `nodes` are those that have what a request
+    asks for. `printed` are patterns of what is printed
     into the output of a job that the scheduler ends, each with its cause.
     """
 
@@ -137,6 +146,7 @@ class Scheduler:
     limits: Callable[[], int]
     placement: Callable[[], Placement]
     confine: Callable[[], None]
+    nodes: Callable[[ResourceRequest], Sequence[Node]]
     printed: tuple[tuple[str, str], ...] = ()
 
 

@@ -19,6 +19,7 @@ from steptime.cluster.scheduler import (
     Array,
     JobExit,
     Need,
+    Node,
     Placement,
     Queued,
     Scheduler,
@@ -28,6 +29,7 @@ from steptime.cluster.scheduler import (
 )
 from steptime.core.errors import InputError, shorten
 from steptime.measure.procfs import number_list
+from steptime.sweep.resource_request import ResourceRequest
 
 LIMIT_S = 120.0
 MOST_NAMES = 500  # arrays that one squeue is asked for
@@ -50,6 +52,9 @@ OVER = {  # states of a job that is over: the cause of what it left undone
     "OUT_OF_MEMORY": FOR_MEMORY,
     "FAILED": "crashed",
 }
+NO_JOBS = (  # states of a node on which no job starts before somebody has seen to it
+    "DOWN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "MAINT", "UNKNOWN"
+)  # fmt: skip
 PRINTED = (
     (r"DUE TO TIME LIMIT", "time-limit"),
     (r"DUE TO NODE FAILURE", "node-fail"),
@@ -186,6 +191,7 @@ def _flags(need: Need, name: str, folder: str) -> list[str]:
         "account": request.account,
         "qos": request.qos,
         "constraint": request.constraint,
+        "nodelist": request.nodelist,
         "nodes": str(need.nodes),
         "ntasks-per-node": str(each if need.by_launcher else 1),
         "cpus-per-task": "" if request.exclusive else str(cores),
@@ -199,6 +205,36 @@ def _flags(need: Need, name: str, folder: str) -> list[str]:
         *(["--exclusive"] if request.exclusive else []),
         *request.flags,
     ]
+
+
+def nodes(request: ResourceRequest) -> list[Node]:
+    """Return the nodes of the partition, or of `nodelist`, with the GPUs and features asked for.
+
+    Raises `InputError` for a constraint that is more than features joined by `&` or by `|`.
+    """
+    every = [one.split("&") for one in re.split(r"[|]", request.constraint.replace(",", "&"))]
+    if re.search(r"[^\w.&|,-]", request.constraint):
+        raise InputError(
+            f'nodes = "each": {shorten(request.constraint)}: is more than features joined by & '
+            "or |; name the nodes in nodelist"
+        )
+    where = {"partition": request.partition, "nodes": request.nodelist}
+    flags = [f"--{name}={value}" for name, value in where.items() if value]
+    text = _run(["sinfo", "--noheader", "--Node", *flags, "--format=%N|%P|%T|%G|%f|%E"])
+    lines = [[x.strip() for x in line.split("|", 5)] for line in text.splitlines() if line]
+    default = [one for one in lines if one[1].endswith("*")]
+    found = {}
+    for name, _, state, gpus, features, reason in (not request.partition and default) or lines:
+        has = set(features.split(","))
+        wanted = request.gpu[0]
+        if wanted and not re.search(rf"\bgpu:{re.escape(wanted)}\b", gpus):
+            continue
+        if request.constraint and not any(has.issuperset(one) for one in every):
+            continue
+        plain = re.match(r"\w*", state)
+        down = "*" in state or (plain and plain[0].upper() in NO_JOBS)
+        found[name] = Node(name, f"{state} ({reason})" if down else "")
+    return list(found.values())
 
 
 def placement() -> Placement:
@@ -278,5 +314,5 @@ def error_of(command: str, said: str, code: int) -> Exception:
 
 
 SCHEDULER = Scheduler(
-    "slurm", submit, queued, ended, cancel, script, limits, placement, confine, PRINTED
+    "slurm", submit, queued, ended, cancel, script, limits, placement, confine, nodes, PRINTED
 )

@@ -17,7 +17,10 @@ from steptime.cluster.scheduler import JobExit, Queued, TaskJob, TaskName, sched
 from steptime.cluster.submission import Submission, Task, Trial
 from steptime.core.causes import again
 from steptime.core.record import DONE, Record
+from steptime.launch.local import Failure
+from steptime.sweep.resource_request import ResourceRequest
 
+NODE_FAIL = "node-fail"
 WORDS = ("queued", "running", "done", "failed", "unsent")
 Warn = Callable[[str], None]
 Outcomes = Mapping[tuple[Path, int], TaskOutcome]  # by the folder of a submission and the task
@@ -89,8 +92,12 @@ def _queued(every: Sequence[Submission]) -> dict[TaskName, Queued]:
 
 
 def collect(out: Path, warn: Warn) -> list[Record]:
-    """Write a record of every trial whose job is over without one, and return these records."""
-    return collect_lost(out, snapshot(out, warn))
+    """Write a record of every trial whose job is over without one, and return these records.
+
+    Those of jobs that wait for a node on which no job starts are given up, too.
+    """
+    seen = snapshot(out, warn)
+    return [*collect_lost(out, seen), *give_up(out, seen)]
 
 
 def collect_lost(out: Path, seen: Snapshot) -> list[Record]:
@@ -104,6 +111,35 @@ def collect_lost(out: Path, seen: Snapshot) -> list[Record]:
         written.append(replace(record, env={**record.env, "submission": folder.name}))
     with store.open_writer(out) as writer:
         writer.append_all(written)
+    return written
+
+
+def give_up(out: Path, seen: Snapshot) -> list[Record]:
+    """Cancel what waits for one node on which no job starts, write so, and return the records."""
+    waiting: dict[ResourceRequest, list[CellState]] = {}
+    busy = {one.queued.array for one in seen.states if one.queued and one.queued.running}
+    for one in seen.states:
+        request = one.task.need.request
+        if request.node and one.word == "queued" and one.queued and one.queued.array not in busy:
+            waiting.setdefault(request.model_copy(update={"nodelist": ""}), []).append(one)
+    written, jobs = [], []
+    for request, states in waiting.items():
+        names = ",".join(sorted({one.task.need.request.node for one in states}))
+        scheduler = scheduler_of(states[0].submission.scheduler)
+        asked = scheduler.nodes(request.model_copy(update={"nodelist": names}))
+        trouble = {node.name: node.trouble for node in asked if node.trouble}
+        for one in states:
+            if (node := one.task.need.request.node) in trouble and one.queued:
+                failure = Failure("failed", NODE_FAIL, f"{node} is {trouble[node]}; given up")
+                record = failure_record(one.trial, one.submission.how, failure)
+                written.append(
+                    replace(record, env={**record.env, "submission": one.submission.folder.name})
+                )
+                jobs.append(one.queued.array)
+    if jobs:
+        scheduler.cancel(list(dict.fromkeys(jobs)))
+        with store.open_writer(out) as writer:
+            writer.append_all(written)
     return written
 
 

@@ -59,6 +59,7 @@ def row_of(trial: Trial) -> dict[str, Any]:
         "batch": workload.batch_per_replica,
         "replicas": workload.plan.data,
         "gpu": options.gpu,
+        "node": trial.cell.request.node if trial.cell.request else "",
         "staging": options.staging,
         "dtype": workload.dtype,
         "phase": workload.phase,
@@ -126,7 +127,7 @@ class Submission:
                 f"{self.name}-{part[0].number}",
                 part[0].number,
                 len(part),
-                part[0].need.request.tasks_at_once,
+                1 if part[0].need.request.node else part[0].need.request.tasks_at_once,
             )
             for job in self.jobs
             for part in (job[i : i + self.largest] for i in range(0, len(job), self.largest))

@@ -15,7 +15,7 @@ from steptime import store
 from steptime.cluster import submission as files
 from steptime.cluster.resources import fits, unseen_data
 from steptime.cluster.scheduler import Scheduler, scheduler_of
-from steptime.cluster.status import Snapshot, Warn, collect_lost, snapshot
+from steptime.cluster.status import Snapshot, Warn, collect_lost, give_up, snapshot
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.errors import InputError
 from steptime.core.record import DONE
@@ -71,7 +71,7 @@ def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, An
     with store.exclusive(out):
         largest = row.limits()  # first: where nobody answers, nothing is written
         seen = snapshot(out, warn)
-        lost = collect_lost(out, seen)
+        lost = [*collect_lost(out, seen), *give_up(out, seen)]
         if other := {one.submission.scheduler for one in seen.states} - {scheduler}:
             raise InputError(f"{out}: belongs to the scheduler {other.pop()}; use another folder")
         lacks = missing(request, replace(seen, records=(*seen.records, *lost)))
@@ -109,7 +109,11 @@ def counts(request: Request, lacks: Missing) -> dict[str, Any]:
         "cells": len(lacks.wanted),
         "done_before": lacks.done,
         "in_flight": lacks.in_flight,
-        "remarks": [*unseen_data(one.cell for one in lacks.trials), *_remarks(lacks)],
+        "remarks": [
+            *request.remarks,
+            *unseen_data(one.cell for one in lacks.trials),
+            *_remarks(lacks),
+        ],
     }
 
 

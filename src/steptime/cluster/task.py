@@ -23,6 +23,7 @@ from steptime import store
 from steptime.cluster import submission as files
 from steptime.cluster.outcome import cause_of_output, failure_record, outputs
 from steptime.cluster.scheduler import Placement, scheduler_of
+from steptime.cluster.status import NODE_FAIL
 from steptime.cluster.submission import Submission, Task, Trial
 from steptime.core.errors import InputError
 from steptime.core.record import Record
@@ -33,7 +34,7 @@ from steptime.sweep.workers import Workers
 SETTLE_S = 0.5
 """All processes of a job are ended: a worker may be gone before this one gets its own signal."""
 FOLLOW_S = 120.0  # in which other ranks must see that rank 0 has begun
-NODE_FAIL, MISSING_FILE, BAD_CONFIG = "node-fail", "missing-file", "bad-config"
+MISSING_FILE, BAD_CONFIG = "missing-file", "bad-config"
 
 
 class StopError(Exception):
@@ -57,6 +58,8 @@ class Start:
     def with_facts(self, record: Record, trial: Trial, facts: Mapping[str, str]) -> Record:
         """Return the record with what it is found by later: its cell, submission and job."""
         own = {"cell": trial.id, "submission": self.submission.folder.name}
+        if node := self.task.need.request.node or facts.get("node"):
+            own["host"] = node
         env = {**record.env, **own, self.submission.scheduler: dict(facts)}
         return replace(record, env=env)
 

@@ -63,6 +63,8 @@ class Cell:
         options = method(self.backend, "", self.options, runs).options
         table = {"workload": self.workload.key, "backend": self.backend, "round": round_}
         table |= {"device": self.options.device, "seed": self.options.seed, "options": options}
+        if self.request and self.request.node:
+            table["node"] = self.request.node
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -46,8 +46,9 @@ class ResourceRequest(BaseModel):
     `memory_GB` of a node. `time` is the job's limit as Slurm writes it. `modules` are loaded and
     the lines of `run_first` are run before the first cell. `flags` are further ones of sbatch, and
     `python` is another interpreter than the one that submits. `requeues` is how often a cell may
-    take its job down before it is given up. `data_on_nodes` says that the nodes
-    have a data set which the machine that submits does not see.
+    take its job down before it is given up. With `nodes` "each" every cell runs once on each node
+    of the partition, or of `nodelist`, that has what is asked for. `data_on_nodes` says that the
+    nodes have a data set which the machine that submits does not see.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,6 +63,8 @@ class ResourceRequest(BaseModel):
     time: Time = ""
     exclusive: bool = False
     constraint: Line = ""
+    nodes: Literal["", "each"] = ""
+    nodelist: Line = ""
     modules: Lines = ()
     run_first: Lines = ()
     flags: Lines = ()
@@ -75,6 +78,11 @@ class ResourceRequest(BaseModel):
         """Refuse a type of GPU that is named twice, or none."""
         if not self.gpu or len(set(self.gpu)) < len(self.gpu):
             raise ValueError("gpu: name each type once")
+
+    @property
+    def node(self) -> str:
+        """The one node of a request that `on_each_node` has made, else ""."""
+        return self.nodelist if self.nodes else ""
 
     def each(self) -> tuple[Self, ...]:
         """Return one request for each type of GPU."""

@@ -3,7 +3,7 @@
 Predictions of the cells are kept beside what is measured.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -216,6 +216,7 @@ class Request:
     so and not tried (unless `how.try_all`), as are cells that need more CPUs than there are.
     `predict_on` names devices, `link` what joins the replicas of predictions, and
     `by_op` keeps the predictions of every op. Not `whole` are the cells of a part (`--shard`).
+    `remarks` say what of the experiment is left out now.
     """
 
     name: str
@@ -230,6 +231,7 @@ class Request:
     retry: Collection[str] = ()
     force: bool = False
     whole: bool = True
+    remarks: Sequence[str] = ()
 
 
 def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outcome:

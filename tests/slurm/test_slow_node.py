@@ -1,0 +1,142 @@
+"""A slow node on a real Slurm: it shares its CPU with a busy loop, and is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import SlurmCluster
+
+NODES = {f"n{number}": "k80" for number in range(1, 9)}
+SLOW = "n5"
+FIRST = (  # before what else runs here, where that is allowed: cells and busy loops alike
+    "{ renice -n -20 -p $$; echo -20 > /proc/$$/autogroup; } > /dev/null 2>&1 || true"
+)
+WORK_BYTES = 4_000_000  # hashed in each step: some milliseconds
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[SlurmCluster]:
+    with SlurmCluster(tmp_path / "own", NODES) as own:
+        yield own
+
+
+@contextmanager
+def busy(cpu: int) -> Iterator[None]:
+    """Keep a CPU busy: two processes that are ended by their own ids."""
+    code = f"import os; os.sched_setaffinity(0, [{cpu}]); print(flush=True)\nwhile True: pass"
+    words = ["bash", "-c", f'{FIRST}\nexec "$0" -c "$1"', sys.executable, code]
+    loops = [
+        subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) for _ in range(2)
+    ]
+    try:
+        for loop in loops:
+            assert loop.stdout
+            loop.stdout.readline()
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.communicate()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: all nodes would be slow")
+def test_a_node_that_shares_its_cpu_is_named(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes are one machine: a lock lets one measure at a time, all but one on a quiet CPU."""
+    monkeypatch.setenv("NULL_WORK", str(WORK_BYTES))
+    shared, quiet, *_ = sorted(os.sched_getaffinity(0))
+    own = f'[ "$SLURMD_NODENAME" = {SLOW} ] && echo {shared} || echo {quiet}'
+    experiment = {
+        "name": "every node",
+        "backend": "null",
+        "threads": 1,
+        "budget_s": 0.2,
+        "batch": [2, 4, 8],
+        "networks": [{"family": "fc", "layers": 1, "nodes": 8, "inputs": 16, "outputs": 4}],
+        "slurm": {
+            "nodes": "each",
+            "run_first": [
+                f"exec 9> {tmp_path}/lock && flock 9",
+                f"taskset --cpu-list --pid $({own}) $$",
+                FIRST,
+            ],
+        },
+    }
+    path, out = tmp_path / "experiment.json", tmp_path / "out"
+    path.write_text(json.dumps(experiment))
+
+    def steptime(*words: object) -> Any:
+        command = [sys.executable, "-m", "steptime", *map(str, words), "--json"]
+        done = subprocess.run(
+            command, env=slurm.env, cwd=tmp_path, capture_output=True, text=True, check=False,
+            timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    slurm.run("scontrol", "update", "nodename=n8", "state=drain", "reason=later")
+    sweep = ["sweep", path, "--out", out, "--launcher", "slurm"]
+    assert steptime(*sweep, "--dry-run")["jobs"][0]["nodes"] == 7
+    with busy(shared):
+        sent = steptime(*sweep)
+        assert (sent["submitted"], len(sent["jobs"])) == (21, 7)
+        assert any(line.startswith("node n8 is left out: drained") for line in sent["remarks"])
+        slurm.wait(slurm.quiet, 300, lambda: slurm.run("squeue"))
+    assert steptime("status", out)["done"] == 21
+    document = steptime("compare", out, "--by", "host")["nodes"]
+    assert Counter(row["cells"] for row in document["rows"]) == {3: 7}
+    assert document["summary"]["slow"] == [SLOW], document["rows"]
+    (slow,) = (row for row in document["rows"] if row["host"] == SLOW)
+    assert slow["slower_fraction"] > 0.5
+
+    slurm.run("scontrol", "update", "nodename=n8", "state=resume")
+    assert steptime(*sweep)["submitted"] == 3
+    slurm.wait(slurm.quiet, 300, lambda: slurm.run("squeue"))
+    assert steptime(*sweep)["submitted"] == 0
+
+
+def test_a_node_that_goes_down_before_its_turn_is_given_up(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "experiment.json", tmp_path / "out"
+    experiment = {
+        "name": "down",
+        "backend": "null",
+        "threads": 1,
+        "budget_s": 0.05,
+        "batch": 2,
+        "networks": [{"family": "fc", "layers": 1, "nodes": 8, "inputs": 16, "outputs": 4}],
+        "slurm": {"nodes": "each", "nodelist": "n1,n2", "exclusive": True, "gpu": "k80"},
+    }
+    path.write_text(json.dumps(experiment))
+
+    def steptime(*words: object) -> Any:
+        command = [sys.executable, "-m", "steptime", *map(str, words), "--json"]
+        done = subprocess.run(
+            command, env=slurm.env, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    holder = slurm.submit("sleep 60", "--nodelist=n2", "--exclusive")
+    slurm.wait_state(holder, "RUNNING")
+    assert steptime("sweep", path, "--out", out, "--launcher", "slurm")["submitted"] == 2
+    slurm.wait(lambda: steptime("status", out)["done"] == 1, 60, lambda: slurm.run("squeue"))
+    slurm.node_down("n2", told=True)
+    slurm.run("scancel", str(holder))
+    collected = steptime("collect", out)
+    assert collected["causes"] == {"node-fail": 1}
+    slurm.wait(slurm.quiet, 30, lambda: slurm.run("squeue"))
+    status = steptime("status", out)
+    assert (status["done"], status["failed"], status["queued"]) == (1, 1, 0)
