@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Warn = Callable[[str], None]
-FORMAT = f"1, steptime {__version__}"
+FORMAT = f"{__version__} {hashlib.sha256(flat.select([''], 0).encode()).hexdigest()[:16]}"
 FOLDER = ".cache"
 LEAST_BYTES = 1 << 20  # a smaller file is read as it stands,
 MOST_BYTES = 64 << 20  # unless all such of a folder are more than this

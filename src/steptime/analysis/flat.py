@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from steptime.analysis.row import COLUMNS, PARAM_PREFIX, Row, samples_by_run
 from steptime.core.record import ORIGINS, SCHEMA, STATUSES, Quantity
+from steptime.core.units import QUANTITIES
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -81,7 +82,8 @@ _FLAT = f"""
         if(len(quantities['input_s'].samples) = len(samples),
             list_sum(quantities['input_s'].samples) / list_sum(samples), NULL) AS infeed,
         TRY_CAST(env->>'round' AS BIGINT) AS round, nullif(taken_at, '') AS taken_at,
-        env->>'host' AS host, TRY_CAST(o->>'threads' AS BIGINT) AS threads,
+        env->>'host' AS host, env->>'op_kind' AS op_kind,
+        TRY_CAST(o->>'threads' AS BIGINT) AS threads,
         canonical(CAST(o AS VARCHAR)) AS method_options, CAST(env AS VARCHAR) AS env,
         nullif(o->>'gpu', '') AS gpu, coalesce(TRY_CAST(o->>'devices' AS BIGINT), replicas) AS
             devices,
@@ -216,10 +218,11 @@ _MADE = {  # columns of `records` that are not of flat rows, nor of a quantity
 }
 
 
-def columns_of(flat: set[str], params: Kinds, others: Kinds) -> dict[str, str]:
+def columns_of(params: Kinds, others: Kinds) -> dict[str, str]:
     """Return the expression of each column of the table `records` over flat rows."""
     told = {
-        one: _MADE.get(one) or (one if one in flat else f"numbers[{text(one)}]") for one in COLUMNS
+        one: _MADE.get(one) or (f"numbers[{text(one)}]" if one in QUANTITIES else one)
+        for one in COLUMNS
     }
     told |= {one: typed(f"others[{text(one)}]", found) for one, found in others.items()}
     named = param_columns(params, others)

@@ -47,8 +47,7 @@ class Tables:
         self.connection.execute(
             f"CREATE VIEW flat AS SELECT *, estimated(samples, run) AS estimate FROM ({told})"
         )
-        names = {row[0] for row in self.connection.execute("DESCRIBE flat").fetchall()}
-        self.columns = flat.columns_of(names, self.params, self.others) | {"folder": "folder"}
+        self.columns = flat.columns_of(self.params, self.others) | {"folder": "folder"}
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
         self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
 
