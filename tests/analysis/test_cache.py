@@ -42,7 +42,12 @@ def _records() -> list[Record]:
     return [
         *found,
         replace(first, quantities={"step_s": step, "input_s": waited}),
-        replace(first, method=replace(first.method, options=files), note="x\ny", env={"round": 2, "op_kind": "conv"}),
+        replace(
+            first,
+            method=replace(first.method, options=files),
+            note="x\ny",
+            env={"round": 2, "op_kind": "conv"},
+        ),
         replace(first, workload=replace(first.workload, params=odd, plan=Plan(data=2, tensor=2))),
         replace(first, workload=replace(first.workload, params={"mixed": False, "lr": 1})),
         replace(first, workload=of_file, scope="conv1"),
