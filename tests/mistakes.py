@@ -241,7 +241,20 @@ _IMPORT = [
     ("file --out o --mapping deep.toml", "mapping 'deep.toml': is no TOML"),
     ("file --out o --mappin m.toml", "did you mean '--mapping'?"),
 ]
+_SENSITIVITY = [
+    ("--of flop_per", "unknown quantity 'flop_per'; did you mean 'flop_per_s'?"),
+    (f"--of {LONG}", f"unknown quantity '{LONG[:60]}...'"),
+    ("--on node", "--on: unknown hyperparameter 'node'; did you mean 'nodes'?"),
+    ("--platform t4", "unknown platform 't4'"),
+    ("--against t4", "unknown platform 't4'"),
+    ("--family fcc", "unknown family 'fcc'; did you mean 'fc'?"),
+    ("--method toch", "unknown method 'toch'; did you mean 'torch'?"),
+    ("--order 3", "--order: must be 1 or 2, not 3"),
+    ("--scale lgo", "unknown scale 'lgo'; did you mean 'log'?"),
+    ("-o weights.txt", "unknown picture format '.txt'"),
+]
 LINES = [
+    *((f"sensitivity records {words}", message) for words, message in _SENSITIVITY),
     *(
         (f"{line} --format cvs", "unknown --format 'cvs'; did you mean 'csv'?")
         for line in (
@@ -251,6 +264,7 @@ LINES = [
             "nodes records",
             "roofline records",
             "breakdown records",
+            "sensitivity records",
             "scale fc --device T4",
             "explain fc --device T4",
             "compare records",

@@ -472,6 +472,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "nodes": "nodes results",
     "roofline": "roofline results",
     "breakdown": "breakdown results",
+    "sensitivity": "sensitivity results",
     "compare": "compare results",
     "query": "query 'FROM records' --in results",
     "export": "export --in results -o keys.csv",

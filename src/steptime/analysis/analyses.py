@@ -24,6 +24,7 @@ ANALYSES = {
     "roofline": "steptime.analysis.roofline:ANALYSIS",
     "nodes": "steptime.analysis.nodes:ANALYSIS",
     "breakdown": "steptime.analysis.breakdown:ANALYSIS",
+    "sensitivity": "steptime.analysis.sensitivity:ANALYSIS",
 }
 PLOTS = {
     "ops": "steptime.plots.ops:chart",

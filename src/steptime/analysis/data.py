@@ -100,7 +100,7 @@ class Data:
         def plain(column: Any) -> Any:
             if column.dtype.kind in "iufb":
                 return np.ma.filled(np.ma.asarray(column, float), np.nan)
-            return np.ma.filled(np.ma.asarray(column), None)
+            return np.where(np.ma.getmaskarray(column), None, column)
 
         found = self._asked(sql, values).fetchnumpy()
         return {name: plain(column) for name, column in found.items()}

@@ -6,7 +6,7 @@ from steptime.core.table import Answer, facts
 
 @command()
 def doctor() -> Answer:
-    """Show what this machine is, what is missing, and how to get it."""
+    """Show what this machine is, what it lacks, and how to get it."""
     from steptime.measure.doctor import doctor_table, examine
 
     report = examine()

@@ -1,0 +1,377 @@
+"""Which hyperparameters a number depends on: regressions, exact pairs, winners, failed cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from steptime.analysis import regression
+from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.data import Data
+from steptime.analysis.row import Row
+from steptime.analysis.sensitivity_words import says
+from steptime.analysis.warmup import Floats
+from steptime.core.errors import InputError, unknown
+from steptime.core.table import Table, columns
+
+USUAL = ("published_flop_per_s", "flop_per_s", "examples_per_s", "predicted_flop_per_s")
+USUAL_PAIRED = ("examples_per_s", "predicted_s")
+NETWORK = ("batch", "phase", "optimizer", "replicas")
+STEP = (*NETWORK, "dtype", "threads", "strategy", "input", "staging", "loaders", "prefetch")
+LESS_IS_BETTER = ("_s", "_bytes", "_j", "_w")
+SCALES = ("linear", "log")
+MOST_LEVELS = 12  # that failures are told by; more are put together
+SURE = 0.05
+DOUBLING = "doubling"
+PLACE = ("family", "platform", "method")
+FILLS = tuple(f"weight_if_failed_{name}" for name in ("zero", "least", "greatest"))
+CELLS = (
+    *("hyperparameter", "weight", "low", "high", "importance"),
+    *("effect_ratio", "effect_low", "effect_high", "effect_of", "effect_pairs"),
+    *("win_log_odds", "win_low", "win_high", *FILLS, "note"),
+)
+
+
+def sensitivity_table(
+    data: Data,
+    of: str | None,
+    on: str | None,
+    platform: str | None,
+    against: str | None,
+    family: str | None,
+    method: str | None,
+    order: int,
+    scale: str,
+) -> Table:
+    """Return the weights of hyperparameters, by family, platform and method.
+
+    The summary is of the regression of most networks, `others` in it of the rest. Raises
+    `InputError` for a name that the records do not hold.
+    """
+    if order not in (1, 2):
+        raise InputError(f"--order: must be 1 or 2, not {order}")
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    wanted = None if on is None else [name.strip() for name in on.split(",")]
+    for name in wanted or ():
+        if name not in (known := (*data.hyperparameters, *STEP)):
+            raise unknown("hyperparameter", name, known, "--on")
+    of = of or _usual(data, USUAL_PAIRED if against else USUAL)
+    made: list[tuple[list[Row], Row]] = []
+    few = []
+    for place, found in _networks(data, of, platform, against, family, method):
+        one = Networks(found, wanted, (*data.hyperparameters, "batch"), scale == "log")
+        if (told := one.told(order, against is not None)) is None:
+            few.append({**place, "networks": int((~one.lost).sum())})
+        else:
+            made.append(([{**place, **row} for row in told[0]], {**place, **told[1]}))
+    made.sort(key=lambda one: -one[1]["networks"])
+    first, *others = [one for _, one in made] or [{}]
+    rows = [row for held, _ in made for row in held]
+    head = {"quantity": of, "scale": scale, "order": order, "against": against}
+    return Table(
+        columns(
+            *(PLACE[:2] if len(made) > 1 else ()),
+            *("hyperparameter", "weight:+.3f=weight", "low:+.3f=from", "high:+.3f=to"),
+            *("importance:.3f=importance", "effect_ratio:.3f=effect", "effect_of=of"),
+            *("?effect_pairs=pairs", *(["win_log_odds:+.3f=log-odds to win"] if against else [])),
+            *(["note"] if any(row["note"] for row in rows) else []),
+        ),
+        rows,
+        summary={**head, **first, "others": others, "too_few": few},
+    )
+
+
+def _usual(data: Data, names: Sequence[str]) -> str:
+    """Return the quantity of which most is known, the first of these."""
+    known = [(table, name) for name in names for table in ("results", "records")
+             if name in data.columns(table)]  # fmt: skip
+    counts = [data.rows(f"SELECT count({n}) AS n FROM {table}")[0]["n"] for table, n in known]  # noqa: S608
+    return known[counts.index(max(counts))][1]
+
+
+def _networks(
+    data: Data,
+    of: str,
+    platform: str | None,
+    against: str | None,
+    family: str | None,
+    method: str | None,
+) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """Yield families and places with their networks: hyperparameters, `y`, and whether it failed.
+
+    With `against`, `y` is the ratio to that platform, the other way round for a time.
+    """
+    tables = {table: list(data.columns(table)) for table in ("results", "records")}
+    table = next((one for one, held in tables.items() if of in held), None)
+    if table is None or of in data.hyperparameters:
+        raise unknown("quantity", of, sorted({*tables["results"], *tables["records"]}), "--of")
+    way = "predicted_by" if of.startswith("predicted_") else "method"
+    value, where = f'TRY_CAST("{of}" AS DOUBLE)', "true"
+    if table == "records":
+        value, where = f"CASE WHEN status = 'ok' THEN {value} END", "coalesce(scope, '') = ''"
+    where += f" AND ({value} IS NOT NULL OR coalesce(status, 'ok') <> 'ok')"
+    places = data.rows(
+        f'SELECT family, platform, "{way}" AS method, count(DISTINCT dtype) AS dtypes '  # noqa: S608
+        f"FROM {table} WHERE {where} GROUP BY ALL HAVING count({value}) > 0 ORDER BY ALL"
+    )
+    if not places:
+        raise InputError(f"nothing here has a number for {of}")
+    asked = (("family", family), ("platform", platform), ("platform", against), ("method", method))
+    for name, one in asked:
+        if one is not None and one not in (seen := {str(row[name]) for row in places}):
+            raise unknown(name, one, sorted(seen))
+    if against:
+        others = sorted({row["platform"] for row in places} - {against})
+        if platform == against or (platform is None and len(others) != 1):
+            known = ", ".join(others) or "there is no other"
+            raise InputError(f"--against {against}: name another with --platform ({known})")
+        platform = platform or others[0]
+    chosen = {"family": family, "platform": platform, "method": method}
+    ratio = ("b / a" if _less_is_better(of) else "a / b") if against else "a"
+    for row in places:
+        if any(one not in (None, row[name]) for name, one in chosen.items()):
+            continue
+        at = (row["family"], against)
+        there = [one for one in places if (one["family"], one["platform"]) == at]
+        several = any(one["dtypes"] > 1 for one in (row, *there))
+        told = (*data.hyperparameters, *(NETWORK if against else STEP), *["dtype"] * several)
+        names = ", ".join(f'"{name}"' for name in dict.fromkeys(told) if name in tables[table])
+        anyhow = all(one["method"] != row["method"] for one in there)  # none was measured so
+        found = data.arrays(
+            f"SELECT {names}, {ratio} AS y FROM (SELECT {names}, "  # noqa: S608
+            "median(v) FILTER (mine) AS a, median(v) FILTER (NOT mine) AS b, bool_or(mine) AS in_a,"
+            f" bool_or(NOT mine) AS in_b FROM (SELECT {names}, platform = ? AS mine, {value} AS v "
+            f'FROM {table} WHERE {where} AND family = ? AND (platform = ? AND "{way}" = ? '
+            f'OR platform = ? AND (? OR "{way}" = ?))) GROUP BY {names}) '
+            f"WHERE in_a{' AND in_b' if against else ''} ORDER BY ALL",
+            *(row["platform"], row["family"], row["platform"], row["method"]),
+            *(against, anyhow, row["method"]),
+        )
+        yield {name: row[name] for name in PLACE}, found
+
+
+class Networks:
+    """The networks of one family and place, a row each; one that failed has no `y`, it is `lost`.
+
+    Hyperparameters are columns of numbers. One of texts has a column of 0 and 1 for each text but
+    the most frequent, `dtype=float32`; `bases` has that one. Those of `always` that never vary are
+    in `never`.
+    """
+
+    def __init__(
+        self,
+        found: Mapping[str, Any],
+        wanted: Sequence[str] | None,
+        always: Sequence[str],
+        log: bool,
+    ) -> None:
+        self.y, self.log = np.asarray(found["y"], float), log
+        self.lost = np.isnan(self.y)
+        self.columns: dict[str, Floats] = {}
+        self.bases: dict[str, str] = {}
+        self.never: list[str] = []
+        for name in (name for name in found if name != "y"):
+            made = self._as_numbers(name, found[name])
+            varying = {
+                one: held for one, held in made.items() if np.unique(held[~self.lost]).size > 1
+            }
+            if made and not varying and name in (wanted or always):
+                self.never.append(name)
+            self.columns |= varying
+        self.names = [n for n in self.columns if wanted is None or n.partition("=")[0] in wanted]
+        ranks = [np.unique(held, return_inverse=True)[1] for held in self.columns.values()]
+        self.codes = np.stack(ranks or [np.zeros(len(self.y), int)], axis=1)
+        if log and (self.y <= 0).any():
+            raise InputError("--scale log: not all numbers are above 0; leave it out")
+
+    def _as_numbers(self, name: str, values: Any) -> dict[str, Floats]:
+        """Return a hyperparameter as columns; none where no network says it."""
+        number = values.dtype.kind == "f"
+        missing = np.isnan(values) if number else np.array([one is None for one in values])
+        if missing.all():
+            return {}
+        if number and not missing.any():
+            return {name: values}
+        texts = np.where(missing, "unset", values.astype(str))
+        levels, often = np.unique(texts, return_counts=True)
+        base, *rarer = levels[np.argsort(-often, kind="stable")].tolist()
+        self.bases |= {f"{name}={one}": base for one in rarer}
+        return {f"{name}={one}": (texts == one).astype(float) for one in rarer or [base]}
+
+    def x(self, log: bool) -> Floats:
+        """Return z-scores of the columns, of logarithms where they have one and it is asked for."""
+        found = [self.columns[name] for name in self.names]
+        made = [np.log2(one) if log and (one > 0).all() else one for one in found]
+        return regression.standard(np.stack(made, axis=1), ~self.lost)
+
+    def told(self, order: int, paired: bool) -> tuple[list[Row], Row] | None:
+        """Return the rows and the summary, None for fewer networks than weights."""
+        ok, y = ~self.lost, np.log2(self.y) if self.log else self.y
+        if not self.names or ok.sum() < 3:
+            return None
+        z = self.x(self.log)
+        every, parts = regression.terms(z, order)
+        kept, others = regression.independent(every[ok])
+        if ok.sum() < len(kept) + 2:
+            return None
+        fit = regression.fitted(every[ok][:, kept], y[ok], regression.DRAWS)
+        fit |= self._if_failed(every[:, kept], y)
+        right, worth = regression.held_out(z[ok], y[ok], order)
+        names = [_term([self.names[i] for i in part]) for part in parts]
+        rows: list[Row] = []
+        curves: list[Row] = []
+        for at, (name, part) in enumerate(zip(names, parts, strict=True)):
+            row: Row = dict.fromkeys(CELLS) | {"hyperparameter": name}
+            if at in kept:
+                here = kept.index(at)
+                row |= {key: float(fit[key][here]) for key in CELLS if key in fit}
+                row["note"] = f"against {self.bases[name]}" if name in self.bases else None
+            else:
+                made_of = ", ".join(names[one] for one in others[at]) or "a constant"
+                row["note"] = f"collinear with {made_of}"
+            if len(part) == 1:
+                effect, curve = self._effect(name)
+                row |= {"importance": float(worth[at]), **effect}
+                curves += curve
+            rows.append(row)
+        wins = self._wins(rows, z[ok]) if paired else None
+        rows.sort(key=lambda row: -abs(row["weight"] or 0))
+        never = dict.fromkeys(CELLS) | {"note": "never varies"}
+        rows += [{**never, "hyperparameter": name} for name in self.never]
+        other = None
+        if (self.y[ok] > 0).all():
+            x = regression.terms(self.x(not self.log), order)[0][ok]
+            x = x[:, regression.independent(x)[0]]
+            other = regression.fitted(x, self.y[ok] if self.log else np.log2(self.y[ok]))["r2"]
+        return rows, {
+            "networks": int(ok.sum()),
+            "failed": int(self.lost.sum()),
+            **{key: fit.get(key) for key in ("r2", "r2_low", "r2_high")},
+            "r2_held_out": right,
+            "r2_other_scale": other,
+            "weights": {row["hyperparameter"]: row["weight"] for row in rows},
+            "never_varies": self.never,
+            "curves": curves,
+            "wins": wins,
+            "failures": self._failures(),
+        }
+
+    def _effect(self, name: str) -> tuple[Row, list[Row]]:
+        """Return what doubling a hyperparameter changes, all others equal, and that by level."""
+        at, values, doubles = list(self.columns).index(name), self.columns[name], "=" not in name
+        ok = np.flatnonzero(~self.lost & (self.y > 0) & ((values > 0) | (not doubles)))
+        marks, rank = regression.marks_of(self.codes.shape[1]), self.codes[:, at]
+        rest = np.delete(self.codes, at, 1).astype(np.uint64) @ np.delete(marks, at)
+        ok = ok[np.lexsort((rank[ok], rest[ok]))]
+        a, b = (side[(rest[ok[:-1]] == rest[ok[1:]])] for side in (ok[:-1], ok[1:]))
+        told: Row = {"effect_of": DOUBLING if doubles else "having it", "effect_pairs": len(a)}
+        if not len(a):
+            return told, []
+        grown = np.log(self.y[b] / self.y[a])
+        steps = np.log2(values[b] / values[a]) if doubles else np.ones(len(a))
+        ends = regression.clustered(grown / steps, rest[a])
+        for key, end in zip(("effect_ratio", "effect_low", "effect_high"), ends, strict=True):
+            told[key] = None if end is None else math.exp(end)
+        curve: list[Row] = []
+        height, levels = 0.0, np.unique(values).tolist()
+        for place in range(len(levels) - 1) if doubles else ():
+            here = grown[(rank[a] == place) & (rank[b] == place + 1)]
+            if not len(here):
+                break
+            of = {"hyperparameter": name, "pairs": len(here)}
+            curve = curve or [{**of, "level": levels[0], "ratio": 1.0}]
+            height += float(here.mean())
+            curve.append({**of, "level": levels[place + 1], "ratio": math.exp(height)})
+        return told, curve
+
+    def _if_failed(self, x: Floats, y: Floats) -> dict[str, Floats]:
+        """Return the weights if failed cells had 0, or the least or greatest of their neighbours.
+
+        Where all neighbours failed, too, it is the least or greatest of all.
+        """
+        if not self.lost.any():
+            return {}
+        low, high = regression.neighbours(self.codes, y, np.flatnonzero(self.lost))
+        low, high = (
+            np.where(np.isnan(low), np.nanmin(y), low),
+            np.where(np.isnan(high), np.nanmax(y), high),
+        )
+        found = {}
+        for key, fill in zip(FILLS, (np.zeros(len(low)), low, high), strict=True):
+            filled = y.copy()
+            filled[self.lost] = fill
+            found[key] = regression.fitted(x, filled)["weight"]
+        return {key: weights for key, weights in found.items() if not self.log or key != FILLS[0]}
+
+    def _failures(self) -> list[Row]:
+        """Return the share that failed by level of each hyperparameter, and if it depends on it."""
+        found = []
+        for name, values in self.columns.items() if self.lost.any() else ():
+            levels, code = np.unique(values, return_inverse=True)
+            several = min(len(levels), MOST_LEVELS)
+            level = code * several // len(levels)
+            p = regression.depends(level, self.lost)
+            shares = {}
+            for held in (level == one for one in range(several)):
+                ends = dict.fromkeys((values[held].min(), values[held].max()))
+                shares["..".join(f"{end:g}" for end in ends)] = float(self.lost[held].mean())
+            depends = None if p is None else p * len(self.columns) < SURE
+            found.append(
+                {"hyperparameter": name, "failed_share": shares, "p": p, "depends": depends}
+            )
+        return found
+
+    def _wins(self, rows: Sequence[Row], z: Floats) -> Row:
+        """Return what tells where the first platform wins, and put log-odds into the rows."""
+        wins = (self.y[~self.lost] > 1).astype(float)
+        share = float(wins.mean())
+        told: Row = {"share": share, "majority_share": max(share, 1 - share)}
+        told |= dict.fromkeys(("accuracy_share", "separable", "ridge"))
+        if share in (0.0, 1.0):
+            return told
+        kept, _ = regression.independent(z)
+        apart = regression.separable(z[:, kept], wins > 0)
+        ridge = regression.RIDGE if apart else 0.0
+        made, reach, right = regression.logistic(z[:, kept], wins, ridge)
+        for at, odds, off in zip(kept, made.tolist(), reach.tolist(), strict=True):
+            rows[at].update(win_log_odds=odds, win_low=odds - off, win_high=odds + off)
+        return told | {"accuracy_share": right, "separable": apart, "ridge": ridge}
+
+
+def _term(names: Sequence[str]) -> str:
+    return f"{names[0]}^2" if len(names) > len(set(names)) else " x ".join(names)
+
+
+def _less_is_better(key: str) -> bool:
+    return key.endswith(LESS_IS_BETTER) and not key.endswith("_per_s")
+
+
+ANALYSIS = Analysis(
+    """Print which hyperparameters matter, and how strongly.
+
+    A weight is of a linear regression of z-scores: by how many standard deviations the quantity
+    changes with one of the hyperparameter, with a bootstrapped 95 % interval. The importance is the
+    share of variance that is lost where the hyperparameter is shuffled, in networks left out of the
+    fit. The effect is the geometric mean ratio of networks that are equal in all else. With
+    --against it is all of the ratio of two platforms, above 1 where --platform is better.
+    """,
+    sensitivity_table,
+    says,
+    section="Which hyperparameters matter",
+    chart="steptime.plots.sensitivity:chart",
+    settings=(
+        Setting("of", "The quantity. Default: published or achieved FLOP/s, else the speed."),
+        Setting("on", "Only these hyperparameters.", metavar="NAME,..."),
+        Setting("platform", "Only networks of this platform."),
+        Setting("against", "The ratio to this platform, network by network, whatever the dtype."),
+        Setting("family", "Only networks of this family."),
+        Setting("method", "Only what was measured or predicted so."),
+        Setting("order", "1, or 2 for squares and products, too.", 1, int, "N"),
+        Setting("scale", "Of z-scores: linear, or log (base 2).", "linear", str, "SCALE"),
+    ),
+    folders=16,
+)
