@@ -57,7 +57,7 @@ WITH ops AS (
 ), last AS (
     SELECT * FROM ops QUALIFY way = max(way) OVER (PARTITION BY {cell}, side)
 ), parts AS (
-    SELECT {cell}, side, by_method, scope, op_kind, method_options,
+    SELECT {cell}, side, origin, by_method, scope, op_kind, method_options,
         unnest(['forward', 'backward', 'update', '']) AS pass,
         unnest([forward_s, backward_s, update_s,
             CASE WHEN forward_s IS NULL THEN step_s END]) AS time_s,
@@ -69,7 +69,7 @@ WITH ops AS (
         unnest([NULL, NULL, NULL, {published_flop_share}]) AS of_peak,
     FROM last
 )
-SELECT {cell}, side, by_method, method_options,
+SELECT {cell}, side, origin, by_method, method_options,
     CASE op_kind WHEN '{no_op}' THEN op_kind ELSE {name} END AS name, {more}
     sum(time_s) AS time_s, sum(share) AS share, sum(flop) AS flop, sum(bytes) AS bytes,
     sum(of_peak * share) AS of_peak, count(DISTINCT scope) AS ops
@@ -83,7 +83,7 @@ FROM records WHERE scope = '' AND status <> 'failed' AND step_s > 0
 GROUP BY ALL
 """
 _NAMES = """
-SELECT workload_key, any_value(model || ', batch ' || coalesce(batch, '?')) AS name
+SELECT workload_key, any_value(model || coalesce(', batch ' || batch, '')) AS name
 FROM records WHERE scope <> '' GROUP BY 1
 """
 
@@ -162,7 +162,7 @@ def _cells(data: Data, by: str, method: str | None, key: str | None = None) -> l
         cell: Row = dict(zip(CELL, at, strict=True)) | {"network": names[at[0]]}
         for side, rows in grouped(held, itemgetter("side")).items():
             way = itemgetter(*CELL, "side", "by_method", "method_options")(rows[0])
-            cell[side] = _side(rows, steps.get(way))
+            cell[side] = _side(rows, None if rows[0]["origin"] == "published" else steps.get(way))
         cells.append(cell)
     return cells
 

@@ -122,7 +122,7 @@ def row_of(record: Record) -> Row:
     if step is None:
         return table
     examples = record.workload.global_batch
-    if step.samples:
+    if step.samples and min(step.samples) > 0:  # an op may rest for a step
         table["samples_disturbed"] = sum(map(bool, step.columns.get("disturbed", ())))
         return table | summarize(samples_by_run(step), examples)
     speed = examples / step.value if step.value and table["batch"] else None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 READERS = {
     "psc-log": "steptime.readers.psc_log",
     "psc-collector": "steptime.readers.psc_collector",
+    "torch-trace": "steptime.readers.torch_trace",  # may hold any word that others look for
     "paradnn-json": "steptime.readers.paradnn_json",
     "pytorch-paradnn": "steptime.readers.pytorch_paradnn",
 }

@@ -19,7 +19,7 @@ from typing import IO
 from steptime.core.errors import InputError
 from steptime.core.record import Record
 
-LARGEST_BYTES = 64_000_000  # of one file, unpacked
+LARGEST_BYTES = 512_000_000  # of one file, unpacked
 MOST_BYTES = 2_000_000_000  # of all members of an archive
 MOST_FILES = 100_000
 HEAD_BYTES = 16_384
