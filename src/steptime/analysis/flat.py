@@ -62,7 +62,7 @@ _FLAT = f"""
                 for e in map_entries(w.params)], 'string_agg', ','))) AS model,
         w.model AS family, batch, if(batch IS NULL, NULL, examples) AS global_batch, replicas,
         w.dtype AS dtype, w.phase AS phase, w.optimizer AS optimizer, platform,
-        coalesce(scope, '') AS scope, workload_key,
+        coalesce(scope, '') AS scope, env->>'op_kind' AS op_kind, workload_key,
         step.low AS stated_low, step.high AS stated_high,
         CASE WHEN samples IS NULL THEN NULL WHEN len(list_distinct(run)) > 1 THEN 'between-runs'
             ELSE 'within-run' END AS step_s_interval,
