@@ -19,7 +19,9 @@ from typing import IO
 from steptime.core.errors import InputError
 from steptime.core.record import Record
 
-LARGEST_BYTES = 512_000_000  # of one file, unpacked
+LARGEST_BYTES = 64_000_000  # of one file, unpacked
+LARGEST_TRACE_BYTES = 512_000_000  # of one that names its list of events in the first megabyte
+TRACE = b'"traceEvents"'
 MOST_BYTES = 2_000_000_000  # of all members of an archive
 MOST_FILES = 100_000
 HEAD_BYTES = 16_384
@@ -150,9 +152,12 @@ def _members(file: Stream, archive_name: str) -> Iterator[Source | Unread]:
 
 
 def _content(file: Stream, name: str, archive: str = "") -> Source | Unread:
-    content = file.read(LARGEST_BYTES + 1)
-    if len(content) > LARGEST_BYTES:
-        return Unread(name, None, f"holds more than {LARGEST_BYTES} bytes")
+    content, most = file.read(LARGEST_BYTES + 1), LARGEST_BYTES
+    if len(content) > most and TRACE in content[:1_000_000]:
+        most = LARGEST_TRACE_BYTES
+        content += file.read(most + 1 - len(content))
+    if len(content) > most:
+        return Unread(name, None, f"holds more than {most} bytes")
     if content.startswith(b"\x1f\x8b"):  # a gzip file of an archive
         unpacked = gzip.GzipFile(fileobj=io.BytesIO(content))
         return _content(unpacked, name.removesuffix(".gz"), archive)

@@ -12,17 +12,17 @@ from steptime.core.workload import Workload
 from steptime.measure.profile import times_of
 from steptime.measure.trace import Part, Profile, events_of, profile_of
 from steptime.readers.platforms import platform_of
-from steptime.readers.sources import Found, Source
+from steptime.readers.sources import TRACE, Found, Source
 
 SOURCE = "a trace of torch.profiler"
-SEEN = 1 << 20  # bytes before the list of events, at most
+SEEN = 1_000_000  # bytes before the list of events, at most
 MOST_OPS = 20_000
 KINDS = {  # of PyTorch's ops, without `aten::` and a last `_`: what we call them
     **{name: name for name in (
         "linear", "matmul", "conv2d", "max_pool2d", "avg_pool2d", "batch_norm", "layer_norm",
         "rms_norm", "relu", "sigmoid", "tanh", "gelu", "silu", "softmax", "add", "sub", "mul",
-        "maximum", "prelu", "dropout", "reshape", "flatten", "transpose", "embedding", "lstm", "gru",
-        "mean", "expand",
+        "maximum", "prelu", "dropout", "reshape", "flatten", "transpose", "embedding", "lstm",
+        "gru", "mean", "expand",
     )},
     "addmm": "linear", "mm": "matmul", "bmm": "matmul", "baddbmm": "matmul", "einsum": "matmul",
     "convolution": "conv2d", "conv_transpose2d": "conv_transpose2d", "rnn_tanh": "rnn",
@@ -42,7 +42,7 @@ _DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\{[^\]]*?"name"\s*:\s*"([^
 
 def recognises(source: Source) -> bool:
     """Whether this is Trace Event JSON."""
-    return b'"traceEvents"' in source.content[:SEEN]
+    return TRACE in source.content[:SEEN]
 
 
 def kind_of(op: str) -> str:
