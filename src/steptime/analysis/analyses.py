@@ -22,6 +22,7 @@ ANALYSES = {
     "results": "steptime.analysis.headline:ANALYSIS",
     "errors": "steptime.analysis.errors:ANALYSIS",
     "roofline": "steptime.analysis.roofline:ANALYSIS",
+    "heatmap": "steptime.analysis.heatmap:ANALYSIS",
     "nodes": "steptime.analysis.nodes:ANALYSIS",
     "breakdown": "steptime.analysis.breakdown:ANALYSIS",
     "sensitivity": "steptime.analysis.sensitivity:ANALYSIS",

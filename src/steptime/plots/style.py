@@ -208,6 +208,17 @@ def told_by(field: str, rows: Iterable[Row], title: str = "", **more: Any) -> Sp
     return {"color": one, "shape": one}
 
 
+def short(value: float) -> str:
+    """Return a number in few letters for a narrow place: `12k`, `1.4M`, `0.02`, `2m`."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")):
+        if abs(value) >= factor:
+            return f"{value / factor:.{2 if abs(value) < 9.95 * factor else 3}g}{prefix}"
+    for factor, prefix in ((1e-3, "m"), (1e-6, "\u03bc"), (1e-9, "n")):
+        if abs(value) >= factor:
+            return f"{value / factor:.{2 if abs(value) < 9.95 * factor else 3}g}{prefix}"
+    return f"{value:.2g}"
+
+
 def ramp(share: float) -> str:
     """Return the colour at a share of the length of `RAMP`."""
     at = min(int(share * (len(RAMP) - 1)), len(RAMP) - 2)

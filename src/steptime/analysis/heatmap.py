@@ -1,0 +1,214 @@
+"""Any quantity over two hyperparameters, small multiples over a third; failed cells with cause."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.data import Data
+from steptime.analysis.row import Row
+from steptime.core.errors import InputError, unknown
+from steptime.core.table import Column, Table
+from steptime.core.units import counted, shown
+
+STATISTICS = ("median", "mean", "max", "min")
+MEANT = {  # words for what is most often drawn
+    "speed": "speed_per_s",
+    "utilisation": "peak_fraction",
+    "memory": "peak_memory_bytes",
+    "error": "error_fraction",
+}
+MADE = {"error_fraction": "1 / ratio - 1"}  # of columns of `results`
+NUMBERS = ("BIGINT", "INTEGER", "DOUBLE", "HUGEINT")
+MOST_STEPS = 60  # of an axis; more numbers share steps
+ORIGINS = "SELECT DISTINCT origin FROM {table} WHERE {where}"
+COUNTS = "SELECT {counts} FROM {table} WHERE {where}"
+EACH = """
+SELECT {x} AS x, {y} AS y, {over} AS panel, platform, workload_key, median({value}) AS value,
+  mode(status) FILTER (status <> 'ok') AS status, mode(cause) FILTER (status <> 'ok') AS cause
+FROM {table} WHERE {where} AND {x} IS NOT NULL AND {y} IS NOT NULL GROUP BY ALL"""
+CELLS = """
+SELECT x, y, panel, {statistic}(value) AS value, count(value) AS networks,
+  CASE WHEN count(value) > 1 THEN min(value) END AS low,
+  CASE WHEN count(value) > 1 THEN max(value) END AS high,
+  count(*) FILTER (value IS NULL AND status IS NOT NULL) AS failed,
+  mode(status) FILTER (value IS NULL) AS status, mode(cause) FILTER (value IS NULL) AS cause
+FROM ({each}) GROUP BY ALL HAVING count(value) > 0 OR failed > 0 ORDER BY panel, y, x"""
+
+
+def heatmap(
+    data: Data,
+    x: str | None,
+    y: str | None,
+    value: str,
+    over: str | None,
+    only: Sequence[str] | None,
+    statistic: str,
+) -> Table:
+    """Return a row a cell: `x`, `y`, `panel`, `value`, how many `networks` and their spread.
+
+    A cell without a value says why in `status` and `cause`; one without either is no row. Raises
+    `InputError` for an unknown column or statistic.
+    """
+    if statistic not in STATISTICS:
+        raise unknown("--statistic", statistic, STATISTICS)
+    value = MEANT.get(value, value)
+    table, columns = "records", data.columns("records")
+    if value not in columns:
+        table, columns = "results", data.columns("results")
+    if value not in {*columns, *MADE}:
+        raise unknown("column", value, [*data.columns("records"), *columns, *MADE])
+    where, values = _where(only or (), table, columns)
+    if not any(one.startswith("origin=") for one in only or ()):
+        origins = data.rows(ORIGINS.format(table=table, where=where), *values)
+        if {row["origin"] for row in origins} - {"predicted"}:
+            where += " AND origin <> 'predicted'"
+    axes = [x, y]
+    if None in axes:
+        axes = _axes(data, table, columns, where, values, x, y, over)
+    for name in (*axes, over):
+        if name is not None and name not in columns:
+            raise unknown("column", name, [*data.hyperparameters, *columns])
+    if len({*axes, over}) < 3 or None in axes:
+        raise InputError("heatmap: --x, --y and --over take columns that differ and vary")
+    asked = f'"{value}"' if value in columns else MADE[value]
+    steps = [_steps(data, table, columns, where, values, str(name)) for name in axes]
+    each = EACH.format(
+        table=table,
+        where=where,
+        x=steps[0],
+        y=steps[1],
+        over=f'"{over}"' if over else "NULL",
+        value=f"TRY_CAST({asked} AS DOUBLE)",
+    )
+    rows = data.rows(CELLS.format(statistic=statistic, each=each), *values)
+    for row in rows:
+        row["shown"] = None if row["value"] is None else shown(value, row["value"])
+    told = {"x": axes[0], "y": axes[1], "panel": over, "value": value}
+    heads = {**told, "value": f"{statistic} of {value}"}
+    shown_columns = [
+        Column("shown" if key == "value" else key, str(heading))
+        for key, heading in heads.items()
+        if heading
+    ]
+    more = ("networks", "failed", "status", "cause")
+    summary = {**told, "statistic": statistic, "only": list(only or ()), **_summary(rows)}
+    summary["binned"] = [n for n, s in zip(axes, steps, strict=True) if s != f'"{n}"']
+    keys = [Column(key, key) for key in (rows[0] if rows else ("x", "y"))]
+    shown_columns += [Column(key, key, spare=True) for key in more]
+    return Table(shown_columns, rows, most=40, full=keys, summary=summary)
+
+
+def _where(only: Sequence[str], table: str, columns: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return the condition of SQL and its values of `name=value` texts."""
+    said = ["coalesce(scope, '') = ''"] if table == "records" else ["true"]
+    values = []
+    for text in only:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--only '{text}': is NAME=VALUE")
+        if name not in columns:
+            raise unknown("column", name, columns, "--only")
+        said.append(f'CAST("{name}" AS VARCHAR) = ?')
+        values.append(value)
+    return " AND ".join(said), values
+
+
+def _axes(
+    data: Data,
+    table: str,
+    columns: Mapping[str, str],
+    where: str,
+    values: Sequence[str],
+    *given: str | None,
+) -> list[str | None]:
+    """Return the columns across and up: of those not given the hyperparameters that vary most."""
+    names = [n for n in (*data.hyperparameters, "batch") if n in columns and n not in given]
+    counts = ", ".join(f'count(DISTINCT "{name}") AS "{name}"' for name in names)
+    found = data.rows(COUNTS.format(counts=counts, table=table, where=where), *values)[0]
+    most = iter(sorted((n for n in names if found[n] > 1), key=lambda name: -int(found[name])))
+    return [one or next(most, None) for one in given[:2]]
+
+
+def _steps(
+    data: Data,
+    table: str,
+    columns: Mapping[str, str],
+    where: str,
+    values: Sequence[str],
+    name: str,
+) -> str:
+    """Return the SQL of a column, numbers at equal ratios where there are too many to draw."""
+    column = f'"{name}"'
+    if columns[name] not in NUMBERS:
+        return column
+    counts = f"count(DISTINCT {column}) AS n, min({column}) AS low, max({column}) AS high"
+    found = data.rows(COUNTS.format(counts=counts, table=table, where=where), *values)[0]
+    if found["n"] <= MOST_STEPS or found["low"] <= 0:
+        return column
+    ratio = math.log(found["high"] / found["low"]) / (MOST_STEPS - 1)
+    return f"round(exp(round(ln({column} / {found['low']}) / {ratio}) * {ratio}) * {found['low']})"
+
+
+def _summary(rows: Sequence[Row]) -> Row:
+    """Return what is true of all cells."""
+    full = [row for row in rows if row["value"] is not None]
+    causes = Counter(f"{r['status']}" for r in rows if r["value"] is None)
+    spreads = [row["high"] / row["low"] for row in full if row["low"] and row["low"] > 0]
+    values = [row["value"] for row in full]
+    return {
+        "cells": len(full),
+        "failed_cells": sum(causes.values()),
+        "failed": dict(causes),
+        "lowest": min(values, default=None),
+        "highest": max(values, default=None),
+        "most_networks": max((row["networks"] for row in full), default=0),
+        "widest_ratio": max(spreads, default=None),
+    }
+
+
+def _says(table: Table) -> list[str]:
+    said = table.summary
+    if not table.rows:
+        return [f"no {said['value']} is known here over {said['x']} and {said['y']}"]
+    ends = " to ".join(shown(said["value"], said[end]) for end in ("lowest", "highest"))
+    lines = []
+    if said["cells"]:
+        cells = counted(said["cells"], "cell")
+        what = f"{said['statistic']} of {said['value']}"
+        lines.append(f"{cells} of {said['x']} by {said['y']}: {what} is {ends}.")
+    if said["failed_cells"]:
+        which = ", ".join(f"{number:,} {status}" for status, number in said["failed"].items())
+        lines.append(f"{counted(said['failed_cells'], 'cell')} without a value failed: {which}.")
+    if said["most_networks"] > 1:
+        wide = said["widest_ratio"]
+        spread = f", up to {wide:.3g} times apart" if wide else ""
+        lines.append(
+            f"A cell holds up to {said['most_networks']} networks{spread}: "
+            "--over and --only tell them apart."
+        )
+    if said["binned"]:
+        lines.append(f"{', '.join(said['binned'])}: {MOST_STEPS} steps of equal ratio.")
+    return lines
+
+
+ANALYSIS = Analysis(
+    """Print a quantity over two hyperparameters, cell by cell; -o draws it.
+
+    Words for --value: speed, utilisation, memory, error; else any column.
+    """,
+    heatmap,
+    _says,
+    chart="steptime.plots.heatmap:chart",
+    folders=16,
+    settings=(
+        Setting("x", "Across: any column. Default: what varies most."),
+        Setting("y", "Up: any column. Default: what varies most."),
+        Setting("value", "What is drawn: speed, memory, any column.", default="speed"),
+        Setting("over", "A panel for each of its values: any column."),
+        Setting("only", "Rows of this value; repeatable.", metavar="NAME=VALUE", several=True),
+        Setting("statistic", "Of a cell's networks: median, mean, max, min.", default="median"),
+    ),
+)
