@@ -195,7 +195,7 @@ def _says(table: Table) -> list[str]:
 
 
 ANALYSIS = Analysis(
-    """Print a quantity over two hyperparameters, cell by cell; -o draws it.
+    """Print a quantity over two hyperparameters, cell by cell.
 
     Words for --value: speed, utilisation, memory, error; else any column.
     """,
