@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.analysis.row import Row
+from steptime.core.dtypes import PRECISIONS
 from steptime.core.hardware import GB, Device
 
 DRAM = "DRAM"
@@ -32,6 +33,11 @@ def ceilings_of(device: Device) -> list[Row]:
     ]
     levels = {DRAM: device.memory_bytes_per_s, **_caches(device)}
     return found + [ceiling(device.name, level=n, bytes_per_s=rate) for n, rate in levels.items()]
+
+
+def computed_in(dtype: str) -> str:
+    """Return the type of arithmetic of a dtype of a run, itself where it is not a known one."""
+    return PRECISIONS[dtype].compute if dtype in PRECISIONS else dtype
 
 
 def ceiling(platform: str, **known: Any) -> Row:

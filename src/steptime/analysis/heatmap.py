@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
@@ -23,12 +24,12 @@ MEANT = {  # words for what is most often drawn
 MADE = {"error_fraction": "1 / ratio - 1"}  # of columns of `results`
 NUMBERS = ("BIGINT", "INTEGER", "DOUBLE", "HUGEINT")
 MOST_STEPS = 60  # of an axis; more numbers share steps
-ORIGINS = "SELECT DISTINCT origin FROM {table} WHERE {where}"
-COUNTS = "SELECT {counts} FROM {table} WHERE {where}"
+ASKED = "WITH asked AS (FROM {table} WHERE {where}) "
+COUNTS = "SELECT {} FROM asked"
 EACH = """
 SELECT {x} AS x, {y} AS y, {over} AS panel, platform, workload_key, median({value}) AS value,
   mode(status) FILTER (status <> 'ok') AS status, mode(cause) FILTER (status <> 'ok') AS cause
-FROM {table} WHERE {where} AND {x} IS NOT NULL AND {y} IS NOT NULL GROUP BY ALL"""
+FROM asked WHERE {x} IS NOT NULL AND {y} IS NOT NULL GROUP BY ALL"""
 CELLS = """
 SELECT x, y, panel, {statistic}(value) AS value, count(value) AS networks,
   CASE WHEN count(value) > 1 THEN min(value) END AS low,
@@ -36,6 +37,21 @@ SELECT x, y, panel, {statistic}(value) AS value, count(value) AS networks,
   count(*) FILTER (value IS NULL AND status IS NOT NULL) AS failed,
   mode(status) FILTER (value IS NULL) AS status, mode(cause) FILTER (value IS NULL) AS cause
 FROM ({each}) GROUP BY ALL HAVING count(value) > 0 OR failed > 0 ORDER BY panel, y, x"""
+
+
+class _Asked(NamedTuple):
+    """What is asked of: a table of SQL, its columns, and the rows that count."""
+
+    data: Data
+    table: str
+    columns: Mapping[str, str]
+    where: str
+    values: Sequence[str]
+
+    def rows(self, sql: str) -> list[Row]:
+        """Return the answer to SQL over these rows, which it calls `asked`."""
+        asked = ASKED.format(table=self.table, where=self.where)
+        return self.data.rows(asked + sql, *self.values)
 
 
 def heatmap(
@@ -55,35 +71,17 @@ def heatmap(
     if statistic not in STATISTICS:
         raise unknown("--statistic", statistic, STATISTICS)
     value = MEANT.get(value, value)
-    table, columns = "records", data.columns("records")
-    if value not in columns:
-        table, columns = "results", data.columns("results")
-    if value not in {*columns, *MADE}:
-        raise unknown("column", value, [*data.columns("records"), *columns, *MADE])
-    where, values = _where(only or (), table, columns)
-    if not any(one.startswith("origin=") for one in only or ()):
-        origins = data.rows(ORIGINS.format(table=table, where=where), *values)
-        if {row["origin"] for row in origins} - {"predicted"}:
-            where += " AND origin <> 'predicted'"
-    axes = [x, y]
-    if None in axes:
-        axes = _axes(data, table, columns, where, values, x, y, over)
+    asked = _asked(data, value, only or ())
+    axes = [x, y] if x and y else _axes(asked, x, y, over)
     for name in (*axes, over):
-        if name is not None and name not in columns:
-            raise unknown("column", name, [*data.hyperparameters, *columns])
+        if name is not None and name not in asked.columns:
+            raise unknown("column", name, [*data.hyperparameters, *asked.columns])
     if len({*axes, over}) < 3 or None in axes:
         raise InputError("heatmap: --x, --y and --over take columns that differ and vary")
-    asked = f'"{value}"' if value in columns else MADE[value]
-    steps = [_steps(data, table, columns, where, values, str(name)) for name in axes]
-    each = EACH.format(
-        table=table,
-        where=where,
-        x=steps[0],
-        y=steps[1],
-        over=f'"{over}"' if over else "NULL",
-        value=f"TRY_CAST({asked} AS DOUBLE)",
-    )
-    rows = data.rows(CELLS.format(statistic=statistic, each=each), *values)
+    steps = [_steps(asked, str(name)) for name in axes]
+    number = f'"{value}"' if value in asked.columns else MADE[value]
+    names = {"x": steps[0], "y": steps[1], "over": f'"{over}"' if over else "NULL"}
+    rows = asked.rows(CELLS.format(statistic=statistic, each=EACH.format(**names, value=number)))
     for row in rows:
         row["shown"] = None if row["value"] is None else shown(value, row["value"])
     told = {"x": axes[0], "y": axes[1], "panel": over, "value": value}
@@ -101,51 +99,50 @@ def heatmap(
     return Table(shown_columns, rows, most=40, full=keys, summary=summary)
 
 
-def _where(only: Sequence[str], table: str, columns: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return the condition of SQL and its values of `name=value` texts."""
-    said = ["coalesce(scope, '') = ''"] if table == "records" else ["true"]
-    values = []
+def _asked(data: Data, value: str, only: Sequence[str]) -> _Asked:
+    """Return the table that has the column `value`, and its rows as `name=value` texts ask.
+
+    Without a text on `origin`, predictions are left out where there is anything else.
+    """
+    table, columns = "records", data.columns("records")
+    if value not in columns:
+        table, columns = "results", data.columns("results")
+    if value not in {*columns, *MADE}:
+        raise unknown("column", value, [*data.columns("records"), *columns, *MADE])
+    said, values = ["coalesce(scope, '') = ''" if table == "records" else "true"], []
     for text in only:
-        name, equals, value = text.partition("=")
+        name, equals, wanted = text.partition("=")
         if not equals:
             raise InputError(f"--only '{text}': is NAME=VALUE")
         if name not in columns:
             raise unknown("column", name, columns, "--only")
         said.append(f'CAST("{name}" AS VARCHAR) = ?')
-        values.append(value)
-    return " AND ".join(said), values
+        values.append(wanted)
+    found = _Asked(data, table, columns, " AND ".join(said), values)
+    if not any(text.startswith("origin=") for text in only) and {
+        row["origin"] for row in found.rows("SELECT DISTINCT origin FROM asked")
+    } - {"predicted"}:
+        found = found._replace(where=f"{found.where} AND origin <> 'predicted'")
+    return found
 
 
-def _axes(
-    data: Data,
-    table: str,
-    columns: Mapping[str, str],
-    where: str,
-    values: Sequence[str],
-    *given: str | None,
-) -> list[str | None]:
+def _axes(asked: _Asked, *given: str | None) -> list[str | None]:
     """Return the columns across and up: of those not given the hyperparameters that vary most."""
-    names = [n for n in (*data.hyperparameters, "batch") if n in columns and n not in given]
+    every = (*asked.data.hyperparameters, "batch")
+    names = [name for name in every if name in asked.columns and name not in given]
     counts = ", ".join(f'count(DISTINCT "{name}") AS "{name}"' for name in names)
-    found = data.rows(COUNTS.format(counts=counts, table=table, where=where), *values)[0]
+    found = asked.rows(COUNTS.format(counts))[0]
     most = iter(sorted((n for n in names if found[n] > 1), key=lambda name: -int(found[name])))
     return [one or next(most, None) for one in given[:2]]
 
 
-def _steps(
-    data: Data,
-    table: str,
-    columns: Mapping[str, str],
-    where: str,
-    values: Sequence[str],
-    name: str,
-) -> str:
+def _steps(asked: _Asked, name: str) -> str:
     """Return the SQL of a column, numbers at equal ratios where there are too many to draw."""
     column = f'"{name}"'
-    if columns[name] not in NUMBERS:
+    if asked.columns[name] not in NUMBERS:
         return column
     counts = f"count(DISTINCT {column}) AS n, min({column}) AS low, max({column}) AS high"
-    found = data.rows(COUNTS.format(counts=counts, table=table, where=where), *values)[0]
+    found = asked.rows(COUNTS.format(counts))[0]
     if found["n"] <= MOST_STEPS or found["low"] <= 0:
         return column
     ratio = math.log(found["high"] / found["low"]) / (MOST_STEPS - 1)

@@ -8,11 +8,10 @@ from typing import Any
 
 from steptime import catalog
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.ceilings import DRAM, RATES, ceiling, ceilings_of, ridges
+from steptime.analysis.ceilings import DRAM, RATES, ceiling, ceilings_of, computed_in, ridges
 from steptime.analysis.data import Data
 from steptime.analysis.results import over
 from steptime.analysis.row import Row, grouped
-from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, unknown
 from steptime.core.hardware import Device
 from steptime.core.table import Table, columns
@@ -71,11 +70,15 @@ drawn AS (
   FROM points LEFT JOIN roofs USING (platform, dtype))"""
 ROOFS = "SELECT platform, dtype, max(peak) AS peak, max(rate) AS rate FROM points GROUP BY ALL"
 GROUPS = """
-SELECT platform, dtype, count(*) AS points, count(intensity) AS with_intensity,
-  count(*) FILTER (intensity >= top / side) AS above, max(flop_per_s) AS best_flop_per_s,
+SELECT platform, dtype, any_value(top) AS peak_flop_per_s, any_value(side) AS memory_bytes_per_s,
+  any_value(top / side) AS ridge_flop_per_byte, count(*) AS points,
+  count(intensity) AS with_intensity,
   count(coalesce(flop_per_s, predicted_flop_per_s)) AS with_speed,
-  count(*) FILTER (flop_per_s > top) AS above_peak, arg_max(name, flop_per_s) AS best,
-  max(flop_per_s / roof_flop_per_s) AS best_roof_fraction FROM drawn GROUP BY ALL ORDER BY ALL"""
+  avg(CAST(intensity >= top / side AS INTEGER)) AS above_ridge_share,
+  1 - above_ridge_share AS below_ridge_share, arg_max(name, flop_per_s) AS best,
+  max(flop_per_s) AS best_flop_per_s, max(flop_per_s / top) AS best_peak_fraction,
+  max(flop_per_s / roof_flop_per_s) AS best_roof_fraction,
+  count(*) FILTER (flop_per_s > top) AS above_peak FROM drawn GROUP BY ALL ORDER BY ALL"""
 ROWS = """
 SELECT * EXCLUDE (share, peak, rate, top, side), top AS peak_flop_per_s,
   side AS memory_bytes_per_s, flop_per_s / top AS peak_fraction,
@@ -100,7 +103,7 @@ def roofline(
     if not data.names:
         if not given:
             raise InputError("roofline: give folders of records, or devices with --device")
-        return _of_devices(given, [], {})
+        return _of_devices(_ceilings(given, []))
     with_points = _points(data, ops, [name for name in (color, line) if name])
     found = data.rows(f"WITH {with_points} {ROOFS}")
     known = {one.name: one for one in given}
@@ -117,18 +120,18 @@ def roofline(
     every = -(-sum(group["points"] for group in groups) // MOST_ROWS) or 1
     rows = data.rows(f"WITH {under} {ROWS}", *lists, every, every) if roofs else []
     if not rows and given:
-        return _of_devices([*known.values()], ceilings, {})
-    told = [_told(group, roofs, ceilings) for group in groups]
+        return _of_devices(ceilings)
+    told = [group | _highest(group, ceilings) for group in groups]
     best: Row = max(told, key=lambda one: one["best_flop_per_s"] or 0, default={})
     placed = [one for one in told if one["above_ridge_share"] is not None]
     number = sum(one["with_intensity"] for one in placed)
-    above = sum(one["with_intensity"] * one["above_ridge_share"] for one in placed)
+    above = over(sum(one["with_intensity"] * one["above_ridge_share"] for one in placed), number)
     same = {one["ridge_flop_per_byte"] for one in told}
     summary = {
         "points": sum(one["points"] for one in told),
         "ridge_flop_per_byte": same.pop() if len(same) == 1 else None,
-        "above_ridge_share": above / number if number else None,
-        "below_ridge_share": 1 - above / number if number else None,
+        "above_ridge_share": above,
+        "below_ridge_share": None if above is None else 1 - above,
         **{key: best.get(key) for key in ("best", "best_flop_per_s", "best_peak_fraction")},
         "platforms": told,
         "ceilings": ceilings,
@@ -147,15 +150,14 @@ def roofline(
     return Table(shown_columns, rows, most=20, full=keys, summary=summary)
 
 
-def _of_devices(devices: Sequence[Device], ceilings: list[Row], more: Row) -> Table:
+def _of_devices(ceilings: Sequence[Row]) -> Table:
     """Return the ridge points of devices, for which there are no points."""
-    ceilings = ceilings or [row for device in devices for row in ceilings_of(device)]
     rows = ridges(ceilings)
     shown_columns = columns(
         *("platform", "unit", "dtype=type", "peak_flop_per_s=peak", "level=memory"),
         *("memory_bytes_per_s=bandwidth", "ridge_flop_per_byte=ridge point"),
     )
-    summary = {"points": 0, "platforms": [], "ceilings": ceilings, "ridges": rows, **more}
+    summary = {"points": 0, "platforms": [], "ceilings": ceilings, "ridges": rows}
     return Table(shown_columns, rows, summary=summary)
 
 
@@ -203,7 +205,7 @@ def _roof(group: Row, device: Device | None) -> Row:
     peaks = device.peak_flop_per_s if device else {}
     return {
         **group,
-        "peak": group["peak"] or peaks.get(precision(group["dtype"]).compute),
+        "peak": group["peak"] or peaks.get(computed_in(group["dtype"])),
         "rate": group["rate"] or (device.memory_bytes_per_s if device else None),
     }
 
@@ -216,7 +218,7 @@ def _ceilings(devices: Sequence[Device], roofs: Sequence[Row]) -> list[Row]:
         place = roof["platform"]
         said = {row[kind] for row in found if row["platform"] == place for kind in RATES}
         recorded = " as recorded" if place in files else ""
-        top = {"unit": "matrix", "dtype": precision(roof["dtype"]).compute}
+        top = {"unit": "matrix", "dtype": computed_in(roof["dtype"])}
         if roof["peak"] not in (None, *said):
             found.append(ceiling(place, **top, flop_per_s=roof["peak"]))
         if roof["rate"] not in (None, *said):
@@ -224,29 +226,12 @@ def _ceilings(devices: Sequence[Device], roofs: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _told(group: Row, roofs: Sequence[Row], ceilings: Sequence[Row]) -> Row:
-    """Return what is known of the points of a platform and dtype."""
-    place = (group["platform"], group["dtype"])
-    roof = next(one for one in roofs if (one["platform"], one["dtype"]) == place)
-    peak, rate = roof["peak"], roof["rate"]
+def _highest(group: Row, ceilings: Sequence[Row]) -> Row:
+    """Return the highest peak of a platform, and how near to it the best point comes."""
     tops = [c for c in ceilings if c["platform"] == group["platform"] and c["flop_per_s"]]
     floats = [c for c in tops if "int" not in c["dtype"]]
     top: Row = max(floats, key=lambda one: float(one["flop_per_s"]), default={})
-    ridge, known = over(peak, rate), group["with_intensity"]
-    share = group["above"] / known if known and ridge else None
     return {
-        "platform": group["platform"],
-        "dtype": group["dtype"],
-        "peak_flop_per_s": peak,
-        "memory_bytes_per_s": rate,
-        "ridge_flop_per_byte": ridge,
-        **{key: group[key] for key in ("points", "with_intensity", "with_speed")},
-        "above_ridge_share": share,
-        "below_ridge_share": None if share is None else 1 - share,
-        **{key: group[key] for key in ("best", "best_flop_per_s")},
-        "best_peak_fraction": over(group["best_flop_per_s"], peak),
-        "best_roof_fraction": group["best_roof_fraction"],
-        "above_peak": group["above_peak"],
         "highest_peak_dtype": top.get("dtype"),
         "highest_peak_flop_per_s": top.get("flop_per_s"),
         "best_highest_peak_fraction": over(group["best_flop_per_s"], top.get("flop_per_s")),
@@ -287,7 +272,7 @@ def _of_group(one: Row, what: str) -> list[str]:
             f"{place}: best {si(one['best_flop_per_s'], 'FLOP/s', 5)}, {of}: {one['best']}."
         )
     if one["above_peak"]:
-        dtype = precision(one["dtype"]).compute
+        dtype = computed_in(one["dtype"])
         higher = one["highest_peak_dtype"] != dtype and one["best_highest_peak_fraction"] <= 1
         used = (
             f"matrix units were used, as for {one['highest_peak_dtype']}, of whose "

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from steptime.core.table import Table
-from steptime.core.units import counted, shown
+from steptime.core.units import counted, shown, si
 from steptime.plots import EmptyPlotError, style
 
 SCHEME, SIGNED = "viridis", "blueorange"  # read by the colour-blind
@@ -140,5 +140,5 @@ def _cell(
     off = number / (low if number < 0 else high or 1.0)
     found["light"] = off < LIGHT if low < 0 < high else share > LIGHT
     text = f"{100 * number:.{2 if abs(number) < 1 else 3}g}%" if _share(value) else ""
-    found["number"] = (text or style.short(number)) + ("*" if failed else "")
+    found["number"] = (text or si(number, "", 3).replace(" ", "")) + ("*" if failed else "")
     return found

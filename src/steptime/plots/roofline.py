@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from steptime.analysis.ceilings import computed_in
 from steptime.analysis.row import grouped
-from steptime.core.dtypes import precision
 from steptime.core.table import Table, columns
 from steptime.core.units import si
 from steptime.plots import EmptyPlotError, style
@@ -50,7 +49,7 @@ def chart(table: Table) -> style.Spec:
     if not apart:
         lines = roofs(tops, ends, size, tell=len(names) > 1)
     place = axes(ends)
-    told = _colours(color, every)
+    told = style.told_by(f"of_{color}", rows, color.replace("_", " ")) if color and rows else {}
     shared = style.name("platform", scale={"domain": names}, legend=None)
     drawn = [*lines, *rows]
     ink: style.Spec = {} if apart or len(names) == 1 else {"color": shared}
@@ -128,7 +127,7 @@ def _tops(ceilings: Sequence[style.Row], groups: Sequence[style.Row]) -> list[st
 
     Where a point is above its ceiling, the highest of its platform, too.
     """
-    used = {(one["platform"], precision(one["dtype"]).compute) for one in groups}
+    used = {(one["platform"], computed_in(one["dtype"])) for one in groups}
     used |= {(one["platform"], one["highest_peak_dtype"]) for one in groups if one["above_peak"]}
     seen = {platform for platform, _ in used}
     return [
@@ -252,11 +251,3 @@ def _point_layers(place: style.Spec, told: style.Spec, number: int) -> list[styl
         ),
         style.layer("text", ends, "end", MEASURED, align="center", dy=-12, fontWeight="bold"),
     ]
-
-
-def _colours(color: str | None, every: Sequence[style.Row]) -> style.Spec:
-    """Return the colours of a column: of names a colour and shape each, of numbers a ramp."""
-    if color is None or not every:
-        return {}
-    rows: list[dict[str, Any]] = [{f"of_{color}": row[color]} for row in every]
-    return style.told_by(f"of_{color}", rows, color.replace("_", " "))

@@ -20,8 +20,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 ON_DARK = ("#56B4E9", "#F0803C", "#2BC295", "#E39BC4", "#F0B93A", "#8FA8FF", "#C9A94D", "#CCCCCC")
 # seven shapes and eight colours: 56 series before a pair comes again
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
-# blue to amber by way of red: seen on white and on black, and in order under colour blindness
-RAMP = ("#3F7FD0", "#8A6BC4", "#C75A9C", "#E0694F", "#E8A02C")
+# purple to amber: seen on white and on black, and in order under colour blindness
+RAMP = {"name": "plasma", "extent": [0.3, 0.87]}
 WIDE = 100.0  # times the least of the numbers is the greatest: their scale is logarithmic
 MOST_STEPS = 12  # of a ramp, that a legend names one by one
 FONT = "system-ui, 'Segoe UI', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -192,40 +192,16 @@ def told_by(field: str, rows: Iterable[Row], title: str = "", **more: Any) -> Sp
     """
     names = list(dict.fromkeys(row[field] for row in rows if row.get(field) is not None))
     if names and all(isinstance(value, int | float) for value in names):
-        known = sorted(names)
-        if len(known) <= MOST_STEPS:
-            steps = [ramp(at / max(len(known) - 1, 1)) for at in range(len(known))]
-            one = {"field": field, "type": "ordinal", "scale": {"domain": known, "range": steps}}
-            legend = {"title": title or field, **more} if len(known) > 1 else None
-            return {"color": {**one, "legend": legend}}
-        wide = known[0] > 0 and known[-1] / known[0] > WIDE
-        length = {"type": "log" if wide else "linear", "range": list(RAMP)}
-        legend = {"title": title or field, "format": "~s", **more}
-        one = {"field": field, "type": "quantitative", "scale": length}
-        return {"color": {**one, "legend": legend}}
+        wide = min(names) > 0 and max(names) / min(names) > WIDE
+        few = len(names) <= MOST_STEPS
+        scale: Spec = {"domain": sorted(names)} if few else {"type": "log" if wide else "linear"}
+        kind, form = ("ordinal", {}) if few else ("quantitative", {"format": "~s"})
+        ramp = {"field": field, "type": kind, "scale": scale | {"scheme": RAMP}}
+        legend = {"title": title or field, **form, **more} if len(names) > 1 else None
+        return {"color": {**ramp, "legend": legend}}
     legend = {"title": title or field, "symbolLimit": len(names), **more}
     one = name(field, legend=legend if len(names) > 1 else None, scale={"domain": names})
     return {"color": one, "shape": one}
-
-
-def short(value: float) -> str:
-    """Return a number in few letters for a narrow place: `12k`, `1.4M`, `0.02`, `2m`."""
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")):
-        if abs(value) >= factor:
-            return f"{value / factor:.{2 if abs(value) < 9.95 * factor else 3}g}{prefix}"
-    for factor, prefix in ((1e-3, "m"), (1e-6, "\u03bc"), (1e-9, "n")):
-        if abs(value) >= factor:
-            return f"{value / factor:.{2 if abs(value) < 9.95 * factor else 3}g}{prefix}"
-    return f"{value:.2g}"
-
-
-def ramp(share: float) -> str:
-    """Return the colour at a share of the length of `RAMP`."""
-    at = min(int(share * (len(RAMP) - 1)), len(RAMP) - 2)
-    part = share * (len(RAMP) - 1) - at
-    ends = [[int(one[i : i + 2], 16) for i in (1, 3, 5)] for one in RAMP[at : at + 2]]
-    mixed = (round(a + (b - a) * part) for a, b in zip(*ends, strict=True))
-    return "#" + "".join(f"{value:02X}" for value in mixed)
 
 
 def layer(mark: str, encoding: Spec, *having: str, **more: Any) -> Spec:
