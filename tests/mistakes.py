@@ -315,6 +315,12 @@ LINES = [
     ("breakdown records -o kinds.doc", "unknown picture format '.doc'"),
     ("run fc --trace absent/t.json", "absent/t.json: is a folder, or is in a folder that does"),
     ("run fc --replicas 2 --profile", "--profile is of one device, not of replicas"),
+    ("compare records --fail-on slower", "--fail-on goes with two folders"),
+    (
+        "compare records records --fail-on slowr",
+        "unknown --fail-on 'slowr'; did you mean 'slower'?",
+    ),
+    ("compare records records --margin 5x", "--margin: is a share such as 5% or 0.05, not '5x'"),
     ("compare records --any-dtype", "--any-dtype goes with --platforms A,B"),
     ("compare records --by plattform", "--by: unknown column 'plattform'; did you mean 'platform'"),
     ("compare records --by phase", "--by phase: all records have one phase, 'train'"),

@@ -158,14 +158,15 @@ def pairing(
     ]
     for row, (a, b, sides) in zip(about, watched(matched, "pairs"), strict=False):
         left, right = _value(a, quantity), _value(b, quantity)
-        reasons = [
-            f"{sides[side]}: {_missing(group, quantity)}"
+        reasons = {
+            side: f"{sides[side]}: {_missing(group, quantity)}"
             for side, group, value in (("a", a, left["value"]), ("b", b, right["value"]))
             if not (value or 0) > 0
-        ]
+        }
         if reasons:
             if not row["scope"]:
-                unpaired.append(row | {"side": "both", "reason": "; ".join(reasons)})
+                why = "; ".join(reasons.values())
+                unpaired.append(row | {"side": "both", "reason": why, "lacks": list(reasons)})
             continue
         ratio = right["value"] / left["value"]
         comparison = _compared(a, b, quantity, ratio)
@@ -214,7 +215,7 @@ def _about(groups: Sequence[Group], free: Collection[str]) -> list[Row]:
         for one in told
     ]
     return [
-        {"name": name, **{key: one[key] for key in (*results.FACTS, "scope")}}
+        {"name": name, **{key: one[key] for key in (*results.FACTS, "scope", "op_kind")}}
         for name, one in zip(labels(named, besides=(*BESIDES, "scope")), told, strict=True)
     ]
 

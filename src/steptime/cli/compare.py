@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.cli.command import command, note
+from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.options import Text, argument, option
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.ranges import share
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import QUANTITIES, counted, seconds, si
 
@@ -29,28 +30,38 @@ def compare(
         "--any-dtype", "With --platforms or --by: pair types with other types.", False
     ),
     quantity: str = option("--quantity NAME", "step_s, peak_memory_bytes, ...", "step_s"),
+    fail_on: Text = option(
+        "--fail-on WORD", "Of two folders: exit with 3 on slower, faster or changed.", None
+    ),
+    margin: Text = option("--margin SHARE", "Smaller changes count as none. Default: 5%.", None),
 ) -> Answer:
     """Compare predictions, folders, or the levels of any column.
 
     Ratios of medians with intervals, verdicts, and what has no partner. A
     column is platform, host, gpu, threads, dtype, method, predicted_by,
     staging, folder, any option or hyperparameter. The exit code is 0
-    whatever the verdict.
+    whatever the verdict, but with --fail-on.
     """
     from steptime import store
-    from steptime.analysis import levels, pairs
-    from steptime.analysis.analyses import analysis
-    from steptime.analysis.data import Data
+    from steptime.analysis import levels, pairs, watch
     from steptime.analysis.errors import errors
 
+    two = len(folders) == 2 and not by
     if by and platforms:
         raise InputError("--by and --platforms: give one of them")
     if not by and (len(folders) > 2 or (platforms and len(folders) > 1)):
         raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
-    if any_dtype and not (platforms or by):
-        raise InputError("--any-dtype goes with --platforms A,B or --by COLUMN")
-    if against is not None and not by:
-        raise InputError("--against goes with --by COLUMN")
+    if fail_on and fail_on not in watch.FAIL_ON:
+        raise unknown("--fail-on", fail_on, watch.FAIL_ON)
+    at_least = share(margin or "5%", "--margin")
+    for name, given, goes, other in (
+        ("--any-dtype", any_dtype, platforms or by, "--platforms A,B or --by COLUMN"),
+        ("--against", against is not None, by, "--by COLUMN"),
+        ("--fail-on", fail_on, two, "two folders"),
+        ("--margin", margin, two, "two folders"),
+    ):
+        if given and not goes:
+            raise InputError(f"{name} goes with {other}")
     held = [(folder.resolve().name, store.load(folder, note)) for folder in folders]
     records = held[0][1]
     if by:
@@ -77,15 +88,33 @@ def compare(
         "unpaired": found.unpaired,
         "errors": errors(found.pairs),
     }
-    notes: list[str] = []
-    if by == "host":
-        one = analysis("nodes")
-        nodes = one.answer(Data(*held))
-        notes = one.says(nodes)
-        document["nodes"] = {"summary": nodes.summary, "says": notes, "rows": nodes.rows}
+    notes, code = _verdict(document, held, found, at_least, fail_on) if two or by else ([], 0)
+    notes = notes if by or fail_on or margin else []
     judged = any(row["verdict"] for row in found.pairs)
     tables = [_table(document, judged)] if found.pairs else []
-    return Answer(document, tables, [*notes, *_notes(document, judged), *_unpaired(found.unpaired)])
+    said = [*_notes(document, judged), *_unpaired(found.unpaired), *notes]
+    return Answer(document, tables, said, code=code)
+
+
+def _verdict(
+    document: dict[str, Any], held: list[Any], found: Any, margin: float, fail_on: str | None
+) -> tuple[list[str], int]:
+    """Add what changed between two folders, or which nodes are slow; return it in words, a code."""
+    from steptime.analysis import watch
+    from steptime.analysis.analyses import analysis
+    from steptime.analysis.data import Data
+
+    if not document["by"]:
+        seen = watch.watch(found, margin)
+        document |= seen
+        failed = fail_on and any(seen[key] for key in watch.FAIL_ON[fail_on])
+        return watch.sentences(seen), UNSUCCESSFUL if failed else 0
+    if document["by"] != "host":
+        return [], 0
+    nodes = analysis("nodes").answer(Data(*held))
+    said = analysis("nodes").says(nodes)
+    document["nodes"] = {"summary": nodes.summary, "says": said, "rows": nodes.rows}
+    return said, 0
 
 
 def _notes(document: dict[str, Any], judged: bool) -> list[str]:

@@ -1,0 +1,144 @@
+"""Regression watch: what became slower is found, and what is alike raises no alarm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clusters
+import synthetic
+from steptime import store
+from steptime.analysis.pairs import two_folders
+from steptime.analysis.watch import sentences, watch
+from steptime.cli.main import run
+from steptime.core.record import Record
+from steptime.core.workload import Workload
+
+WORKLOADS = synthetic.workloads()
+
+
+def night(
+    seed: int, runs: int = 5, slower: Mapping[str, float] | None = None, common: float = 0.0
+) -> list[Record]:
+    """Return a night's records, families slower by factors; the noise is that of `clusters`."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number, workload in enumerate(WORKLOADS, start=1):
+        factor = (slower or {}).get(workload.model, 1.0) * np.exp(rng.normal(0, common))
+        step = clusters.step(clusters.noise(rng, runs), 0.001 * number * factor)
+        one = synthetic.measured(workload)
+        found.append(replace(one, quantities={"step_s": step}))
+    return found
+
+
+def _seen(a: Sequence[Record], b: Sequence[Record], margin: float = 0.05) -> dict[str, Any]:
+    return watch(two_folders(a, b), margin)
+
+
+def _folder(path: Path, records: Sequence[Record]) -> str:
+    with store.open_writer(path) as writer:
+        writer.append_all(records)
+    return str(path)
+
+
+def test_what_is_alike_raises_no_alarm() -> None:
+    of_a_margin = [_seen(night(2 * k), night(2 * k + 1)) for k in range(20)]
+    assert not any(one["regressions"] or one["improvements"] for one in of_a_margin)
+    of_none = [_seen(night(2 * k), night(2 * k + 1), 0.0) for k in range(20)]
+    assert sum(bool(one["regressions"]) for one in of_none) <= 3  # 5 % expected, for both signs
+
+
+def test_single_runs_are_held_against_the_spread_of_all() -> None:
+    """Of one run each, 4 % from process to process: samples alone would cry wolf."""
+    a, b = night(1, runs=1, common=0.04), night(2, runs=1, common=0.04)
+    naive = [row for row in two_folders(a, b).pairs if row["p_value"] < 0.01]
+    assert len(naive) > 5
+    assert _seen(a, b, 0.02)["regressions"] == []
+    slow = night(2, runs=1, common=0.04, slower={"rnn": 1.5})
+    assert {row["family"] for row in _seen(a, slow)["regressions"]} == {"rnn"}
+
+
+def test_a_family_that_became_slower_is_named_largest_first() -> None:
+    seen = _seen(night(1), night(2, slower={"rnn": 1.1, "cnn": 1.2, "transformer": 0.8}))
+    families = [row["family"] for row in seen["regressions"]]
+    assert families == ["cnn"] * 6 + ["rnn"] * 6
+    assert {row["family"] for row in seen["improvements"]} == {"transformer"}
+    assert seen["verdicts"]["slower"] == 12
+    ratios = [row["ratio"] for row in seen["regressions"]]
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios == pytest.approx([1.2] * 6 + [1.1] * 6, abs=0.04)
+    (cnn,) = (row for row in seen["groups"] if row["group"] == "cnn")
+    assert (cnn["pairs"], cnn["slower"], cnn["faster"]) == (6, 6, 0)
+    assert cnn["geometric_mean_ratio"] == pytest.approx(1.2, abs=0.02)
+    assert _seen(night(1), night(2, slower={"rnn": 1.1}), 0.2)["regressions"] == []
+
+
+def test_ops_are_grouped_by_their_kind() -> None:
+    def with_ops(records: Sequence[Record], factor: float) -> list[Record]:
+        rng = np.random.default_rng(len(records))
+        ops = [
+            replace(
+                one,
+                scope="dense1",
+                env={**one.env, "op_kind": "matmul"},
+                quantities={"step_s": clusters.step(clusters.noise(rng, 5), 1e-4 * factor)},
+            )
+            for one in records
+        ]
+        return [*records, *ops]
+
+    seen = _seen(with_ops(night(1), 1.0), with_ops(night(2), 1.3))
+    (group,) = (row for row in seen["groups"] if row["by"] == "op")
+    assert (group["group"], group["slower"]) == ("matmul", 24)
+    assert sentences(seen)[-1] == "beyond 5 % and noise: 24 slower, 24 same"
+
+
+def test_the_command_fails_on_what_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = night(2, slower={"rnn": 1.1})
+    slow[0] = replace(slow[0], status="oom", cause="out-of-memory", quantities={})
+    old = _folder(tmp_path / "old", night(1))
+    new = _folder(tmp_path / "new", slow[:-1])
+    same = _folder(tmp_path / "same", night(3))
+    words = ["compare", old, new, "--json"]
+    assert run(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["margin"] == 0.05
+    first, *others = document["regressions"]
+    assert (first["family"], first["ratio"]) == ("fc", None)
+    assert first["reason"] == "in the second folder: oom (out-of-memory)"
+    assert [row["family"] for row in others] == ["rnn"] * 6
+    verdicts = document["verdicts"]
+    assert (verdicts["slower"], verdicts["failed"], verdicts["vanished"]) == (6, 1, 1)
+    assert run([*words, "--fail-on", "slower", "--margin", "5%"]) == 3
+    assert run([*words, "--fail-on", "changed", "--margin", "0.05"]) == 3
+    assert run([*words, "--fail-on", "faster"]) == 0
+    assert run(["compare", old, same, "--fail-on", "changed"]) == 0
+    capsys.readouterr()
+    assert run(["compare", old, new, "--fail-on", "slower"]) == 3
+    said = capsys.readouterr().err.splitlines()
+    assert sum("% slower (" in line for line in said) == 6
+    assert said[-1].startswith("beyond 5 % and noise: ")
+    assert run(["compare", new, old, "--fail-on", "slower"]) == 0  # the failure is gone
+
+
+def test_folders_that_are_not_alike_are_said_so(tmp_path: Path) -> None:
+    other = [
+        replace(one, method=replace(one.method, version="2.14.0"), env={**one.env, "host": "b"})
+        for one in night(2)
+    ]
+    seen = _seen(night(1), other)
+    assert seen["unlike"] == ["host test-host | b", "version 2.13.0 | 2.14.0"]
+    assert any(line.startswith("not like with like: host") for line in sentences(seen))
+
+
+def test_a_workload_of_its_own() -> None:
+    one = synthetic.measured(Workload("fc", {"layers": 1}, 1))
+    assert _seen([one], [replace(one, taken_at="later")])["verdicts"]["failed"] == 0
