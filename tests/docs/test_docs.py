@@ -462,6 +462,8 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "fit": "fit fc --device t4",
     "choose": "choose fc --devices t4,l4",
     "explain": "explain fc --device t4",
+    "whatif": "whatif t4 --set peak=x2 --model fc",
+    "why": "why fc --device t4",
     "split": "split fc --device t4 --server v100 --link aws",
     "scale": "scale fc --device t4 --link aws --samples 1000 --price 1",
     "explore": "explore --models fc,nin -o keys.html",

@@ -30,6 +30,7 @@ COMMANDS = {  # name: the function, or the analysis, that answers it
     "scale": "steptime.cli.scale:scale",
     "explain": "steptime.cli.explain:explain",
     "whatif": "steptime.cli.whatif:whatif",
+    "why": "steptime.cli.why:why",
     "split": "steptime.cli.split:split",
     "explore": "steptime.cli.explore:explore",
     "energy": "steptime.cli.energy:energy",

@@ -13,6 +13,7 @@ from steptime.predict.host import Host
 from steptime.predict.kernel import NOTHING, Interval, Kernel
 from steptime.predict.lower import PASSES, PLACE
 from steptime.predict.parallel.scaling import Exchange, data_parallel
+from steptime.predict.price import at_peak
 from steptime.predict.step_model import StepModel
 
 BOUNDS = ("compute", "memory", "host", "input", "communication")
@@ -40,14 +41,22 @@ def calls_s(model: StepModel, kernel: Kernel) -> float:
     return model.price(idle).value
 
 
+def ceilings_s(model: StepModel, kernel: Kernel) -> tuple[float, float]:
+    """Return the seconds of a kernel's arithmetic and of its traffic at the device's peaks."""
+    if kernel.tf32 and kernel.dtype == "float32" and "tf32" in model.device.peak_flop_per_s:
+        kernel = kernel._replace(dtype="tf32")
+    return at_peak(kernel, model.seen)
+
+
 def binding(model: StepModel, kernel: Kernel, time: Interval) -> str:
-    """Return what binds a kernel: the longer one of its arithmetic and its traffic, or the host.
+    """Return what binds a kernel: of arithmetic and traffic what its roofline says, or the host.
 
     The host does where calling and launching it takes more than half of its time.
     """
     if 2 * calls_s(model, kernel) > time.value:
         return "host"
-    return "compute" if time.compute_s >= time.memory_s else "memory"
+    compute_s, memory_s = ceilings_s(model, kernel)
+    return "compute" if compute_s >= memory_s else "memory"
 
 
 def parts(model: StepModel, batch: int | None = None) -> list[Part]:

@@ -1,0 +1,116 @@
+"""The command `why`: what a step waits for, and what would help."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from steptime.cli import options
+from steptime.cli.command import command, note
+from steptime.cli.options import Text, argument, option
+from steptime.cli.whatif import DTYPE, METHOD
+from steptime.core.errors import InputError
+from steptime.core.ranges import whole_number
+from steptime.core.table import Answer, Table, columns
+from steptime.core.units import counted
+
+if TYPE_CHECKING:
+    from steptime.core.hardware import Device
+    from steptime.diagnosis.why import Diagnosis
+
+MOST = 10_000  # steps of a folder
+
+
+@command(tabular=True, long="asking the model")
+def why(
+    model: Annotated[
+        Text, argument("MODEL", f"{options.MODEL}; with --in those asked for.")
+    ] = None,
+    device: Text = option("--device", f"{options.DEVICE}. Default with --in: each record's.", None),
+    batch: options.Batch = None,
+    phase: options.Phase = "train",
+    dtype: Text = option("--dtype", DTYPE, None),
+    optimizer: options.Optimizer = "sgd",
+    method: Text = option("--method", METHOD, None),
+    option_: options.Settings = None,
+    replicas: Text = option("--replicas N", "Data-parallel replicas, one a device.", None),
+    link: Text = option("--link LINK", "What joins the replicas.", None),
+    input_per_s: float | None = option(
+        "--input-per-s N", "Examples a second that input brings, read ahead.", None, min=0
+    ),
+    folder: Path | None = option("--in DIR", "Explain the steps in a folder of records.", None),
+    of_model: Text = option("--model TEXT", "With --in: only networks whose name has it.", None),
+) -> Answer:
+    """Say why a step takes as long as it does."""
+    from steptime import catalog
+    from steptime.diagnosis import why as asked
+    from steptime.diagnosis.networks import dtype_for
+
+    given = options.pairs(option_, "option")
+    found = None if device is None else catalog.device(options.one_device(device))
+    if folder is not None:
+        options.refuse(
+            {"--batch": batch, "--dtype": dtype, "--replicas": replicas, "--link": link,
+             "--input-per-s": input_per_s},
+            "{} does not go with --in, which takes all of a folder's records",
+        )  # fmt: skip
+        return _of_folder(folder, model or of_model, found, method or "", given)
+    options.refuse({"--model": of_model}, "{} goes with --in; name the network alone")
+    if model is None or found is None:
+        missing = "argument 'MODEL'" if model is None else "option '--device'"
+        raise InputError(f"Missing {missing}.")
+    count = 1 if replicas is None else whole_number(replicas, "--replicas")
+    if count > 1 and link is None:
+        raise InputError("several replicas exchange gradients: name a link with --link")
+    if input_per_s == 0:
+        raise InputError("--input-per-s: must be above 0")
+    workload = options.workload_of(model, batch, dtype or dtype_for(found), phase, optimizer)
+    joined = None if link is None else catalog.link(link)
+    return _answer(asked.why(workload, found, method or "", given, joined, count, input_per_s))
+
+
+def _answer(made: Diagnosis) -> Answer:
+    return Answer(asdict(made), made.tables(), text="".join(f"{one}\n" for one in made.sentences))
+
+
+def _of_folder(
+    folder: Path, name: str | None, device: Device | None, method: str, given: dict[str, str]
+) -> Answer:
+    """Return why steps of a folder took as long as they did; one step alone has its own answer."""
+    from steptime import store
+    from steptime.core.progress import watched
+    from steptime.diagnosis.why import diagnoses, why_measured
+
+    kept = [
+        one
+        for one in store.load(folder, note)
+        if one.origin != "predicted" and not one.scope and (name or "") in one.workload.label
+    ]
+    if not kept:
+        which = "no step that was measured or published"
+        raise InputError(f"{folder}: holds {which}" + (f" of '{name}'" if name else ""))
+    if len(kept) == 1:
+        return _answer(why_measured(kept[0], device, method, given))
+    every = list(diagnoses(watched(kept[:MOST], "steps"), device, method, given))
+    made = [one for one in every if not isinstance(one, str)]
+    refused = dict(Counter(one for one in every if isinstance(one, str)))
+    if not made:
+        raise InputError(f"{folder}: {next(iter(refused))}")
+    bounds = Counter(one.bound for one in made)
+    rows = [asdict(one) for one in made]
+    shown = [
+        row | {f"{name}_share": share for name, share in row["shares"].items()} for row in rows
+    ]
+    heads = columns(
+        "model", "batch", "device", "step_s=step", "bound=bound by", "?compute_share=compute",
+        "?memory_share=memory", "?host_share=host", "?input_share=input",
+        "?communication_share=communication",
+    )  # fmt: skip
+    says = f"{counted(len(made), 'step')}: " + ", ".join(
+        f"{count} bound by {bound}" for bound, count in bounds.most_common()
+    )
+    notes = [says, *(f"{count} not explained: {why}" for why, count in refused.items())]
+    document: dict[str, Any] = {"bounds": dict(bounds), "refused": refused, "steps": rows}
+    return Answer(document, [Table(heads, shown, str(folder), most=40)], notes)

@@ -1,0 +1,307 @@
+"""Why a step takes as long as it does, in a few sentences with numbers."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from steptime import catalog
+from steptime.analysis.row import Row, grouped, row_of
+from steptime.core.errors import InputError
+from steptime.core.hardware import Device, Link
+from steptime.core.record import Record
+from steptime.core.table import Table, columns, facts
+from steptime.core.units import percent, seconds
+from steptime.core.workload import Plan, Workload
+from steptime.diagnosis.bound import BOUNDS, Input, Part, Path, ceilings_s, method_for
+from steptime.diagnosis.help import WORTH, Asked, helps
+from steptime.predict.step_model import StepModel
+
+SHOWN = 3  # ops, and changes in a sentence
+UNEXPLAINED = "unexplained"  # share of a measured step that no share of the model can be
+NO_WAIT = 0.01  # of a step: less than that is no wait for input
+_OF = {
+    "compute": "arithmetic",
+    "memory": "memory traffic",
+    "host": "calls and launches of the host",
+    "input": "waiting for input",
+    "communication": "waiting for communication",
+    UNEXPLAINED: "not explained by the model",
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a step waits for: `bound` by the largest of `shares`; why, and what would help.
+
+    `step_s` is measured where `origin` says so, else predicted; `low_s` and `high_s` bound the
+    prediction. `ops` are the most expensive ones, `ceiling_fraction` how near an op comes to what
+    the peaks allow. `help` has what the model says of one change each. `evidence` are numbers of
+    the measurement, {} without one.
+    """
+
+    model: str
+    device: str
+    batch: int
+    replicas: int
+    dtype: str
+    method: str
+    origin: str
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    bound: str
+    shares: Mapping[str, float]
+    ops: Sequence[Row]
+    help: Sequence[Row]
+    evidence: Mapping[str, Any]
+    sentences: Sequence[str]
+
+    def tables(self) -> list[Table]:
+        """Return the diagnosis as tables."""
+        title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
+        rows = [("step", seconds(self.step_s)), ("bound by", self.bound)]
+        rows += [(f"  {name}", percent(share)) for name, share in self.shares.items() if share]
+        found = [
+            facts(title, self.origin, rows),
+            Table(
+                columns("op", "kind", "step_s=predicted", "time_share=of the device's time",
+                        "bound=bound by", "ceiling_fraction=of its ceiling", "?alike=ops like it"),
+                self.ops, "most expensive ops",
+            ),
+        ]  # fmt: skip
+        if self.help:
+            heads = columns("change", "step_s=step", "speedup=examples/s")
+            found.append(Table(heads, self.help, "what would help, by the model"))
+        return found
+
+    def _repr_html_(self) -> str:
+        from steptime.core.printers import html
+
+        return "".join(f"<p>{one}</p>" for one in self.sentences) + "".join(
+            map(html, self.tables())
+        )
+
+
+def why(
+    workload: Workload,
+    device: Device,
+    method: str = "",
+    options: Mapping[str, str] | None = None,
+    link: Link | None = None,
+    replicas: int = 1,
+    input_per_s: float | None = None,
+) -> Diagnosis:
+    """Return why a step is predicted to take as long as it does.
+
+    `input_per_s` are the examples a second that input brings for all replicas, None where it never
+    makes a step wait. Raises `InputError` as a prediction does.
+    """
+    period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
+    name = method or method_for(device)
+    asked = Asked(workload, device, name, options or {}, link, replicas, Input(period_s))
+    found = asked.path
+    made = _diagnosis(asked, "predicted", found.step_s, found.shares, {})
+    return _with_help(made, asked)
+
+
+def why_measured(
+    record: Record,
+    device: Device | None = None,
+    method: str = "",
+    options: Mapping[str, str] | None = None,
+    *,
+    helping: bool = True,
+) -> Diagnosis:
+    """Return why a step took as long as was measured, or published.
+
+    Waiting for input and communication are as measured; the rest is shared among the others as the
+    model shares it, up to the upper end of its interval: more is unexplained. `device` is that of
+    the record's platform unless it is said; without `helping`
+    nothing but the step itself is predicted. Raises `InputError` for a step that did not succeed,
+    and where the device is not known.
+    """
+    workload, told = record.workload, row_of(record)
+    published = told.get("published_speed_per_s")
+    step_s = told.get("step_s") or (told["global_batch"] or 0) / (published or float("inf"))
+    if record.status != "ok" or not step_s:
+        raise InputError(f"no time of a step: {record.status}")
+    where = device or device_of(record.platform)
+    infeed = told["infeed"] if told["infeed"] is not None else told.get("published_infeed_share")
+    wait_s, exchange_s = (infeed or 0.0) * step_s, told.get("comm_s") or 0.0
+    alone = replace(workload, plan=Plan())
+    asked = Asked(alone, where, method or method_for(where), options or {})
+    asked = asked.under(**_options(record, asked.model))
+    predicted = asked.path
+    rest_s = max(0.0, step_s - wait_s - exchange_s)
+    low, high = predicted.low_s, predicted.high_s
+    known_s = rest_s if high is None else min(rest_s, high)
+    shares = {name: known_s * share / step_s for name, share in predicted.shares.items()}
+    shares |= {"input": wait_s / step_s, "communication": exchange_s / step_s}
+    shares[UNEXPLAINED] = (rest_s - known_s) / step_s
+    evidence: dict[str, Any] = {
+        "predicted_s": predicted.step_s,
+        "ratio": rest_s / predicted.step_s if predicted.step_s else None,
+        "within": None if low is None or high is None else low <= rest_s <= high,
+        "infeed": infeed,
+        "exchange_s": told.get("comm_s"),
+        "samples_n": told.get("samples_n"),
+        "samples_disturbed": told.get("samples_disturbed"),
+        "interval_s": [told.get("step_s_low"), told.get("step_s_high")],
+        "peak_fraction": asked.model.lowered().executed_flop / step_s / _peak(asked.model),
+    }
+    made = _diagnosis(asked, record.origin, step_s, shares, evidence)
+    if not helping:
+        return made
+    ahead = bool(told["loaders"]) or told["infeed"] is None
+    period_s = 0.0 if wait_s < NO_WAIT * step_s else step_s if ahead else wait_s
+    factor = rest_s / predicted.step_s if predicted.step_s else 1.0
+    feed = Input(period_s, ahead)
+    return _with_help(made, replace(asked, feed=feed, factor=factor, fixed_s=exchange_s))
+
+
+def device_of(platform: str) -> Device:
+    """Return the device of a record's platform; raises `InputError` where no file has its name."""
+    try:
+        return catalog.device(platform)
+    except InputError:
+        line = f"no device file has the name of platform '{platform}': say which (--device)"
+        raise InputError(line) from None
+
+
+def diagnoses(
+    records: Iterable[Record],
+    device: Device | None = None,
+    method: str = "",
+    options: Mapping[str, str] | None = None,
+) -> Iterator[Diagnosis | str]:
+    """Yield why the step of each record took as long as it did, without what would help.
+
+    Where that cannot be told, why not. A thousand networks take some ten seconds.
+    """
+    known = cache(device_of)
+    for one in records:
+        try:
+            where = device or known(one.platform)
+            yield why_measured(one, where, method, options, helping=False)
+        except InputError as error:
+            yield str(error)
+
+
+def _options(record: Record, model: StepModel) -> dict[str, str]:
+    """Return the options of the method that say how a record ran."""
+    said = record.method.options
+    found = {"tf32": "yes"} if said.get("tf32") else {}
+    found |= {"stack": "torch-compile"} if said.get("compile") else {}
+    return {key: value for key, value in found.items()
+            if key in model.method.options and key not in model.options}  # fmt: skip
+
+
+def _peak(model: StepModel) -> float:
+    return next(iter(model.seen.peak_flop_per_s.values()))
+
+
+def _diagnosis(
+    asked: Asked, origin: str, step_s: float, shares: Mapping[str, float], evidence: dict[str, Any]
+) -> Diagnosis:
+    workload, found = asked.workload, asked.path
+    bound = max(BOUNDS, key=lambda name: shares[name])
+    ops = _ops(asked.model, found)
+    made = Diagnosis(
+        workload.label, asked.device.name, workload.batch_per_replica, asked.replicas,
+        workload.dtype, asked.method, origin, step_s, found.low_s, found.high_s, bound, shares,
+        ops, (), evidence, (),
+    )  # fmt: skip
+    return replace(made, sentences=[*_of_step(made, found), *_of_evidence(made), _of_ops(made)])
+
+
+def _with_help(made: Diagnosis, asked: Asked) -> Diagnosis:
+    found = helps(asked)
+    faster = [row for row in found if row["speedup"] >= WORTH]
+    shown = [f"{row['change']} ({row['speedup']:.3g}x)" for row in faster[: SHOWN + 1]]
+    words = f"Would help, in examples a second by the model: {', '.join(shown)}."
+    line = words if shown else "Nothing that the model knows would make it 2 % faster."
+    return replace(made, help=found, sentences=[*made.sentences, line])
+
+
+def _ops(model: StepModel, found: Path) -> list[Row]:
+    """Return the most expensive ops, one for those that are alike."""
+    whole = found.device_s or 1.0
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for name, parts in grouped(found.parts, lambda part: part.kernel.op).items():
+        taken = sum(part.time.value for part in parts)
+        key = parts[0].kernel.kind, round(taken, 12), len(parts)
+        if key in rows:
+            rows[key]["alike"] += 1
+            continue
+        rows[key] = {
+            "op": name or "update",
+            "kind": parts[0].kernel.kind,
+            "step_s": taken,
+            "time_share": taken / whole,
+            "bound": max(BOUNDS[:3], key=lambda bound: _bound_s(parts, bound)),
+            "ceiling_fraction": _ceiling_s(model, parts) / taken if taken else None,
+            "alike": 0,
+        }
+    return sorted(rows.values(), key=lambda row: -row["step_s"])[:SHOWN]
+
+
+def _bound_s(parts: Sequence[Part], bound: str) -> float:
+    return sum(part.time.value for part in parts if part.bound == bound)
+
+
+def _ceiling_s(model: StepModel, parts: Sequence[Part]) -> float:
+    """Return the seconds of kernels at the device's peaks: its roofline."""
+    return sum(max(ceilings_s(model, part.kernel)) for part in parts)
+
+
+def _of_step(made: Diagnosis, found: Path) -> list[str]:
+    replicas = f" on {made.replicas} x {made.device}" if made.replicas > 1 else f" on {made.device}"
+    told = sorted(((v, k) for k, v in made.shares.items() if v >= 0.005), reverse=True)
+    parts = ", ".join(f"{percent(value)} {_OF[name]}" for value, name in told)
+    name = f"{made.model}, batch {made.batch}, {made.dtype}{replicas}"
+    took = f"a step takes {seconds(made.step_s)} ({made.origin}): {parts}"
+    said = [f"{name}: bound by {made.bound}; {took}."]
+    if made.bound == "host" and found.device_s < 0.9 * found.step_s:
+        works = percent(found.device_s / found.step_s)
+        said.append(f"The device works {works} of the time that the host takes to issue the step.")
+    return said
+
+
+def _of_evidence(made: Diagnosis) -> list[str]:
+    told = made.evidence
+    if not told:
+        return []
+    said = []
+    if told["ratio"] is not None:
+        what = "the step" if made.shares["input"] + made.shares["communication"] < NO_WAIT else (
+            "what is neither input nor communication"
+        )  # fmt: skip
+        within = {True: ", within the interval", False: ", outside of the interval", None: ""}
+        said.append(
+            f"The model predicts {seconds(told['predicted_s'])} for {what}; it took "
+            f"{told['ratio']:.3g} times as long{within[told['within']]}."
+        )
+    shares = {"infeed": told["infeed"], "disturbed": None}
+    if told["samples_n"] and told["samples_disturbed"] is not None:
+        shares["disturbed"] = told["samples_disturbed"] / told["samples_n"]
+    if shares["infeed"]:
+        said.append(f"{percent(shares['infeed'])} of the step was measured as waiting for input.")
+    if told["exchange_s"]:
+        said.append(f"The exchange was measured at {seconds(told['exchange_s'])} a step.")
+    if shares["disturbed"] and shares["disturbed"] > 0.25:
+        said.append(f"Other work disturbed {percent(shares['disturbed'])} of the samples.")
+    said.append(f"It executed its FLOP at {percent(told['peak_fraction'])} of the peak.")
+    return said
+
+
+def _of_ops(made: Diagnosis) -> str:
+    told = []
+    for row in made.ops:
+        alike = f", {row['alike']} more alike" if row["alike"] else ""
+        told.append(
+            f"{row['op']} ({row['kind']}{alike}) {seconds(row['step_s'])}, "
+            f"{percent(row['time_share'])}, {row['bound']}-bound at "
+            f"{percent(row['ceiling_fraction'] or 0.0)} of its ceiling"
+        )
+    return f"The most expensive ops of the device's time: {'; '.join(told)}."
