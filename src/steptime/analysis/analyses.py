@@ -26,6 +26,7 @@ ANALYSES = {
     "nodes": "steptime.analysis.nodes:ANALYSIS",
     "breakdown": "steptime.analysis.breakdown:ANALYSIS",
     "sensitivity": "steptime.analysis.sensitivity:ANALYSIS",
+    "speedup": "steptime.analysis.speedup:ANALYSIS",
 }
 PLOTS = {
     "ops": "steptime.plots.ops:chart",

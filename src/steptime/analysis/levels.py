@@ -65,7 +65,7 @@ def by_column(
             if value is not None:
                 levels.setdefault(value, []).append(record)
     if not levels:
-        raise unknown("column", column, _columns(every), "--by")
+        raise unknown("column", column, level_columns(every), "--by")
     if len(levels) > 1 and against not in (None, *levels):
         raise unknown(column, against, levels, "--against")
     with suppress(ValueError):  # numbers stand in order, words as recorded
@@ -103,7 +103,7 @@ def level(record: Record, column: str) -> str | None:
     return None
 
 
-def _columns(records: Iterable[Record]) -> list[str]:
+def level_columns(records: Iterable[Record]) -> list[str]:
     """Return the columns of which `level` knows something in some record."""
     found = dict.fromkeys(("folder", "predicted_by"))
     for record in records:

@@ -15,6 +15,7 @@ import numpy as np
 from steptime.analysis import statistics
 from steptime.core.errors import InputError
 
+Ends = tuple[np.ndarray, np.ndarray, np.ndarray]
 MARGIN = 0.02  # of the ratio, that counts as no difference
 
 
@@ -115,6 +116,32 @@ def verdicts(comparisons: Sequence[Comparison], q: float = 0.05) -> list[str]:
         "unsure" if c.verdict in ("faster", "slower") and not known else c.verdict
         for c, known in zip(comparisons, believed, strict=True)
     ]
+
+
+def verdicts_of_intervals(
+    a: Ends, b: Ends, margin: float = MARGIN, q: float = 0.05
+) -> list[str | None]:
+    """Return the verdict on each B from the (value, low, high) [s] of many A and B, NaN unknown.
+
+    The interval of the ratio is recovered from those of its sides (MOVER, Donner and Zou 2012), on
+    a logarithmic scale; the false discovery rate is held over all. None where a side has none.
+    """
+    from scipy.special import ndtr
+
+    (la, a_low, a_high), (lb, b_low, b_high) = (np.log(np.asarray(side, float)) for side in (a, b))
+    ratio = lb - la
+    down, up = np.hypot(lb - b_low, a_high - la), np.hypot(b_high - lb, la - a_low)
+    low, high = np.exp(ratio - down), np.exp(ratio + up)
+    known = np.isfinite(low) & np.isfinite(high)
+    reach = np.maximum(np.where(ratio > 0, down, up), 1e-12) / 1.96
+    believed = control_false_discovery(2 * ndtr(-np.abs(ratio / reach))[known], q)
+    words = [_verdict(*ends, margin) for ends in zip(low[known], high[known], strict=True)]
+    said = np.full(len(ratio), None, object)
+    said[known] = [
+        "unsure" if word in ("faster", "slower") and not sure else word
+        for word, sure in zip(words, believed, strict=True)
+    ]
+    return list(said)
 
 
 def _verdict(low: float, high: float, margin: float) -> str:

@@ -1,0 +1,165 @@
+"""Speed-ups: how they are spread, and how they go with a hyperparameter; a panel for a level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from steptime.core.table import Table, columns
+from steptime.plots import style
+
+BARS, MOST_LEVELS, MOST_POINTS = 24, 4, 3000  # of a picture; beyond, points are thinned out
+STATES = ("by the network", "a side in saturation")  # what sets the speeds of a pair
+TIMES = "format(datum.value, datum.value < 1 ? '~g' : ',~r') + 'x'"
+
+
+def chart(table: Table) -> style.Spec:
+    """Return the histogram of speed-ups above their scatter over a hyperparameter, 1x marked.
+
+    Four levels at most stand side by side, with the same axes.
+    """
+    about, every = table.summary, [dict(row) for row in table.rows]
+    names = [row["level"] for row in about["levels"]]
+    rows = [row for row in every if row["level"] in names[:MOST_LEVELS]]
+    step = -(-len(rows) // MOST_POINTS)
+    told = columns("name=network", "level", "speedup=speed-up", "verdict")
+    points = [_point(row, about, told) for row in rows[::step]]
+    _spread_out(points)
+    drawn = [*points, *_bars(rows)]
+    panels = [_panel(name, drawn, about, style.tooltip(told)) for name in names[:MOST_LEVELS]]
+    if len(panels) > 1:
+        panels = [_narrow(panel, 300) for panel in panels]
+    view = panels[0] if len(panels) == 1 else {"concat": panels, "columns": 2, "spacing": 30}
+    caption = [
+        f"Above 1x: better than {about['against']} in {about['quantity']}. Line: the median."
+    ]
+    caption += ["Squares: a side is in saturation."] if about["saturation"] else []
+    caption += [f"Every {step}th point is drawn."] if step > 1 else []
+    caption += (
+        [f"{len(names)} levels, the first {MOST_LEVELS}."] if len(names) > MOST_LEVELS else []
+    )
+    return style.finish(
+        f"Speed-ups by {about['by_column']}", [*caption, table.source], drawn, **view
+    )
+
+
+def _point(row: style.Row, about: Mapping[str, Any], told: Sequence[Any]) -> style.Row:
+    fields = {"panel": row["level"], "speedup": row["speedup"]}
+    for place in ("x", "color"):
+        fields[place] = row[about[place]] if about[place] else None
+    return fields | {"state": STATES[bool(row["saturated"])], **style.texts(row, told)}
+
+
+def _spread_out(points: Sequence[style.Row]) -> None:
+    """Give each point its place `at`, beside its value, so that points do not hide one another."""
+    known = sorted({p["x"] for p in points if isinstance(p["x"], int | float) and p["x"] > 0})
+    gap = min((b / a for a, b in pairwise(known)), default=1.0)
+    for number, point in enumerate(points):
+        if len(known) > 1 and point["x"] in known:
+            point["at"] = point["x"] * gap ** (0.5 * (number * 0.618 % 1 - 0.5))
+        else:
+            point["at"] = point["x"]
+
+
+def _bars(rows: Sequence[style.Row]) -> list[style.Row]:
+    """Return the bars of each level's histogram: what is in saturation stands on what is not."""
+    logs = np.log([row["speedup"] for row in rows])
+    wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
+    edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)
+    found = []
+    for level in dict.fromkeys(row["level"] for row in rows):
+        below = np.zeros(len(edges) - 1, int)
+        for state in (False, True):
+            mine = [r["level"] == level and bool(r["saturated"]) == state for r in rows]
+            counts = np.histogram(logs[mine], edges)[0]
+            found += [
+                {
+                    "panel": level,
+                    "low": math.exp(edges[at]),
+                    "high": math.exp(edges[at + 1]),
+                    "bottom": int(below[at]),
+                    "top": int(below[at] + counts[at]),
+                    "state": STATES[state],
+                }
+                for at in np.flatnonzero(counts)
+            ]
+            below += counts
+    return found
+
+
+def _panel(
+    name: str, rows: Sequence[style.Row], about: Mapping[str, Any], tooltip: list[style.Spec]
+) -> style.Spec:
+    """Return the histogram and the scatter of a level, one above the other."""
+    ends = [1.0, *(row[key] for row in rows for key in ("low", "high") if key in row)]
+    axis = {"labelExpr": TIMES, "grid": False}
+    x = style.log_number("low", ends, "speed-up", **axis)
+    count = style.number("top", "networks", tickMinStep=1)
+    which = style.name("state", scale={"domain": STATES}, legend={"title": "speed is set"})
+    capped = {row["state"] for row in rows} == set(STATES)
+    bars = {"x": x, "x2": {"field": "high"}, "y": count, "y2": {"field": "bottom"}}
+    only = {"filter": {"field": "panel", "equal": name}}
+    marked = {"style": "quiet", "strokeDash": [4, 3]}
+    histogram: style.Spec = {
+        "title": {"text": name, "fontSize": 13, "offset": 8},
+        "width": style.WIDTH,
+        "height": 120,
+        "transform": [only],
+        "layer": [
+            style.layer("bar", bars | ({"color": which} if capped else {}), "top"),
+            style.layer("rule", {"x": {"datum": 1}}, **marked),
+        ],
+    }
+    if about["x"] is None:
+        return histogram
+    y = style.log_number("speedup", ends, "speed-up", labelExpr=TIMES)
+    told = {"shape": style.name("state", scale={"domain": STATES}, legend=None)}
+    told |= _colour(rows, about["color"])
+    points = {"x": _across(rows, "at", about["x"]), "y": y, **told, "tooltip": tooltip}
+    median = {**y, "aggregate": "median"}
+    line = {"x": _across(rows, "x", about["x"]), "y": median}
+    scatter = {
+        "width": style.WIDTH,
+        "height": 280,
+        "transform": [only],
+        "layer": [
+            style.layer("rule", {"y": {"datum": 1}}, **marked),
+            style.layer("point", points, "speedup", filled=True, opacity=0.7),
+            style.layer("line", line, "speedup", style="ink", fill=None, opacity=0.8),
+        ],
+    }
+    apart = {"scale": {"color": "independent", "x": "independent", "y": "independent"}}
+    return {"vconcat": [histogram, scatter], "resolve": apart, "spacing": 24}
+
+
+def _across(rows: Sequence[style.Row], field: str, title: str) -> style.Spec:
+    """Return the axis of a hyperparameter: logarithmic with its values, or their names."""
+    known = {row["x"] for row in rows if row.get("x") is not None}
+    if not all(isinstance(one, int | float) and one > 0 for one in known):
+        return style.name(field, title=title)
+    ends = [*known, *(row["at"] for row in rows if "at" in row)]
+    found = style.log_number(field, ends, title, grid=False)
+    found["axis"] |= {"labelExpr": "format(datum.value, ',~r')"}
+    found["axis"] |= {"values": sorted(known)} if len(known) <= 16 else {}
+    return found
+
+
+def _colour(rows: Sequence[style.Row], title: str | None) -> style.Spec:
+    """Return the colour of points: a scale for numbers of many values, else one for each."""
+    known = sorted({row["color"] for row in rows if row.get("color") is not None}, key=str)
+    if title is None or len(known) < 2:
+        return {}
+    if all(isinstance(one, int | float) for one in known):
+        scale = {"scheme": "viridis"}
+        kind = "ordinal" if len(known) <= 12 else "quantitative"
+        return {"color": {"field": "color", "type": kind, "scale": scale, "title": title}}
+    return {"color": style.name("color", title=title, scale={"domain": known})}
+
+
+def _narrow(panel: style.Spec, width: int) -> style.Spec:
+    parts = [{**part, "width": width} for part in panel.get("vconcat", [panel])]
+    return {**panel, "vconcat": parts} if "vconcat" in panel else parts[0]
