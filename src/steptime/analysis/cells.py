@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from steptime.analysis import flat
 from steptime.analysis.data import Data
 from steptime.analysis.levels import level_columns
 from steptime.analysis.pairs import OF_PLATFORM, PLACES
@@ -74,8 +75,8 @@ class Cells:
             for name in ("value", "low", "high", "host", "id")
         )
         how = [name for name in HOW if name in self.features]
-        ways = "".join(f", a.{_quoted(name)} AS against_{name}" for name in how)
-        columns = sides + ways + "".join(f", b.{_quoted(name)}" for name in self.features)
+        ways = "".join(f", a.{flat.name(name)} AS against_{name}" for name in how)
+        columns = sides + ways + "".join(f", b.{flat.name(name)}" for name in self.features)
         return self.data.rows(
             f"WITH cells AS ({self._cells()}) SELECT b.level_ AS level, pair_{columns} "
             "FROM cells a JOIN cells b USING (pair_) WHERE a.level_ = ? AND b.level_ <> a.level_ "
@@ -117,7 +118,7 @@ class Cells:
         return {row["level"]: row["n"] for row in found if row["level"] in self.levels}
 
     def _held(self, *, ok: bool = True) -> str:
-        value = _quoted(self.quantity)
+        value = flat.name(self.quantity)
         which = f"status = 'ok' AND {value} > 0" if ok else "status <> 'ok'"
         return (
             f"SELECT *, {self._level} AS level_, {value} AS value_ FROM records "
@@ -135,8 +136,7 @@ class Cells:
         cell = [*cell, *([] if self.by in PLACES else ["platform"])]
         cell += [] if self.by in ("method", "predicted_by") else ["method"]
         gone = OF_PLATFORM if self.by in ("platform", "gpu") else (self.by,)
-        patch = json.dumps(dict.fromkeys(gone)).replace("'", "''")
-        how = f"json_merge_patch(method_options, '{patch}')"
+        how = f"json_merge_patch(method_options, {flat.text(json.dumps(dict.fromkeys(gone)))})"
         ends = "step_s_{0}" if (self.quantity, self.origin) == ("step_s", "measured") else "NULL"
         spread = "1.96 * stddev_samp(ln(value_)) / sqrt(count(*))"
         intervals = "".join(
@@ -144,9 +144,9 @@ class Cells:
             f"median(value_) * exp({sign} {spread}) END AS {name}_"
             for name, sign in (("low", "-"), ("high", "+"))
         )
-        features = "".join(f", any_value({_quoted(n)}) AS {_quoted(n)}" for n in self.features)
+        features = "".join(f", any_value({flat.name(n)}) AS {flat.name(n)}" for n in self.features)
         grouped = (
-            f"SELECT level_, ROW({', '.join(map(_quoted, cell))})::VARCHAR AS pair_, "
+            f"SELECT level_, ROW({', '.join(map(flat.name, cell))})::VARCHAR AS pair_, "
             f"{how}::VARCHAR AS how_, any_value(workload_key) AS key_, "
             f"string_agg(DISTINCT host, ', ') AS host_, median(value_) AS value_{intervals}"
             f"{features} FROM ({self._held()}) WHERE level_ IS NOT NULL "
@@ -164,11 +164,7 @@ def _level(by: str, known: dict[str, str]) -> str:
         return "CASE WHEN origin = 'predicted' THEN method END"
     if by == "host":  # where a prediction was computed changes nothing
         return "CASE WHEN origin <> 'predicted' THEN host END"
-    name = by.replace("'", "''").replace('"', "")
-    told = [f"json_extract_string({where}, '$.\"{name}\"')" for where in ("method_options", "env")]
-    text = f"CAST({_quoted(by)} AS VARCHAR)" if by in known else f"coalesce({', '.join(told)})"
+    path = flat.text(f'$."{by.replace(chr(34), "")}"')
+    told = [f"json_extract_string({where}, {path})" for where in ("method_options", "env")]
+    text = f"CAST({flat.name(by)} AS VARCHAR)" if by in known else f"coalesce({', '.join(told)})"
     return f"CASE {text} WHEN 'true' THEN 'yes' WHEN 'false' THEN 'no' ELSE {text} END"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

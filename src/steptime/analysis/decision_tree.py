@@ -39,6 +39,8 @@ def leaves(features: Mapping[str, Sequence[Any]], winners: Sequence[str]) -> lis
     Numbers are cut between two values that occur; of names one is told from the others. A leaf of
     everything has no words. A row whose value is None is on the side of those that it is not.
     """
+    if not winners:
+        return []
     names, of = np.unique(np.asarray(winners), return_inverse=True)
     folds = np.random.default_rng(SEED).permutation(len(of)) % FOLDS
     cuts = [cut for name, column in features.items() for cut in _cuts(name, column)]

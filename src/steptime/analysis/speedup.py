@@ -43,8 +43,8 @@ def speedup_table(
 ) -> Table:
     """Return a row for each network that `against` and another level of the column `by` both have.
 
-    `against` is by default the level that is worst in the mean. Rows stand from the most extreme to
-    the most usual. `summary` has the distribution of all, and `levels` that of each. Types are told
+    `against` is by default the level that is worst in the mean. Rows stand from both ends to the
+    middle. `summary` has the distribution of all, and `levels` that of each. Types are told
     apart, unless the levels have none in common. Raises `InputError` for a column, level, quantity
     or hyperparameter that is not there.
     """
@@ -83,8 +83,7 @@ def speedup_table(
         ],
         "failed": cells.failed(),
     }
-    middle = summary["geometric_mean"]
-    rows.sort(key=lambda row: -abs(math.log(row["speedup"] / middle)))
+    rows = [{key: one for key, one in row.items() if key != "pair_"} for row in _ends_first(rows)]
     several = ["level"] if len(others) > 1 else []
     differ = ["?differ=a | b"] if any(row["differ"] for row in rows) else []
     verdict = ["verdict"] if any(row["verdict"] for row in rows) else []
@@ -95,7 +94,7 @@ def speedup_table(
     return Table(
         columns("name=network", *several, *differ, *sides, "speedup=speed-up", *verdict),
         rows,
-        f"Speed-ups against {first}, the farthest from the mean first",
+        f"Speed-ups against {first}, lowest and highest first",
         most=SHOWN,
         summary=summary,
     )
@@ -109,10 +108,11 @@ def _complete(rows: Sequence[Row], cells: Cells, varying: Sequence[str], ids: se
         )
         for side in ("against_", "")
     )
+    named = sorted((n for n in varying if n != "family"), key=lambda n: n == "batch")  # last
     words = verdicts_of_intervals(a, b)  # type: ignore[arg-type]  # three each
     for row, word in zip(rows, words, strict=True):
         up, row["verdict"] = row["speedup"], word
-        told = [said(n, row[n]) for n in varying if row[n] is not None and n != "family"]
+        told = [said(n, row[n]) for n in named if row[n] is not None]
         differ = [
             n for n in ("host", *HOW) if n != cells.by and row.get(f"against_{n}") != row.get(n)
         ]
@@ -133,6 +133,12 @@ def _complete(rows: Sequence[Row], cells: Cells, varying: Sequence[str], ids: se
         row["outcome"] = (
             "same" if even else "unsure" if word == "unsure" else "won" if up > 1 else "lost"
         )
+
+
+def _ends_first(rows: list[Row]) -> list[Row]:
+    """Return the rows, the lowest, the highest, the second lowest, ... first."""
+    ordered = sorted(rows, key=itemgetter("speedup"))
+    return [ordered[at // 2 if at % 2 == 0 else -1 - at // 2] for at in range(len(ordered))]
 
 
 def _distribution(rows: Sequence[Row]) -> Row:

@@ -96,8 +96,7 @@ def _panel(
 ) -> style.Spec:
     """Return the histogram and the scatter of a level, one above the other."""
     ends = [1.0, *(row[key] for row in rows for key in ("low", "high") if key in row)]
-    axis = {"labelExpr": TIMES, "grid": False}
-    x = style.log_number("low", ends, "speed-up", **axis)
+    x = style.log_number("low", ends, "speed-up", labelExpr=TIMES, grid=False)
     count = style.number("top", "networks", tickMinStep=1)
     which = style.name("state", scale={"domain": STATES}, legend={"title": "speed is set"})
     capped = {row["state"] for row in rows} == set(STATES)

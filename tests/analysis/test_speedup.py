@@ -1,0 +1,292 @@
+"""Speed-ups: ParaDnn's numbers, ratios by hand, saturation that is there and none that is not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import synthetic
+from steptime import store
+from steptime.analysis.analyses import analysis
+from steptime.analysis.data import Data
+from steptime.analysis.decision_tree import leaves
+from steptime.analysis.saturation import saturation
+from steptime.analysis.verdict import verdicts_of_intervals
+from steptime.cli.main import run
+from steptime.core.record import Method, Quantity, Record
+from steptime.core.table import Table
+from steptime.core.workload import Workload
+from steptime.plots.files import save
+from steptime.readers import read_path
+
+GPU, TPU = "v100-sxm2-16gb", "tpu-v2-8"
+
+
+def step(platform: str, batch: int, step_s: float, nodes: int = 64, **more: Any) -> Record:
+    workload = Workload(
+        "fc", {"layers": 4, "nodes": nodes}, batch, dtype=more.pop("dtype", "float32")
+    )
+    quantities = {"step_s": Quantity(value=step_s)} | more.pop("quantities", {})
+    return Record("published", Method("log", "1"), workload, platform, quantities, **more)
+
+
+def speedup(*records: Record, **settings: Any) -> Table:
+    return analysis("speedup").answer(Data.of(records), **settings)
+
+
+@pytest.fixture(scope="module")
+def paradnn(shared: Path) -> Table:
+    names = ("tpu_fc", "gpu_fc")
+    found = (read_path(shared / "paradnn" / f"{name}.json.gz").records for name in names)
+    return speedup(*itertools.chain(*found))
+
+
+def test_the_published_speed_ups_of_the_tpu(paradnn: Table, shared: Path) -> None:
+    expected = json.loads((shared / "paradnn" / "expected.json").read_text("utf-8"))
+    found = paradnn.summary
+    assert (found["against"], found["pairs"], found["any_dtype"]) == (GPU, 176, True)
+    said = expected["speedup_tpu_over_gpu"]
+    for name, key in (
+        ("min", "min"),
+        ("median", "median"),
+        ("max", "max"),
+        ("geometric_mean", "geomean"),
+    ):
+        assert found[name] == pytest.approx(said[key], rel=1e-6), name
+    assert found["low"] < found["geometric_mean"] < found["high"]
+    assert list(found["by"]) == [str(2**n) for n in range(6, 15)]
+    for batch, row in expected["median_speedup_by_batch"].items():
+        assert found["by"][batch]["median"] == pytest.approx(row["median"], rel=1e-6)
+        assert found["by"][batch]["pairs"] == row["n"]
+
+
+def test_paradnns_large_speed_ups_are_the_input_pipeline(paradnn: Table) -> None:
+    (found,) = paradnn.summary["saturation"]
+    assert (found["level"], found["rate"]) == (GPU, "examples_per_s")
+    assert 28e3 < found["low_per_s"] < found["level_per_s"] < found["high_per_s"] < 36e3
+    assert found["networks"] > 90
+    assert found["speedups_above"] == 75
+    assert found["saturated_above"] > 0.9 * 75
+    text = " ".join(analysis("speedup").says(paradnn))
+    assert "Of the 75 speed-ups above 5, 73 have the other side in saturation" in text
+    assert "these measure the input pipeline or another cost that no network changes" in text
+    assert f"{TPU} is saturated" not in text
+    assert "Left out, because they failed: 220 on tpu-v2-8, 94 on v100-sxm2-16gb" in text
+
+
+def test_where_each_of_paradnns_platforms_wins(paradnn: Table) -> None:
+    tree = paradnn.summary["tree"]
+    assert sum(leaf["rows"] for leaf in tree) == 175  # one is the same within 2 %
+    text = " ".join(analysis("speedup").says(paradnn))
+    assert "tpu-v2-8 wins where nodes <= 512 and batch >= 128 (109 of 109)" in text
+    assert "v100-sxm2-16gb wins where nodes >= 2048 and batch <= 4096 (32 of 40)" in text
+
+
+def test_on_other_data_a_gpu_wins_where_networks_are_wide(shared: Path) -> None:
+    files = (shared / "pytorch-paradnn" / f"fc_{name}_dev.csv.gz" for name in ("T4", "A100"))
+    table = speedup(*itertools.chain(*(read_path(path).records for path in files)))
+    found, text = table.summary, " ".join(analysis("speedup").says(table))
+    assert (found["against"], found["any_dtype"], found["saturation"]) == ("t4", False, [])
+    assert found["geometric_mean"] > 1.5
+    assert "a100-pcie-80gb wins where nodes >= 256 (123 of 128)" in text
+
+
+def test_speed_ups_by_hand() -> None:
+    times = {64: (1.0, 2.0), 128: (3.0, 1.0), 256: (8.0, 1.0), 512: (1.0, 1.01)}
+    records = [step("old", b, old) for b, (old, _) in times.items()]
+    records += [step("new", b, new) for b, (_, new) in times.items()]
+    lonely = [step("new", 1024, 1.0), step("old", 2048, 1.0, status="oom", quantities={})]
+    table = speedup(*records, *lonely)
+    found = table.summary
+    assert (found["against"], found["pairs"], found["x"]) == ("old", 4, "batch")
+    # 1 / 2, 3, 8 and 1 / 1.01, which is the same
+    assert found["geometric_mean"] == pytest.approx((0.5 * 3 * 8 / 1.01) ** 0.25)
+    assert found["median"] == pytest.approx((1 / 1.01 + 3) / 2)
+    assert (found["wins_share"], found["same_share"]) == (0.5, 0.25)
+    assert [row["speedup"] for row in table.rows] == pytest.approx([0.5, 8, 1 / 1.01, 3])
+    for row in table.rows:
+        assert row["speedup"] == pytest.approx(row["against_step_s"] / row["step_s"])
+    assert found["extremes"]["highest"][0]["name"] == "fc batch 256"
+    (turned,) = speedup(*records, against="new").summary["levels"]
+    assert turned["level"] == "old"
+    assert turned["geometric_mean"] == pytest.approx(1 / found["geometric_mean"])
+    # a rate is better where it is higher
+    rates = [
+        replace(one, quantities={"published_speed_per_s": Quantity(value=1 / seconds)})
+        for one, seconds in zip(
+            records, [*(a for a, _ in times.values()), *(b for _, b in times.values())], strict=True
+        )
+    ]
+    by_rate = speedup(*rates, quantity="published_speed_per_s").summary
+    assert by_rate["geometric_mean"] == pytest.approx(found["geometric_mean"])
+
+
+def test_types_are_told_apart_where_both_sides_have_one_in_common() -> None:
+    half = [step("old", 64, 4.0, dtype="float16"), step("old", 64, 8.0)]
+    (row,) = speedup(*half, step("new", 64, 1.0)).rows
+    assert row["speedup"] == pytest.approx(8)
+    (row,) = speedup(half[0], step("new", 64, 1.0)).rows
+    assert row["speedup"] == pytest.approx(4)
+    (row,) = speedup(*half, by="dtype").rows
+    assert (row["against"], row["level"], row["speedup"]) == (
+        "float32",
+        "float16",
+        pytest.approx(2),
+    )
+
+
+def measured(options: dict[str, Any], step_s: float, host: str = "n1", seed: int = 0) -> Record:
+    rng = np.random.default_rng(seed)
+    samples = tuple((step_s * rng.lognormal(0, 0.01, 60)).tolist())
+    quantities = {"step_s": Quantity(samples=samples)}
+    method = Method("torch", "2.13.0", options)
+    workload = Workload("fc", {"layers": 4}, 64)
+    return Record("measured", method, workload, "cpu", quantities, env={"host": host})
+
+
+def test_options_hosts_and_verdicts_of_measurements() -> None:
+    eager, fused = {"compile": False, "threads": 2}, {"compile": True, "threads": 2}
+    table = speedup(measured(eager, 0.2), measured(fused, 0.1, "n2", 1), by="compile")
+    (row,) = table.rows
+    assert (row["against"], row["level"], row["verdict"], row["outcome"]) == (
+        "no",
+        "yes",
+        "faster",
+        "won",
+    )
+    assert row["differ"] == "host n1 | n2"
+    (row,) = speedup(measured(eager, 0.1), measured(eager, 0.1, "n2", 1), by="host").rows
+    assert row["verdict"] == "same"
+    alike = speedup(measured(eager, 0.1), measured(eager, 0.1, "n2", 1), by="host")
+    assert "the same within noise" in analysis("speedup").says(alike)[0]
+    two = [measured(fused | {"threads": n}, 0.1 / n) for n in (1, 2)]
+    (row,) = speedup(measured(eager | {"threads": 2}, 0.4), *two, by="compile").rows
+    assert row["speedup"] == pytest.approx(8, rel=0.02)  # threads are those of the other side
+    three = speedup(*(measured({"threads": n}, 0.8 / n) for n in (1, 2, 4)), by="threads").summary
+    assert [(row["level"], round(row["median"])) for row in three["levels"]] == [("2", 2), ("4", 4)]
+
+
+def test_verdicts_of_intervals_are_seldom_wrong_and_miss_little() -> None:
+    rng = np.random.default_rng(7)
+    n, error = 4000, 0.01
+    a, b = (np.exp(rng.normal(0, error, n)) for _ in range(2))
+    sides = [(side, side * np.exp(-1.96 * error), side * np.exp(1.96 * error)) for side in (a, b)]
+    alone = [
+        verdicts_of_intervals(*[tuple(e[i : i + 1] for e in s) for s in sides])[0] for i in range(n)
+    ]  # type: ignore[misc]
+    assert sum(word in ("faster", "slower") for word in alone) / n == pytest.approx(0.05, abs=0.012)
+    assert sum(word in ("faster", "slower") for word in verdicts_of_intervals(*sides)) <= 2  # type: ignore[arg-type]
+    slow = tuple(1.1 * end for end in sides[1])
+    assert verdicts_of_intervals(sides[0], slow).count("slower") > 0.99 * n  # type: ignore[arg-type]
+    unknown = np.full(1, np.nan)
+    assert verdicts_of_intervals((unknown,) * 3, (unknown,) * 3) == [None]
+
+
+GRID = np.array(
+    list(itertools.product([4, 8, 16, 32, 64], [32, 128, 512, 2048, 8192], 2.0 ** np.arange(6, 15)))
+)
+
+
+def modelled(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Examples/s and FLOP an example on a device of some peak, bandwidth, launches and noise."""
+    keep = rng.random(len(GRID)) < rng.uniform(0.3, 1)
+    layers, nodes, batch = GRID[keep].T
+    weights = nodes * nodes * (layers - 1) + nodes * 3000
+    peak, bandwidth, launch = (
+        10 ** rng.uniform(*ends) for ends in ((11.5, 15), (10, 12.6), (-6.5, -4))
+    )
+    traffic = 12 * weights + 8 * batch * layers * nodes
+    step_s = np.maximum(6 * weights * batch / peak, traffic / bandwidth) + 10 * launch * layers
+    step_s *= np.exp(rng.normal(0, rng.choice([0.0, 0.02, 0.1, 0.3]), len(layers)))
+    return batch / step_s, 6 * weights, {"layers": layers, "nodes": nodes, "batch": batch}
+
+
+def test_no_saturation_is_seen_where_there_is_none() -> None:
+    rng = np.random.default_rng(11)
+    alarms = 0
+    for _ in range(300):
+        speed, flop, features = modelled(rng)
+        steps = speed / features["batch"]
+        alarms += saturation(speed, flop, features) is not None
+        alarms += saturation(steps, flop * features["batch"], features) is not None
+    assert alarms <= 3  # 0.5 % of 600
+
+
+def test_a_capped_speed_is_seen() -> None:
+    rng = np.random.default_rng(12)
+    seen = tried = 0
+    for _ in range(100):
+        speed, flop, features = modelled(rng)
+        level = np.quantile(speed, 0.5)  # an input pipeline that half of the networks outrun
+        capped = np.minimum(speed, level) * np.exp(rng.normal(0, 0.03, len(speed)))
+        found = saturation(capped, flop, features)
+        tried += 1
+        if found:
+            seen += 1
+            assert found[0]["level_per_s"] == pytest.approx(level, rel=0.1)
+    assert seen > 0.8 * tried
+    assert saturation(speed, np.full(len(speed), np.nan), features) is None  # FLOP unknown
+
+
+def test_a_tree_says_what_holds_up_and_nothing_of_noise() -> None:
+    rng = np.random.default_rng(3)
+    features = {
+        "batch": rng.choice(2 ** np.arange(6, 15), 300).tolist(),
+        "nodes": rng.choice(2 ** np.arange(5, 14), 300).tolist(),
+        "cell": rng.choice(["gru", "lstm"], 300).tolist(),
+    }
+    said = ["a" if b >= 1024 else "b" for b in features["batch"]]
+    found = {leaf.where: (leaf.winner, sum(leaf.wins.values())) for leaf in leaves(features, said)}
+    ones = said.count("a")
+    assert found == {"batch <= 512": ("b", 300 - ones), "batch >= 1024": ("a", ones)}
+    named = leaves(features, ["x" if one == "gru" else "y" for one in features["cell"]])
+    assert {(leaf.where, leaf.winner) for leaf in named} == {("cell gru", "x"), ("cell lstm", "y")}
+    split = 0
+    for _ in range(60):
+        noise = rng.permutation(["a"] * 200 + ["b"] * 100).tolist()
+        split += len(leaves(features, noise)) > 1
+    assert split <= 6  # 5 % of 60 is 3
+    (even,) = leaves({}, ["a", "b"] * 20)
+    assert even.winner is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 4, 6])
+def test_its_picture(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(number)
+    records = [
+        step(f"platform-{at}", batch, 0.1 * batch / (at + 1) * rng.lognormal(0, 0.3), nodes)
+        for at in range(number + 1)
+        for batch, nodes in itertools.product((64, 256, 1024), (32, 512))
+    ]
+    with store.open_writer(tmp_path / "records") as writer:
+        writer.append_all(records)
+    assert run(["speedup", str(tmp_path / "records"), "-o", str(tmp_path / "s.png"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["summary"]["levels"]) == number
+    assert (tmp_path / "s.png").stat().st_size > 5000
+
+
+def test_a_folder_of_one_platform_has_nothing_to_compare() -> None:
+    table = speedup(*synthetic.sweep())
+    assert not table.rows
+    assert analysis("speedup").says(table) == [
+        "nothing to compare: no network has its step_s at two levels of platform"
+    ]
+
+
+def test_a_chart_of_a_hyperparameter_that_is_a_name(tmp_path: Path) -> None:
+    records = [
+        Record("published", Method("log", "1"), Workload("rnn", {"cell": cell}, 8), platform,
+               {"step_s": Quantity(value=value)})
+        for cell, value in (("lstm", 2.0), ("gru", 1.0)) for platform in ("one", "two")
+    ]  # fmt: skip
+    table = speedup(*records)
+    assert (table.summary["x"], table.summary["pairs"]) == ("cell", 2)
+    save(analysis("speedup").draw(table), tmp_path / "s.svg")
