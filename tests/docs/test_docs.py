@@ -478,6 +478,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "sensitivity": "sensitivity results",
     "heatmap": "heatmap results",
     "compare": "compare results",
+    "speedup": "speedup results --by batch",
     "query": "query 'FROM records' --in results",
     "export": "export --in results -o keys.csv",
     "report": "report results -o keys.html",

@@ -148,6 +148,7 @@ class Cells:
         grouped = (
             f"SELECT level_, ROW({', '.join(map(flat.name, cell))})::VARCHAR AS pair_, "
             f"{how}::VARCHAR AS how_, any_value(workload_key) AS key_, "
+            "any_value(batch) AS batch_, any_value(replicas) AS replicas_, "
             f"string_agg(DISTINCT host, ', ') AS host_, median(value_) AS value_{intervals}"
             f"{features} FROM ({self._held()}) WHERE level_ IS NOT NULL "
             f"AND origin = '{self.origin}' GROUP BY 1, 2, 3 HAVING count(DISTINCT workload_key) = 1"

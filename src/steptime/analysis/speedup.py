@@ -214,7 +214,7 @@ def _saturations(
     held = cells.speeds()
     ups = [row["speedup"] for row in rows]
     large = LARGE if max(ups) > LARGE else float(np.quantile(ups, 0.75))
-    examples = held["batch"] * held["replicas"]
+    examples = held["batch_"] * held["replicas_"]
     speed = examples / held["value_"] if cells.quantity == "step_s" else held["value_"]
     found: list[Row] = []
     ids: set[str] = set()
@@ -222,7 +222,7 @@ def _saturations(
         mine = held["level_"] == level
         features = {name: held[name][mine] for name in varying}
         for kind, per_s, flop in (
-            ("examples_per_s", speed[mine], (held["flop_"] / held["batch"])[mine]),
+            ("examples_per_s", speed[mine], (held["flop_"] / held["batch_"])[mine]),
             ("steps_per_s", (speed / examples)[mine], held["flop_"][mine]),
         ):
             told = saturation(per_s, flop, features)
