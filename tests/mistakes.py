@@ -284,6 +284,7 @@ LINES = [
             "results records",
             "errors records",
             "nodes records",
+            "speedup records",
             "roofline records",
             "breakdown records",
             "sensitivity records",
