@@ -305,6 +305,17 @@ LINES = [
     ("show", "Missing argument 'NAME'"),
     ("show v10", "unknown name 'v10'; did you mean 'V100'?"),
     ("show absent.toml", "absent.toml: No such file"),
+    ("predict fc --device t4 --trace absent/t.json", "absent/t.json: is a folder, or is in a fold"),
+    ("predict fc --device t4 --trace t.json --beside absent.json", "absent.json: No such file"),
+    (
+        "predict fc --device t4 --trace t.json --beside junk.json",
+        "junk.json: holds no list of trace",
+    ),
+    ("predict fc --device t4 --beside t.json", "--beside needs --trace FILE"),
+    (
+        "predict fc --grid --device t4 --trace t.json",
+        "--trace is of one prediction; leave out --grid",
+    ),
     ("predict fc --gpu a100", "no such option '--gpu'; did you mean '--device'?"),
     ("predict fc --device a100,h100", "--device 'a100,h100': several devices go with predict --gr"),
     ("explain fc --device a100,h100", "--device 'a100,h100': several devices go with predict --gr"),

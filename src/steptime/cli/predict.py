@@ -43,6 +43,12 @@ def predict(
         "--kwh-co2 G", "With --steps: grams of CO2 of a kWh.", None, min=0, max=1e6
     ),
     by_op: options.ByOp = False,
+    trace: Path | None = option(
+        "--trace FILE", "Write the timeline of the step, for ui.perfetto.dev (.json).", None
+    ),
+    beside: Path | None = option(
+        "--beside TRACE", "With --trace: put the trace of a measured step beside it.", None
+    ),
     sources: bool = option("--sources", "Show where the device's numbers come from.", False),
     all_cells: bool = option(
         "--grid",
@@ -66,7 +72,7 @@ def predict(
     if folder is not None:
         options.refuse(
             {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps,
-             "--replicas": replicas, "--out": out},
+             "--replicas": replicas, "--out": out, "--trace": trace},
             "{} does not go with --in, which takes all of a folder's records",
         )  # fmt: skip
         return _of_folder(folder, device, method, given, link, by_op)
@@ -74,8 +80,11 @@ def predict(
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
     run = _run(steps, kwh_price, kwh_co2)
+    if beside and not trace:
+        raise InputError("--beside needs --trace FILE, where both are written")
     if all_cells:
         options.refuse({"--by-op": by_op}, "{} shows the ops of one prediction; leave out --grid")
+        options.refuse({"--trace": trace}, "{} is of one prediction; leave out --grid")
         options.refuse(
             {"--steps": steps}, "{} gives the energy of one prediction; leave out --grid"
         )
@@ -93,6 +102,9 @@ def predict(
     of_grid = {"--replicas": replicas, "--link": link, "--out": out}
     options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+    if trace:
+        _write_trace(trace, beside, workload, options.one_device(device), method, given)
+        note(str(trace))
     document, source = _predicted(workload, options.one_device(device), method, given, run)
     tables = [_totals(document, source if sources else None)]
     if by_op:
@@ -102,6 +114,30 @@ def predict(
         )  # fmt: skip
         tables.append(Table(heads, document["ops"]))
     return Answer(document, tables, _notes(document))
+
+
+def _write_trace(
+    path: Path,
+    beside: Path | None,
+    workload: Workload,
+    device: str,
+    method: str,
+    given: dict[str, str],
+) -> None:
+    """Write the timeline of a prediction, and the first marked step of a measured trace beside."""
+    import json
+
+    from steptime.core.files import check_folder, replacing
+    from steptime.measure.trace import host_and_device, read_events
+    from steptime.predict.step_model import StepModel
+    from steptime.predict.timeline import document, trace_events
+
+    check_folder(path)
+    events = list(trace_events(StepModel(workload, device, method=method, options=given)))
+    if beside:
+        events += host_and_device(read_events(beside), 2, f"measured: {beside.name}")
+    with replacing(path) as part:
+        part.write_text(json.dumps(document(events)), encoding="utf-8")
 
 
 def _notes(document: dict[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """From the seconds of kernels to the time of a step: what overlaps, and who waits for whom."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from steptime.predict.host import Host, behind_host
@@ -124,7 +124,13 @@ def schedule(
             taken_s / part.value if part.value else 1.0
             for taken_s, part in zip(passes, parts, strict=True)
         ]
-        exchange_s, end = _with_exchanges(lowered.kernels, times, slower, overlap)
+        end = 0.0
+        values = [time.value for time in times]
+        for kernel, start, seconds in placed(lowered.kernels, values, slower, overlap):
+            if kernel.exchange is not None:
+                exchange_s += seconds
+            slowed = 1.0 if kernel.exchange else slower[PLACE[kernel.pass_]]
+            end = max(end, start + seconds * slowed)
         exposed_s = max(0.0, end - sum(passes))
     return Timeline(
         tuple(rows),
@@ -151,33 +157,31 @@ def _end(parts: Sequence[Interval], host: Host | None, end: int) -> float | None
     return float(forward + backward + update)
 
 
-def _with_exchanges(
+def placed(
     kernels: Sequence[Kernel],
-    times: Sequence[Interval],
+    times: Sequence[float],
     slower: Sequence[float],
     overlap: bool,
-) -> tuple[float, float]:
-    """Return the seconds of all exchanges, and when the last kernel or exchange ends.
+) -> Iterator[tuple[Kernel, float, float]]:
+    """Yield each kernel or exchange, when it starts, and its seconds [s].
 
     `slower` are the factors by which kernels of each pass take longer behind the host.
     """
-    device = link = exchange_s = 0.0
+    device = link = 0.0
     done: dict[str, float] = {}
     updates = False
-    for kernel, time in zip(kernels, times, strict=True):
-        seconds = time.value
+    for kernel, seconds in zip(kernels, times, strict=True):
         awaited = max([device, *[done[name] for name in kernel.after if name in done]])
         if kernel.exchange is not None:
-            link = max(link, awaited) + seconds
-            exchange_s += seconds
-            done[kernel.exchange.name] = link
+            start = max(link, awaited)
+            link = done[kernel.exchange.name] = start + seconds
             device = device if overlap else link
-            continue
-        device = awaited
-        if kernel.pass_ == "update" and not updates:
-            device, updates = max(device, link), True
-        device += seconds * slower[PLACE[kernel.pass_]]
-    return exchange_s, max(device, link)
+        else:
+            if kernel.pass_ == "update" and not updates:
+                awaited, updates = max(awaited, link), True
+            start = awaited
+            device = start + seconds * slower[PLACE[kernel.pass_]]
+        yield kernel, start, seconds
 
 
 def total(times: Iterable[Interval]) -> Interval:

@@ -231,23 +231,27 @@ class StepModel:
         wanted = self.workload.batch_per_replica if batch is None else batch
         if wanted not in self._timelines:
             lowered = self.lowered(wanted)
-            seen, in_update, price = self.seen, self.seen_in_update, self.method.price
-
-            def priced(kernel: Kernel) -> Interval:
-                if kernel.exchange is not None:
-                    return self._exchanged(kernel.kind, kernel.exchange, kernel.bytes)
-                return price(kernel, in_update if kernel.pass_ == "update" else seen)
-
-            kernels, which = lowered.distinct
-            found = [priced(kernel) for kernel in kernels]
             self._timelines[wanted] = schedule(
                 lowered,
-                [found[i] for i in which],
+                self.kernel_times(wanted),
                 self.host(lowered),
                 self.settings.pipelined,
                 self.overlap,
             )
         return self._timelines[wanted]
+
+    def kernel_times(self, batch: int | None = None) -> list[Interval]:
+        """Return the seconds of each kernel of a step on `batch` examples, in their order."""
+        seen, in_update, price = self.seen, self.seen_in_update, self.method.price
+
+        def priced(kernel: Kernel) -> Interval:
+            if kernel.exchange is not None:
+                return self._exchanged(kernel.kind, kernel.exchange, kernel.bytes)
+            return price(kernel, in_update if kernel.pass_ == "update" else seen)
+
+        kernels, which = self.lowered(batch).distinct
+        found = [priced(kernel) for kernel in kernels]
+        return [found[i] for i in which]
 
     def _exchanged(self, kind: str, group: Exchange, size_bytes: float) -> Interval:
         """Return the seconds of an exchange of ops, by the table of collectives."""
