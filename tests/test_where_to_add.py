@@ -112,14 +112,14 @@ RECIPES = {  # what: the most files it may touch, what must be seen
     "An op kind": (2, _says("{'softsign': 384, 'softsign_grad': 512}")),
     "A price": (2, _says("on v100-sxm2-16gb (added)", "added")),
     "A collective": (1, _says("twice")),
-    "A chart": (2, _report("The fastest networks", "spec-fastest")),
+    "A chart": (2, _report("The fastest networks", "plot-fastest")),
     "An analysis": (
         3,
         _report(
             "name,memory_ratio",
             "24 networks have both",
             "Memory: measured over predicted</h2>",
-            "spec-memory-error",
+            "plot-memory-error",
         ),
     ),
     "A scheduler": (2, _says("would be submitted", "jobs:  100", "steptime status sweep")),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
 
 import synthetic
 from browsing import answers, browse, complaints
+from steptime.analysis.data import Data
+from steptime.core.record import Record
 from steptime.report.page import page
 
 pytestmark = pytest.mark.browser
@@ -20,7 +24,7 @@ function labels(svg) {
     .filter((text) => !/rotate\(-?(?!0\))/.test(text.getAttribute("transform") || ""))
     .map((text) => ({ text: text.textContent, box: text.getBoundingClientRect() }));
 }
-async function look() {
+async function inspected() {
   await Promise.allSettled(plots);
   const found = { plots: document.body.dataset.plots, overlaps: [], texts: 0 };
   for (const svg of document.querySelectorAll(".plot svg")) {
@@ -56,11 +60,12 @@ async function look() {
   found.chosen = place.textContent !== before;
   const buttons = [...document.querySelectorAll("#results thead button")];
   buttons.find((button) => button.textContent.includes("measured step")).click();
+  document.querySelector("#more").click();
   found.first = document.querySelector("#results tbody tr").textContent;
   found.last = document.querySelector("#results tbody tr:last-child").textContent;
   parent.postMessage(JSON.stringify(found), "*");
 }
-look();
+inspected();
 """
 
 
@@ -113,3 +118,122 @@ def test_a_picture_of_the_page_is_not_blank(chromium: str, tmp_path: Path) -> No
     picture = tmp_path / "page.png"
     browse(chromium, path, f"--screenshot={picture}")
     assert picture.stat().st_size > 50_000
+
+
+THOUSAND = r"""
+const rows = () => [...document.querySelectorAll("#results tbody tr")];
+const pressed = (text) => [...document.querySelectorAll("#results thead button")]
+  .find((one) => one.textContent.includes(text)).click();
+const settled = () => new Promise((done) => { setTimeout(done, 500); });
+async function used() {
+  await Promise.allSettled(plots);
+  const found = { plots: document.body.dataset.plots, first: rows().length };
+  const page = document.documentElement;
+  found.wider = page.scrollWidth - page.clientWidth;
+  pressed("measured step");
+  found.fastest = rows()[0].textContent;
+  pressed("measured step");
+  found.slowest = rows()[0].textContent;
+  const words = document.querySelector("#filter input");
+  words.value = "nodes 107 64";
+  words.dispatchEvent(new Event("input"));
+  found.filtered = rows().map((row) => row.cells[0].textContent);
+  found.said = document.querySelector("#filter output").textContent;
+  rows()[0].cells[1].click();
+  await settled();
+  const dialog = document.querySelector("#network");
+  found.open = dialog.open;
+  found.hash = decodeURIComponent(location.hash);
+  found.name = dialog.querySelector("h2").textContent;
+  found.text = dialog.textContent;
+  found.points = dialog.querySelectorAll(".plot svg .mark-symbol.role-mark path").length;
+  const links = [];
+  HTMLAnchorElement.prototype.click = function () { links.push([this.download, this.href]); };
+  for (const button of document.querySelectorAll("#predicted .save")) button.click();
+  await settled();
+  found.saved = links.map(([name, href]) => [name, href.slice(0, 15), href.length]);
+  dialog.close();
+  await settled();
+  found.closed = [dialog.open, location.hash];
+  words.value = "";
+  words.dispatchEvent(new Event("input"));
+  document.querySelector("#more").click();
+  found.all = rows().length;
+  parent.postMessage(JSON.stringify(found), "*");
+}
+used();
+"""
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    """A thousand networks, each with 130 samples."""
+    records = []
+    for index in range(1000):
+        workload = replace(synthetic.workloads()[0], params={"layers": 4, "nodes": 8 + index})
+        records += [*synthetic.predicted(workload), many_samples(synthetic.measured(workload))]
+    return records
+
+
+@pytest.fixture(scope="module")
+def thousand(records: list[Record]) -> str:
+    return page(records, "results", "steptime report results")[0]
+
+
+def many_samples(record: Record) -> Record:
+    step = record.quantities["step_s"]
+    columns = {name: tuple(islice(cycle(one), 130)) for name, one in step.columns.items()}
+    longer = replace(step, samples=tuple(islice(cycle(step.samples), 130)), columns=columns)
+    return replace(record, quantities={**record.quantities, "step_s": longer})
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
+def test_a_thousand_networks_are_sorted_filtered_and_opened(
+    chromium: str, tmp_path: Path, thousand: str, records: list[Record], width: int, dark: bool
+) -> None:
+    assert len(thousand.encode()) < 3_000_000
+    path = tmp_path / "report.html"
+    path.write_text(thousand)
+    found = answers(chromium, path, THOUSAND, width=width, dark=dark)
+    assert found["plots"] == "ready"
+    assert found["first"] == (6 if width == 390 else 25)
+    assert found["wider"] <= 0
+    order = sorted(Data.of(records).results, key=lambda row: float(row["measured_s"]))
+    assert found["fastest"].startswith(order[0]["name"])
+    assert found["slowest"].startswith(order[-1]["name"])
+    assert found["filtered"] == ["fc nodes 107, batch 64"]
+    assert found["said"] == "1 of 1000 networks"
+    assert found["open"]
+    assert found["hash"] == "#network=fc nodes 107, batch 64"
+    assert found["name"] == "fc nodes 107, batch 64"
+    assert "130 samples in 1 run" in found["text"]
+    assert "host test-host" in found["text"]
+    assert found["points"] == 120  # of 130: 120,000 for the page
+    assert [name for name, *_ in found["saved"]] == ["predicted.svg", "predicted.png"]
+    assert all(kind in ("data:image/svg+", "data:image/png;") for _, kind, _ in found["saved"])
+    assert min(size for *_, size in found["saved"]) > 20_000
+    assert found["closed"] == [False, "#networks"]
+    assert found["all"] == 1000
+
+
+def test_a_network_opens_by_its_address(chromium: str, tmp_path: Path, thousand: str) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(thousand)
+    script = (
+        "setTimeout(() => parent.postMessage(JSON.stringify("
+        '[document.querySelector("#network").open, document.querySelector("h2#network-name")'
+        '.textContent]), "*"), 1000)'
+    )
+    found = answers(chromium, path, script, "network=fc nodes 500, batch 64")
+    assert found == [True, "fc nodes 500, batch 64"]
+
+
+def test_a_printed_page_has_its_table_and_its_charts(
+    chromium: str, tmp_path: Path, thousand: str
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(thousand)
+    printed = tmp_path / "page.pdf"
+    browse(chromium, path, f"--print-to-pdf={printed}")
+    assert printed.read_bytes()[:5] == b"%PDF-"
+    assert printed.stat().st_size > 50_000

@@ -41,16 +41,15 @@ def results_table(data: Data) -> Table:
     return Table(shown, rows, full=columns(*(rows[0] if rows else ("name",))))
 
 
-def numbers(rows: Sequence[Row], published: int = 0) -> Row:
+def numbers(rows: Sequence[Row]) -> Row:
     """Return what the sentences say as numbers, in SI; None is unknown.
 
-    `rows` are of `results`, of which those that were only published are counted apart; `published`
-    counts the records of others where they are more than those rows.
+    `rows` are of `results`, of which those that were only published are counted apart.
     """
-    own = [row for row in rows if not only_published(row)]
-    published, rows = max(published, len(rows) - len(own)), own
+    others, statuses = list(filter(only_published, rows)), [row["status"] for row in rows]
+    rows = [row for row in rows if not only_published(row)]
     measured = [row for row in rows if row["measured_s"] is not None]
-    statuses = (row["status"] for row in rows)
+    theirs = [row["measured_s"] for row in others if row["measured_s"] is not None]
     times = [row["measured_s"] for row in measured]
     fractions = [row for row in rows if row["peak_fraction"] is not None]
     best = max(fractions, key=lambda row: float(row["peak_fraction"]), default=None)
@@ -58,7 +57,10 @@ def numbers(rows: Sequence[Row], published: int = 0) -> Row:
         "networks": len({row["workload_key"] for row in rows}),
         "measured": len({row["workload_key"] for row in measured}),
         "platforms": len({row["platform"] for row in rows}),
-        "published": published,
+        "published": len(others),
+        "published_platforms": len({row["platform"] for row in others}),
+        "published_fastest_s": min(theirs, default=None),
+        "published_slowest_s": max(theirs, default=None),
         "unsuccessful": dict(Counter(s for s in statuses if s not in (None, "ok"))),
         "fastest_s": min(times, default=None),
         "slowest_s": max(times, default=None),
@@ -120,18 +122,27 @@ def sentences(found: Row) -> list[str]:
             f"{far['disturbed'] or 'none'} measured while other work disturbed most samples."
         )
     networks = counted(found["networks"], "network")
-    on = f" on {found['platforms']} platforms" if found["platforms"] > 1 else ""
+    on = _on(found["platforms"])
     if found["measured"]:
         times = f"{seconds(found['fastest_s'])} to {seconds(found['slowest_s'])}"
         said.append(f"{found['measured']} of {networks} measured{on}; a step takes {times}.")
     elif found["networks"] or not found["published"]:
         said.append(f"{networks} here{on}, none of them measured.")
+    if published := found["published"]:
+        times = ""
+        if found["published_slowest_s"]:
+            ends = (found[f"published_{end}_s"] for end in ("fastest", "slowest"))
+            times = f"; a step takes {' to '.join(map(seconds, ends))}"
+        on = _on(found["published_platforms"])
+        said.append(f"{counted(published, 'result')} published by others{on}{times}.")
     if statuses := found["unsuccessful"]:
         which = ", ".join(f"{number} {status}" for status, number in statuses.items())
         said.append(f"{sum(statuses.values())} did not succeed ({which}); see below the table.")
-    if published := found["published"]:
-        said.append(f"{counted(published, 'published record')}; see the published speeds.")
     return said
+
+
+def _on(platforms: int) -> str:
+    return f" on {platforms} platforms" if platforms > 1 else ""
 
 
 def _says(table: Table) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, median
 
 from steptime.analysis.row import BESIDES, Row, facts, grouped, headline, labels, samples_by_run
@@ -49,16 +49,19 @@ def results(records: Sequence[Record]) -> list[Row]:
     measured where nothing was measured (`tried`); `origin` says so: measured, published, or
     predicted where there is a prediction only.
     """
-    cells = grouped((record for record in records if not record.scope), cell_of)
-    found = [
-        _row(attempts, predicted)
-        for held in watched(list(cells.values()), "networks")
-        for attempts in by_method(tried(held, alone=True)) or [[]]
-        for predicted in _latest(held) or [None]
-        if attempts or predicted
-    ]
+    found = [_row(attempts, predicted) for attempts, predicted in pairs(records)]
     names = labels([told | row for told, row in found], besides=(*BESIDES, "predicted_by"))
     return [{"name": name, **row} for name, (_, row) in zip(names, found, strict=True)]
+
+
+def pairs(records: Iterable[Record]) -> Iterator[tuple[list[Record], Record | None]]:
+    """Return what each row of `results` is made from: measurements, and the prediction if any."""
+    cells = grouped((record for record in records if not record.scope), cell_of)
+    for held in watched(list(cells.values()), "networks"):
+        for attempts in by_method(tried(held, alone=True)) or [[]]:
+            for predicted in _latest(held) or [None]:
+                if attempts or predicted:
+                    yield attempts, predicted
 
 
 def tried(held: Sequence[Record], *, alone: bool = False) -> list[Record]:

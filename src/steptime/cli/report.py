@@ -24,5 +24,5 @@ def report(
     document = write_report(folder, path, note)
     found = [counted(document["networks"], "network")]
     if document["published"]:
-        found.append(counted(document["published"], "published record"))
+        found.append(counted(document["published"], "published result"))
     return Answer(document, notes=[f"{', '.join(found)}, {document['path']}"])

@@ -20,13 +20,16 @@ def write_report(
     Raises `InputError` for what is no folder of records or no place for a file, `StoreError` where
     the disk does not take it.
     """
-    from steptime import store
+    import shlex
+
+    from steptime.analysis.data import Data
     from steptime.core.files import check_folder
     from steptime.plots.files import write_whole
     from steptime.report.page import page
 
-    records = store.load(folder, warn)
+    data = Data.load([folder], warn)
     check_folder(path)
-    text, document = page(records, folder.resolve().name)
+    command = shlex.join(["steptime", "report", str(folder), "-o", str(path)])
+    text, document = page(data, folder.resolve().name, command)
     write_whole(path, text.encode())
     return {"path": str(path), **document}

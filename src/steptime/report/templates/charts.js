@@ -35,9 +35,10 @@ function chart(place, spec, controls) {
     drawn = state;
     const value = place.view?.signal && spec.params ? place.view.signal("network") : null;
     place.view?.finalize();
-    const { view } = await vegaEmbed(place, fitted(spec, room), {
-      renderer: "svg", ast: true, bind: controls, config: look(room, spec.facet), downloadFileName: place.id,
-      actions: { export: true, source: false, compiled: false, editor: false },
+    const { title, ...untitled } = spec; // the page has it as a heading
+    const { view } = await vegaEmbed(place, fitted(untitled, room), {
+      renderer: many(spec) ? "canvas" : "svg", ast: true, bind: controls, actions: false,
+      config: look(room, spec.facet),
       tooltip: { theme: dark.matches ? "dark" : "light" },
     });
     place.view = view;
@@ -47,6 +48,35 @@ function chart(place, spec, controls) {
   window.addEventListener("resize", draw);
   dark.addEventListener("change", draw);
   return draw();
+}
+
+// Of many marks a picture of pixels is drawn faster and scrolls better.
+const many = (spec) => (spec.data.values ?? []).length > 1500;
+
+// Buttons that save a chart as a figure that stands alone: light, with its title and its source.
+function downloads(name, spec) {
+  return ["svg", "png"].map((format) => {
+    const button = document.createElement("button");
+    Object.assign(button, { type: "button", className: "save", textContent: format.toUpperCase() });
+    button.setAttribute("aria-label", `Save this figure as ${format.toUpperCase()}`);
+    button.addEventListener("click", async () => {
+      const place = document.createElement("div");
+      const { view } = await vegaEmbed(place, spec, { ast: true, actions: false, config: looks.light });
+      const link = document.createElement("a");
+      link.download = `${name.replace("plot-", "")}.${format}`;
+      link.href = await view.toImageURL(format, 2);
+      view.finalize();
+      link.click();
+    });
+    return button;
+  });
+}
+
+// Words for a time, as units.py writes them.
+function secondsText(value) {
+  const [factor, unit] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]
+    .find(([least]) => value >= least) ?? [1e-9, "ns"];
+  return `${Number((value / factor).toPrecision(4))} ${unit}`;
 }
 
 // On a phone a row of a table is a card, in which each cell stands beside its heading.

@@ -53,7 +53,10 @@ function charts(rows, choice) {
     spec.data.values = drawn;
     if (place.view) place.view.data("rows", structuredClone(drawn)).runAsync();
     else if (place.redraw) place.redraw();
-    else chart(place, spec);
+    else {
+      place.parentElement.append(...downloads(name, spec));
+      chart(place, spec);
+    }
   }
 }
 

@@ -1,37 +1,170 @@
 "use strict";
-const plots = [...document.querySelectorAll(".plot")].map((place) => {
-  const spec = JSON.parse(document.getElementById(place.id.replace("plot-", "spec-")).textContent);
-  const controls = document.createElement("div");
-  place.before(controls);
-  return chart(place, spec, controls).catch((error) => {
-    place.textContent = `This plot could not be drawn: ${error.message}`;
-    throw error;
-  });
+const byId = (id) => document.getElementById(id);
+const { columns, networks, specs, samples } = JSON.parse(byId("report").textContent);
+
+function element(name, text, more = {}) {
+  return Object.assign(document.createElement(name), { textContent: text ?? "" }, more);
+}
+
+// Charts are drawn when they come into sight, the others while the reader reads.
+const drawing = new Map();
+function draw(place) {
+  if (!drawing.has(place)) {
+    const spec = specs[place.id.replace("plot-", "")];
+    const controls = element("div");
+    place.before(controls);
+    place.parentElement.append(...downloads(place.id, spec));
+    drawing.set(place, chart(place, spec, controls).catch((error) => {
+      place.textContent = `This plot could not be drawn: ${error.message}`;
+      throw error;
+    }));
+  }
+  return drawing.get(place);
+}
+const idle = () => new Promise((done) => {
+  if (window.requestIdleCallback) requestIdleCallback(done, { timeout: 100 });
+  else setTimeout(done);
 });
-Promise.allSettled(plots).then((ends) => {
-  const failed = ends.filter((end) => end.status === "rejected").length;
+async function drawAll() {
+  let failed = 0;
+  for (const place of document.querySelectorAll("section .plot")) {
+    await idle();
+    await draw(place).catch(() => { failed += 1; });
+  }
   document.body.dataset.plots = failed ? `${failed} failed` : "ready";
-});
+  performance.mark("drawn");
+}
+const near = new IntersectionObserver((seen) => seen.filter((one) => one.isIntersecting)
+  .forEach((one) => draw(one.target).catch(() => {})), { rootMargin: "300px" });
 
-document.querySelectorAll(".wide table").forEach(named);
+// The table: rows are made of what is in sight of its filter, at first a few.
+const FIRST = matchMedia("(max-width: 700px)").matches ? 6 : 25; // on a phone a row is a card
+const table = byId("results"), words = byId("filter")?.elements.words;
+let order = networks.map((_, row) => row), all = networks.length <= 2 * FIRST;
+const texts = networks.map((_, row) =>
+  columns.map(({ cells }) => cells[row]).join(" ").toLowerCase());
 
-// Sort the table of results by a column; rows without a value stay last.
-const table = document.getElementById("results");
-table?.querySelectorAll("thead button").forEach((button, column) => {
-  button.addEventListener("click", () => {
-    const heading = button.parentElement;
-    const descending = heading.getAttribute("aria-sort") === "ascending";
-    table.querySelectorAll("thead th").forEach((th) => th.removeAttribute("aria-sort"));
-    heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
-    const value = (row) => row.cells[column].dataset.sort;
-    const numeric = heading.classList.contains("number");
-    const order = (a, b) => (numeric ? a - b : a.localeCompare(b));
-    const body = table.tBodies[0];
-    const rows = [...body.rows].sort((one, other) => {
-      const [a, b] = [value(one), value(other)];
-      if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
-      return descending ? order(b, a) : order(a, b);
-    });
-    body.append(...rows);
+function cell(column, row) {
+  const { key, cells, sort } = column, text = cells[row];
+  const made = element(column === columns[0] ? "th" : "td", "", { className: sort ? "number" : "" });
+  made.dataset.name = column.heading;
+  if (column === columns[0]) {
+    made.scope = "row";
+    made.append(element("a", text, { href: `#network=${encodeURIComponent(networks[row].name)}` }));
+  } else if (text && key.endsWith("_fraction")) {
+    made.append(element("span", text, { className: "bar" }));
+    made.firstChild.style.setProperty("--filled", `${Math.min(100, 100 * sort[row])}%`);
+  } else if (key === "status" && !text.startsWith("ok")) {
+    made.append(element("span", text, { className: text === "not measured" ? "quiet" : "failed" }));
+  } else made.textContent = text;
+  return made;
+}
+
+function fill() {
+  const asked = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = order.filter((row) => asked.every((word) => texts[row].includes(word)));
+  const shown = all ? found : found.slice(0, FIRST);
+  table.tBodies[0].replaceChildren(...shown.map((row) => {
+    const made = element("tr");
+    made.append(...columns.map((column) => cell(column, row)));
+    return made;
+  }));
+  byId("filter").querySelector("output").textContent = found.length < networks.length
+    ? `${found.length} of ${networks.length} networks` : `${networks.length} networks`;
+  byId("more").hidden = shown.length === found.length;
+  byId("more").textContent = `Show all ${found.length}`;
+}
+
+// Rows without a value stay last, in either direction.
+function sortBy(heading, { cells, sort }) {
+  const descending = heading.getAttribute("aria-sort") === "ascending";
+  table.querySelectorAll("thead th").forEach((one) => one.removeAttribute("aria-sort"));
+  heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
+  const value = (row) => (sort ? sort[row] : cells[row] || null);
+  const compare = (a, b) => (sort ? a - b : a.localeCompare(b, "en", { numeric: true }));
+  order.sort((one, other) => {
+    const [a, b] = [value(one), value(other)];
+    if (a === null || b === null) return (a === null) - (b === null);
+    return descending ? compare(b, a) : compare(a, b);
   });
+  fill();
+}
+
+if (table) {
+  table.classList.toggle("many", columns.length > 11);
+  table.tHead.rows[0].append(...columns.map((column) => {
+    const made = element("th", "", { scope: "col", className: column.sort ? "number" : "" });
+    made.append(element("button", column.heading, { type: "button", onclick: () => sortBy(made, column) }));
+    return made;
+  }));
+  fill();
+  words.addEventListener("input", fill);
+  byId("filter").addEventListener("submit", (event) => event.preventDefault());
+  byId("more").addEventListener("click", () => { all = true; fill(); });
+  table.addEventListener("click", (event) => {
+    if (getSelection().isCollapsed && !event.target.closest("a, button")) {
+      event.target.closest("tbody tr")?.querySelector("a").click();
+    }
+  });
+}
+
+// One network, as the address says: `#network=` and its name.
+const KINDS = { q: "quiet", d: "disturbed", w: "warm-up" };
+const dialog = byId("network");
+
+function facts(lines) {
+  const made = element("table", "", { className: "facts" });
+  lines.forEach(([name, value]) => {
+    const row = made.insertRow();
+    row.append(element("th", name, { scope: "row" }), element("td", value));
+  });
+  return made;
+}
+
+function strip({ at, values, kinds, slowest_s: slowest, number }, title) {
+  const rows = values.map((value, place) => ({
+    sample: (at ? at[place] : place) + 1, seconds: slowest * value / 65535,
+    time: secondsText(slowest * value / 65535), kind: KINDS[kinds[place]],
+  }));
+  const counts = Object.entries(KINDS).map(([letter, kind]) => [kind, kinds.split(letter).length - 1]);
+  const which = at ? `${rows.length} of ${number} samples, the fastest and the slowest of each stretch`
+    : `${number} samples`;
+  const said = counts.filter(([, count]) => count).map(([kind, count]) => `${count} ${kind}`);
+  return { caption: `Time of a step, in the order taken: ${which} (${said.join(", ")}).`,
+    spec: { ...samples, title, data: { values: rows } } };
+}
+
+function opened() {
+  const asked = new URLSearchParams(location.hash.slice(1)).get("network");
+  const row = networks.findIndex(({ name }) => name === asked);
+  if (row < 0) return dialog?.close();
+  const one = networks[row], body = dialog.lastElementChild;
+  const known = columns.slice(1).map(({ heading, cells }) => [heading, cells[row]])
+    .filter(([, text]) => text);
+  byId("network-name").textContent = one.name;
+  body.replaceChildren(...(one.says ?? []).map((line) => element("p", line)));
+  const drawn = [];
+  for (const figure of [...(one.samples ? [strip(one.samples, one.name)] : [])]) {
+    const made = element("figure"), place = element("div", "", { className: "plot", id: "samples" });
+    made.append(place, element("figcaption", figure.caption), ...downloads("samples", figure.spec));
+    body.append(made);
+    drawn.push([place, figure.spec]);
+  }
+  body.append(facts([...known, ...(one.facts ?? [])]));
+  if (!dialog.open) dialog.showModal();
+  dialog.scrollTop = 0;
+  drawn.forEach(([place, spec]) => chart(place, spec));
+}
+dialog?.addEventListener("close", () => {
+  if (location.hash.startsWith("#network=")) history.replaceState(null, "", "#networks");
 });
+dialog?.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+window.addEventListener("hashchange", opened);
+
+document.querySelectorAll("section > .wide table, details .wide table").forEach((one) => {
+  if (one !== table) named(one);
+});
+document.querySelectorAll("section .plot").forEach((place) => near.observe(place));
+opened();
+performance.mark("opened");
+const plots = [drawAll()];

@@ -1,0 +1,103 @@
+"""What a report says, whatever it is written as: the words, the tables and the charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from steptime.analysis.analyses import PLOTS, analysis, names
+from steptime.analysis.data import Data
+from steptime.analysis.headline import numbers, sentences
+from steptime.analysis.row import Row, grouped
+from steptime.core import registry
+from steptime.core.errors import InputError
+from steptime.core.progress import tell
+from steptime.core.table import Table
+from steptime.plots import Spec, draw
+from steptime.report.networks import most_telling
+
+ALIKE = 3  # that failed alike are named
+
+
+@dataclass(frozen=True)
+class Section:
+    """What an analysis or a chart says: a heading, paragraphs, its table and its picture."""
+
+    name: str
+    title: str
+    says: Sequence[str]
+    table: Table | None
+    spec: Spec | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found in a folder: `numbers` and their `sentences`, the `rows` of the networks.
+
+    `total` networks there are; `missing` says why sections and charts are not there.
+    """
+
+    name: str
+    numbers: Row
+    sentences: Sequence[str]
+    rows: Sequence[Row]
+    total: int
+    sections: Sequence[Section]
+    missing: Sequence[str]
+
+    @property
+    def failures(self) -> list[Row]:
+        """What did not succeed, by status, cause and note: how many, and the first of their names.
+
+        The most frequent come first.
+        """
+        failed = [row for row in self.rows if row["status"] not in (None, "ok")]
+        alike = grouped(failed, itemgetter("platform", "status", "cause", "note"))
+        return [
+            {**held[0], "number": len(held), "names": [row["label"] for row in held[:ALIKE]]}
+            for held in sorted(alike.values(), key=len, reverse=True)
+        ]
+
+
+def gather(data: Data, name: str, *, pictures: bool = True) -> Found:
+    """Return what a report on `data` of the folder `name` says.
+
+    An analysis or a chart that cannot be made of these records is `missing`, and why.
+    """
+    rows, total = most_telling(data)
+    found = numbers(rows)
+    charts = registry.names(PLOTS, "plots") if pictures else []
+    asked = [(_section, one) for one in names() if analysis(one).section]
+    asked += [(_figure, one) for one in charts]
+    made, missing = [], []
+    for done, (make, one) in enumerate(asked):
+        tell("sections", done, len(asked))
+        try:
+            section = make(one, data, pictures)
+        except InputError as error:
+            missing.append(str(error))
+        else:
+            made += [section] if section else []
+    return Found(name, found, sentences(found), rows, total, made, missing)
+
+
+def _section(name: str, data: Data, pictures: bool) -> Section | None:
+    """Return what an analysis says of the records, None where it finds nothing."""
+    one = analysis(name)
+    table = one.answer(data)
+    if not table.rows:
+        return None
+    spec = None
+    if pictures and one.chart:
+        try:
+            spec = one.draw(table)
+        except InputError as error:  # its words and numbers stand without a picture
+            return Section(name, one.section, [*one.says(table), str(error)], table, None)
+    return Section(name, one.section, one.says(table), table, spec)
+
+
+def _figure(name: str, data: Data, pictures: bool) -> Section | None:
+    """Return a chart that is of no analysis."""
+    spec = draw(name, data)
+    return Section(name, spec["title"]["text"], (), None, spec)

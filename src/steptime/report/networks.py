@@ -1,0 +1,214 @@
+"""The networks of a report, packed for the page: the table's cells, and what a click shows.
+
+A page takes the networks that matter most where they are more than `MOST`, and of a network's
+samples as many as a strip of a few hundred pixels can show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.analysis.data import Data
+from steptime.analysis.results import good, pairs
+from steptime.analysis.row import Row, grouped, runs_of, settings_of
+from steptime.analysis.warmup import Floats, find_warm_up
+from steptime.core.record import Record
+from steptime.core.table import Column, columns
+from steptime.core.units import counted, shown
+from steptime.plots import Spec, style
+
+MOST = 2500  # networks of a page
+MOST_SAMPLES, LEAST_SAMPLES = 120_000, 40  # of all networks of a page, of each network
+FULL = 65_535  # a sample is 16 bits of the slowest of its network
+KINDS = {"quiet": "circle", "disturbed": "cross", "warm-up": "triangle-up"}
+ENVIRONMENT = (
+    *("host", "product", "driver", "framework", "python", "os", "kernel", "threads", "load"),
+    *("memory_meter", "steptime", "source", "source_file"),
+)
+
+COLUMNS = columns(  # settings are spare: they stand where rows differ, measures where known
+    *("name=network", "status", "?origin", "?platform", "?gpu=GPU", "?host", "?batch"),
+    *("?replicas", "?strategy", "?dtype=type", "?phase", "?optimizer", "?method=measured by"),
+    *("?input", "?staging", "?loaders", "?prefetch", "?threads", "?predicted_by=predicted by"),
+    *("measured_s=measured step, median", "interval_95=95 % interval"),
+    *("predicted_s=predicted step", "ratio=measured / predicted", "flop_per_s=speed"),
+    *("peak_fraction=of peak", "roof_fraction=of roof", "examples_per_s=throughput"),
+    *("measured_memory_bytes=peak memory", "predicted_memory_bytes=predicted memory"),
+)
+PUBLISHED = columns("measured_s=published step")[0]
+SORTED_BY = {"interval_95": "measured_low_s"}
+URGENCY = """
+    SELECT * FROM results ORDER BY
+        status IS NULL OR status = 'ok', abs(ln(ratio)) DESC NULLS LAST,
+        measured_s DESC NULLS LAST, predicted_s DESC NULLS LAST
+    LIMIT ?
+"""
+
+
+def most_telling(data: Data, most: int = MOST) -> tuple[Sequence[Row], int]:
+    """Return the rows of results, and how many there are in all.
+
+    Of more than `most` those that failed, then those whose prediction is farthest off, then the
+    slowest.
+    """
+    ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
+    return (data.results if number <= most else data.rows(URGENCY, most)), number
+
+
+def told(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of the table of networks: those in which rows differ, or that are known.
+
+    Examples/s stand only where a row is of others, whose FLOP are often not known.
+    """
+    found = [one for one in COLUMNS if len({row[one.key] for row in rows} - {None}) > one.spare]
+    published = {row["origin"] for row in rows} & {"published"}
+    if not published:
+        found = [one for one in found if one.key != "examples_per_s"]
+    if published and not any(row["origin"] == "measured" for row in rows):
+        found = [PUBLISHED if one.key == PUBLISHED.key else one for one in found]
+    return found
+
+
+def table(rows: Sequence[Row], shown_columns: Sequence[Column]) -> list[Row]:
+    """Return the columns for the page: what stands in each cell, and what it is sorted by."""
+    made = []
+    for one in shown_columns:
+        keys = [row[SORTED_BY.get(one.key, one.key)] for row in rows]
+        numeric = all(key is None or isinstance(key, int | float) for key in keys)
+        cells = [_cell(row, one.key) for row in rows]
+        sort = [_short(key) for key in keys] if numeric else None
+        made.append({"key": one.key, "heading": one.heading, "cells": cells, "sort": sort})
+    return made
+
+
+def _cell(row: Row, key: str) -> str:
+    value = row[key]
+    if key == "status":
+        unsteady = ", no steady state" if value == "ok" and row["steady"] is False else ""
+        return (value or "not measured") + unsteady
+    return "" if value is None else shown(key, value)
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def details(data: Data, rows: Sequence[Row]) -> list[Row]:
+    """Return what a click on each network shows beside its row.
+
+    That is its `facts`, and of a measurement its `samples` and `breakdown`. Of networks that were
+    chosen from more than a page shows the records are not at hand, and only the name is returned.
+    """
+    made = [pair for _, records in data.folders for pair in pairs(records)]
+    if len(made) != len(rows):
+        return [{"name": row["label"]} for row in rows]
+    most = max(LEAST_SAMPLES, MOST_SAMPLES // max(1, len(rows)))
+    return [
+        {"name": row["label"], "facts": _facts(row, *pair), "samples": _samples(pair[0], most)}
+        for row, pair in zip(rows, made, strict=True)
+    ]
+
+
+def _facts(row: Row, attempts: Sequence[Record], predicted: Record | None) -> list[tuple[str, str]]:
+    """Return how a row came to be: its network, the options of both methods, the environment."""
+    record = [*([predicted] if predicted else []), *attempts][-1]
+    lines = [
+        ("network", row["model"]),
+        ("settings", said(settings_of(record.workload))),
+        ("status", ": ".join(filter(None, (row["cause"], row["note"])))),
+    ]
+    for one in (*attempts[-1:], *([predicted] if predicted else [])):
+        name = f"{one.method.name} {one.method.version}"
+        lines.append(
+            (f"{one.origin} with", ", ".join(filter(None, (name, said(one.method.options)))))
+        )
+    if attempts:
+        steps = counted(row["samples_n"], "sample") + " in " + counted(row["runs"], "run")
+        lines += [("samples", steps if row["runs"] else ""), ("taken at", attempts[-1].taken_at)]
+        env = attempts[-1].env
+        lines.append(("environment", said({name: env.get(name) for name in ENVIRONMENT})))
+    return [line for line in lines if line[1]]
+
+
+def said(values: Mapping[str, Any]) -> str:
+    """Return options in words, those that are unknown left out."""
+    known = {name: value for name, value in values.items() if value not in (None, "", [], {})}
+    return ", ".join(f"{name} {text_of(value)}" for name, value in known.items())
+
+
+def text_of(value: object) -> str:
+    """Return an option's value in words."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _samples(attempts: Sequence[Record], most: int) -> Row | None:
+    """Return the samples of a network in the order taken, at most `most`; None if there are none.
+
+    `values` are 16 bits of `slowest_s`, `kinds` a letter each: warm-up, quiet or disturbed, `at`
+    their numbers where some are left out: of each stretch the fastest and the slowest are kept.
+    """
+    taken = [one for record in good(attempts) for one in _taken(record)]
+    if not taken:
+        return None
+    seconds = np.array([value for value, _ in taken])
+    kept = _extremes(seconds, most)
+    slowest = float(seconds.max())
+    return {
+        "at": kept.tolist() if len(kept) < len(taken) else None,
+        "values": np.rint(seconds[kept] * (FULL / slowest)).astype(int).tolist(),
+        "kinds": "".join(taken[at][1] for at in kept),
+        "slowest_s": slowest,
+        "number": len(taken),
+    }
+
+
+def _taken(record: Record) -> Iterator[tuple[float, str]]:
+    """Return the steps of a record [s] with their kinds: before the samples it warmed up."""
+    step = record.quantities["step_s"]
+    marked = step.columns.get("disturbed") or (False,) * len(step.samples)
+    told = zip(step.samples, marked, runs_of(step), strict=True)
+    runs = grouped(told, itemgetter(2)).values()
+    warm = find_warm_up([np.log([value for value, *_ in run]) for run in runs]).samples
+    if step.samples:
+        yield from ((value, "w") for value in record.env.get("warmup_s") or ())
+    for run, end in zip(runs, warm, strict=True):
+        for place, (value, disturbed, _) in enumerate(run):
+            yield value, "w" if place < end else "d" if disturbed else "q"
+
+
+def _extremes(samples: Floats, most: int) -> NDArray[np.int64]:
+    """Return the places of at most `most` samples: in each of equal stretches the two extremes."""
+    if len(samples) <= most:
+        return np.arange(len(samples))
+    edges = np.linspace(0, len(samples), most // 2 + 1).astype(int)
+    stretches = [np.argsort(samples[a:b])[[0, -1]] + a for a, b in pairwise(edges)]
+    return np.unique(np.concatenate(stretches))
+
+
+def samples_chart() -> Spec:
+    """Return the Vega-Lite of a network's samples, over rows that the page makes from them."""
+    legend, names = {"title": None, "orient": "top"}, list(KINDS)
+    shapes = {"domain": names, "range": list(KINDS.values())}
+    place = {
+        "x": style.number("sample", "sample", format="d", grid=False)
+        | {"scale": {"nice": False, "zero": False}},
+        "y": style.number("seconds", "step (s)", "s", tickCount=3),
+        "color": style.name("kind", legend=legend, scale={"domain": names}),
+        "shape": style.name("kind", legend=legend, scale=shapes),
+        "tooltip": style.tooltip(("sample", "time", "kind")),
+    }
+    return {
+        "$schema": style.SCHEMA,
+        "data": {"values": []},
+        "height": 120,
+        "layer": [style.layer("point", place, size=22)],
+    }
