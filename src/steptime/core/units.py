@@ -81,7 +81,7 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
     "flop_per_byte": lambda value: f"{value:.4g} FLOP/byte",
     "flop_per_s": _of("FLOP/s"),
     "bytes_per_s": _of("B/s"),
-    "examples_per_s": lambda value: f"{rate(value)} examples/s",
+    "examples_per_s": lambda value: f"{value:{'.4g' if value < 1e4 else ',.0f'}} examples/s",
     "per_s": rate,
     "bytes": size,
     "flop": _of("FLOP"),
