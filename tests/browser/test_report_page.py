@@ -35,7 +35,8 @@ async function inspected() {
       for (const b of all.slice(index + 1)) {
         const across = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
         const down = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
-        if (across > 1 && down > 3) found.overlaps.push([a.text, b.text]);
+        const halo = a.text === b.text && a.box.left === b.box.left; // behind its own text
+        if (across > 1 && down > 3 && !halo) found.overlaps.push([a.text, b.text]);
       }
     });
   }
@@ -152,7 +153,8 @@ async function used() {
   HTMLAnchorElement.prototype.click = function () { links.push([this.download, this.href]); };
   for (const button of document.querySelectorAll("#predicted .save")) button.click();
   await settled();
-  found.saved = links.map(([name, href]) => [name, href.slice(0, 15), href.length]);
+  found.saved = await Promise.all(links.map(async ([name, href]) =>
+    [name, href.startsWith("data:") ? atob(href.split(",")[1]).slice(1, 4) : href.slice(0, 5)]));
   dialog.close();
   await settled();
   found.closed = [dialog.open, location.hash];
@@ -200,8 +202,8 @@ def test_a_thousand_networks_are_sorted_filtered_and_opened(
     assert found["first"] == (6 if width == 390 else 25)
     assert found["wider"] <= 0
     times = [row["measured_s"] for row in Data.of(records).results]
-    assert f"ok64{seconds(min(times))}" in found["fastest"]  # its batch is 64
-    assert f"ok64{seconds(max(times))}" in found["slowest"]
+    assert f"ok{seconds(min(times))}" in found["fastest"]
+    assert f"ok{seconds(max(times))}" in found["slowest"]
     assert found["filtered"] == ["fc nodes 107, batch 64"]
     assert found["said"] == "1 of 1000 networks"
     assert found["open"]
@@ -210,9 +212,7 @@ def test_a_thousand_networks_are_sorted_filtered_and_opened(
     assert "130 samples in 1 run" in found["text"]
     assert "host test-host" in found["text"]
     assert found["points"] == 120  # of 130: 120,000 for the page
-    assert [name for name, *_ in found["saved"]] == ["predicted.svg", "predicted.png"]
-    assert all(kind in ("data:image/svg+", "data:image/png;") for _, kind, _ in found["saved"])
-    assert min(size for *_, size in found["saved"]) > 20_000
+    assert found["saved"] == [["predicted.svg", "blob:"], ["predicted.png", "PNG"]]
     assert found["closed"] == [False, "#networks"]
     assert found["all"] == 1000
 

@@ -41,8 +41,11 @@ const near = new IntersectionObserver((seen) => seen.filter((one) => one.isInter
 const FIRST = matchMedia("(max-width: 700px)").matches ? 6 : 25; // on a phone a row is a card
 const table = byId("results"), words = byId("filter")?.elements.words;
 let order = networks.map((_, row) => row), all = networks.length <= 2 * FIRST;
-const texts = networks.map((_, row) =>
-  columns.map(({ cells }) => cells[row]).join(" ").toLowerCase());
+const texts = networks.map((_, row) => columns.filter(({ sort }) => !sort)
+  .map(({ cells }) => cells[row]).join(" ").toLowerCase());
+// A word is a part of what a row says, a number all of one of its numbers: 8 is not 80.
+const has = (text, word) => (/^\d+$/.test(word) ? text.split(/[\s,]+/).includes(word)
+  : text.includes(word));
 
 function cell(column, row) {
   const { key, cells, sort } = column, text = cells[row];
@@ -62,7 +65,7 @@ function cell(column, row) {
 
 function fill() {
   const asked = words.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = order.filter((row) => asked.every((word) => texts[row].includes(word)));
+  const found = order.filter((row) => asked.every((word) => has(texts[row], word)));
   const shown = all ? found : found.slice(0, FIRST);
   table.tBodies[0].replaceChildren(...shown.map((row) => {
     const made = element("tr");
