@@ -156,6 +156,7 @@ async function used() {
   found.saved = await Promise.all(links.map(async ([name, href]) =>
     [name, href.startsWith("data:") ? atob(href.split(",")[1]).slice(1, 4) : href.slice(0, 5)]));
   dialog.close();
+  dialog.dispatchEvent(new Event("close")); // a browser without a screen never says it
   await settled();
   found.closed = [dialog.open, location.hash];
   words.value = "";

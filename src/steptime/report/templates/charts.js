@@ -6,14 +6,31 @@ const NARROW = 560, PANEL = 110; // pixels: of a phone, and of a panel's axis an
 
 // A chart alone takes all the room; of panels as many stand side by side as there is room for.
 function fitted(spec, room) {
-  const panels = spec.concat ?? (spec.facet ? [spec.spec] : null);
-  if (!panels) {
-    return { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } };
+  if (spec.vconcat || spec.hconcat || spec.concat || spec.facet) return panelled(spec, room);
+  return {
+    ...spec, ...stepped(spec), width: "container", autosize: { type: "fit-x", contains: "padding" },
+  };
+}
+
+function panelled(spec, room) {
+  if (spec.vconcat) return { ...spec, vconcat: spec.vconcat.map((one) => panelled(one, room)) };
+  if (spec.hconcat) {
+    const { hconcat, ...rest } = spec;
+    return panelled({ ...rest, concat: hconcat, columns: hconcat.length }, room);
   }
-  const width = Math.min(panels[0].width, room - PANEL);
-  const columns = Math.max(1, Math.min(spec.columns, Math.floor(room / (width + 60))));
+  const panels = spec.concat ?? (spec.facet ? [spec.spec] : [spec]);
+  const width = Math.min(panels[0].width ?? room, room - PANEL);
+  const columns = Math.max(1, Math.min(spec.columns ?? 1, Math.floor(room / (width + 60))));
   const cells = panels.map((panel) => ({ ...panel, width }));
-  return spec.concat ? { ...spec, columns, concat: cells } : { ...spec, columns, spec: cells[0] };
+  if (spec.concat) return { ...spec, columns, concat: cells };
+  return spec.facet ? { ...spec, columns, spec: cells[0] } : cells[0];
+}
+
+// Rows of so many pixels each are a height: Vega fits nothing beside a height that it finds itself.
+function stepped(spec) {
+  const y = spec.encoding?.y ?? spec.layer?.find((one) => one.encoding?.y?.field)?.encoding.y;
+  if (!spec.height?.step || !y) return {};
+  return { height: spec.height.step * new Set(spec.data.values.map((row) => row[y.field])).size };
 }
 
 // Beside panels there is no room for a legend: it stands above them, on a phone below any chart.
