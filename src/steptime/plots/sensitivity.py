@@ -38,6 +38,8 @@ def chart(table: Table) -> style.Spec:
             for row in rows[:MOST_TERMS]
         ]
         curves += [{**row, "of": panel} for row in one["curves"]]
+    if not points:
+        raise EmptyPlotError("sensitivity: no hyperparameter varies")
     views = [_weights(points)] + ([_curves(curves)] if curves else [])
     what = head["quantity"]
     what = f"{what}, {head['platform']} over {head['against']}" if head["against"] else what
@@ -61,7 +63,9 @@ def _weights(points: list[style.Row]) -> style.Spec:
     dot = {**place, "tooltip": style.tooltip(("term", *NUMBERS))}
     layers = [zero, style.layer("rule", ends, "low", style="ink", strokeWidth=1.6)]
     layers += [
-        style.layer("point", dot, field, filled=field == "sure") for field in ("sure", "unsure")
+        style.layer("point", dot, field, filled=field == "sure")
+        for field in ("sure", "unsure")
+        if any(field in point for point in points)
     ]
     panel: style.Spec = {"layer": layers, "height": {"step": 24}}
     names = list(dict.fromkeys(point["panel"] for point in points))

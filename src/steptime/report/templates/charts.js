@@ -5,7 +5,8 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const NARROW = 560, PANEL = 110; // pixels: of a phone, and of a panel's axis and gap
 
 // A chart alone takes all the room; of panels as many stand side by side as there is room for.
-function fitted(spec, room) {
+function fitted(whole, room) {
+  const spec = room < NARROW ? narrow(whole) : whole;
   if (spec.vconcat || spec.hconcat || spec.concat || spec.facet) return panelled(spec, room);
   return {
     ...spec, ...stepped(spec), width: "container", autosize: { type: "fit-x", contains: "padding" },
@@ -24,6 +25,12 @@ function panelled(spec, room) {
   const cells = panels.map((panel) => ({ ...panel, width }));
   if (spec.concat) return { ...spec, columns, concat: cells };
   return spec.facet ? { ...spec, columns, spec: cells[0] } : cells[0];
+}
+
+// On a phone the entries of a legend stand one below the other.
+function narrow({ data, ...spec }) {
+  const told = (key, value) => (key === "legend" && value ? { ...value, columns: 1 } : value);
+  return { ...JSON.parse(JSON.stringify(spec, told)), ...(data && { data }) };
 }
 
 // Rows of so many pixels each are a height: Vega fits nothing beside a height that it finds itself.
