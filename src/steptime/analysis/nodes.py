@@ -59,7 +59,7 @@ def node_table(data: Data, margin: str) -> Table:
         | {"gpu": gpus[host], "cells": int(np.isfinite(logs[:, at]).sum()), "cause": None}
         for at, host in enumerate(hosts)
     ]
-    rows.sort(key=lambda row: -row["slower_fraction"])
+    rows.sort(key=lambda row: (row["verdict"] != "slow", -row["slower_fraction"]))
     without = {row["host"]: row for row in measured if row["host"] not in gpus}
     rows += [
         dict.fromkeys(rows[0]) | {"host": host, "gpu": row["gpu"], "cells": 0}

@@ -19,13 +19,14 @@ def chart(table: Table) -> style.Spec:
     points = [
         style.point(dict(row), "verdict low_fraction high_fraction", TOOLTIP)
         | {"rank": rank, "panel": "all cells", "off": row["slower_fraction"]}
-        | {"named": row["host"] if row["verdict"] != "like the others" else None}
+        | {"named": row["host"] if row["slow_in"] == "all" or row["verdict"] == "fast" else None}
         for rank, row in enumerate(rows, start=1)
     ]
     points += [
         point
         | {"panel": f"bound by {kind}", "off": row[f"{kind}_fraction"]}
-        | {"low_fraction": None, "high_fraction": None, "named": None}
+        | {"low_fraction": None, "high_fraction": None}
+        | {"named": row["host"] if kind in (row["slow_in"] or "") else None}
         for kind in kinds
         for point, row in zip(points[: len(rows)], rows, strict=True)
         if row[f"{kind}_fraction"] is not None
@@ -33,7 +34,7 @@ def chart(table: Table) -> style.Spec:
     x = {
         "field": "rank",
         "type": "quantitative",
-        "axis": {"title": "nodes, the slowest first", "tickMinStep": 1, "grid": False},
+        "axis": {"title": "nodes, those that are slow first", "tickMinStep": 1, "grid": False},
         "scale": {"domain": [0, len(rows) + max(1, math.ceil(len(rows) / 20))], "nice": False},
     }
     y = style.number("off", "slower than the others", labelExpr="format(datum.value, '.1~%')")
