@@ -62,7 +62,7 @@ EXACT = ("count", "predict", "fit", "choose", "explain", "split", "scale", "ener
 SLOW = ("run", "sweep", "probe", "calibrate", "quickstart", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
-    "results", "errors", "roofline", "heatmap", "nodes", "breakdown", "evaluate",
+    "results", "errors", "roofline", "heatmap", "nodes", "history", "breakdown", "evaluate",
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
@@ -473,6 +473,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "results": "results results",
     "errors": "errors results",
     "nodes": "nodes results",
+    "history": "history results tonight",
     "roofline": "roofline results",
     "breakdown": "breakdown results",
     "sensitivity": "sensitivity results",

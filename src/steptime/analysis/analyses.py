@@ -24,6 +24,7 @@ ANALYSES = {
     "roofline": "steptime.analysis.roofline:ANALYSIS",
     "heatmap": "steptime.analysis.heatmap:ANALYSIS",
     "nodes": "steptime.analysis.nodes:ANALYSIS",
+    "history": "steptime.analysis.history:ANALYSIS",
     "breakdown": "steptime.analysis.breakdown:ANALYSIS",
     "sensitivity": "steptime.analysis.sensitivity:ANALYSIS",
     "speedup": "steptime.analysis.speedup:ANALYSIS",

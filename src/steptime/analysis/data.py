@@ -45,7 +45,9 @@ class Data:
             with store.readable(path):
                 if not any(one.stat().st_size for one in store.paths(path)):
                     raise InputError(f"{path}: {store.EMPTY}")
-        return cls(*((path.resolve().name, path) for path in found), warn=warn)
+        names = [path.resolve().name for path in found]
+        told = [n if names.count(n) == 1 else str(p) for n, p in zip(names, found, strict=True)]
+        return cls(*zip(told, found, strict=True), warn=warn)
 
     @classmethod
     def of(cls, records: Sequence[Record], name: str = "") -> Data:

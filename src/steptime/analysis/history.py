@@ -1,0 +1,193 @@
+"""How steps changed over many folders: change points of each network, and how many share one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.data import Data
+from steptime.analysis.row import Row, grouped
+from steptime.analysis.statistics import MISS, two_sided_p, two_sided_t
+from steptime.core.ranges import share
+from steptime.core.table import Table, columns
+from steptime.core.units import counted, percent
+
+FALSE_ALARMS = 0.02  # of a series without a change: 5 % holds where the noise is not normal, too
+LEAST = 8  # folders, from whose neighbours noise is estimated
+FACTS = ("host", "framework", "steptime", "python", "os", "kernel", "threads")
+CELLS = """
+    SELECT folder, workload_key, platform, method, coalesce(strategy, '') AS strategy, threads,
+        any_value(model) || coalesce(', batch ' || any_value(batch), '') AS name,
+        any_value(family) AS family, avg(ln(step_s)) AS log_s, count(*) AS n, max(runs) AS runs,
+        avg(ln(step_s_high / step_s_low) / 2) AS half
+    FROM records WHERE origin <> 'predicted' AND status = 'ok' AND step_s > 0
+        AND coalesce(scope, '') = '' GROUP BY ALL
+"""
+FOLDERS = f"""
+    SELECT folder, min(taken_at) AS at, {
+    ", ".join(
+        f"string_agg(DISTINCT env ->> '{fact}', ', ' ORDER BY env ->> '{fact}') AS {fact}"
+        for fact in FACTS
+    )
+}
+    FROM records WHERE origin <> 'predicted' GROUP BY folder
+"""  # noqa: S608  # names of this file
+
+
+class Change(NamedTuple):
+    """A change of level before the item `at`: logarithms of its size and ends (95 %)."""
+
+    at: int
+    size: float
+    low: float
+    high: float
+
+
+def change_points(
+    logs: Sequence[float], errors: Sequence[float], freedom: int, margin: float = 0.0
+) -> list[Change]:
+    """Return where the level of a series changes by more than `margin`, by binary segmentation.
+
+    The best split in two is believed where a t-test says so, Bonferroni over the places of a split;
+    then both parts are asked. Noise is what scatters about both levels, or between neighbours, or
+    the `errors` within the items where these are larger; `freedom` is that of the errors together.
+    All are logarithms.
+    """
+    values, own = np.asarray(logs), np.asarray(errors)
+    near = (1.4826 * float(np.median(np.abs(np.diff(values))))) ** 2 / 2 if len(values) > 1 else 0.0
+
+    def split(start: int, stop: int) -> Iterator[int]:
+        part, n = values[start:stop], stop - start
+        degrees = n - 2 + freedom * n // max(len(values), 1)
+        if n < 2 or degrees < 1:
+            return
+        at = np.arange(1, n)
+        before = np.cumsum(part)[:-1] / at
+        after = (part.sum() - np.cumsum(part)[:-1]) / (n - at)
+        gain = (before - after) ** 2 * at * (n - at) / n
+        best = int(np.argmax(gain))
+        left = max(0.0, float(((part - part.mean()) ** 2).sum() - gain[best]))
+        scatter = left / (n - 2) if n > 2 else 0.0
+        if n >= LEAST and near < scatter:  # several changes: neighbours scatter less than halves
+            scatter, degrees = near, round(0.37 * n)  # the efficiency of the median deviation
+        noise = math.sqrt(max(scatter, float((own[start:stop] ** 2).mean()), 1e-18))
+        p = two_sided_p(math.sqrt(gain[best]) / noise, degrees)
+        if p * (n - 1) <= FALSE_ALARMS and abs(after[best] - before[best]) > margin:
+            middle = start + best + 1
+            yield from split(start, middle)
+            yield middle
+            yield from split(middle, stop)
+
+    ends = [0, *split(0, len(values)), len(values)]
+    parts = [values[a:b] for a, b in pairwise(ends)]
+    scatter = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
+    degrees = max(1, len(values) - len(parts) + freedom)
+    noise = max(scatter / max(1, len(values) - len(parts)), float((own**2).mean()))
+    found = []
+    for at, a, b in zip(ends[1:-1], parts, parts[1:], strict=False):
+        size = float(b.mean() - a.mean())
+        reach = two_sided_t(MISS, degrees) * math.sqrt(noise * (1 / len(a) + 1 / len(b)))
+        found.append(Change(at, size, size - reach, size + reach))
+    return found
+
+
+def history_table(data: Data, margin: str) -> Table:
+    """Return a row for each network and folder, folders by date; the summary has what changed."""
+    at_least = math.log1p(share(margin, "--margin"))
+    told = {row["folder"]: row for row in data.rows(FOLDERS)}
+    folders = sorted(told, key=lambda name: (told[name]["at"] is None, told[name]["at"]))
+    cells = data.rows(CELLS)
+    series = grouped(cells, itemgetter("workload_key", "platform", "method", "strategy", "threads"))
+    rows: list[Row] = []
+    changes: list[Row] = []
+    for held in series.values():
+        held.sort(key=lambda row: folders.index(row["folder"]))
+        found = change_points([r["log_s"] for r in held], *_errors(held), at_least)
+        at = {change.at: change for change in found}
+        for index, row in enumerate(held):
+            one = {name: row[name] for name in ("name", "family", "platform", "folder")}
+            one |= {"taken_at": told[row["folder"]]["at"], "step_s": math.exp(row["log_s"])}
+            half = (row["half"] or 0.0) / math.sqrt(row["n"])
+            for end, sign in (("low", -1), ("high", 1)):
+                one[f"step_s_{end}"] = math.exp(row["log_s"] + sign * half) if half else None
+            one["first_ratio"] = math.exp(row["log_s"] - held[0]["log_s"])
+            one["changed_fraction"] = math.expm1(at[index].size) if index in at else None
+            rows.append(one)
+            if index in at:
+                size = {f"{n}_fraction": math.expm1(v) for n, v in at[index]._asdict().items()}
+                size["changed_fraction"] = size.pop("size_fraction")
+                del size["at_fraction"]
+                before = held[index - 1]["folder"]
+                changes.append({**one, **size, "before": before, "after": row["folder"]})
+    summary = {
+        "folders": folders,
+        "networks": len(series),
+        "margin_fraction": math.expm1(at_least),
+        "changes": changes,
+        "events": _events(changes, len(series), told),
+    }
+    shown = columns("name=network", "?platform", "folder", "?taken_at=date", "step_s=step",
+                    "first_ratio=of the first", "changed_fraction=changed")  # fmt: skip
+    return Table(shown, rows, most=40, summary=summary)
+
+
+def _errors(held: Sequence[Row]) -> tuple[list[float], int]:
+    """Return the standard error of each folder's logarithm, and their degrees of freedom."""
+    errors = [
+        (row["half"] or 0.0) / two_sided_t(MISS, row["runs"] - 1 if row["runs"] > 1 else 1000)
+        / math.sqrt(row["n"])
+        for row in held
+    ]  # fmt: skip
+    return errors, sum(row["runs"] - 1 for row in held)
+
+
+def _events(changes: Sequence[Row], networks: int, told: dict[str, Row]) -> list[Row]:
+    """Return what changed between which folders, of how many networks, and what differs there."""
+    found = []
+    for (before, after), held in grouped(changes, itemgetter("before", "after")).items():
+        for word, sign in (("slower", 1), ("faster", -1)):
+            sizes = [row["changed_fraction"] for row in held if row["changed_fraction"] * sign > 0]
+            if sizes:
+                a, b = told[before], told[after]
+                found.append({
+                    "before": before, "after": after, "what": word, "changed": len(sizes),
+                    "networks": networks, "changed_fraction": float(np.median(sizes)),
+                    "differ": [f"{n} {a[n]} -> {b[n]}" for n in FACTS if a[n] != b[n]],
+                })  # fmt: skip
+    return sorted(found, key=lambda row: -row["changed"])
+
+
+def sentences(table: Table) -> list[str]:
+    """Return each change with how many networks share it and what else changed there."""
+    found: Any = table.summary
+    folders = found["folders"]
+    said = [
+        f"{one['changed']} of {counted(one['networks'], 'network')} became "
+        f"{percent(abs(one['changed_fraction']))} {one['what']} between {one['before']} and "
+        f"{one['after']}" + (f": {', '.join(one['differ'])}" if one["differ"] else "")
+        for one in found["events"]
+    ]
+    over = f"{counted(found['networks'], 'network')} over {counted(len(folders), 'folder')} by date"
+    none = f"no change beyond noise and {percent(found['margin_fraction'])}; {over}"
+    ends = f"{over}: {folders[0]} to {folders[-1]}" if folders else over
+    return [*said, ends] if said else [none]
+
+
+ANALYSIS = Analysis(
+    """Print when steps changed, over many folders.
+
+    Folders are ordered by the date of their records. Of each network the change
+    points are found, and how many networks share one.
+    """,
+    history_table,
+    sentences,
+    chart="steptime.plots.history:chart",
+    settings=(Setting("margin", "Smaller changes count as none.", "3%", str, "SHARE"),),
+    folders=10_000,
+)

@@ -1,0 +1,55 @@
+"""Steps over folders: a line a network, normalised to its first, changes marked."""
+
+from __future__ import annotations
+
+from steptime.core.table import Table, columns
+from steptime.plots import style
+
+TOOLTIP = columns(
+    "name=network", "folder", "taken_at=date", "step_s=step", "changed_fraction=changed"
+)
+WORDS = ("as before", "slower", "faster")
+PANEL = 300  # pixels
+
+
+def chart(table: Table) -> style.Spec:
+    """Return the time of each network over that in its first folder, a panel a family."""
+    found = table.summary
+    points = [
+        style.point(dict(row), "name first_ratio", TOOLTIP)
+        | {"panel": row["family"], "at": found["folders"].index(row["folder"]) + 1}
+        | {"line": f"{row['name']} {row['platform']}"}
+        | {"change": row["changed_fraction"], "became": _word(row["changed_fraction"])}
+        for row in table.rows
+    ]
+    last = len(found["folders"])
+    title = f"folder, by date: {found['folders'][0]} to {found['folders'][-1]}" if last else ""
+    x = {
+        "field": "at",
+        "type": "quantitative",
+        "axis": {"title": style.lines_of(title, PANEL).split("|"), "tickMinStep": 1},
+        "scale": {"domain": [1, max(2, last)], "nice": False},
+    }
+    y = style.number("first_ratio", "time / that of the first", format=".3~f")
+    y["axis"].pop("labelExpr")
+    y["scale"] = {"zero": False}
+    points.sort(key=lambda point: WORDS.index(point["became"]))
+    colour = {"color": style.told_by("became", points)["color"]}
+    place = {"x": x, "y": y}
+    told = place | colour | {"tooltip": style.tooltip(TOOLTIP)}
+    layers = [
+        style.layer("line", place | {"detail": style.name("line")}, strokeWidth=1, opacity=0.4),
+        style.layer("point", told, size=12, filled=True, opacity=0.5),
+        style.layer("point", told, "change", size=60, filled=True),
+    ]
+    kept, view = style.wrapped(points, "panel", {"layer": layers}, 2, width=PANEL, height=190)
+    beyond = f"{100 * found['margin_fraction']:.3g} % and noise"
+    caption = [
+        f"{found['networks']} networks, {last} folders; large dots: changes beyond {beyond}.",
+        table.source,
+    ]
+    return style.finish("Steps over time", caption, kept, **view)
+
+
+def _word(changed: float | None) -> str:
+    return WORDS[0] if changed is None else WORDS[1] if changed > 0 else WORDS[2]

@@ -1,0 +1,122 @@
+"""History: a change is found where it was, and a series without one raises no alarm."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clusters
+import synthetic
+from steptime import store
+from steptime.analysis.analyses import analysis
+from steptime.analysis.data import Data
+from steptime.analysis.history import change_points
+from steptime.cli.main import run
+from steptime.core.record import Record
+
+SERIES = 400
+
+
+@pytest.mark.parametrize("runs", [1, 5])
+@pytest.mark.parametrize("folders", [2, 5, 30])
+def test_constant_series_raise_no_alarm(folders: int, runs: int) -> None:
+    rng = np.random.default_rng(7)
+    medians = np.median(clusters.noise(rng, SERIES, folders, runs), axis=-1)
+    if runs > 1:
+        errors = medians.std(axis=-1, ddof=1) / math.sqrt(runs)
+    else:
+        errors = np.full((SERIES, folders), 0.001)  # of samples: blind to runs
+    logs, freedom = medians.mean(axis=-1), folders * (runs - 1)
+    for margin, most in ((0.0, 0.05), (math.log1p(0.03), 0.02)):
+        alarms = [
+            bool(change_points(one, own, freedom, margin))
+            for one, own in zip(logs, errors, strict=True)
+        ]
+        assert np.mean(alarms) <= most
+    if folders == 30 or runs == 5:
+        logs[:, folders // 2 :] += math.log1p(0.06)
+        found = [
+            [change.at for change in change_points(one, own, freedom, math.log1p(0.03))]
+            for one, own in zip(logs, errors, strict=True)
+        ]
+        assert np.mean([one == [folders // 2] for one in found]) >= 0.95
+
+
+def test_several_changes_by_hand() -> None:
+    logs = [0.0] * 6 + [0.1] * 6 + [0.02] * 6
+    up, down = change_points(logs, [1e-4] * 18, 0)
+    assert (up.at, down.at) == (6, 12)
+    assert (up.size, down.size) == (pytest.approx(0.1), pytest.approx(-0.08))
+    assert up.low < 0.1 < up.high
+    assert change_points(logs, [1e-4] * 18, 0, margin=0.2) == []
+    assert change_points([0.5], [0.0], 0) == []
+
+
+def _night(day: int, slower: Mapping[str, float], torch: str) -> list[Record]:
+    rng = np.random.default_rng(day)
+    found = []
+    for number, workload in enumerate(synthetic.workloads(), start=1):
+        factor = slower.get(workload.model, 1.0)
+        step = clusters.step(clusters.noise(rng, 3), 0.001 * number * factor)
+        one = synthetic.measured(workload)
+        env = {**one.env, "framework": f"torch {torch}"}
+        at = f"2026-10-{day + 1:02}T03:00:00Z"
+        found.append(replace(one, quantities={"step_s": step}, env=env, taken_at=at))
+    return found
+
+
+def _nights() -> list[tuple[str, Sequence[Record]]]:
+    """Return 20 nights, the last first; from the 11th on rnn and cnn are 6 % slower."""
+    slow = {"rnn": 1.06, "cnn": 1.06}
+    nights = [
+        (f"night-{day:02}", _night(day, slow if day >= 10 else {}, "2.10" if day >= 10 else "2.9"))
+        for day in range(20)
+    ]
+    return nights[::-1]
+
+
+def test_a_change_is_told_with_how_many_share_it_and_what_else_changed() -> None:
+    one = analysis("history")
+    table = one.answer(Data(*_nights()))
+    found: Any = table.summary
+    assert found["folders"][0] == "night-00"  # by date, whatever the order of the arguments
+    (event,) = found["events"]
+    assert (event["before"], event["after"]) == ("night-09", "night-10")
+    assert (event["changed"], event["networks"], event["what"]) == (12, 24, "slower")
+    assert event["changed_fraction"] == pytest.approx(0.06, abs=0.01)
+    assert event["differ"] == ["framework torch 2.9 -> torch 2.10"]
+    assert {row["family"] for row in found["changes"]} == {"rnn", "cnn"}
+    assert all(row["low_fraction"] < 0.06 < row["high_fraction"] for row in found["changes"][:3])
+    first, last = one.says(table)
+    assert first.startswith("12 of 24 networks became ")
+    assert first.endswith(
+        " % slower between night-09 and night-10: framework torch 2.9 -> torch 2.10"
+    )
+    assert last == "24 networks over 20 folders by date: night-00 to night-19"
+    assert len(table.rows) == 24 * 20
+    spec = one.draw(table)
+    marked = [row for row in spec["data"]["values"] if row["became"] != "as before"]
+    assert len(marked) == 12
+    assert {row["became"] for row in marked} == {"slower"}
+    assert one.answer(Data(*_nights()), margin="10%").summary["changes"] == []
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = []
+    for name, records in _nights()[5:15]:
+        path = tmp_path / name / "results"  # folders of one name are told by their paths
+        with store.open_writer(path) as writer:
+            writer.append_all(records)
+        folders.append(str(path))
+    assert run(["history", *folders, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (event,) = document["summary"]["events"]
+    assert event["after"] == str(tmp_path / "night-10/results")
+    assert document["says"][0].startswith("12 of 24 networks became ")
