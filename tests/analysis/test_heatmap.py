@@ -140,3 +140,7 @@ def test_nothing_known_is_said() -> None:
     one = replace(synthetic.measured(GRID[0]), quantities={})
     table = answer([one], x="nodes", y="batch")
     assert HEATMAP.says(table) == ["no speed_per_s is known here over nodes and batch"]
+    alone = answer([synthetic.measured(GRID[0])])
+    assert HEATMAP.says(alone) == [
+        "no speed_per_s is known here over two hyperparameters that vary"
+    ]

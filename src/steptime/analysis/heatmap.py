@@ -76,8 +76,10 @@ def heatmap(
     for name in (*axes, over):
         if name is not None and name not in asked.columns:
             raise unknown("column", name, [*data.hyperparameters, *asked.columns])
-    if len({*axes, over}) < 3 or None in axes:
-        raise InputError("heatmap: --x, --y and --over take columns that differ and vary")
+    if None in axes:
+        return Table((), (), summary={"value": value, "x": axes[0], "y": axes[1], "cells": 0})
+    if len({*axes, over}) < 3:
+        raise InputError("heatmap: --x, --y and --over take columns that differ")
     steps = [_steps(asked, str(name)) for name in axes]
     number = f'"{value}"' if value in asked.columns else MADE[value]
     names = {"x": steps[0], "y": steps[1], "over": f'"{over}"' if over else "NULL"}
@@ -128,12 +130,18 @@ def _asked(data: Data, value: str, only: Sequence[str]) -> _Asked:
 
 def _axes(asked: _Asked, *given: str | None) -> list[str | None]:
     """Return the columns across and up: of those not given the hyperparameters that vary most."""
+    axes = list(given[:2])
     every = (*asked.data.hyperparameters, "batch")
-    names = [name for name in every if name in asked.columns and name not in given]
-    counts = ", ".join(f'count(DISTINCT "{name}") AS "{name}"' for name in names)
-    found = asked.rows(COUNTS.format(counts))[0]
-    most = iter(sorted((n for n in names if found[n] > 1), key=lambda name: -int(found[name])))
-    return [one or next(most, None) for one in given[:2]]
+    while None in axes:
+        names = [name for name in every if name in asked.columns and name not in (*axes, *given)]
+        beside = " AND ".join(f'"{name}" IS NOT NULL' for name in axes if name) or "true"
+        counts = (f'count(DISTINCT "{name}") FILTER ({beside}) AS "{name}"' for name in names)
+        found = asked.rows(COUNTS.format(", ".join(counts)))[0] if names else {}
+        most = max(names, key=lambda name: int(found[name]), default="")
+        if found.get(most, 0) < 2:
+            break
+        axes[axes.index(None)] = most
+    return axes
 
 
 def _steps(asked: _Asked, name: str) -> str:
@@ -169,7 +177,9 @@ def _summary(rows: Sequence[Row]) -> Row:
 def _says(table: Table) -> list[str]:
     said = table.summary
     if not table.rows:
-        return [f"no {said['value']} is known here over {said['x']} and {said['y']}"]
+        axes = " and ".join(said[side] for side in "xy" if said[side])
+        over = axes if said["y"] and said["x"] else "two hyperparameters that vary"
+        return [f"no {said['value']} is known here over {over}"]
     ends = " to ".join(shown(said["value"], said[end]) for end in ("lowest", "highest"))
     lines = []
     if said["cells"]:

@@ -25,7 +25,10 @@ def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
 
 
 def _drawn(kind: str, one: analyses.Analysis, data: Data) -> Spec:
-    table = one.answer(data)
+    try:
+        table = one.answer(data)
+    except InputError as error:  # what it asks of its settings, it does not find here
+        raise EmptyPlotError(f"{kind}: {error}") from error
     if not table.rows:
         raise EmptyPlotError(f"{kind}: {'; '.join(one.says(table))}")
     return one.draw(table)

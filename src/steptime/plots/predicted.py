@@ -8,6 +8,7 @@ from steptime.plots import EmptyPlotError, style
 
 SIDE = 460
 BAND = 2.0
+MOST_BARS = 300  # points with intervals
 TIMES = ("predicted_s", "measured_s", "measured_low_s", "measured_high_s")
 ENDS = ("predicted_low_s", "predicted_high_s")
 TOOLTIP = columns(
@@ -24,7 +25,9 @@ def chart(data: Data) -> style.Spec:
     rows = [row for row in data.results if row["ratio"] is not None]
     if not rows:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
-    points = [style.point(row, f"family {' '.join((*TIMES, *ENDS))}", TOOLTIP) for row in rows]
+    shown, thinned = style.thinned(rows, "network")
+    points = [style.point(row, f"family {' '.join((*TIMES, *ENDS))}", TOOLTIP) for row in shown]
+    few = len(points) <= MOST_BARS
     several = len({point["platform"] for point in points}) > 1
     colour = style.told_by("platform" if several else "family", points)["color"]
     told = {"color": colour, "shape": style.told_by("family", points)["shape"]}
@@ -49,10 +52,13 @@ def chart(data: Data) -> style.Spec:
         style.layer("rule", beside, ENDS[1], strokeWidth=1, opacity=0.5),
         style.layer("point", point, "measured_s", filled=True),
     ]
+    if not few:
+        layers = [*layers[:3], style.layer("point", point, "measured_s", filled=True, size=18)]
     inside = sum(1 / BAND <= row["ratio"] <= BAND for row in rows)
-    said = f"{inside} of {len(rows)} within a factor of 2 (shaded). Bars: 95 % interval."
-    if any(point[ENDS[1]] for point in points):
+    said = f"{inside:,} of {len(rows):,} within a factor of 2 (shaded)."
+    said += " Bars: 95 % interval." if few else ""
+    if few and any(point[ENDS[1]] for point in points):
         said += " Lines across: 80 % of steps, as predicted."
-    caption, drawn = [said, data.source], [*corners, *points]
+    caption, drawn = [said, *thinned, data.source], [*corners, *points]
     view = {"width": SIDE, "height": SIDE, "layer": layers}
     return style.finish("Predicted against measured", caption, drawn, **view)

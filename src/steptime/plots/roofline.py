@@ -12,7 +12,6 @@ from steptime.core.units import si
 from steptime.plots import EmptyPlotError, style
 
 LESS, MORE = 2.2, 6.0  # of the ceilings before and beyond the points, as factors
-MOST_POINTS = 1500
 MOST_JOINED = 60  # whose prediction and measurement a line joins
 MOST_LINES = 12
 MOST_LABELS = 12  # of ceilings in one picture; with more each platform has a panel
@@ -38,10 +37,10 @@ def chart(table: Table) -> style.Spec:
     if not (every or tops):
         raise EmptyPlotError("roofline: no ceiling and no point is known")
     names = list(dict.fromkeys(row["platform"] for row in (*every, *tops)))
-    color = said.get("color") or next(
-        (n for n in ("platform", "family", "dtype") if len({r.get(n) for r in every}) > 1), None
-    )
-    apart = len(names) > 1 and (color not in (None, "platform") or len(tops) > MOST_LABELS)
+    asked = said.get("color")
+    apart = len(names) > 1 and (asked not in (None, "platform") or len(tops) > MOST_LABELS)
+    told_apart = ("family", "dtype") if apart else ("platform", "family", "dtype")
+    color = asked or next((n for n in told_apart if len({r.get(n) for r in every}) > 1), None)
     size = PANEL if apart else {"width": style.WIDTH, "height": style.HEIGHT}
     rows, caption = _points(every, color, said.get("line"))
     ends = box(tops, [row[X] for row in every], [s for r in every for s in _speeds(r)])
@@ -75,9 +74,9 @@ def _points(
     every: Sequence[style.Row], color: str | None, line: str | None
 ) -> tuple[list[style.Row], list[str]]:
     """Return the points as they are drawn, some of many, and what the caption says of them."""
-    step = -(-len(every) // MOST_POINTS) or 1
     lines = _lines(every, line) if line else {}
-    kept = [r for at, r in enumerate(every) if at % step == 0 or id(r) in lines]
+    some, thinned = style.thinned(every, "point")  # the fastest comes first
+    kept = [*some, *(row for row in every if thinned and id(row) in lines)]
     numbers = {name: f"of_{name}" for name in (color, line) if name}
     rows = []
     for row in kept:
@@ -97,8 +96,7 @@ def _points(
     without = sum(row[X] is None for row in every)
     if without:
         caption.append(f"At the left edge: {without:,} whose FLOP per byte are not known.")
-    if step > 1:
-        caption.append(f"One in {step} of {len(every):,} points is drawn, the fastest among them.")
+    caption += thinned
     if line:
         number = len({on[0] for on in lines.values()})
         caption.append(f"A line follows {line}, all else equal: the {number} longest lines.")

@@ -53,7 +53,9 @@ def chart(data: Data) -> style.Spec:
     ]
     if "facet" in view:
         resolve = {"scale": {"x": "independent", "y": "independent"}}
-        view |= {"resolve": resolve, "bounds": "flush", "spacing": {"row": 64, "column": 84}}
+        lines = max(row["panel"].count("|") for row in kept)
+        gaps = {"row": 50 + 15 * lines, "column": 84}
+        view |= {"resolve": resolve, "bounds": "flush", "spacing": gaps}
     return style.finish("Samples in the order taken", caption, kept, **view)
 
 

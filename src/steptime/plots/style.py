@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from steptime.core.table import Column
-from steptime.core.units import shown
+from steptime.core.units import counted, shown
 
+Item = TypeVar("Item")
 Row = dict[str, Any]
 Spec = dict[str, Any]
 
@@ -27,6 +29,8 @@ MOST_STEPS = 12  # of a ramp, that a legend names one by one
 FONT = "system-ui, 'Segoe UI', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 WIDTH, HEIGHT = 660, 400  # of a picture; a page gives its own width
 MOST_PANELS = 24
+MOST_DRAWN = 1500  # points
+WRAP = textwrap.TextWrapper(110, break_on_hyphens=False).wrap  # lines of a caption, in letters
 
 
 def config(*, dark: bool = False) -> Spec:
@@ -105,7 +109,7 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
             layers["layer"] = [one for one in layers["layer"] if _fields(one) <= known]
     return {
         "$schema": SCHEMA,
-        "title": {"text": title, "subtitle": list(caption)},
+        "title": {"text": title, "subtitle": [line for one in caption for line in WRAP(one)]},
         "data": {"values": [{key: _short(one) for key, one in row.items()} for row in rows]},
         "config": config(),
         **view,
@@ -143,6 +147,20 @@ def wrapped(
         "columns": columns,
         "spec": {**panel, **size},
     }
+
+
+def thinned(
+    items: Sequence[Item], what: str, most: int = MOST_DRAWN
+) -> tuple[list[Item], list[str]]:
+    """Return the first and a sample of more items than `most`, and the line that says so.
+
+    Every n-th would follow the order: of four platforms in turns it may leave out two.
+    """
+    if len(items) <= most:
+        return list(items), []
+    drawn = random.Random(0).sample(range(1, len(items)), most - 1)  # noqa: S311 - no secret
+    said = f"{most:,} of {counted(len(items), what)} are drawn, chosen by chance."
+    return [items[at] for at in sorted([0, *drawn])], [said]
 
 
 def lines_of(text: str, width: int) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from steptime.analysis.data import Data
+from steptime.analysis.row import grouped
 from steptime.core.table import columns
 from steptime.plots import EmptyPlotError, style
 
+MOST_DRAWN = 240  # lines
 MOST_LINES = 24  # with names of their own
 TOOLTIP = columns(
     *("label=network", "batch", "examples_per_s=examples/s", "measured_s=measured step"),
@@ -20,11 +23,14 @@ def chart(data: Data) -> style.Spec:
     rows = [row for row in data.results if row["examples_per_s"]]
     if not rows:
         raise EmptyPlotError("throughput: no record here holds a measured time of a step")
-    points = [_point(row) for row in rows]
+    lines = grouped(map(_point, rows), itemgetter("family", "line"))
+    kept, thinned = style.thinned([*lines], "line", MOST_DRAWN)
+    points = [point for line in kept for point in lines[line]]
     families = list(dict.fromkeys(point["family"] for point in points))
     panels = [_panel(family, points) for family in families[: style.MOST_PANELS]]
     caption = [
         "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family.",
+        *thinned,
         data.source,
     ]
     view: style.Spec = {name: value for name, value in panels[0].items() if name != "title"}
