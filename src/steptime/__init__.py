@@ -1,8 +1,8 @@
 """How long a training step takes, how long it would take elsewhere, and why.
 
-What most programs need is here, imported when asked for: `predict`, `predict_op`, `calibrate`,
-`evaluate`, `StepModel`, `count_step`, `device`, `link`. The rest is in the rooms; `docs/python.md`
-shows them.
+What most programs need is here, imported when asked for: `predict`, `predict_op`, `why`, `whatif`,
+`calibrate`, `evaluate`, `StepModel`, `count_step`, `device`, `link`. The rest is in the rooms;
+`docs/python.md` shows them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ __all__ = [  # typed in __init__.pyi
     "link",
     "predict",
     "predict_op",
+    "whatif",
+    "why",
 ]
 
 _FROM = {
@@ -31,6 +33,8 @@ _FROM = {
     "link": "steptime.catalog:link",
     "predict": "steptime.predict",  # the room, which can be called
     "predict_op": "steptime.api:predict_op",
+    "whatif": "steptime.api:whatif",
+    "why": "steptime.api:why",
 }
 
 

@@ -2,6 +2,8 @@ from steptime.api import calibrate as calibrate
 from steptime.api import evaluate as evaluate
 from steptime.api import predict as predict
 from steptime.api import predict_op as predict_op
+from steptime.api import whatif as whatif
+from steptime.api import why as why
 from steptime.build import count_step as count_step
 from steptime.catalog import device as device
 from steptime.catalog import link as link
@@ -18,4 +20,6 @@ __all__ = [
     "link",
     "predict",
     "predict_op",
+    "whatif",
+    "why",
 ]

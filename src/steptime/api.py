@@ -1,4 +1,4 @@
-"""What most programs need, as functions: predict, predict_op, calibrate, evaluate.
+"""What most programs need, as functions: predict, predict_op, why, whatif, calibrate, evaluate.
 
 `import steptime` has them all, each imported when it is asked for.
 """
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from steptime.calibration.cases import Case
     from steptime.calibration.evaluation import Evaluation
     from steptime.core.workload import Workload
+    from steptime.diagnosis.whatif import WhatIf
+    from steptime.diagnosis.why import Diagnosis
 
 Rows = Iterable[Mapping[str, Any]]
 
@@ -159,15 +161,9 @@ def predict(
     `model` is what the command line takes (`resnet50`, `fc:layers=4`, a file), `batch` its own
     default if None; `options` are those of the method. Raises `InputError` for what is not known.
     """
-    from steptime.build import make_workload, read_model
-    from steptime.core.workload import Workload
     from steptime.predict.step_model import StepModel
 
-    workload = (
-        model
-        if isinstance(model, Workload)
-        else make_workload(read_model(str(model)), batch, dtype, phase, optimizer)
-    )
+    workload = _workload(model, batch, dtype, phase, optimizer)
     asked = StepModel(workload, device, method=method, options=options)
     made = asked.predict()
     times = made.times
@@ -194,6 +190,63 @@ def predict(
         made.remarks,
         tuple(ops),
     )
+
+
+def _workload(
+    model: str | Path | Workload, batch: int | None, dtype: str, phase: str, optimizer: str
+) -> Workload:
+    from steptime.build import make_workload, read_model
+    from steptime.core.workload import Workload
+
+    if isinstance(model, Workload):
+        return model
+    return make_workload(read_model(str(model)), batch, dtype, phase, optimizer)
+
+
+def why(
+    model: str | Path | Workload,
+    device: str | Path | Device,
+    batch: int | None = None,
+    dtype: str = "float32",
+    phase: str = "train",
+    optimizer: str = "sgd",
+    replicas: int = 1,
+    link: str | Path | None = None,
+) -> Diagnosis:
+    """Return what a step waits for, its most expensive ops, and what would help.
+
+    Replicas need a link. Raises `InputError` for what is not known.
+    """
+    from steptime.diagnosis.why import why as diagnose
+
+    workload = _workload(model, batch, dtype, phase, optimizer)
+    found = device if isinstance(device, Device) else catalog.device(device)
+    joined = None if link is None else catalog.link(link)
+    return diagnose(workload, found, link=joined, replicas=replicas)
+
+
+def whatif(
+    device: str | Path | Device,
+    changes: Mapping[str, str | float],
+    models: Iterable[str | Path | Workload],
+    batch: int | None = None,
+    dtype: str | None = None,
+) -> WhatIf:
+    """Return what changes of a device (`{"peak": "x2", "memory_GB": 32}`) do to networks.
+
+    Without a `dtype` it is float32, or what a device without its peak is fastest in. Raises
+    `InputError` for what is not known.
+    """
+    from steptime.diagnosis.bound import method_for
+    from steptime.diagnosis.changes import read_changes
+    from steptime.diagnosis.networks import dtype_for
+    from steptime.diagnosis.whatif import cases, what_if
+
+    found = device if isinstance(device, Device) else catalog.device(device)
+    kind = dtype or dtype_for(found)
+    asked = [_workload(model, batch, kind, "train", "sgd") for model in models]
+    read = read_changes(f"{key}={value}" for key, value in changes.items())
+    return what_if(cases(asked, found, method_for(found)), [axis[0] for axis in read])
 
 
 def predict_op(

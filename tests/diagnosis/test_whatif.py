@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from steptime import catalog
+from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.diagnosis.changes import changed, read_changes, remarks
-from steptime.diagnosis.networks import DEFAULT_BATCHES, DEFAULT_SET, dtype_for, networks, workloads
+from steptime.diagnosis.networks import DEFAULT_BATCHES, DEFAULT_SET, dtype_for, networks
 from steptime.diagnosis.upgrade import sweep, upgrades
 from steptime.diagnosis.whatif import EACH_EXAMPLE, EACH_STEP, Case, cases, what_if
 from steptime.predict import cost_model
@@ -26,12 +27,18 @@ def _changes(*texts: str):
 
 def _cases(text: str, device: str = "tpu-v2-8", batches=(64,), method="analytic", **more):
     found = catalog.device(device)
-    asked = workloads(networks(text), batches, dtype_for(found), "train", "sgd")
+    asked = [
+        make_workload(read_model(one), batch, dtype_for(found), "train", "sgd")
+        for one in networks(text)
+        for batch in batches
+    ]
     return cases(asked, found, method, **more)
 
 
 def test_a_tpu_v2_becomes_a_v3_on_the_fc_family() -> None:
-    found = what_if(_cases(DEFAULT_SET, batches=DEFAULT_BATCHES), _changes(*V3))
+    found = what_if(
+        _cases(DEFAULT_SET, batches=[int(one) for one in DEFAULT_BATCHES.split(",")]), _changes(*V3)
+    )
     said = found.summary
     assert said["networks"] == 6 * 9 * 3
     assert said["compute_bound_speedup"] == pytest.approx(2.3, rel=0.02)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, unknown
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
+
+if TYPE_CHECKING:
+    from steptime.core.workload import Workload
 
 METHOD = "The cost model. Default: calibrated, analytic on kinds of device that nobody measured."
 DTYPE = "As predict. Default: float32, or what a device without its peak is fastest in."
@@ -32,10 +35,7 @@ def whatif(
         "--upgrade KEY=VALUE,...", "Say which of these changes pays most; repeatable.", None
     ),
     cost: list[str] | None = option(
-        "--cost KEY=PRICE", "With --upgrade: what a change costs; repeatable.", None
-    ),
-    watts: list[str] | None = option(
-        "--watts KEY=W", "With --upgrade: what a change draws; repeatable.", None
+        "--cost KEY=N", "With --upgrade: what a change costs, in dollars or watts.", None
     ),
     model: Text = option(
         "--model --grid MODEL",
@@ -49,106 +49,110 @@ def whatif(
     optimizer: options.Optimizer = "sgd",
     method: Text = option("--method", METHOD, None),
     option_: options.Settings = None,
+    out: Path | None = option(
+        "--out -o FILE", "Draw the map of two or three ranges: .png, .svg, .pdf or .html.", None
+    ),
 ) -> Answer:
     """Say what changed hardware would do to the same networks."""
     from steptime import catalog
     from steptime.diagnosis import changes, networks
+    from steptime.diagnosis import upgrade as upgrading
     from steptime.diagnosis.bound import method_for
     from steptime.diagnosis.whatif import cases, what_if
+    from steptime.plots.files import check_path
 
     found = catalog.device(options.one_device(device))
     told = {"method": method or method_for(found), "dtype": dtype or networks.dtype_for(found)}
     axes = changes.read_changes(set_ or ())
-    single = changes.read_changes(
-        (one for text in upgrade or () for one in text.split(",")), "--upgrade"
-    )
+    texts = (one for text in upgrade or () for one in text.split(","))
+    single = [one for axis in changes.read_changes(texts, "--upgrade") for one in axis]
     if bool(axes) == bool(single):
         raise InputError("say what changes: --set KEY=VALUE, or what might: --upgrade KEY=VALUE")
     if not single:
-        options.refuse({"--cost": cost, "--watts": watts}, "{} goes with --upgrade")
-    of_range = [axis for axis in axes if len(axis) > 1]
+        options.refuse({"--cost": cost}, "{} goes with --upgrade")
+    spent = _costs(cost, [one.key for one in single])
+    of_range = sum(len(axis) > 1 for axis in axes)
+    if out is not None:
+        check_path(out)
+        if of_range not in (2, 3):
+            raise InputError("--out draws two or three ranges: --set peak=x1..x4x2 --set ...")
     combinations = changes.combined(axes)
-    said = {"cost": _numbers(cost, "--cost", single), "watts": _numbers(watts, "--watts", single)}
-    largest = batch == LARGEST
+    size = None if batch == LARGEST else batch
     if folder is not None:
-        options.refuse({"--model": model}, "{} does not go with --in")
+        options.refuse({"--model": model, "--batch": size}, "{} does not go with --in")
         asked = _of_folder(folder)
     else:
-        batches = None if batch is None or largest else numbers(batch, "--batch")
-        if model is None and batch is None:
-            batches = list(networks.DEFAULT_BATCHES)
-        texts = [one for text in grid.split_models(model or networks.DEFAULT_SET)
-                 for one in networks.networks(text)]  # fmt: skip
-        asked = networks.workloads(texts, batches, told["dtype"], phase, optimizer)
-    every = cases(asked, found, told["method"], options.pairs(option_, "option"), largest)
-    price = every[0].model.method
-    notes = [line for axis in (*axes, *single) for line in changes.remarks(found, axis[:1], price)]
+        asked = _asked(model, size if model or batch else networks.DEFAULT_BATCHES,
+                       (told["dtype"], phase, optimizer))  # fmt: skip
+    every = cases(asked, found, told["method"], options.pairs(option_, "option"), batch == LARGEST)
+    first = [axis[0] for axis in axes]
+    notes = changes.remarks(found, first or single, every[0].model.method)
     document: dict[str, Any] = {"device": found.name, **told, "networks": len(every)}
+    if not (single or of_range):
+        made = what_if(every, first)
+        document |= {**asdict(made), "notes": notes}
+        return Answer(document, made.tables(), (*made.says, *notes))
     title = f"{found.name}, {counted(len(every), 'network')}, {told['dtype']} ({told['method']})"
+    speeds = ("speedup=speed-up", "grown_speedup=with the batch that fits", "newly_possible=new")
     if single:
-        return _upgrades(every, single, said, document, title, notes)
-    if of_range:
-        return _swept(every, axes, combinations, document, title, notes)
-    made = what_if(every, [axis[0] for axis in axes])
-    return Answer({**document, **asdict(made), "notes": notes}, made.tables(), (*made.says, *notes))
+        rows, heads = upgrading.upgrades(every, single, spent), ["upgrade", *speeds]
+        heads += ["cost:g=cost", "gain_per_cost:.4g=gain for each of it"] if spent else []
+        document |= {"says": [upgrading.best_of(rows)]}
+    else:
+        rows = upgrading.sweep(every, combinations)
+        heads = [*(f"{one.key}:g={one.key}{' x' if one.times else ''}" for one in first), *speeds]
+        document |= {"axes": [one.key for one in first]}
+    if out is not None:
+        _draw(rows, [axis[0] for axis in axes if len(axis) > 1], title, found.source, out)
+    table = Table(columns(*heads), rows, title, most=40)
+    document |= {"rows": rows, "notes": notes}
+    return Answer(document, [table], (*document.get("says", ()), *notes))
 
 
-def _of_folder(folder: Path) -> list[Any]:
-    from steptime import store
-    from steptime.diagnosis.networks import of_folder
+def _costs(texts: list[str] | None, known: list[str]) -> dict[str, float]:
+    """Return what changes cost by their keys; raises `InputError` for a key that is not changed."""
+    from steptime.diagnosis.changes import positive_number
 
-    return of_folder(store.load(folder, note))
-
-
-def _numbers(texts: list[str] | None, where: str, changes: list[Any]) -> dict[str, float]:
-    """Return numbers by the key of a change; raises `InputError` for a key that is not changed."""
-    from steptime.core.errors import unknown
-
-    known = [axis[0].key for axis in changes]
-    found = {}
-    for key, text in options.pairs(texts, where).items():
+    found = options.pairs(texts, "--cost")
+    for key in found:
         if key not in known:
-            raise unknown("upgrade", key, known, where)
-        try:
-            found[key] = float(text)
-        except ValueError:
-            found[key] = 0.0
-        if not 0 < found[key] < float("inf"):
-            raise InputError(f"{where} {key}: must be a number above 0, not {shorten(text)}")
-    return found
+            raise unknown("upgrade", key, known, "--cost")
+    return {key: positive_number(text, f"--cost {key}") for key, text in found.items()}
 
 
-def _upgrades(
-    every: Any, single: Any, said: Any, document: dict[str, Any], title: str, notes: list[str]
-) -> Answer:
-    from steptime.diagnosis.upgrade import best_of, upgrades
+def _asked(models: str | None, batch: str | None, how: tuple[str, str, str]) -> list[Workload]:
+    """Return the networks of model texts with ranges, at each batch or at their own."""
+    from steptime.diagnosis.networks import DEFAULT_SET, networks
 
-    changes = [change for axis in single for change in axis]
-    rows = upgrades(every, changes, **said)
-    spent = [f"{name}, gain_per_{name}".split(", ") for name, given in said.items() if given]
-    heads = columns(
-        "upgrade", "speedup=speed-up", "grown_speedup=with the batch that fits",
-        "newly_possible=newly possible", *(f"{key}:.4g={name}" for one in spent
-        for key, name in zip(one, (one[0], f"gain for each of {one[0]}"), strict=True)),
-    )  # fmt: skip
-    says = best_of(rows)
-    table = Table(heads, rows, f"{title}: upgrades, what pays most first")
-    return Answer({**document, "says": [says], "rows": rows, "notes": notes}, [table],
-                  (says, *notes))  # fmt: skip
+    sizes = [None] if batch is None else [str(one) for one in numbers(batch, "--batch")]
+    texts = [one for text in grid.split_models(models or DEFAULT_SET) for one in networks(text)]
+    return [options.workload_of(one, size, *how) for one in texts for size in sizes]
 
 
-def _swept(
-    every: Any, axes: Any, combinations: Any, document: dict[str, Any], title: str, notes: list[str]
-) -> Answer:
-    from steptime.diagnosis.upgrade import sweep
+def _of_folder(folder: Path) -> list[Workload]:
+    """Return the networks of a folder's records of one device, each once."""
+    from steptime import store
 
-    rows = sweep(every, combinations)
-    keys = [axis[0].key for axis in axes]
-    heads = columns(
-        *(f"{key}:g={key}{' x' if axis[0].times else ''}"
-          for key, axis in zip(keys, axes, strict=True)),
-        "speedup=speed-up", "grown_speedup=with the batch that fits",
-        "newly_possible=newly possible",
-    )  # fmt: skip
-    table = Table(heads, rows, f"{title}: steps on changed devices", most=40)
-    return Answer({**document, "axes": keys, "rows": rows, "notes": notes}, [table], notes)
+    every = [one.workload for one in store.load(folder, note) if not one.scope]
+    found = {one.key: one for one in every if one.plan.devices == 1}
+    if not found:
+        raise InputError(f"{folder}: holds no network of one device")
+    return list(found.values())
+
+
+def _draw(rows: list[Any], axes: list[Any], title: str, source: str, out: Path) -> None:
+    from steptime.plots.files import save
+    from steptime.plots.heatmap import grid as heatmap
+
+    keys = dict(zip(("x", "y", "panel"), [one.key for one in axes], strict=False))
+    names = {place: f"{one.key}{', times' if one.times else ''}"
+             for place, one in zip(keys, axes, strict=True)}  # fmt: skip
+    cells = [
+        {**{place: f"{row[key]:g}" if place == "panel" else row[key]
+            for place, key in keys.items()},
+         "value": row["grown_speedup"], "status": "does not fit"}
+        for row in rows
+    ]  # fmt: skip
+    caption = ["Geometric mean of examples a second, with the batch that then fits, over before."]
+    save(heatmap(title, [*caption, source[:110]], cells, value="speedup", **names), out)
+    note(str(out))

@@ -71,13 +71,20 @@ def _values(text: str, where: str) -> list[float]:
     plain = text.removeprefix("x")
     if is_range(plain):
         return [float(one) for one in expand_range(plain.replace("..x", ".."), where)]
+    return [positive_number(plain, where, text)]
+
+
+def positive_number(text: str, where: str, typed: str = "") -> float:
+    """Return the number of a text; raises `InputError`, naming `where`, for none above 0."""
     try:
-        number = float(plain)
+        number = float(text)
     except ValueError:
         number = 0.0
     if not (isfinite(number) and number > 0):
-        raise InputError(f"{where}: must be a number or factor (x2) above 0, not {shorten(text)}")
-    return [number]
+        raise InputError(
+            f"{where}: must be a number or factor (x2) above 0, not {shorten(typed or text)}"
+        )
+    return number
 
 
 def combined(axes: Sequence[Sequence[Change]]) -> list[tuple[Change, ...]]:

@@ -1,18 +1,13 @@
-"""The networks that a question is asked of: model texts with ranges, or those of a folder."""
+"""The networks that a question is asked of: model texts with ranges, and their type."""
 
-from collections.abc import Iterable, Sequence
 from itertools import product
 
-from steptime.build import make_workload, read_model
-from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.ranges import expand_range, is_range
-from steptime.core.record import Record
-from steptime.core.workload import Workload
 
 DEFAULT_SET = "fc:layers=4..128x2,nodes=32..8192x2"  # the plane that ParaDnn's heat maps show
-DEFAULT_BATCHES = (64, 1024, 16384)
+DEFAULT_BATCHES = "64,1024,16384"
 MOST_NETWORKS = 10_000
 
 
@@ -43,28 +38,3 @@ def dtype_for(device: Device) -> str:
     if not peaks or "float32" in peaks:
         return "float32"
     return max(peaks, key=lambda name: (peaks[name], name.startswith("b")))
-
-
-def workloads(
-    texts: Iterable[str], batches: Sequence[int] | None, dtype: str, phase: str, optimizer: str
-) -> list[Workload]:
-    """Return the workload of each network at each batch, at its own for None."""
-    precision(dtype)
-    return [
-        make_workload(choice, batch, dtype, phase, optimizer)
-        for text in texts
-        for choice in [read_model(text)]
-        for batch in (batches or (None,))
-    ]
-
-
-def of_folder(records: Iterable[Record]) -> list[Workload]:
-    """Return the networks of records of one device, each once; raises `InputError` for none."""
-    found = {
-        one.workload.key: one.workload
-        for one in records
-        if not one.scope and one.workload.plan.devices == 1
-    }
-    if not found:
-        raise InputError("no network of one device among the records")
-    return list(found.values())

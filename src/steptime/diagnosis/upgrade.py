@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.core.progress import watched
-from steptime.core.table import Row
 from steptime.core.units import percent
 from steptime.diagnosis.changes import Change, changed
 from steptime.diagnosis.whatif import Case, geomean, network
@@ -34,40 +33,28 @@ def sweep(found: Sequence[Case], combinations: Sequence[Sequence[Change]]) -> li
 
 
 def upgrades(
-    found: Sequence[Case],
-    changes: Sequence[Change],
-    cost: Mapping[str, float] | None = None,
-    watts: Mapping[str, float] | None = None,
+    found: Sequence[Case], changes: Sequence[Change], cost: Mapping[str, float] | None = None
 ) -> list[dict[str, Any]]:
     """Return a row for each single change, the one that pays most first.
 
-    `gain` is how much faster all networks become (`grown_speedup` - 1); with the `cost` or `watts`
-    of each change the order is that of the gain for each of them.
+    `gain` is how much faster all networks become (`grown_speedup` - 1). With the `cost` of changes
+    by key, in any unit, the order is that of the gain for each of it.
     """
     rows = []
     for change, row in zip(changes, sweep(found, [(one,) for one in changes]), strict=True):
         gain = round((row["grown_speedup"] or 1.0) - 1, 9)
-        of = {"cost": (cost or {}).get(change.key), "watts": (watts or {}).get(change.key)}
+        spent = (cost or {}).get(change.key)
         told = {name: row[name] for name in ("speedup", "grown_speedup", "newly_possible")}
-        rows.append(
-            {
-                "upgrade": str(change),
-                **told,
-                "gain": gain,
-                **of,
-                **{f"gain_per_{name}": gain / v if v else None for name, v in of.items()},
-            }
-        )
-    by = "gain_per_cost" if cost else "gain_per_watts" if watts else "gain"
+        each = {"gain": gain, "cost": spent, "gain_per_cost": gain / spent if spent else None}
+        rows.append({"upgrade": str(change), **told, **each})
+    by = "gain_per_cost" if cost else "gain"
     return sorted(rows, key=lambda row: -1.0 if row[by] is None else row[by], reverse=True)
 
 
-def best_of(rows: Sequence[Row]) -> str:
+def best_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return which upgrade pays most, in a sentence."""
     one = rows[0]
     if one["gain"] <= 0:
         return "No upgrade makes these networks faster."
-    for name, word in (("cost", "for its cost"), ("watts", "for its watts")):
-        if one[f"gain_per_{name}"] is not None:
-            return f"{one['upgrade']} pays most {word}: {percent(one['gain'])} faster."
-    return f"{one['upgrade']} pays most: {percent(one['gain'])} faster."
+    dear = " for its cost" if one["cost"] else ""
+    return f"{one['upgrade']} pays most{dear}: {percent(one['gain'])} faster."
