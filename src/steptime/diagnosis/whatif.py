@@ -139,10 +139,13 @@ def what_if(found: Sequence[Case], changes: Sequence[Change]) -> WhatIf:
 def _ops(before: Path, after: Path, growth: float, batch: str) -> list[dict[str, Any]]:
     """Return ops with their seconds before, and after for as many examples.
 
-    Traffic that grows by less than half of what the batch does is that of each step: weights.
+    Traffic that grows by less than half of what the batch does is that of each step: weights. None
+    where another batch runs as other kernels.
     """
-    found = []
-    for old, new in zip(before.parts, after.parts, strict=False):
+    found: list[dict[str, Any]] = []
+    if len(before.parts) != len(after.parts):
+        return found
+    for old, new in zip(before.parts, after.parts, strict=True):
         traffic = None
         if batch == "larger" and old.bound == "memory":
             fixed = new.kernel.bytes < (1 + growth) / 2 * old.kernel.bytes
@@ -239,46 +242,38 @@ def _summary(rows: Sequence[Row], classes: Sequence[Row]) -> dict[str, Any]:
         "larger_batch_speedup": geomean(row["grown_speedup"] for row in more),
         "most_larger_batch_speedup": max((row["grown_speedup"] for row in more), default=None),
     }
-    for bound, batch, traffic, key in (
-        ("compute", "same", None, "compute_bound_speedup"),
-        ("memory", "same", None, "memory_bound_speedup"),
-        ("host", "same", None, "host_bound_speedup"),
-        ("memory", "larger", EACH_STEP, "memory_bound_larger_batch_speedup"),
-    ):
-        said = (bound, batch, traffic)
-        one = [row for row in classes if (row["bound"], row["batch"], row["traffic"]) == said]
-        found[key] = one[0]["speedup"] if one else None
+    by = {(row["bound"], row["batch"], row["traffic"]): row["speedup"] for row in classes}
+    for bound in ("compute", "memory", "host"):
+        found[f"{bound}_bound_speedup"] = by.get((bound, "same", None))
+    found["memory_bound_larger_batch_speedup"] = by.get(("memory", "larger", EACH_STEP))
     return found
 
 
 def _says(found: Mapping[str, Any]) -> list[str]:
     """Return the summary in sentences."""
     said = []
-    if found["speedup"] is not None:
-        ends = f"{found['least_speedup']:.3g} to {found['most_speedup']:.3g}"
-        said.append(
-            f"At the same batch steps are {found['speedup']:.3g} times as fast (geometric mean of "
-            f"{found['networks']} networks; {ends})."
-        )
-        names = ("compute", "memory", "host")
-        by = [(name, found[f"{name}_bound_speedup"]) for name in names]
-        words = ", ".join(f"{name}-bound {value:.3g}x" for name, value in by if value)
-        said.append(f"Ops, by what binds them before the change: {words}.")
-        bound = ", ".join(f"{name} {n}" for name, n in found["bound"].items())
-        said.append(f"Networks, by what most of their step waits for: {bound}.")
+    told = {name: value if isinstance(value, dict) else f"{value or 0:.3g}"
+            for name, value in found.items()}  # fmt: skip
+    if found["speedup"]:
+        by = {name: found[f"{name}_bound_speedup"] for name in ("compute", "memory", "host")}
+        ops = ", ".join(f"{name}-bound {value:.3g}x" for name, value in by.items() if value)
+        bound = ", ".join(f"{name} {count}" for name, count in found["bound"].items())
+        said = [
+            "At the same batch steps are {speedup} times as fast (geometric mean of {networks} "
+            "networks; {least_speedup} to {most_speedup}).".format(**told),
+            f"Ops, by what binds them before the change: {ops}.",
+            f"Networks, by what most of their step waits for: {bound}.",
+        ]
     if found["larger_batch"]:
         line = (
-            f"Where memory lets the batch grow ({found['batch_growth']:.3g} times, "
-            f"{found['larger_batch']} networks), examples a second grow "
-            f"{found['larger_batch_speedup']:.3g} times (at most "
-            f"{found['most_larger_batch_speedup']:.3g})"
+            "Where memory lets the batch grow ({batch_growth} times, {larger_batch} networks), "
+            "examples a second grow {larger_batch_speedup} times (at most "
+            "{most_larger_batch_speedup}); memory-bound ops that move the same bytes at any batch "
+            "{memory_bound_larger_batch_speedup} times."
         )
         fixed = found["memory_bound_larger_batch_speedup"]
-        if fixed:
-            line += f"; memory-bound ops that move the same bytes at any batch {fixed:.3g} times"
-        said.append(f"{line}.")
-    if found["newly_possible"]:
-        said.append(f"{found['newly_possible']} networks fit only after the change.")
-    if found["no_longer_possible"]:
-        said.append(f"{found['no_longer_possible']} networks fit only before the change.")
+        said.append((line if fixed else line.partition(";")[0] + ".").format(**told))
+    for key, when in (("newly_possible", "after"), ("no_longer_possible", "before")):
+        if found[key]:
+            said.append(f"{found[key]} networks fit only {when} the change.")
     return said
