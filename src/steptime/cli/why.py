@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from steptime.core.hardware import Device
     from steptime.diagnosis.why import Diagnosis
 
-MOST = 10_000  # steps of a folder
-
 
 @command(tabular=True, long="asking the model")
 def why(
@@ -81,6 +79,7 @@ def _of_folder(
     """Return why steps of a folder took as long as they did; one step alone has its own answer."""
     from steptime import store
     from steptime.core.progress import watched
+    from steptime.diagnosis.bound import BOUNDS
     from steptime.diagnosis.why import diagnoses, why_measured
 
     kept = [
@@ -93,24 +92,21 @@ def _of_folder(
         raise InputError(f"{folder}: holds {which}" + (f" of '{name}'" if name else ""))
     if len(kept) == 1:
         return _answer(why_measured(kept[0], device, method, given))
-    every = list(diagnoses(watched(kept[:MOST], "steps"), device, method, given))
+    every = list(diagnoses(watched(kept, "steps"), device, method, given))
     made = [one for one in every if not isinstance(one, str)]
     refused = dict(Counter(one for one in every if isinstance(one, str)))
     if not made:
         raise InputError(f"{folder}: {next(iter(refused))}")
     bounds = Counter(one.bound for one in made)
     rows = [asdict(one) for one in made]
-    shown = [
-        row | {f"{name}_share": share for name, share in row["shares"].items()} for row in rows
+    shares = [{f"{name}_share": row["shares"][name] for name in BOUNDS} for row in rows]
+    shown = [row | share for row, share in zip(rows, shares, strict=True)]
+    told = ("model", "batch", "device", "step_s=step", "bound=bound by")
+    heads = columns(*told, *(f"?{name}_share={name}" for name in BOUNDS))
+    by = ", ".join(f"{count} bound by {bound}" for bound, count in bounds.most_common())
+    notes = [
+        f"{counted(len(made), 'step')}: {by}",
+        *(f"{count} not explained: {why}" for why, count in refused.items()),
     ]
-    heads = columns(
-        "model", "batch", "device", "step_s=step", "bound=bound by", "?compute_share=compute",
-        "?memory_share=memory", "?host_share=host", "?input_share=input",
-        "?communication_share=communication",
-    )  # fmt: skip
-    says = f"{counted(len(made), 'step')}: " + ", ".join(
-        f"{count} bound by {bound}" for bound, count in bounds.most_common()
-    )
-    notes = [says, *(f"{count} not explained: {why}" for why, count in refused.items())]
     document: dict[str, Any] = {"bounds": dict(bounds), "refused": refused, "steps": rows}
     return Answer(document, [Table(heads, shown, str(folder), most=40)], notes)

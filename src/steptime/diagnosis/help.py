@@ -69,10 +69,6 @@ class Asked:
         """Return the same under more options of the method."""
         return replace(self, options={**self.options, **options})
 
-    def on(self, device: Device) -> "Asked":
-        """Return the same on another device."""
-        return replace(self, device=device)
-
 
 def helps(asked: Asked) -> list[dict[str, Any]]:
     """Return what would help a step, the best first: `change`, `step_s`, `speedup`.
@@ -94,10 +90,10 @@ def _candidates(asked: Asked) -> Iterator[tuple[str, Asked]]:
     yield from _software(asked)
     device, constants = asked.device, asked.model.seen.constants
     wider = changed(device, (Change("memory_GB_per_s", 2, times=True),))
-    yield "twice the memory bandwidth", asked.on(wider)
+    yield "twice the memory bandwidth", replace(asked, device=wider)
     peaks = [Change("peak", 2, times=True), Change("tdp_W", 2, times=True)]
     words = "twice the peak" if device.peak_w is None else "twice the peak, at twice the power"
-    yield words, asked.on(changed(device, peaks))
+    yield words, replace(asked, device=changed(device, peaks))
     calls = {name: value / 2 for name, value in constants.items()
              if name == "host.factor" or name.startswith("launch.")}  # fmt: skip
     known = device.calibration.get("constants", {})
@@ -106,7 +102,7 @@ def _candidates(asked: Asked) -> Iterator[tuple[str, Asked]]:
         launch_s=None if device.launch_s is None else device.launch_s / 2,
         calibration={**device.calibration, "constants": {**known, **calls}},
     )
-    yield "a host that issues and launches twice as fast", asked.on(quick)
+    yield "a host that issues and launches twice as fast", replace(asked, device=quick)
     if asked.feed.period_s:
         yield "input that never makes it wait", replace(asked, feed=Input())
     if asked.fixed_s:

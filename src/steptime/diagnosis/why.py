@@ -62,18 +62,12 @@ class Diagnosis:
         title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
         rows = [("step", seconds(self.step_s)), ("bound by", self.bound)]
         rows += [(f"  {name}", percent(share)) for name, share in self.shares.items() if share]
-        found = [
-            facts(title, self.origin, rows),
-            Table(
-                columns("op", "kind", "step_s=predicted", "time_share=of the device's time",
-                        "bound=bound by", "ceiling_fraction=of its ceiling", "?alike=ops like it"),
-                self.ops, "most expensive ops",
-            ),
-        ]  # fmt: skip
-        if self.help:
-            heads = columns("change", "step_s=step", "speedup=examples/s")
-            found.append(Table(heads, self.help, "what would help, by the model"))
-        return found
+        told = ("op", "kind", "step_s=predicted", "time_share=of the device's time")
+        ops = columns(*told, "bound=bound by", "ceiling_fraction=of its ceiling", "?alike")
+        more = columns("change", "step_s=step", "speedup=examples/s")
+        changes = [Table(more, self.help, "what would help, by the model")] if self.help else []
+        first = facts(title, self.origin, rows)
+        return [first, Table(ops, self.ops, "most expensive ops"), *changes]
 
     def _repr_html_(self) -> str:
         from steptime.core.printers import html
