@@ -15,6 +15,7 @@ from steptime.plots import EmptyPlotError, style
 MOST_KINDS = 7  # with colours of their own
 OTHERS = "others"
 THINNEST = 0.001  # of the width, that is drawn
+GAP = 0.001
 PASSES = ("forward", "backward", "update")
 
 
@@ -73,7 +74,9 @@ def chart(table: Table) -> style.Spec:
     )
 
 
-def _coloured(mark: str, place: style.Spec, drawn: Sequence[style.Row]) -> list[style.Spec]:
+def _coloured(
+    mark: str, place: style.Spec, drawn: Sequence[style.Row], opacity: float = 0.85
+) -> list[style.Spec]:
     """Return a layer of the kinds with colours of their own, and grey ones of the others."""
     kinds = [
         name
@@ -91,7 +94,7 @@ def _coloured(mark: str, place: style.Spec, drawn: Sequence[style.Row]) -> list[
             "transform": [{"filter": {"not": known["filter"]}}],
         },
         {
-            **style.layer(mark, {**place, "color": colour}, opacity=0.85, **plain),
+            **style.layer(mark, {**place, "color": colour}, opacity=opacity, **plain),
             "transform": [known],
         },
     ]
@@ -139,12 +142,12 @@ def _icicle(table: Table) -> style.Spec:
     return style.finish(
         f"Where the time of a step goes: {rows[0]['network']}",
         [
-            f"Step, pass, layers, op. White on the right: {REST}; grey: layers, and smaller ops.",
+            f"Step, pass, layers, op. Empty on the right: {REST}; grey: layers, and smaller ops.",
             table.source,
         ],
         drawn,
         height=24 * (top - 1),
-        layer=[*_coloured("rect", told, drawn), texts],
+        layer=[*_coloured("rect", told, drawn, 0.6), texts],
     )
 
 
@@ -206,13 +209,7 @@ def _flame(
 def _box(
     name: str, kind: str, start: float, end: float, level: int, time_s: float | None
 ) -> style.Row:
-    told = {"share": percent(end - start), "time": "-" if time_s is None else seconds(time_s)}
-    return {
-        "op": name,
-        "kind": kind,
-        "from": start,
-        "to": end,
-        "level": level,
-        "below": level + 1,
-        **told,
-    }
+    """Return a rectangle, with a gap to the next one where it is wide enough."""
+    told = {"share": percent(end - start), "time": None if time_s is None else seconds(time_s)}
+    place = {"from": start, "to": end - min(GAP, (end - start) / 4), "level": level}
+    return {"op": name, "kind": kind, **place, "below": level + 1, **told}
