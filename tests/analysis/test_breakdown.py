@@ -144,7 +144,8 @@ def test_pictures_of_one_network_and_of_several() -> None:
     assert {"measured step", "predicted step"} <= {box["op"] for box in boxes}
     inner = [box for box in boxes if box["level"] == 1]
     assert [box["op"] for box in inner] == ["forward", "backward", "update"]
-    assert inner[0]["to"] == inner[1]["from"] == pytest.approx(0.35)
+    assert inner[1]["from"] == pytest.approx(0.35)
+    assert inner[0]["to"] == pytest.approx(0.35, abs=2e-3)  # with a gap to the next
 
 
 def test_op_time_of_published_profiles(shared: Path) -> None:

@@ -120,7 +120,12 @@ class Data:
     @cached_property
     def source(self) -> str:
         """One line for captions: how measured, predicted or published, where, and when."""
-        return source_of(self.records)
+        return _line(
+            self.rows(
+                "SELECT DISTINCT origin, method, method_version, platform, taken_at[:10] AS day "
+                "FROM records"
+            )
+        )
 
     def tables(self) -> Tables:
         """Return a database of these records that nobody else uses."""
@@ -147,14 +152,24 @@ class Data:
 
 def source_of(records: Sequence[Record]) -> str:
     """Return the line on where records are from: how measured, how predicted, where, when."""
-    parts = [_methods(records, origin) for origin in ("measured", "predicted", "published")]
-    where = sorted({record.platform for record in records if record.platform})
+    return _line(
+        [
+            {"origin": r.origin, "method": r.method.name, "method_version": r.method.version}
+            | {"platform": r.platform, "day": r.taken_at[:10]}
+            for r in records
+        ]
+    )
+
+
+def _line(told: Sequence[Row]) -> str:
+    parts = [_methods(told, origin) for origin in ("measured", "predicted", "published")]
+    where = sorted({row["platform"] for row in told if row["platform"]})
     shown = ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
-    days = sorted({record.taken_at[:10] for record in records if record.taken_at})
+    days = sorted({row["day"] for row in told if row["day"]})
     when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
     return " · ".join(part for part in (*parts, shown, when) if part)
 
 
-def _methods(records: Sequence[Record], origin: str) -> str:
-    methods = {f"{r.method.name} {r.method.version}" for r in records if r.origin == origin}
+def _methods(told: Sequence[Row], origin: str) -> str:
+    methods = {f"{r['method']} {r['method_version']}" for r in told if r["origin"] == origin}
     return f"{origin} with {', '.join(sorted(methods))}" if methods else ""
