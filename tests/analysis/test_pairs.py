@@ -15,7 +15,7 @@ from steptime.analysis.data import Data
 from steptime.analysis.errors import error_table, errors
 from steptime.analysis.levels import by_column, two_platforms
 from steptime.analysis.pairs import predicted_and_measured, two_folders
-from steptime.analysis.results import results, roof_flop_per_s
+from steptime.analysis.results import roof_flop_per_s
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.record import Method, Quantity, Record
@@ -116,7 +116,7 @@ def test_of_predictions_the_last_counts_and_runs_of_several_rounds_are_pooled() 
     (pair,) = predicted_and_measured(records).pairs
     assert pair["ratio"] == pytest.approx(0.75)  # the middle of 0.2 and 0.4 over 0.4
     assert pair["b"]["runs"] == 2
-    (row,) = results(records)
+    (row,) = Data.of(records).results
     assert (row["status"], row["runs"], row["samples_n"]) == ("ok", 2, 4)
     assert row["measured_s"] == pytest.approx(0.3)
 
@@ -161,7 +161,7 @@ def test_rows_of_one_network_are_told_apart_by_whatever_differs() -> None:
         a_measurement(0.2, 0.2, method=replace(torch, options=way), env={"host": f"node{i}"})
         for i, way in enumerate(ways)
     ]
-    assert [row["name"] for row in results([a_prediction(0.1), *records])] == [
+    assert [row["name"] for row in Data.of([a_prediction(0.1), *records]).results] == [
         "fc batch 64, p100, shared",
         "fc batch 64, p100, local",
         "fc batch 64, v100, shared",
@@ -169,9 +169,9 @@ def test_rows_of_one_network_are_told_apart_by_whatever_differs() -> None:
     ]
     found = predicted_and_measured([a_prediction(0.1), *records])
     assert len({pair["name"] for pair in found.pairs}) == 4
-    assert [row["host"] for row in results(records)] == ["node0", "node1", "node2", "node3"]
+    assert [row["host"] for row in Data.of(records).results] == ["node0", "node1", "node2", "node3"]
     here = a_measurement(0.2, env={"host": "a"}), a_measurement(0.2, env={"host": "b"})
-    assert [row["host"] for row in results(here)] == ["a, b"]  # one method: one row
+    assert [row["host"] for row in Data.of(here).results] == ["a, b"]  # one method: one row
 
 
 def test_two_platforms_pair_like_with_like() -> None:

@@ -14,17 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime import store
-from steptime.analysis.results import results
+from steptime.analysis import results_sql
 from steptime.analysis.row import Row
-from steptime.analysis.tables import Tables, add_rows
+from steptime.analysis.tables import Tables
 from steptime.core.errors import InputError
 from steptime.core.record import Record
-from steptime.core.units import seconds
 
 if TYPE_CHECKING:
     import numpy as np
-
-BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
 
 
 class Data:
@@ -78,16 +75,8 @@ class Data:
 
         `interval_95` is the 95 % interval of its measured step in words, None where unknown.
         """
-        found = [
-            row | {"folder": folder} for folder, records in self.folders for row in results(records)
-        ]
-        telling = [name for name in BESIDES if len({row[name] for row in found} - {None}) > 1]
-        for row in found:
-            words = [row[name] for name in telling if row[name] is not None]
-            row["label"] = ", ".join([row["name"], *words])
-            ends = [row[f"measured_{end}_s"] for end in ("low", "high")]
-            row["interval_95"] = None if None in ends else " to ".join(map(seconds, ends))
-        return found
+        shown = ", ".join(("name", *results_sql.COLUMNS, "label"))
+        return self.rows(f"SELECT {shown} FROM results")  # noqa: S608  # names of columns
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""
@@ -115,7 +104,7 @@ class Data:
     @cached_property
     def hyperparameters(self) -> list[str]:
         """The columns of both tables that are hyperparameters of networks."""
-        return list(self._tables.params)
+        return list(self._tables.param_columns.values())
 
     @cached_property
     def source(self) -> str:
@@ -135,18 +124,9 @@ class Data:
     def _tables(self) -> Tables:
         return self.tables()
 
-    @cached_property
-    def _results(self) -> str:
-        """Make the table `results`, which costs more than `records`."""
-        settings = {r.workload.key: dict(r.workload.settings) for r in self.records}
-        known = self.hyperparameters
-        told = [dict.fromkeys(known) | settings[row["workload_key"]] | row for row in self.results]
-        add_rows(self._tables.connection, "results", told)
-        return "results"
-
     def _asked(self, sql: str, values: Sequence[Any]) -> Any:
         if "results" in sql.lower():
-            self._results  # noqa: B018  # made once
+            self._tables.named(sql)
         return self._tables.connection.execute(sql, list(values))
 
 

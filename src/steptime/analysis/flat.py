@@ -51,16 +51,17 @@ _SPEEDS = """
         origin = 'measured' AS own
     FROM parsed
 """
-_TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
+TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),
         CAST(CAST({v} AS DOUBLE) AS VARCHAR), CAST({v} AS VARCHAR)) ELSE {v}->>'$' END"""
 _FLAT = f"""
     SELECT line, origin, method.name AS method, method.version AS method_version, status,
         nullif(cause, '') AS cause, nullif(note, '') AS note,
         coalesce(nullif(w.file, ''), w.model || if(cardinality(w.params) = 0, '', ':' ||
-            list_aggregate([e.key || '=' || {_TEXT.format(v="e.value")}
+            list_aggregate([e.key || '=' || {TEXT.format(v="e.value")}
                 for e in map_entries(w.params)], 'string_agg', ','))) AS model,
-        w.model AS family, batch, if(batch IS NULL, NULL, examples) AS global_batch, replicas,
+        w.model AS family, batch, if(batch IS NULL, NULL, examples) AS global_batch,
+        examples, replicas,
         w.dtype AS dtype, w.phase AS phase, w.optimizer AS optimizer, platform,
         coalesce(scope, '') AS scope, env->>'op_kind' AS op_kind, workload_key,
         step.low AS stated_low, step.high AS stated_high,
@@ -238,4 +239,4 @@ def typed(value: str, found: Sequence[str]) -> str:
         return f"CAST({value} AS DOUBLE)"
     if len(kinds) == 1 and kinds != {"str"}:
         return f"CAST({value} AS {SQL_TYPES[{'int': int, 'float': float, 'bool': bool}[found[0]]]})"
-    return _TEXT.format(v=value)
+    return TEXT.format(v=value)

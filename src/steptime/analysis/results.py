@@ -1,17 +1,17 @@
-"""One row a network: measured and predicted, and how close that is to the roofline."""
+"""Records of one cell: what was tried, what was predicted, how close that is to the roofline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from statistics import fmean, median
+from statistics import median
 
-from steptime.analysis.row import BESIDES, Row, facts, grouped, headline, labels, samples_by_run
+from steptime.analysis.row import Row, grouped, headline, samples_by_run
 from steptime.analysis.statistics import summarize
 from steptime.core.progress import watched
 from steptime.core.record import Quantity, Record
 from steptime.store import identity
 
-FACTS = (  # that a row of results takes from the last record of its cell
+FACTS = (  # that a pair takes from the last record of its cell
     "model",
     "family",
     "batch",
@@ -24,34 +24,6 @@ FACTS = (  # that a row of results takes from the last record of its cell
     "platform",
     "workload_key",
 )
-MEASURED = (  # that it takes from the last measurement
-    "method",
-    "status",
-    "cause",
-    "note",
-    "gpu",
-    "input",
-    "staging",
-    "loaders",
-    "prefetch",
-    "threads",
-)
-
-
-def results(records: Sequence[Record]) -> list[Row]:
-    """Return one row for each workload, platform, strategy, measuring and predicting method.
-
-    Numbers are SI; one that is unknown is None. `ratio` is measured / predicted time of a step,
-    `flop_per_s` the predicted FLOP of a replica over the measured time, `peak_fraction` that over
-    the peak of the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth
-    (Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
-    `cause` and `note`; `status` is None where nothing was tried. What others published stands as
-    measured where nothing was measured (`tried`); `origin` says so: measured, published, or
-    predicted where there is a prediction only.
-    """
-    found = [_row(attempts, predicted) for attempts, predicted in pairs(records)]
-    names = labels([told | row for told, row in found], besides=(*BESIDES, "predicted_by"))
-    return [{"name": name, **row} for name, (_, row) in zip(names, found, strict=True)]
 
 
 def pairs(records: Iterable[Record]) -> Iterator[tuple[list[Record], Record | None]]:
@@ -110,22 +82,6 @@ def pooled(records: Sequence[Record], quantity: str = "step_s") -> Row:
     return summarize(found, records[0].workload.global_batch) if found else {}
 
 
-def _row(tried: Sequence[Record], predicted: Record | None) -> tuple[Row, Row]:
-    """Return the facts that a row is named by, and the row without its name."""
-    told = facts([*([predicted] if predicted else []), *tried][-1])
-    last = facts((good(tried) or tried)[-1]) if tried else {}
-    row = {
-        **{name: told[name] for name in FACTS},
-        **{name: last.get(name) for name in MEASURED},
-        "origin": tried[-1].origin if tried else "predicted",
-        "host": hosts(tried),
-        "predicted_by": predicted.method.name if predicted else None,
-        **_measured(tried),
-        **_predicted(predicted),
-    }
-    return told, {**row, **_derived(row)}
-
-
 def share_of_roof(tried: Sequence[Record], predicted: Record) -> Row:
     """Return `flop_per_s`, `peak_fraction` and `roof_fraction` as `results` does."""
     samples = [sample for run in runs(tried) for sample in run]
@@ -143,28 +99,6 @@ def hosts(records: Iterable[Record]) -> str | None:
 def _published_s(tried: Sequence[Record]) -> float | None:
     """Return the step that the last record states as one value, None if none does."""
     return _value(next(reversed(good(tried)), None), "step_s")
-
-
-def _measured(tried: Sequence[Record]) -> Row:
-    summary = pooled(tried)
-    if not summary and (step_s := _published_s(tried)):
-        summary = {"step_s": step_s, "speed_per_s": tried[-1].workload.global_batch / step_s}
-    marks = [
-        bool(mark)
-        for record in good(tried)
-        for mark in record.quantities["step_s"].columns.get("disturbed", ())
-    ]
-    memory = [_value(record, "peak_memory_bytes") for record in good(tried, "peak_memory_bytes")]
-    return {
-        "measured_s": summary.get("step_s"),
-        **{f"measured_{name}_s": summary.get(f"step_s_{name}") for name in ("low", "high", "min")},
-        "interval": summary.get("step_s_interval"),
-        "examples_per_s": summary.get("speed_per_s"),
-        "steady": summary.get("steady"),
-        **{name: summary.get(name, 0) for name in ("runs", "samples_n")},
-        "disturbed_share": fmean(marks) if marks else None,
-        "measured_memory_bytes": max((one for one in memory if one is not None), default=None),
-    }
 
 
 def _value(record: Record | None, name: str) -> float | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import rmtree
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 from weakref import finalize
 
 from steptime import store
-from steptime.analysis import cache, flat
-from steptime.analysis.row import COLUMNS, Row
+from steptime.analysis import cache, flat, results_sql
 from steptime.core.record import Record
 
 if TYPE_CHECKING:
@@ -41,15 +40,26 @@ class Tables:
         self.others = flat.merged([one.others for one in rows])
         self.files = [file for one in rows for file in one.files]
         told = " UNION ALL BY NAME ".join(
-            f"SELECT *, {flat.text(name)} AS folder FROM ({one.sql})"
-            for (name, _), one in zip(folders, rows, strict=True)
+            f"SELECT *, {flat.text(name)} AS folder, {rank} AS folder_rank FROM ({one.sql})"
+            for rank, ((name, _), one) in enumerate(zip(folders, rows, strict=True))
         )
         self.connection.execute(
             f"CREATE VIEW flat AS SELECT *, estimated(samples, run) AS estimate FROM ({told})"
         )
+        self.param_columns = flat.param_columns(self.params, self.others)
         self.columns = flat.columns_of(self.params, self.others) | {"folder": "folder"}
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
         self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
+        results_sql.add(self)
+
+        self._is_named = False
+
+    def named(self, sql: str) -> None:
+        """See to it that a statement over `results` finds names, where it asks for them."""
+        words = set(re.findall(r"[a-z]+|\*", sql.lower()))
+        if not self._is_named and ("select" not in words or words & {"name", "label", "*"}):
+            self._is_named = True
+            results_sql.add_names(self)
 
     def one_folder(self) -> str:
         """Return the statement of `records` without the name of their folder."""
@@ -68,45 +78,3 @@ class Tables:
 def _end(connection: DuckDBPyConnection, scratch: Path) -> None:
     connection.close()
     rmtree(scratch, ignore_errors=True)
-
-
-def add_rows(connection: DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:
-    """Add a table of rows.
-
-    They pass through a file of JSON lines: a hundred times faster than row by row.
-    """
-    types = _types(rows)
-    with TemporaryDirectory(prefix="steptime-") as folder:
-        lines = Path(folder) / "rows.jsonl"
-        with lines.open("w", encoding="utf-8") as file:
-            for row in rows:
-                told = {n: _text(row[n]) if k == "VARCHAR" else row[n] for n, k in types.items()}
-                file.write(json.dumps(told) + "\n")
-        columns = ", ".join(f"{flat.text(name)}: '{kind}'" for name, kind in types.items())
-        connection.execute(
-            f"CREATE TABLE {table} AS FROM read_json(?, format = 'newline_delimited', "
-            f"maximum_object_size = 100000000, columns = {{{columns}}})",
-            [str(lines)],
-        )
-
-
-def _types(rows: Sequence[Row]) -> dict[str, str]:
-    names = list(rows[0]) if rows else list(COLUMNS)
-    return {name: flat.SQL_TYPES[_kind(name, rows)] for name in names}
-
-
-def _kind(name: str, rows: Sequence[Row]) -> type:
-    if name in COLUMNS:
-        return COLUMNS[name]
-    kinds = {type(row[name]) for row in rows if row[name] is not None}
-    if kinds == {int} and any(abs(row[name] or 0) >= 2**63 for row in rows):
-        return float
-    if len(kinds) == 1:
-        return kinds.pop()
-    return float if kinds == {int, float} else str
-
-
-def _text(value: object) -> str | None:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return None if value is None else str(value)

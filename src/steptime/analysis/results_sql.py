@@ -1,0 +1,274 @@
+"""The table `results`: a row for each workload, platform, exchange, measuring, predicting method.
+
+Numbers are SI; one that is unknown is None. `ratio` is measured / predicted time of a step,
+`flop_per_s` the predicted FLOP of a replica over the measured time, `peak_fraction` that over
+the peak of the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth
+(Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
+`cause` and `note`; `status` is None where nothing was tried. What others published stands as
+measured where nothing was measured (`tried`); `origin` says so: measured, published, or
+predicted where there is a prediction only.
+
+Names are made where a statement asks for them: which settings tell networks apart is known only
+once all networks are.
+"""
+
+from __future__ import annotations
+
+import json
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from steptime.analysis import flat
+from steptime.analysis.row import HOW, UNTOLD, WAYS, Row, grouped, said, telling_of
+from steptime.core.units import seconds
+from steptime.core.workload import Plan
+
+if TYPE_CHECKING:
+    from steptime.analysis.tables import Tables
+
+LAST = ("method", "status", "cause", "note", "gpu", "input", "staging", "loaders", "prefetch",
+        "threads")  # fmt: skip
+CELL = "folder_rank, folder, workload_key, platform, exchange, overlap"
+OF_CELL = ("model", "family", "replicas", "dtype", "phase", "optimizer", "params", "plan")
+PREDICTED = {
+    "predicted_s": "numbers['step_s']",
+    "predicted_low_s": "stated_low",
+    "predicted_high_s": "stated_high",
+    "flop": "numbers['flop']",
+    "traffic_bytes": "numbers['traffic_bytes']",
+    "predicted_memory_bytes": "numbers['peak_memory_bytes']",
+    "peak_flop_per_s": "peak_flop_per_s",
+    "memory_bytes_per_s": "memory_bytes_per_s",
+}
+_ALIKE = ", ".join(f"any_value({one}) AS {one}" for one in OF_CELL)
+_SAID = ("batch", "devices", "method_version", "method_options")
+_TOLD = ", ".join(f"coalesce(t.{one}, p.{one}) AS {one}" for one in OF_CELL)
+_BOTH = ", ".join(f"if(t.t IS NULL, p.{one}, t.{one}) AS {one}" for one in _SAID)
+
+VIEWS = {
+    "whole": f"""
+        SELECT *, coalesce(strategy, '') AS exchange, map_contains(numbers, 'step_s') AS stepped,
+            status = 'ok' AND map_contains(numbers, 'step_s') AS good,
+            place + if(status = 'ok' AND map_contains(numbers, 'step_s'), {1 << 61}, 0) AS rank
+        FROM flat WHERE scope = ''
+    """,
+    "tried": f"""
+        FROM whole WHERE origin = 'measured' UNION ALL
+        SELECT * FROM whole ANTI JOIN (FROM whole WHERE origin = 'measured') USING ({CELL})
+        WHERE origin = 'published' AND duplicate_of IS NULL AND (stepped OR status <> 'ok')
+    """,
+    "tries": f"""
+        SELECT {CELL}, min(place) AS t, {_ALIKE},
+            {", ".join(f"arg_max_null({one}, place) AS {one}" for one in (*_SAID, "origin"))},
+            {", ".join(f"arg_max_null({one}, rank) AS {one}" for one in LAST)},
+            list(host ORDER BY place) FILTER (host <> '') AS hosts,
+            list(samples ORDER BY place) FILTER (good AND samples IS NOT NULL) AS every,
+            list([(hash(place, r) >> 1)::BIGINT for r in run] ORDER BY place)
+                FILTER (good AND samples IS NOT NULL) AS every_run,
+            count(samples_n) FILTER (good) AS sampled,
+            max(numbers['step_s']) FILTER (good AND samples_n > 0) AS only_s,
+            arg_max_null(if(good, numbers['step_s'], NULL), rank) AS stated_s,
+            arg_max_null(examples, place) AS examples,
+            min(step_s_min) FILTER (good) AS measured_min_s,
+            sum(step_s_mean * samples_n) FILTER (good) / sum(samples_n) FILTER (good) AS mean,
+            coalesce(sum(runs) FILTER (good), 0)::BIGINT AS runs,
+            coalesce(sum(samples_n) FILTER (good), 0)::BIGINT AS samples_n,
+            sum(samples_disturbed) FILTER (good) / sum(marks_n) FILTER (good) AS disturbed_share,
+            max(numbers['peak_memory_bytes']) FILTER (status = 'ok') AS measured_memory_bytes
+        FROM tried GROUP BY {CELL}, tried.method, tried.method_version, tried.method_options
+    """,
+    "predictions": f"""
+        SELECT {CELL}, method AS predicted_by, min(place) AS p, {_ALIKE},
+            {", ".join(f"arg_max_null({one}, place) AS {one}" for one in _SAID)},
+            {", ".join(f"arg_max_null({made}, place) AS {one}" for one, made in PREDICTED.items())}
+        FROM whole WHERE origin = 'predicted' GROUP BY {CELL}, method
+    """,
+    "pairs": f"""
+        SELECT {CELL}, t, p, {_TOLD}, {_BOTH}, {", ".join(f"t.{one}" for one in LAST)},
+            coalesce(origin, 'predicted') AS origin, predicted_by, first, every, every_run, sampled,
+            array_to_string(list_filter(hosts, lambda h, i: list_position(hosts, h) = i), ', ')
+                AS host,
+            if(sampled > 1, list_median(flatten(every)), if(sampled = 1, only_s, stated_s))
+                AS measured_s, measured_min_s, examples, mean, runs, samples_n,
+            disturbed_share, measured_memory_bytes, {", ".join(PREDICTED)},
+            flop / nullif(traffic_bytes, 0) AS intensity
+        FROM tries AS t FULL OUTER JOIN predictions AS p USING ({CELL})
+        JOIN (SELECT {CELL}, min(place) AS first FROM whole GROUP BY {CELL}) USING ({CELL})
+    """,
+}
+"""Views over `flat`, each over those before it."""
+
+COLUMNS = {  # of `results`, over `pairs`
+    **dict.fromkeys(("model", "family", "batch", "replicas")),
+    "strategy": "nullif(exchange, '')",
+    **dict.fromkeys(("overlap", "dtype", "phase", "optimizer", "platform", "workload_key", *LAST)),
+    **dict.fromkeys(("origin", "host", "predicted_by", "measured_s")),
+    "measured_low_s": "estimate.low",
+    "measured_high_s": "estimate.high",
+    "measured_min_s": None,
+    "interval": "CASE WHEN sampled > 0 THEN if(runs > 1, 'between-runs', 'within-run') END",
+    "examples_per_s": "examples / if(sampled > 0, mean, nullif(measured_s, 0))",
+    "steady": "estimate.steady",
+    "runs": "coalesce(runs, 0)",
+    "samples_n": "coalesce(samples_n, 0)",
+    **dict.fromkeys(("disturbed_share", "measured_memory_bytes", *PREDICTED)),
+    "ratio": "measured_s / nullif(predicted_s, 0)",
+    "ratio_low": "estimate.low / nullif(predicted_s, 0)",
+    "ratio_high": "estimate.high / nullif(predicted_s, 0)",
+    "intensity": None,
+    "flop_per_s": "flop / nullif(measured_s, 0)",
+    "predicted_flop_per_s": "flop / nullif(predicted_s, 0)",
+    "roof_flop_per_s": "if(intensity * memory_bytes_per_s * peak_flop_per_s IS NULL, NULL, "
+    "least(peak_flop_per_s, intensity * memory_bytes_per_s))",
+    "peak_fraction": "flop / nullif(measured_s, 0) / nullif(peak_flop_per_s, 0)",
+    "roof_fraction": "flop / nullif(measured_s, 0) / nullif(least(if(intensity IS NULL OR "
+    "memory_bytes_per_s IS NULL, NULL, peak_flop_per_s), intensity * memory_bytes_per_s), 0)",
+    "folder": None,
+    "interval_95": "interval_in_words(estimate.low, estimate.high)",
+}
+BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
+
+
+def add(tables: Tables) -> None:
+    """Add the view `results`, its names still unknown."""
+    connection = tables.connection
+    connection.create_function("interval_in_words", _interval, ["DOUBLE", "DOUBLE"], "VARCHAR")
+    for view, sql in VIEWS.items():
+        connection.execute(f"CREATE VIEW {view} AS {sql}")
+    _view(tables, "NULL::VARCHAR", "NULL::VARCHAR")
+
+
+def _view(tables: Tables, name: str, label: str, rows: str = "pairs") -> None:
+    params = {
+        column: flat.typed(f"params[{flat.text(one)}]", tables.params[one])
+        for one, column in tables.param_columns.items()
+        if column.lower() not in {*COLUMNS, "name", "label"}
+    }
+    shown = {**params, "name": name, **COLUMNS, "label": label}
+    told = ", ".join(f"{made or one} AS {flat.name(one)}" for one, made in shown.items())
+    tables.connection.execute(
+        f"CREATE OR REPLACE VIEW results AS SELECT {told} FROM (SELECT *, "
+        f"if(sampled > 0, estimated(flatten(every), flatten(every_run)), NULL) AS estimate "
+        f"FROM (SELECT * FROM {rows} ORDER BY folder_rank, first, t, p))"
+    )
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{seconds(low)} to {seconds(high)}"
+
+
+def add_names(tables: Tables) -> None:
+    """Give the rows of `results` their names: the shortest that tell them apart (`row.labels`)."""
+    connection = tables.connection
+    connection.execute(
+        f"CREATE TEMP TABLE networks AS SELECT folder_rank, family, {_SETTINGS} AS settings, "
+        "min(least(t, p)) AS place FROM pairs GROUP BY ALL"
+    )
+    families = connection.execute("""
+        SELECT folder_rank, family, list(key ORDER BY first) FROM (
+            SELECT folder_rank, family, e.key AS key, min((place, at_)) AS first FROM (
+                SELECT folder_rank, family, place, unnest(settings) AS e,
+                    generate_subscripts(settings, 1) AS at_ FROM networks)
+            GROUP BY ALL) GROUP BY ALL
+    """).fetchall()
+    cases = [
+        f"WHEN folder_rank = {rank} AND family = {flat.text(family)} THEN "
+        f"{_words(_telling(tables, rank, family, names))}"
+        for rank, family, names in families
+    ]
+    connection.execute("DROP TABLE networks")
+    words = f"CASE {' '.join(cases)} ELSE '' END" if cases else "''"
+    base = (
+        f"trim(family || ' ' || concat_ws(', ', nullif({words}, ''), 'batch ' || batch)) || "
+        "if(exchange = '', '', ', ' || exchange) || if(overlap, '', ', no overlap')"
+    )
+    connection.execute(f"CREATE VIEW named AS SELECT *, {base} AS base FROM pairs")
+    connection.execute(
+        "CREATE TEMP TABLE suffixes (of_rank INT, of_t BIGINT, of_p BIGINT, suffix TEXT)"
+    )
+    suffixes = _suffixes(tables)
+    for start in range(0, len(suffixes), 1000):
+        part = suffixes[start : start + 1000]
+        told = ", ".join(f"({rank}, {t}, {p}, {flat.text(end)})" for rank, t, p, end in part)
+        connection.execute(f"INSERT INTO suffixes VALUES {told}")
+    rows, name = "named", "base"
+    if suffixes:
+        rows, name = "whole_named", "base || coalesce(suffix, '')"
+        connection.execute(
+            "CREATE VIEW whole_named AS FROM named LEFT JOIN suffixes ON folder_rank = of_rank AND "
+            "coalesce(t, -1) = of_t AND coalesce(p, -1) = of_p"
+        )
+    distinct = ", ".join(f"count(DISTINCT {one})" for one in BESIDES)
+    (counts,) = connection.execute(f"SELECT {distinct} FROM pairs").fetchall()
+    telling = [one for one, count in zip(BESIDES, counts, strict=True) if count > 1]
+    _view(tables, name, f"concat_ws(', ', {', '.join([name, *telling])})", rows)
+
+
+_STEP = ("dtype", "phase", "optimizer")
+_JSON = "CAST(to_json({0}) AS VARCHAR)"
+_SETTINGS = f"""list_concat(map_entries(params),
+    [{", ".join(f"{{'key': '{n}', 'value': {_JSON.format(n)}}}" for n in _STEP)}],
+    [{{'key': if(e.key = 'data', 'replicas', e.key || if(e.key IN {WAYS}, '-parallel', '')),
+        'value': CAST(e.value AS VARCHAR)}}
+        for e in map_entries(CAST(CAST(plan AS JSON) AS MAP(VARCHAR, JSON)))])"""
+
+
+def _telling(tables: Tables, rank: int, family: str, names: list[str]) -> list[str]:
+    """Return the settings of a family that tell more of its networks apart than those before."""
+    hashes, before = [], "0"
+    for number, one in enumerate(names):
+        hashes.append(f"hash({before}, told[{flat.text(one)}]) AS h{number}")
+        before = f"h{number}"
+    counted = ", ".join(f"count(DISTINCT h{number})" for number in range(len(names)))
+    (found,) = tables.connection.execute(
+        f"SELECT {counted} FROM (SELECT {', '.join(hashes)} FROM (SELECT map_from_entries(settings)"
+        " AS told FROM networks WHERE folder_rank = ? AND family = ?))",
+        [rank, family],
+    ).fetchall()
+    return [one for one, now, last in zip(names, found, (1, *found), strict=False) if now > last]
+
+
+def _words(telling: list[str]) -> str:
+    """Return the expression of the settings in few words, as `row.said` has them."""
+    words = []
+    for one in telling:
+        key = "data" if one == "replicas" else one.removesuffix("-parallel")
+        value = f"params[{flat.text(one)}]"
+        if one in _STEP:
+            value = _JSON.format(one)
+        elif key in vars(Plan()):
+            value = f"CAST(CAST(plan AS JSON)->{flat.text(key)} AS VARCHAR)"
+        words.append(
+            f"CASE WHEN json_type({value}) = 'VARCHAR' AND {value}->>'$' <> family AND "
+            f"regexp_full_match({value}->>'$', '[A-Za-z_][A-Za-z0-9_]*') THEN {value}->>'$' "
+            f"ELSE {flat.text(one + ' ')} || {flat.TEXT.format(v=value)} END"
+        )
+    return f"concat_ws(', ', {', '.join(words)})" if words else "''"
+
+
+def _suffixes(tables: Tables) -> list[tuple[int, int, int, str]]:
+    """Return what is added to names that several rows have: how each of them ran."""
+    key = ", ".join(("folder_rank", "base", *BESIDES))
+    cursor = tables.connection.execute(
+        f"SELECT folder_rank, base, {', '.join(BESIDES)}, coalesce(t, -1) AS t, "
+        f"coalesce(p, -1) AS p, {', '.join(HOW)}, method_options, method_version AS version, host "
+        f"FROM named QUALIFY count(*) OVER (PARTITION BY {key}) > 1 "
+        "ORDER BY folder_rank, first, t, p"
+    )
+    names = [column[0] for column in cursor.description]
+    rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    found = []
+    for held in grouped(rows, itemgetter("folder_rank", "base", *BESIDES)).values():
+        ways = [_how(row) for row in held]
+        telling = telling_of(ways)
+        for row, how in zip(held, ways, strict=True):
+            words = [said(name, how[name]) for name in telling if how.get(name) is not None]
+            suffix = "".join(f", {word}" for word in words)
+            found.append((row["folder_rank"], row["t"], row["p"], suffix))
+    return [one for one in found if one[-1]]
+
+
+def _how(row: Row) -> Row:
+    options = json.loads(row["method_options"])
+    others = {name: value for name, value in options.items() if name not in UNTOLD}
+    return {name: row[name] for name in HOW} | others | {n: row[n] for n in ("version", "host")}
