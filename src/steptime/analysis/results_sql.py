@@ -15,6 +15,7 @@ once all networks are.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from steptime.core.units import seconds
 from steptime.core.workload import Plan
 
 if TYPE_CHECKING:
-    from steptime.analysis.tables import Tables
+    from duckdb import DuckDBPyConnection
 
 LAST = ("method", "status", "cause", "note", "gpu", "input", "staging", "loaders", "prefetch",
         "threads")  # fmt: skip
@@ -129,24 +130,26 @@ COLUMNS = {  # of `results`, over `pairs`
 BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
 
 
-def add(tables: Tables) -> None:
-    """Add the view `results`, its names still unknown."""
-    connection = tables.connection
+def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
+    """Add the view `results`, its names still unknown, with columns of hyperparameters."""
     connection.create_function("interval_in_words", _interval, ["DOUBLE", "DOUBLE"], "VARCHAR")
     for view, sql in VIEWS.items():
         connection.execute(f"CREATE VIEW {view} AS {sql}")
-    _view(tables, "NULL::VARCHAR", "NULL::VARCHAR")
+    _view(connection, params, "NULL::VARCHAR", "NULL::VARCHAR")
 
 
-def _view(tables: Tables, name: str, label: str, rows: str = "pairs") -> None:
-    params = {
-        column: flat.typed(f"params[{flat.text(one)}]", tables.params[one])
-        for one, column in tables.param_columns.items()
-        if column.lower() not in {*COLUMNS, "name", "label"}
-    }
-    shown = {**params, "name": name, **COLUMNS, "label": label}
+def _view(
+    connection: DuckDBPyConnection,
+    params: Mapping[str, str],
+    name: str,
+    label: str,
+    rows: str = "pairs",
+) -> None:
+    own = {*COLUMNS, "name", "label"}
+    given = {column: made for column, made in params.items() if column.lower() not in own}
+    shown = {**given, "name": name, **COLUMNS, "label": label}
     told = ", ".join(f"{made or one} AS {flat.name(one)}" for one, made in shown.items())
-    tables.connection.execute(
+    connection.execute(
         f"CREATE OR REPLACE VIEW results AS SELECT {told} FROM (SELECT *, "
         f"if(sampled > 0, estimated(flatten(every), flatten(every_run)), NULL) AS estimate "
         f"FROM (SELECT * FROM {rows} ORDER BY folder_rank, first, t, p))"
@@ -157,9 +160,8 @@ def _interval(low: float, high: float) -> str:
     return f"{seconds(low)} to {seconds(high)}"
 
 
-def add_names(tables: Tables) -> None:
+def add_names(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
     """Give the rows of `results` their names: the shortest that tell them apart (`row.labels`)."""
-    connection = tables.connection
     connection.execute(
         f"CREATE TEMP TABLE networks AS SELECT folder_rank, family, {_SETTINGS} AS settings, "
         "min(least(t, p)) AS place FROM pairs GROUP BY ALL"
@@ -173,7 +175,7 @@ def add_names(tables: Tables) -> None:
     """).fetchall()
     cases = [
         f"WHEN folder_rank = {rank} AND family = {flat.text(family)} THEN "
-        f"{_words(_telling(tables, rank, family, names))}"
+        f"{_words(_telling(connection, rank, family, names))}"
         for rank, family, names in families
     ]
     connection.execute("DROP TABLE networks")
@@ -186,7 +188,7 @@ def add_names(tables: Tables) -> None:
     connection.execute(
         "CREATE TEMP TABLE suffixes (of_rank INT, of_t BIGINT, of_p BIGINT, suffix TEXT)"
     )
-    suffixes = _suffixes(tables)
+    suffixes = _suffixes(connection)
     for start in range(0, len(suffixes), 1000):
         part = suffixes[start : start + 1000]
         told = ", ".join(f"({rank}, {t}, {p}, {flat.text(end)})" for rank, t, p, end in part)
@@ -201,7 +203,7 @@ def add_names(tables: Tables) -> None:
     distinct = ", ".join(f"count(DISTINCT {one})" for one in BESIDES)
     (counts,) = connection.execute(f"SELECT {distinct} FROM pairs").fetchall()
     telling = [one for one, count in zip(BESIDES, counts, strict=True) if count > 1]
-    _view(tables, name, f"concat_ws(', ', {', '.join([name, *telling])})", rows)
+    _view(connection, params, name, f"concat_ws(', ', {', '.join([name, *telling])})", rows)
 
 
 _STEP = ("dtype", "phase", "optimizer")
@@ -213,14 +215,14 @@ _SETTINGS = f"""list_concat(map_entries(params),
         for e in map_entries(CAST(CAST(plan AS JSON) AS MAP(VARCHAR, JSON)))])"""
 
 
-def _telling(tables: Tables, rank: int, family: str, names: list[str]) -> list[str]:
+def _telling(connection: DuckDBPyConnection, rank: int, family: str, names: list[str]) -> list[str]:
     """Return the settings of a family that tell more of its networks apart than those before."""
     hashes, before = [], "0"
     for number, one in enumerate(names):
         hashes.append(f"hash({before}, told[{flat.text(one)}]) AS h{number}")
         before = f"h{number}"
     counted = ", ".join(f"count(DISTINCT h{number})" for number in range(len(names)))
-    (found,) = tables.connection.execute(
+    (found,) = connection.execute(
         f"SELECT {counted} FROM (SELECT {', '.join(hashes)} FROM (SELECT map_from_entries(settings)"
         " AS told FROM networks WHERE folder_rank = ? AND family = ?))",
         [rank, family],
@@ -246,10 +248,10 @@ def _words(telling: list[str]) -> str:
     return f"concat_ws(', ', {', '.join(words)})" if words else "''"
 
 
-def _suffixes(tables: Tables) -> list[tuple[int, int, int, str]]:
+def _suffixes(connection: DuckDBPyConnection) -> list[tuple[int, int, int, str]]:
     """Return what is added to names that several rows have: how each of them ran."""
     key = ", ".join(("folder_rank", "base", *BESIDES))
-    cursor = tables.connection.execute(
+    cursor = connection.execute(
         f"SELECT folder_rank, base, {', '.join(BESIDES)}, coalesce(t, -1) AS t, "
         f"coalesce(p, -1) AS p, {', '.join(HOW)}, method_options, method_version AS version, host "
         f"FROM named QUALIFY count(*) OVER (PARTITION BY {key}) > 1 "

@@ -50,7 +50,8 @@ class Tables:
         self.columns = flat.columns_of(self.params, self.others) | {"folder": "folder"}
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
         self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
-        results_sql.add(self)
+        self._typed = {column: self.columns[column] for column in self.param_columns.values()}
+        results_sql.add(self.connection, self._typed)
 
         self._is_named = False
 
@@ -59,7 +60,7 @@ class Tables:
         words = set(re.findall(r"[a-z]+|\*", sql.lower()))
         if not self._is_named and ("select" not in words or words & {"name", "label", "*"}):
             self._is_named = True
-            results_sql.add_names(self)
+            results_sql.add_names(self.connection, self._typed)
 
     def one_folder(self) -> str:
         """Return the statement of `records` without the name of their folder."""
