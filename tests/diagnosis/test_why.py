@@ -11,6 +11,7 @@ from steptime import catalog, store
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record
+from steptime.core.workload import Plan
 from steptime.diagnosis.bound import BOUNDS, Input, _host_path, path
 from steptime.diagnosis.why import UNEXPLAINED, Diagnosis, diagnoses, why, why_measured
 from steptime.predict.host import Host
@@ -148,6 +149,14 @@ def test_a_measured_step_is_split_by_what_was_measured() -> None:
     assert found.evidence["ratio"] == pytest.approx(0.22 / found.evidence["predicted_s"])
     assert any("waiting for input" in line for line in found.sentences)
     assert sum(found.shares.values()) == pytest.approx(1)
+
+
+def test_a_record_of_replicas_says_how_many() -> None:
+    alone = _record(0.4, comm_s=0.3)
+    found = why_measured(replace(alone, workload=replace(alone.workload, plan=Plan(data=4))))
+    assert (found.bound, found.replicas) == ("communication", 4)
+    assert "on 4 x v100-sxm2-16gb" in found.sentences[0]
+    assert any("exchange was measured at 300 ms" in line for line in found.sentences)
 
 
 def test_what_the_interval_cannot_hold_is_unexplained() -> None:

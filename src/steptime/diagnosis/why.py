@@ -13,12 +13,13 @@ from steptime.core.record import Record
 from steptime.core.table import Table, columns, facts
 from steptime.core.units import percent, seconds
 from steptime.core.workload import Plan, Workload
-from steptime.diagnosis.bound import BOUNDS, Input, Part, Path, ceilings_s, method_for
+from steptime.diagnosis.bound import BOUNDS, Input, Path, ceilings_s, method_for
 from steptime.diagnosis.help import WORTH, Asked, helps
 from steptime.predict.step_model import StepModel
 
 SHOWN = 3  # ops, and changes in a sentence
 UNEXPLAINED = "unexplained"  # share of a measured step that no share of the model can be
+DISTURBED = 0.25  # of the samples: more is said
 NO_WAIT = 0.01  # of a step: less than that is no wait for input
 _OF = {
     "compute": "arithmetic",
@@ -95,7 +96,7 @@ def why(
     name = method or method_for(device)
     asked = Asked(workload, device, name, options or {}, link, replicas, Input(period_s))
     found = asked.path
-    made = _diagnosis(asked, "predicted", found.step_s, found.shares, {})
+    made = _diagnosis(asked, "predicted", found.step_s, found.shares, {}, replicas)
     return _with_help(made, asked)
 
 
@@ -111,9 +112,8 @@ def why_measured(
 
     Waiting for input and communication are as measured; the rest is shared among the others as the
     model shares it, up to the upper end of its interval: more is unexplained. `device` is that of
-    the record's platform unless it is said; without `helping`
-    nothing but the step itself is predicted. Raises `InputError` for a step that did not succeed,
-    and where the device is not known.
+    the record's platform unless it is said; without `helping` only the step itself is predicted.
+    Raises `InputError` for a step that did not succeed, and where the device is not known.
     """
     workload, told = record.workload, row_of(record)
     published = told.get("published_speed_per_s")
@@ -133,6 +133,7 @@ def why_measured(
     shares = {name: known_s * share / step_s for name, share in predicted.shares.items()}
     shares |= {"input": wait_s / step_s, "communication": exchange_s / step_s}
     shares[UNEXPLAINED] = (rest_s - known_s) / step_s
+    peak = next(iter(asked.model.seen.peak_flop_per_s.values()))  # that of the type stands first
     evidence: dict[str, Any] = {
         "predicted_s": predicted.step_s,
         "ratio": rest_s / predicted.step_s if predicted.step_s else None,
@@ -142,9 +143,9 @@ def why_measured(
         "samples_n": told.get("samples_n"),
         "samples_disturbed": told.get("samples_disturbed"),
         "interval_s": [told.get("step_s_low"), told.get("step_s_high")],
-        "peak_fraction": asked.model.lowered().executed_flop / step_s / _peak(asked.model),
+        "peak_fraction": asked.model.lowered().executed_flop / step_s / peak,
     }
-    made = _diagnosis(asked, record.origin, step_s, shares, evidence)
+    made = _diagnosis(asked, record.origin, step_s, shares, evidence, workload.plan.data)
     if not helping:
         return made
     ahead = bool(told["loaders"]) or told["infeed"] is None
@@ -191,18 +192,19 @@ def _options(record: Record, model: StepModel) -> dict[str, str]:
             if key in model.method.options and key not in model.options}  # fmt: skip
 
 
-def _peak(model: StepModel) -> float:
-    return next(iter(model.seen.peak_flop_per_s.values()))
-
-
 def _diagnosis(
-    asked: Asked, origin: str, step_s: float, shares: Mapping[str, float], evidence: dict[str, Any]
+    asked: Asked,
+    origin: str,
+    step_s: float,
+    shares: Mapping[str, float],
+    evidence: dict[str, Any],
+    replicas: int,
 ) -> Diagnosis:
     workload, found = asked.workload, asked.path
     bound = max(BOUNDS, key=lambda name: shares[name])
     ops = _ops(asked.model, found)
     made = Diagnosis(
-        workload.label, asked.device.name, workload.batch_per_replica, asked.replicas,
+        workload.label, asked.device.name, workload.batch_per_replica, replicas,
         workload.dtype, asked.method, origin, step_s, found.low_s, found.high_s, bound, shares,
         ops, (), evidence, (),
     )  # fmt: skip
@@ -228,25 +230,19 @@ def _ops(model: StepModel, found: Path) -> list[Row]:
         if key in rows:
             rows[key]["alike"] += 1
             continue
+        by = {bound: sum(one.time.value for one in parts if one.bound == bound)
+              for bound in BOUNDS[:3]}  # fmt: skip
+        ceiling_s = sum(max(ceilings_s(model, part.kernel)) for part in parts)
         rows[key] = {
             "op": name or "update",
             "kind": parts[0].kernel.kind,
             "step_s": taken,
             "time_share": taken / whole,
-            "bound": max(BOUNDS[:3], key=lambda bound: _bound_s(parts, bound)),
-            "ceiling_fraction": _ceiling_s(model, parts) / taken if taken else None,
+            "bound": max(by, key=by.__getitem__),
+            "ceiling_fraction": ceiling_s / taken if taken else None,
             "alike": 0,
         }
     return sorted(rows.values(), key=lambda row: -row["step_s"])[:SHOWN]
-
-
-def _bound_s(parts: Sequence[Part], bound: str) -> float:
-    return sum(part.time.value for part in parts if part.bound == bound)
-
-
-def _ceiling_s(model: StepModel, parts: Sequence[Part]) -> float:
-    """Return the seconds of kernels at the device's peaks: its roofline."""
-    return sum(max(ceilings_s(model, part.kernel)) for part in parts)
 
 
 def _of_step(made: Diagnosis, found: Path) -> list[str]:
@@ -267,26 +263,21 @@ def _of_evidence(made: Diagnosis) -> list[str]:
     if not told:
         return []
     said = []
+    waits = made.shares["input"] + made.shares["communication"]
     if told["ratio"] is not None:
-        what = "the step" if made.shares["input"] + made.shares["communication"] < NO_WAIT else (
-            "what is neither input nor communication"
-        )  # fmt: skip
+        what = "the step" if waits < NO_WAIT else "what is neither input nor communication"
         within = {True: ", within the interval", False: ", outside of the interval", None: ""}
-        said.append(
-            f"The model predicts {seconds(told['predicted_s'])} for {what}; it took "
-            f"{told['ratio']:.3g} times as long{within[told['within']]}."
-        )
-    shares = {"infeed": told["infeed"], "disturbed": None}
-    if told["samples_n"] and told["samples_disturbed"] is not None:
-        shares["disturbed"] = told["samples_disturbed"] / told["samples_n"]
-    if shares["infeed"]:
-        said.append(f"{percent(shares['infeed'])} of the step was measured as waiting for input.")
+        predicted = f"The model predicts {seconds(told['predicted_s'])} for {what}"
+        took = f"it took {told['ratio']:.3g} times as long{within[told['within']]}"
+        said.append(f"{predicted}; {took}.")
+    if told["infeed"]:
+        said.append(f"{percent(told['infeed'])} of the step was measured as waiting for input.")
     if told["exchange_s"]:
         said.append(f"The exchange was measured at {seconds(told['exchange_s'])} a step.")
-    if shares["disturbed"] and shares["disturbed"] > 0.25:
-        said.append(f"Other work disturbed {percent(shares['disturbed'])} of the samples.")
-    said.append(f"It executed its FLOP at {percent(told['peak_fraction'])} of the peak.")
-    return said
+    disturbed = (told["samples_disturbed"] or 0) / (told["samples_n"] or 1)
+    if disturbed > DISTURBED:
+        said.append(f"Other work disturbed {percent(disturbed)} of the samples.")
+    return [*said, f"It executed its FLOP at {percent(told['peak_fraction'])} of the peak."]
 
 
 def _of_ops(made: Diagnosis) -> str:
