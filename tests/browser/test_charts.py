@@ -1,0 +1,126 @@
+"""Every chart alone in a real browser: no complaint, not blank, no label cut or upon another."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+import vl_convert
+
+import synthetic
+from browsing import browse, complaints
+from steptime.analysis.data import Data
+from steptime.core.record import Record
+from steptime.plots import EmptyPlotError, draw, kinds, style
+
+pytestmark = pytest.mark.browser
+
+PLATFORMS = (synthetic.PLATFORM, "v100-sxm2-16gb", "h100-sxm5", "rtx-pro-6000-blackwell-max-q")
+LONG = "a-network-with-a-very-long-name-that-someone-gave-it"
+PAGE = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><body>
+<script>BUNDLE</script><pre id="found"></pre><script>
+const specs = SPECS, found = {};
+function inspected(svg) {
+  const frame = svg.getBoundingClientRect();
+  const shown = (one) => one.textContent.trim() && getComputedStyle(one).opacity !== "0";
+  const level = (one) => !/rotate\\(-?(?!0\\))/.test(one.getAttribute("transform") || "");
+  const all = [...svg.querySelectorAll("text")].filter(shown).filter(level)
+    .map((one) => ({ text: one.textContent, box: one.getBoundingClientRect() }));
+  const overlaps = [], cut = all.filter((one) => one.box.left < frame.left - 2
+    || one.box.right > frame.right + 2 || one.box.top < frame.top - 2).map((one) => one.text);
+  all.forEach((a, index) => all.slice(index + 1).forEach((b) => {
+    const across = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
+    const down = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+    const halo = a.text === b.text && a.box.left === b.box.left;
+    if (across > 1 && down > 3 && !halo) overlaps.push([a.text, b.text]);
+  }));
+  const marks = svg.querySelectorAll(".mark-symbol path, .mark-rect path, .mark-line path").length;
+  return { texts: all.length, marks, overlaps, cut };
+}
+async function main() {
+  for (const [kind, spec] of Object.entries(specs)) {
+    const place = document.body.appendChild(document.createElement("div"));
+    await vegaEmbed(place, spec, { renderer: "svg", actions: false });
+    found[kind] = inspected(place.querySelector("svg"));
+  }
+  document.getElementById("found").textContent = JSON.stringify(found);
+}
+main();
+</script>"""
+
+
+def of(platforms: Sequence[str], networks: int, *, ops: bool = False) -> list[Record]:
+    """Return networks measured and predicted on each platform; one in 17 fails."""
+    found = []
+    base = synthetic.workloads()
+    for index in range(networks):
+        first = base[index % len(base)]
+        size = next(n for n in ("nodes", "filters", "embedding", "width") if n in first.params)
+        grown = int(first.params[size]) + index // len(base)
+        workload = replace(first, params={**first.params, size: grown})
+        for at, platform in enumerate(platforms):
+            mine = synthetic.predicted(workload, ops=ops)
+            done = synthetic.measured(workload, seed=platform, slower=1 + at)
+            failed = synthetic.failed(workload, "oom", "killed", "")
+            mine.append(failed if index % 17 == 16 else done)
+            found += [replace(record, platform=platform) for record in mine]
+    return found
+
+
+def long() -> list[Record]:
+    renamed = []
+    for record in of(PLATFORMS[:1], 6, ops=True):
+        params = {"a_hyperparameter_with_a_long_name": record.workload.params["nodes"]}
+        renamed.append(
+            replace(record, workload=replace(record.workload, model=LONG, params=params))
+        )
+    return renamed
+
+
+def lacking() -> list[Record]:
+    networks = synthetic.workloads()
+    return [
+        *(synthetic.measured(one) for one in networks[:12]),
+        *(record for one in networks[8:] for record in synthetic.predicted(one)),
+        *(synthetic.failed(one, "timeout", "time-limit", "") for one in networks[4:9]),
+    ]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("records", ["five", "four platforms", "long names", "lacking", "many"])
+def test_charts_are_whole(chromium: str, tmp_path: Path, records: str, dark: bool) -> None:
+    given = {
+        "five": lambda: of(PLATFORMS[:1], 5, ops=True),
+        "four platforms": lambda: of(PLATFORMS, 24, ops=True),
+        "long names": long,
+        "lacking": lacking,
+        "many": lambda: of(PLATFORMS[:2], 2500),
+    }
+    data, specs = Data.of(given[records]()), {}
+    for kind in kinds():
+        try:
+            specs[kind] = draw(kind, data) | {"config": style.config(dark=dark)}
+        except EmptyPlotError:
+            continue
+    assert len(specs) >= 5
+    text = json.dumps(specs)
+    assert len(text) < 2_500_000
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    path = tmp_path / "charts.html"
+    path.write_text(PAGE.replace("BUNDLE", bundle).replace("SPECS", text.replace("</", "<\\/")))
+    answer = browse(chromium, path, "--dump-dom", budget_ms=60_000)
+    assert complaints(answer) == []
+    match = re.search(r'<pre id="found">(.+?)</pre>', answer.stdout, re.DOTALL)
+    assert match, answer.stdout[-500:]
+    found = json.loads(unescape(match[1]))
+    assert set(found) == set(specs)
+    for kind, one in found.items():
+        assert one["texts"] > 4, kind
+        assert one["marks"] > 0, kind
+        assert one["overlaps"] == [], kind
+        assert one["cut"] == [], kind
