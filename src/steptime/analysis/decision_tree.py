@@ -65,8 +65,8 @@ def _cuts(name: str, column: Sequence[Any]) -> list[tuple[tuple[str, str], tuple
     if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in known):
         texts = np.array([str(one) for one in column])
         both = [((name, f"{name} {one}"), (name, f"{name} not {one}")) for one in map(str, known)]
-        chosen = both if len(known) > 2 else [((name, f"{name} {a}"), (name, f"{name} {b}"))
-                                              for a, b in [known] if len(known) == 2]  # fmt: skip
+        pair = [((name, f"{name} {a}"), (name, f"{name} {b}")) for a, b in pairwise(known)]
+        chosen = both if len(known) > 2 else pair
         return [(yes, no, texts == yes[1].removeprefix(f"{name} ")) for yes, no in chosen]
     numbers = np.array([np.nan if one is None else one for one in column], float)
     steps = list(pairwise(known))

@@ -61,7 +61,9 @@ def _weights(points: list[style.Row]) -> style.Spec:
     zero = {"mark": {"type": "rule", "style": "quiet"}, "encoding": {"x": {"datum": 0}}}
     ends = {**place, "x": {**place["x"], "field": "low"}, "x2": {"field": "high"}}
     dot = {**place, "tooltip": style.tooltip(("term", *NUMBERS))}
-    layers = [zero, style.layer("rule", ends, "low", style="ink", strokeWidth=1.6)]
+    layers = [zero]
+    if any(point["low"] is not None for point in points):
+        layers.append(style.layer("rule", ends, "low", style="ink", strokeWidth=1.6))
     layers += [
         style.layer("point", dot, field, filled=field == "sure")
         for field in ("sure", "unsure")
