@@ -118,6 +118,17 @@ def test_a_slow_node_is_named_with_how_much_and_in_what() -> None:
     }  # fmt: skip
 
 
+def test_a_node_without_a_kind_of_cells_warns_nobody(recwarn: pytest.WarningsRecorder) -> None:
+    rng = np.random.default_rng(4)
+    bound = {cell.key: at < 3 for at, cell in enumerate(CELLS)}
+    records = clusters.measured(rng, HOSTS[:20], CELLS, {"n04": 1.1})
+    some = [r for r in records if r.env["host"] != "n07" or bound[r.workload.key]]
+    rows = {row["host"]: row for row in _table([*some, *_predictions(bound)])[0].rows}
+    assert (rows["n04"]["verdict"], rows["n04"]["slow_in"]) == ("slow", "all")
+    assert rows["n07"]["memory_fraction"] is None
+    assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]
+
+
 def test_two_nodes_do_not_tell_which_is_slow() -> None:
     rng = np.random.default_rng(2)
     table, said = _table(clusters.measured(rng, HOSTS[:2], CELLS, {"n00": 2.0}))

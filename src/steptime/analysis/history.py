@@ -102,12 +102,13 @@ def history_table(data: Data, margin: str) -> Table:
     at_least = math.log1p(share(margin, "--margin"))
     told = {row["folder"]: row for row in data.rows(FOLDERS)}
     folders = sorted(told, key=lambda name: (told[name]["at"] is None, told[name]["at"]))
+    place = {name: at for at, name in enumerate(folders)}
     cells = data.rows(CELLS)
     series = grouped(cells, itemgetter("workload_key", "platform", "method", "strategy", "threads"))
     rows: list[Row] = []
     changes: list[Row] = []
     for held in series.values():
-        held.sort(key=lambda row: folders.index(row["folder"]))
+        held.sort(key=lambda row: place[row["folder"]])
         found = change_points([r["log_s"] for r in held], *_errors(held), at_least)
         at = {change.at: change for change in found}
         for index, row in enumerate(held):

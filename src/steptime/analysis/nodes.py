@@ -48,10 +48,11 @@ def node_table(data: Data, margin: str) -> Table:
     sides = {(row["workload_key"], row["platform"]): row["compute"] for row in data.rows(SIDES)}
     kinds = [_kind(held[0], sides) for held in cells.values()]
     hosts = sorted({row["host"] for held in cells.values() for row in held})
+    place = {host: at for at, host in enumerate(hosts)}
     logs = np.full((len(cells), len(hosts)), np.nan)
     for at, held in enumerate(cells.values()):
         for row in held:
-            logs[at, hosts.index(row["host"])] = row["log_s"]
+            logs[at, place[row["host"]]] = row["log_s"]
     found, by_kind = _judged(logs, kinds)
     gpus = {row["host"]: row["gpu"] for row in good}
     rows = [

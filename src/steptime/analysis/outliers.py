@@ -5,6 +5,7 @@ Everything here is a logarithm: 0.04 is 4 % slower.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,31 +44,39 @@ def deviations(logs: Floats, miss: float = FALSE_ALARMS) -> Deviation:
     the generalised extreme Studentised deviate test (Rosner 1983), which finds several outliers
     that would hide one another: with probability `miss` at most, any is found where all are alike.
     """
-    left = logs - np.nanmedian(logs, axis=1, keepdims=True)
+    known = np.flatnonzero(np.isfinite(logs).any(axis=0))
+    left = logs[:, known] - np.nanmedian(logs[:, known], axis=1, keepdims=True)
     noise = _noise(left)
     seen = np.isfinite(left)
-    weights = seen / noise[:, None] ** 2
-    value = _centre(left, weights, noise)
-    own = _noise(left - value)
-    if len(left) > 1:
-        weights = seen / own[:, None] ** 2
-        value = _centre(left, weights, own)
-    with np.errstate(divide="ignore"):
-        variance = 1 / weights.sum(axis=0)
+    value = _centre(left, seen / noise[:, None] ** 2, noise)
+    own = _noise(left - value) if len(left) > 1 else noise
+    weights = seen / own[:, None] ** 2
+    value = _centre(left, weights, own)
+    variance = 1 / weights.sum(axis=0)
     among = float(_noise(value[None, :])[0] ** 2)
     common = max(0.0, among - float(np.median(variance))) if len(left) > 1 else 0.0
     reach = np.sqrt(common + variance)
-    known = np.flatnonzero(seen.any(axis=0))
-    score = value[known] / reach[known]
+    score = value / reach
     found = extremes(score, miss)
-    rest = np.setdiff1d(np.arange(len(known)), found)
-    centre, spread = float(score[rest].mean()), float(score[rest].std(ddof=1))
+    rest = np.delete(score, found)
+    centre, spread = float(rest.mean()), float(rest.std(ddof=1))
     far = two_sided_t(MISS, max(1, len(rest) - 1)) * spread * reach
     value = value - centre * reach
-    slow, fast = np.zeros(len(value), bool), np.zeros(len(value), bool)
-    slow[known[found]], fast[known[found]] = score[found] > centre, score[found] < centre
-    typical = spread * float(np.median(reach[known]))
-    return Deviation(value, value - far, value + far, slow, fast, typical)
+
+    def every(values: Floats, missing: float) -> np.ndarray:
+        full = np.full(logs.shape[1], missing, dtype=values.dtype)
+        full[known] = values
+        return full
+
+    named = np.isin(np.arange(len(known)), found)
+    return Deviation(
+        value=every(value, math.nan),
+        low=every(value - far, math.nan),
+        high=every(value + far, math.nan),
+        slow=every(named & (score > centre), False),
+        fast=every(named & (score < centre), False),
+        noise=spread * float(np.median(reach)),
+    )
 
 
 def _noise(left: Floats) -> Floats:

@@ -15,9 +15,10 @@ PANEL = 300  # pixels
 def chart(table: Table) -> style.Spec:
     """Return the time of each network over that in its first folder, a panel a family."""
     found = table.summary
+    number = {name: at for at, name in enumerate(found["folders"], start=1)}
     points = [
         style.point(dict(row), "name first_ratio", TOOLTIP)
-        | {"panel": row["family"], "at": found["folders"].index(row["folder"]) + 1}
+        | {"panel": row["family"], "at": number[row["folder"]]}
         | {"line": f"{row['name']} {row['platform']}"}
         | {"change": row["changed_fraction"], "became": _word(row["changed_fraction"])}
         for row in table.rows

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from steptime.analysis.nodes import KINDS
 from steptime.core.table import Table, columns
 from steptime.plots import style
 
 HEIGHT, PANEL = 300, 130  # pixels
+MOST = 60  # characters of names side by side
 TOOLTIP = columns("host=node", "gpu", "cells", "slower_fraction=slower", "verdict", "slow_in=in")
 
 
@@ -31,10 +33,16 @@ def chart(table: Table) -> style.Spec:
         for point, row in zip(points[: len(rows)], rows, strict=True)
         if row[f"{kind}_fraction"] is not None
     ]
+    _join_names(points)
     x = {
         "field": "rank",
         "type": "quantitative",
-        "axis": {"title": "nodes, those that are slow first", "tickMinStep": 1, "grid": False},
+        "axis": {
+            "title": "nodes, those that are slow first",
+            "tickMinStep": 1,
+            "tickCount": 8,
+            "grid": False,
+        },
         "scale": {"domain": [0, len(rows) + max(1, math.ceil(len(rows) / 20))], "nice": False},
     }
     y = style.number("off", "slower than the others", labelExpr="format(datum.value, '.1~%')")
@@ -58,3 +66,17 @@ def chart(table: Table) -> style.Spec:
         table.source,
     ]
     return style.finish("Nodes against one another", caption, kept, **view)
+
+
+def _join_names(points: list[style.Row]) -> None:
+    """Let the last of several named nodes that lie side by side carry all their names."""
+    offs = [point["off"] for point in points]
+    near = (max(offs) - min(offs)) / 15
+    for one, after in pairwise(points):
+        alike = one["panel"] == after["panel"] and abs(one["off"] - after["off"]) < near
+        if one["named"] and after["named"] and alike:
+            names = f"{one['named']}, {after['named']}"
+            after["named"], one["named"] = (
+                names if len(names) < MOST else names[:MOST] + "...",
+                None,
+            )
