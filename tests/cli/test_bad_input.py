@@ -93,6 +93,13 @@ EXPERIMENTS = {  # name: (what is put before [[networks]], what follows it, what
     "loaders": ("loaders = -1", "", "loaders: must be at least 0, not -1"),
     "prefetch": ("prefetch = 0", "", "prefetch: must be at least 1, not 0"),
     "predict": ("predict = [3]", "", "predict is a name, not '3'"),
+    "measure": ("measure = false", "", "measure = false predicts: name devices with predict"),
+    "measure-replicas": (
+        'measure = false\npredict = "T4"\nreplicas = 2',
+        "",
+        "neither by_op nor several replicas",
+    ),
+    "predict-dtype": ('predict = "T4:float33"\nmeasure = false', "", "unknown dtype 'float33'"),
     "predict-on": ('predict = "V101"', "", "unknown device 'V101'; did you mean 'V100'?"),
     "axis": ("batch = []", "", "batch: an axis without a value"),
     "axis-here": ("", "inputs = []", "inputs: an axis without a value"),

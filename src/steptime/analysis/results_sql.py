@@ -4,9 +4,9 @@ Numbers are SI; one that is unknown is None. `ratio` is measured / predicted tim
 `flop_per_s` the predicted FLOP of a replica over the measured time, `peak_fraction` that over
 the peak of the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth
 (Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
-`cause` and `note`; `status` is None where nothing was tried. What others published stands as
-measured where nothing was measured (`tried`); `origin` says so: measured, published, or
-predicted where there is a prediction only.
+`cause` and `note`; `status` is None where nothing was tried, but for a prediction that does not
+fit. What others published stands as measured where nothing was measured (`tried`); `origin` says
+so: measured, published, or predicted where there is a prediction only.
 
 Names are made where a statement asks for them: which settings tell networks apart is known only
 once all networks are.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LAST = ("method", "status", "cause", "note", "gpu", "input", "staging", "loaders", "prefetch",
         "threads")  # fmt: skip
+WHY = ("status", "cause", "note")
 CELL = "folder_rank, folder, workload_key, platform, exchange, overlap"
 OF_CELL = ("model", "family", "replicas", "dtype", "phase", "optimizer", "params", "plan")
 PREDICTED = {
@@ -44,6 +45,9 @@ PREDICTED = {
 _ALIKE = ", ".join(f"any_value({one}) AS {one}" for one in OF_CELL)
 _SAID = ("batch", "devices", "method_version", "method_options")
 _TOLD = ", ".join(f"coalesce(t.{one}, p.{one}) AS {one}" for one in OF_CELL)
+_LAST = ", ".join(
+    f"if(t.t IS NULL, p.{one}, t.{one}) AS {one}" if one in WHY else f"t.{one}" for one in LAST
+)
 _BOTH = ", ".join(f"if(t.t IS NULL, p.{one}, t.{one}) AS {one}" for one in _SAID)
 
 VIEWS = {
@@ -81,11 +85,12 @@ VIEWS = {
     "predictions": f"""
         SELECT {CELL}, method AS predicted_by, min(place) AS p, {_ALIKE},
             {", ".join(f"arg_max_null({one}, place) AS {one}" for one in _SAID)},
-            {", ".join(f"arg_max_null({made}, place) AS {one}" for one, made in PREDICTED.items())}
+            {", ".join(f"arg_max_null({made}, place) AS {one}" for one, made in PREDICTED.items())},
+            {", ".join(f"arg_max_null(if(status = 'ok', NULL, {w}), place) AS {w}" for w in WHY)}
         FROM whole WHERE origin = 'predicted' GROUP BY {CELL}, method
     """,
     "pairs": f"""
-        SELECT {CELL}, t, p, {_TOLD}, {_BOTH}, {", ".join(f"t.{one}" for one in LAST)},
+        SELECT {CELL}, t, p, {_TOLD}, {_BOTH}, {_LAST},
             coalesce(origin, 'predicted') AS origin, predicted_by, first, every, every_run, sampled,
             array_to_string(list_filter(hosts, lambda h, i: list_position(hosts, h) = i), ', ')
                 AS host,

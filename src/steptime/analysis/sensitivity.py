@@ -113,6 +113,8 @@ def _networks(
     value, where = f'TRY_CAST("{of}" AS DOUBLE)', "true"
     if table == "records":
         value, where = f"CASE WHEN status = 'ok' THEN {value} END", "coalesce(scope, '') = ''"
+    else:  # a prediction that does not fit failed
+        value = f"CASE WHEN origin <> 'predicted' OR status IS NULL THEN {value} END"
     where += f" AND ({value} IS NOT NULL OR coalesce(status, 'ok') <> 'ok')"
     places = data.rows(
         f'SELECT family, platform, "{way}" AS method, count(DISTINCT dtype) AS dtypes '  # noqa: S608

@@ -31,7 +31,11 @@ def says(table: Table) -> list[str]:
 def _told(one: Row, every: Sequence[Row]) -> list[str]:
     mine = [row for row in every if all(row[n] == one[n] for n in ("family", "platform", "method"))]
     rows = [row for row in mine if row["weight"] is not None]
-    what = f"{one['quantity']} over that of {one['against']}" if one["against"] else one["quantity"]
+    what = (
+        f"the gain in {one['quantity']} over {one['against']}"
+        if one["against"]
+        else one["quantity"]
+    )
     other = "log" if one["scale"] == "linear" else "linear"
     unseen = max(0.0, one["r2_held_out"])
     line = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,14 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Row, Table, columns
-from steptime.core.units import size
+from steptime.core.units import counted, size
 
 if TYPE_CHECKING:
-    from steptime.core.hardware import Device, Link
+    from steptime.core.hardware import Link
     from steptime.core.workload import Workload
     from steptime.predict.grid import Cell
+    from steptime.predict.space import Place
+    from steptime.sweep.predict_folder import Predicted
 
 MOST_CELLS = 10_000_000
 SHOWN_ROWS = 40
@@ -30,7 +33,7 @@ class Axes:
     """The axes of a grid, checked; `batches` is None where each model has a batch of its own."""
 
     models: tuple[str, ...]
-    devices: tuple[Device, ...]
+    places: tuple[Place, ...]
     batches: tuple[int, ...] | None
     workers: tuple[int, ...]
     link: Link | None
@@ -41,18 +44,20 @@ def axes(
 ) -> Axes:
     """Return the axes that the texts of the command line say; raises `InputError`."""
     from steptime import catalog
+    from steptime.diagnosis.networks import networks
+    from steptime.predict.space import place_of
 
     found = Axes(
-        tuple(split_models(models)),
-        tuple(catalog.device(name) for name in names(devices, "--device")),
+        tuple(one for text in split_models(models) for one in networks(text)),
+        tuple(place_of(name) for name in names(devices, "--device")),
         None if batches is None else tuple(numbers(batches, "--batch")),
         (1,) if replicas is None else tuple(numbers(replicas, "--replicas")),
         None if link is None else catalog.link(link),
     )
-    _checked([device.name for device in found.devices], "--device")
+    _checked([":".join(filter(None, (one.name, dtype))) for one, dtype in found.places], "--device")
     if max(found.workers) > 1 and found.link is None:
         raise InputError("several replicas exchange gradients: name a link with --link")
-    cells = len(found.models) * len(found.devices) * len(found.batches or (1,))
+    cells = len(found.models) * len(found.places) * len(found.batches or (1,))
     if cells * len(found.workers) > MOST_CELLS:
         raise InputError(f"a grid of {cells * len(found.workers)} cells; at most {MOST_CELLS}")
     return found
@@ -94,17 +99,34 @@ def answer(
 
     `workload_of` makes a model's workload at a batch, or at the model's own.
     """
+    from steptime.core.dtypes import dtype_named
     from steptime.core.files import check_folder
     from steptime.plots.files import write_whole
     from steptime.predict.grid import grid
 
+    first = workload_of(found.models[0], None)
+    if out is not None and not Path(out).suffix:
+        return _into_folder(found, workload_of, method, given, Path(out))
     if out is not None:
         if Path(out).suffix not in FORMATS:
             raise unknown("table format", Path(out).suffix or out, FORMATS, shorten(out))
         check_folder(Path(out))
-    first = workload_of(found.models[0], None)
-    makers = [partial(workload_of, name) for name in found.models]
-    cells = grid(makers, found.devices, found.batches, found.workers, found.link, method, given)
+
+    def maker(name: str, dtype: str | None) -> Callable[[int | None], Workload]:
+        def make(batch: int | None) -> Workload:
+            one = workload_of(name, batch)
+            return replace(one, dtype=dtype_named(dtype)) if dtype else one
+
+        return make
+
+    cells: Iterator[Cell] = chain.from_iterable(
+        grid(
+            [maker(name, dtype) for name in found.models],
+            [device for device, wanted in found.places if wanted == dtype],
+            *(found.batches, found.workers, found.link, method, given),
+        )
+        for dtype in dict.fromkeys(dtype for _, dtype in found.places)
+    )
     missing = _unmodelled(found, workload_of)
     tables: tuple[Table, ...] = (_table(cells, found, first, method),)
     if out is not None:
@@ -116,6 +138,35 @@ def answer(
     return Answer(document, tables, unmodelled(missing))
 
 
+def _into_folder(
+    found: Axes,
+    workload_of: Callable[[str, int | None], Workload],
+    method: str,
+    given: Mapping[str, str],
+    out: Path,
+) -> Answer:
+    """Write what a folder of records lacks of the grid, and return the answer."""
+    from steptime.predict import cost_model
+    from steptime.sweep.predict_folder import predict_space
+
+    if found.link or found.workers != (1,):
+        raise InputError("a folder of records takes one replica: leave out --replicas and --link")
+    cost_model(method).under(given)
+    batches = found.batches or (None,)
+    workloads = [workload_of(name, batch) for name in found.models for batch in batches]
+    made = predict_space(out, workloads, found.places, note, method, given)
+    return written(out, method, made)
+
+
+def written(folder: Path, method: str, made: Predicted) -> Answer:
+    """Return how many predictions a folder got."""
+    said = f"{counted(made.written, 'prediction')} written to {folder}"
+    there = f", {made.there} were there" if made.there else ""
+    notes = [f"{count} not predicted: {why}" for why, count in made.refused.items()]
+    document = {"folder": str(folder), "method": method, **asdict(made)}
+    return Answer(document, (), notes, text=f"{said}{there}\n")
+
+
 def _unmodelled(found: Axes, workload_of: Callable[[str, int | None], Workload]) -> list[str]:
     """Return the layers of unknown type in all models, with the model where there are several."""
     from steptime.build import build
@@ -124,7 +175,8 @@ def _unmodelled(found: Axes, workload_of: Callable[[str, int | None], Workload])
     return [
         layer if len(found.models) == 1 else f"{model}: {layer}"
         for model in found.models
-        for layer in build(workload_of(model, batch)).unmodelled
+        for one in [workload_of(model, batch)]
+        for layer in (build(one).unmodelled if one.file else ())
     ]
 
 
@@ -162,12 +214,15 @@ class _Rows(Sequence[Row]):
 def _table(cells: Iterator[Cell], found: Axes, first: Workload, method: str) -> Table:
     memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
     batches = len(found.batches or (1,))
-    cells_in_all = len(found.models) * len(found.devices) * batches * len(found.workers)
+    cells_in_all = len(found.models) * len(found.places) * batches * len(found.workers)
+    dtypes = ["dtype"] if any(dtype for _, dtype in found.places) else []
+    dtype = "" if dtypes else f"{first.dtype} "
     return Table(
-        columns("model", "device", "batch", "?workers=replicas", "step_s=step", "?low_s=from",
+        columns("model", "device", *dtypes, "batch", "?workers=replicas", "step_s=step",
+                "?low_s=from",
                 "?high_s=to", "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}"),
         _Rows(cells),
-        f"{cells_in_all} cells, {first.phase}, {first.dtype} ({method})",
+        f"{cells_in_all} cells, {first.phase}, {dtype}({method})",
         most=SHOWN_ROWS,
     )  # fmt: skip
 

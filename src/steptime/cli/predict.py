@@ -12,7 +12,7 @@ from steptime.cli.options import Text, argument, option
 from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts, picked
-from steptime.core.units import counted, seconds, shown
+from steptime.core.units import seconds, shown
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def predict(
         "--replicas N,...", "With --grid: replicas, each keeps the batch.", None
     ),
     link: Text = option("--link LINK", "With --grid or --in: what joins the replicas.", None),
-    out: Text = option("--out -o FILE", "With --grid: a .csv or .jsonl file.", None),
+    out: Text = option(
+        "--out -o FILE", "With --grid: a .csv or .jsonl file, or a folder of records.", None
+    ),
     folder: Path | None = option(
         "--in DIR",
         "Predict every step in a folder of records and keep the predictions there; by default on "
@@ -167,15 +169,7 @@ def _of_folder(
     joined = None if link is None else catalog.link(link)
     asked = Asked(devices, method, given, joined, by_op)
     found = predict_folder(folder, asked, note)
-    said = f"{counted(found.written, 'prediction')} written to {folder}"
-    there = f", {found.there} were there" if found.there else ""
-    notes = [f"{count} not predicted: {why}" for why, count in found.refused.items()]
-    return Answer(
-        {"folder": str(folder), "method": method, **asdict(found)},
-        (),
-        notes,
-        text=f"{said}{there}\n",
-    )
+    return grid.written(folder, method, found)
 
 
 def _run(steps: str | None, price: float | None, co2_g: float | None) -> Run | None:

@@ -63,12 +63,33 @@ def sweep(
     if dry_run and launcher == HERE:
         raise InputError("--dry-run goes with --launcher slurm")
     experiment = read_experiment(file)
+    if not experiment.measure:
+        asked: dict[str, Any] = {"--rounds": rounds, "--runs": runs, "--retry": retry or None}
+        asked |= {"--force": force, "--launcher": launcher != HERE, "--shard": shard}
+        options.refuse(asked, "{} is for measuring, and the file says measure = false")
+        return _predicted_only(experiment, str(file), out)
     request = request_of(
         experiment, str(file), out, rounds, runs, tuple(statuses), force, try_all, shard, launcher
     )
     if launcher == HERE:
         return run_here(request)
     return _preview(request, launcher) if dry_run else send(request, launcher)
+
+
+def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
+    """Write the predictions that a folder lacks of an experiment; nothing runs."""
+    from steptime.cli.grid import written
+    from steptime.predict import DEFAULT
+    from steptime.predict.space import place_of
+    from steptime.sweep.cells import cells_of
+    from steptime.sweep.predict_folder import predict_space
+
+    if experiment.by_op or max(experiment.replicas) > 1:
+        raise InputError(f"{where}: measure = false takes neither by_op nor several replicas")
+    cells, must_fit = cells_of(experiment, where)
+    places = [place_of(name) for name in experiment.predict]
+    workloads = [cell.workload for cell in cells]
+    return written(out, DEFAULT, predict_space(out, workloads, places, note, must_fit=must_fit))
 
 
 def request_of(

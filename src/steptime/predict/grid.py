@@ -44,6 +44,7 @@ class Cell(NamedTuple):
     note: str = ""
     low_s: float | None = None
     high_s: float | None = None
+    dtype: str = ""
 
 
 Maker = Callable[[int | None], Workload]
@@ -91,7 +92,7 @@ def _cells(
             for count in workers:
                 yield Cell(
                     label, name, batch, count, None, None, None, None, None, None, needed,
-                    "unsupported", why,
+                    "unsupported", why, dtype=on.workload.dtype,
                 )  # fmt: skip
         return
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
@@ -108,7 +109,7 @@ def _cells(
             yield Cell(
                 label, name, batch, count, step, forward, backward, update, comm, speed, needed,
                 status, "", None if low is None else low + comm,
-                None if high is None else high + comm,
+                None if high is None else high + comm, on.workload.dtype,
             )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from steptime import __version__
 from steptime.catalog import device_hash
 from steptime.core.record import Method, Quantity, Record
+from steptime.core.workload import Workload
 from steptime.predict.lower import PASSES
 from steptime.predict.step_model import StepModel
 
@@ -58,6 +59,37 @@ def records(model: StepModel) -> Sequence[Record]:
         moved_bytes = moved[row.name]
         found.append(record(row.name, {**values, "traffic_bytes": moved_bytes}, op_kind=row.kind))
     return found
+
+
+def now() -> str:
+    """Return the time in UTC, as records have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def step_record(
+    model: StepModel,
+    workload: Workload,
+    named: Method,
+    quantities: Mapping[str, Quantity],
+    fits: bool,
+    remarks: Sequence[str],
+    taken_at: str,
+    scope: str = "",
+) -> Record:
+    """Return what a model found of a workload as a record, of the step or of a row of it."""
+    return Record(
+        origin="predicted",
+        method=named,
+        workload=workload,
+        platform=model.device.measured.get("platform", model.device.name),
+        quantities=quantities,
+        status="ok" if fits else "oom",
+        cause="" if fits else "predicted-not-to-fit",
+        note="; ".join(remarks),
+        scope=scope,
+        env={"steptime": __version__},
+        taken_at=taken_at,
+    )
 
 
 def record_method(model: StepModel) -> Method:

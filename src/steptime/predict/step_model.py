@@ -62,6 +62,11 @@ def fits_into(memory_bytes: float, device: Device) -> bool:
     return device.memory_bytes is None or memory_bytes <= device.memory_bytes
 
 
+def too_large(memory_bytes: float, device: Device) -> str:
+    """Return the remark of a step that does not fit."""
+    return f"needs {size(memory_bytes)}, {device.name} has {size(device.memory_bytes or 0)}"
+
+
 class StepModel:
     """The step of a network, part by part.
 
@@ -275,8 +280,7 @@ class StepModel:
         fits = fits_into(memory, self.device)
         remarks = self.remarks(batch)
         if not fits:
-            has = size(self.device.memory_bytes or 0)
-            remarks = (f"needs {size(memory)}, {self.device.name} has {has}", *remarks)
+            remarks = (too_large(memory, self.device), *remarks)
         counted = self.counted(batch)
         return Prediction(self.timeline(batch), lowered, counted, memory, fits, remarks)
 

@@ -71,6 +71,7 @@ class Experiment(BaseModel):
     where: Annotated[list[str], BeforeValidator(_one_or_more)] = []
     sample: Sample = Sample()
     predict: Axis = []
+    measure: bool = True
     link: str = Field(default="", validation_alias=AliasChoices("link", "network"))
     by_op: bool = False
     parts: bool = False
@@ -147,6 +148,8 @@ def _check_words(experiment: Experiment, where: str) -> None:
         registry.backend(backend, where)
     if not experiment.name.strip() or not experiment.name.isprintable():
         raise InputError(f"{where}: name must be a text on one line")
+    if not experiment.measure and not experiment.predict:
+        raise InputError(f"{where}: measure = false predicts: name devices with predict")
     if experiment.link and not experiment.predict:
         raise InputError(f"{where}: link is for predictions: it goes with predict")
     jobs = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]

@@ -1,18 +1,24 @@
 """Predictions of every network that a folder of records holds, beside what was measured."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 from steptime import catalog, store
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.progress import watched
 from steptime.core.record import Record
+from steptime.core.workload import Workload
 from steptime.predict import DEFAULT
 from steptime.predict.parallel.replicas import predict_replicas
 from steptime.predict.records import records
+from steptime.predict.space import Place, predicted
 from steptime.predict.step_model import StepModel
+
+AT_ONCE = 1000  # records put on the disk together
 
 
 @dataclass
@@ -69,6 +75,41 @@ def predict_folder(folder: Path, asked: Asked, warn: Callable[[str], None]) -> P
                 kept = ops if asked.by_op else []
                 writer.append_all([*kept, head])  # the step says that all ops are there
                 found.written += 1
+    return found
+
+
+def predict_space(
+    folder: Path,
+    workloads: Iterable[Workload],
+    places: Sequence[Place],
+    warn: Callable[[str], None],
+    method: str = DEFAULT,
+    options: Mapping[str, str] = MappingProxyType({}),
+    must_fit: bool = False,
+) -> Predicted:
+    """Write predictions of workloads at places that a folder lacks; all if it is new.
+
+    With `must_fit` those that do not fit are left out. Raises `InputError` for a folder that is no
+    store or in use, and for an unknown method or option.
+    """
+    found = Predicted()
+
+    def missing(done: set[store.DoneKey]) -> Iterator[Record]:
+        for one in predicted(workloads, places, method, options, found.refused):
+            key = one.workload.key, one.platform, store.identity(one.method), 0
+            if one.status != "ok" and must_fit:
+                _refuse(found, "does not fit in memory")
+            elif key in done:
+                found.there += 1
+            else:
+                done.add(key)
+                found.written += 1
+                yield one
+
+    with store.exclusive(folder), store.open_writer(folder) as writer:
+        made = missing(store.done_keys(store.load(folder, warn, required=False)))
+        while some := list(islice(made, AT_ONCE)):
+            writer.append_all(some)
     return found
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime import catalog, store
+from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.record import Method, Quantity, Record, record_from_json
@@ -23,6 +24,7 @@ from steptime.measure.contract import method
 from steptime.measure.worker_key import WorkerKey
 from steptime.predict.parallel.replicas import predict_replicas
 from steptime.predict.records import records
+from steptime.predict.space import place_of
 from steptime.predict.step_model import StepModel
 from steptime.sweep.cells import Cell, needed_bytes
 from steptime.sweep.workers import Workers, key_of, processes_of
@@ -306,14 +308,15 @@ def predict(
     warn: Callable[[str], None],
 ) -> None:
     """Write the predictions that a sweep asks for and that are not among the `known` records."""
-    devices = [catalog.device(name) for name in request.predict_on]
+    places = [place_of(name) for name in request.predict_on]
     link = catalog.link(request.link) if request.link else None
-    done = store.done_keys(known) if devices else set()
+    done = store.done_keys(known) if places else set()
     seen = set()
     unpredicted = 0
-    for device in devices:
-        for cell in cells:
-            workload, options = cell.workload, cell.options
+    for device, dtype in places:
+        for one in cells:
+            workload = replace(one.workload, dtype=dtype_named(dtype or one.workload.dtype))
+            cell, options = replace(one, workload=workload), one.options
             mark = (workload.key, options.strategy, options.overlap, device.name)
             if mark in seen:
                 continue
