@@ -57,7 +57,9 @@ def test_the_largest_batches_gain_what_compute_does() -> None:
     (case,) = _cases("fc:layers=32,nodes=8192", largest=True)
     # 32 layers of 8192^2 weights and their gradients are 8.4 GB of 64; the rest holds activations
     assert case.batch == case.largest == 65536
-    (row,) = what_if([case], _changes(*V3)).rows
+    found = what_if([case], _changes(*V3))
+    assert found.summary["memory_bound_larger_batch_speedup"] == pytest.approx(3, rel=0.01)
+    (row,) = found.rows
     assert (row["batch"], row["grown_batch"]) == (65536, 131072)
     assert row["grown_speedup"] == pytest.approx(420 / 180, rel=0.02)
 
@@ -126,6 +128,9 @@ def test_what_changes_nothing_is_said() -> None:
     assert "no peak.float32" in remarks(tpu, _changes("peak.float32=x2"), analytic)[0]
     assert not remarks(catalog.device("t4"), _changes("l2_MiB=x4"), cost_model("calibrated"))
     assert not remarks(tpu, _changes("peak=x4"), analytic)
+    t4, calibrated = catalog.device("t4"), cost_model("calibrated")
+    assert "tdp_W=x2 lets it" in remarks(t4, _changes("peak=x4"), calibrated)[0]
+    assert not remarks(t4, _changes("peak=x4", "tdp_W=x4"), calibrated)
 
 
 def test_networks_of_ranges() -> None:

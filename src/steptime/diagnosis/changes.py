@@ -131,9 +131,12 @@ def _field(device: Device, change: Change) -> dict[str, Any]:
 
 
 def remarks(device: Device, changes: Iterable[Change], method: Method) -> list[str]:
-    """Return which changes change nothing, and why: figures unknown, or read by no price."""
-    said = []
-    for change in changes:
+    """Return which changes change nothing or little: figures unknown, unread, or held by power."""
+    asked, said = list(changes), []
+    keys = {one.key.partition(".")[0] for one in asked}
+    if keys & {"peak", *_PEAKS} and "tdp_W" not in keys and method.reads and device.peak_w:
+        said.append(f"{device.name} may draw no more power than before; tdp_W=x2 lets it")
+    for change in asked:
         table, _, dtype = change.key.partition(".")
         names = list(_field(device, change))
         if not names:
