@@ -14,10 +14,12 @@ from steptime.analysis.data import Data
 from steptime.analysis.levels import level_columns
 from steptime.analysis.pairs import OF_PLATFORM, PLACES
 from steptime.analysis.row import HOW, PARAM_PREFIX, Row
+from steptime.analysis.statistics import MISS, two_sided_t
 from steptime.core.errors import unknown
 
 OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
 ORIGINS = ("measured", "published", "predicted")
+REACH = [round(two_sided_t(MISS, freedom), 3) for freedom in range(1, 31)]  # in standard errors
 MORE_IS_BETTER = ("per_s", "accuracy", "share", "fraction")
 
 
@@ -137,12 +139,13 @@ class Cells:
         cell += [] if self.by in ("method", "predicted_by") else ["method"]
         gone = OF_PLATFORM if self.by in ("platform", "gpu") else (self.by,)
         how = f"json_merge_patch(method_options, {flat.text(json.dumps(dict.fromkeys(gone)))})"
-        ends = "step_s_{0}" if (self.quantity, self.origin) == ("step_s", "measured") else "NULL"
-        spread = "1.96 * stddev_samp(ln(value_)) / sqrt(count(*))"
+        ends = "any_value(step_s_{0})", "median(value_) * exp({1} * stddev_samp(ln(value_)) * "
+        spread = f"{REACH}[least(count(*) - 1, {len(REACH)})] / sqrt(count(*)))"
+        known = (self.quantity, self.origin) == ("step_s", "measured")
+        several = f"CASE count(*) WHEN 1 THEN {ends[0]} ELSE {ends[1]}{spread} END"
         intervals = "".join(
-            f", CASE count(*) WHEN 1 THEN any_value({ends.format(name)})::DOUBLE ELSE "
-            f"median(value_) * exp({sign} {spread}) END AS {name}_"
-            for name, sign in (("low", "-"), ("high", "+"))
+            f", ({several.format(*end) if known else 'NULL'})::DOUBLE AS {end[0]}_"
+            for end in (("low", "-1"), ("high", "1"))
         )
         features = "".join(f", any_value({flat.name(n)}) AS {flat.name(n)}" for n in self.features)
         grouped = (
