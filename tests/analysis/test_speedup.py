@@ -245,6 +245,10 @@ def test_a_tree_says_what_holds_up_and_nothing_of_noise() -> None:
     found = {leaf.where: (leaf.winner, sum(leaf.wins.values())) for leaf in leaves(features, said)}
     ones = said.count("a")
     assert found == {"batch <= 512": ("b", 300 - ones), "batch >= 1024": ("a", ones)}
+    middle = ["a" if 256 <= b <= 1024 else "b" for b in features["batch"]]
+    assert {leaf.where for leaf in leaves({"batch": features["batch"]}, middle)} == {
+        "batch <= 128", "batch 256 to 1024", "batch >= 2048"
+    }  # fmt: skip
     named = leaves(features, ["x" if one == "gru" else "y" for one in features["cell"]])
     assert {(leaf.where, leaf.winner) for leaf in named} == {("cell gru", "x"), ("cell lstm", "y")}
     split = 0
@@ -279,6 +283,19 @@ def test_a_folder_of_one_platform_has_nothing_to_compare() -> None:
     assert analysis("speedup").says(table) == [
         "nothing to compare: no network has its step_s at two levels of platform"
     ]
+
+
+def test_a_picture_of_many_points_is_thinned_evenly() -> None:
+    records = [
+        step(platform, 64, seconds, nodes)
+        for nodes in range(1, 3201)
+        for platform, seconds in (("old", 1.0), ("new", 1 / (0.5 + nodes / 1000)))
+    ]
+    table = speedup(*records)
+    drawn = [v["speedup"] for v in analysis("speedup").draw(table)["data"]["values"] if "at" in v]
+    assert len(drawn) == 1600
+    assert np.median(drawn) == pytest.approx(table.summary["median"], rel=0.01)
+    assert max(drawn) > 0.99 * table.summary["max"]
 
 
 def test_a_chart_of_a_hyperparameter_that_is_a_name(tmp_path: Path) -> None:

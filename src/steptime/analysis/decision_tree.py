@@ -48,7 +48,7 @@ def leaves(features: Mapping[str, Sequence[Any]], winners: Sequence[str]) -> lis
     found = _grow(np.ones(len(of), bool), {}, DEPTH, (cuts, inside, of, folds, len(names)))
     return [
         Leaf(
-            " and ".join(words.values()),
+            " and ".join(_joined(words)),
             dict(zip(names.tolist(), counts.tolist(), strict=True)),
             str(names[counts.argmax()]) if _clear(counts) else None,
         )
@@ -74,6 +74,17 @@ def _cuts(name: str, column: Sequence[Any]) -> list[tuple[tuple[str, str], tuple
         ((f"{name} <", f"{name} <= {low:g}"), (f"{name} >", f"{name} >= {high:g}"), numbers <= low)
         for low, high in steps[:: 1 + len(steps) // MOST_CUTS]
     ]
+
+
+def _joined(words: Mapping[str, str]) -> list[str]:
+    """Return the words of a leaf: of a number with both ends `batch 128 to 512`, or `batch 128`."""
+    said = dict(words)
+    for place in words:
+        name, _, end = place.rpartition(" ")
+        if end == "<" and f"{name} >" in words:
+            ends = (said.pop(f"{name} >").split()[-1], said[place].split()[-1])
+            said[place] = f"{name} {' to '.join(dict.fromkeys(ends))}"
+    return list(said.values())
 
 
 def _grow(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from steptime.plots import style
 
 BARS, MOST_LEVELS, MOST_POINTS = 24, 4, 3000  # of a picture; beyond, points are thinned out
 STATES = ("by the network", "a side in saturation")  # what sets the speeds of a pair
+WHOLE = "datum.value % 1 ? '' : format(datum.value, ',d')"
 TIMES = "format(datum.value, datum.value < 1 ? '~g' : ',~r') + 'x'"
 
 
@@ -27,7 +29,8 @@ def chart(table: Table) -> style.Spec:
     rows = [row for row in every if row["level"] in names[:MOST_LEVELS]]
     step = -(-len(rows) // MOST_POINTS)
     told = columns("name=network", "level", "speedup=speed-up", "verdict")
-    points = [_point(row, about, told) for row in rows[::step]]
+    even = sorted(rows, key=itemgetter("speedup"))[::step]  # as they are spread, not from the ends
+    points = [_point(row, about, told) for row in even]
     _spread_out(points)
     drawn = [*points, *_bars(rows)]
     panels = [_panel(name, drawn, about, style.tooltip(told)) for name in names[:MOST_LEVELS]]
@@ -38,7 +41,7 @@ def chart(table: Table) -> style.Spec:
         f"Above 1x: better than {about['against']} in {about['quantity']}. Line: the median."
     ]
     caption += ["Squares: a side is in saturation."] if about["saturation"] else []
-    caption += [f"Every {step}th point is drawn."] if step > 1 else []
+    caption += [f"One point in {step} is drawn."] if step > 1 else []
     caption += (
         [f"{len(names)} levels, the first {MOST_LEVELS}."] if len(names) > MOST_LEVELS else []
     )
@@ -59,7 +62,7 @@ def _spread_out(points: Sequence[style.Row]) -> None:
     known = sorted({p["x"] for p in points if isinstance(p["x"], int | float) and p["x"] > 0})
     gap = min((b / a for a, b in pairwise(known)), default=1.0)
     for number, point in enumerate(points):
-        if len(known) > 1 and point["x"] in known:
+        if len(points) > 2 * len(known) > 2 and point["x"] in known:
             point["at"] = point["x"] * gap ** (0.5 * (number * 0.618 % 1 - 0.5))
         else:
             point["at"] = point["x"]
@@ -97,7 +100,7 @@ def _panel(
     """Return the histogram and the scatter of a level, one above the other."""
     ends = [1.0, *(row[key] for row in rows for key in ("low", "high") if key in row)]
     x = style.log_number("low", ends, "speed-up", labelExpr=TIMES, grid=False)
-    count = style.number("top", "networks", tickMinStep=1)
+    count = style.number("top", "networks", labelExpr=WHOLE)
     which = style.name("state", scale={"domain": STATES}, legend={"title": "speed is set"})
     capped = {row["state"] for row in rows} == set(STATES)
     bars = {"x": x, "x2": {"field": "high"}, "y": count, "y2": {"field": "bottom"}}
@@ -118,6 +121,7 @@ def _panel(
     y = style.log_number("speedup", ends, "speed-up", labelExpr=TIMES)
     told = {"shape": style.name("state", scale={"domain": STATES}, legend=None)}
     told |= _colour(rows, about["color"])
+    size = 60 if len(rows) < 500 else 20
     points = {"x": _across(rows, "at", about["x"]), "y": y, **told, "tooltip": tooltip}
     median = {**y, "aggregate": "median"}
     line = {"x": _across(rows, "x", about["x"]), "y": median}
@@ -127,7 +131,7 @@ def _panel(
         "transform": [only],
         "layer": [
             style.layer("rule", {"y": {"datum": 1}}, **marked),
-            style.layer("point", points, "speedup", filled=True, opacity=0.7),
+            style.layer("point", points, "speedup", filled=True, opacity=0.7, size=size),
             style.layer("line", line, "speedup", style="ink", fill=None, opacity=0.8),
         ],
     }
@@ -153,7 +157,7 @@ def _colour(rows: Sequence[style.Row], title: str | None) -> style.Spec:
     if title is None or len(known) < 2:
         return {}
     if all(isinstance(one, int | float) for one in known):
-        scale = {"scheme": "viridis"}
+        scale = {"scheme": {"name": "viridis", "extent": [0.2, 1]}}
         kind = "ordinal" if len(known) <= 12 else "quantitative"
         return {"color": {"field": "color", "type": kind, "scale": scale, "title": title}}
     return {"color": style.name("color", title=title, scale={"domain": known})}
