@@ -139,12 +139,13 @@ def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Pr
 
 def _asked(session: Session, request: Mapping[str, Any]) -> tuple[Session, Record]:
     """Return the session under the options of a request, and its record, still empty."""
+    workload = workload_from_json(request["workload"])
     own = {"threads": session.options.threads, "device": session.options.device}
     options = contract.Options(**{**request["options"], **own})
     return replace(session, options=options), Record(
         origin="measured",
         method=contract.method(session.name, session.backend.version(), options, request["runs"]),
-        workload=workload_from_json(request["workload"]),
+        workload=workload,
         platform=request["platform"],
         quantities={},
         env={**session.env, "round": request["round"], "budget_s": request["timing"]["budget_s"]},
