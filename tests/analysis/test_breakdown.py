@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from steptime.analysis.analyses import analysis
-from steptime.analysis.breakdown import REST, network_rows
+from steptime.analysis.breakdown import REST, network_rows, rows_by_network
 from steptime.analysis.data import Data
 from steptime.core.record import NO_OP, Method, Quantity, Record
 from steptime.core.table import Table
@@ -135,6 +135,7 @@ def test_the_last_prediction_counts_and_a_method_may_be_chosen() -> None:
 def test_rows_of_one_network() -> None:
     rows = network_rows(Data.of([*MEASURED, *PREDICTED]), MEASURED[0].workload.key)
     assert [row["name"] for row in rows] == ["a/linear", "b/linear", "b/relu", "update", REST]
+    assert rows_by_network(Data.of([*MEASURED, *PREDICTED])) == {MEASURED[0].workload.key: rows}
     assert network_rows(Data.of(MEASURED), "absent") == []
 
 

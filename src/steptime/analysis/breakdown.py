@@ -126,9 +126,16 @@ def _chosen(cells: list[Row], model: str | None) -> list[Row]:
 
 def network_rows(data: Data, workload_key: str, by: str = "op") -> list[Row]:
     """Return the breakdown of one network, cheaply; rows as those of `breakdown_table`."""
-    cells = _cells(data, by, None, workload_key)
-    return [row for held in grouped(cells, itemgetter("platform")).values()
-            for row in _rows(held, each=False)]  # fmt: skip
+    return rows_by_network(data, by, workload_key).get(workload_key, [])
+
+
+def rows_by_network(data: Data, by: str = "op", key: str | None = None) -> dict[str, list[Row]]:
+    """Return the breakdown of each network by its workload key, in one pass over the records."""
+    cells = _cells(data, by, None, key)
+    found: dict[str, list[Row]] = {}
+    for (network, _), held in grouped(cells, itemgetter("workload_key", "platform")).items():
+        found.setdefault(network, []).extend(_rows(held, each=False))
+    return found
 
 
 def _found(
