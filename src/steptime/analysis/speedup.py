@@ -337,7 +337,8 @@ def _of_tree(found: Mapping[str, Any]) -> list[str]:
             name, most = max(leaf["wins"].items(), key=itemgetter(1))
             said.append(f"none clearly{where} ({name} {most} of {leaf['rows']})")
     if len(tree) == 1 and said:
-        said[0] += "; no hyperparameter tells where"
+        every = max(tree[0]["wins"].values()) == tree[0]["rows"]
+        said[0] += ", everywhere" if every else "; no hyperparameter tells where"
     return ["; ".join(said) + "."] if said else []
 
 

@@ -121,7 +121,10 @@ def _notes(document: dict[str, Any], judged: bool) -> list[str]:
     rows, summary = document["pairs"], document["errors"]
     if not rows:
         quantity = document["quantity"]
-        return [f"nothing to compare: no network has its {quantity} on both sides"]
+        types = [{r["dtype"] for r in document["unpaired"] if r["side"] == x} for x in "ab"]
+        apart = all(types) and not set.intersection(*types) and document["a"] != "predicted"
+        hint = "; their types differ: --any-dtype pairs them" if apart else ""
+        return [f"nothing to compare: no network has its {quantity} on both sides{hint}"]
     notes = []
     mean, count = summary["geometric_mean_ratio"], summary["pairs"]
     if document["by"]:
