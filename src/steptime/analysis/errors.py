@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from operator import itemgetter
 from statistics import fmean, median
 
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.data import Data
-from steptime.analysis.row import Row, grouped
+from steptime.analysis.row import Row
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
 
 WORST = ("name", "model", "batch", "ratio")
-BY = ("predicted_by", "platform", "family")
+ERRORS = """
+    SELECT predicted_by, platform, family, count(*) AS pairs,
+        median(abs(1 / ratio - 1)) AS median_error_share,
+        exp(avg(ln(ratio))) AS geometric_mean_ratio,
+        avg(CAST(ratio BETWEEN 0.5 AND 2 AS INT)) AS within_factor_2_share,
+        arg_max(name, abs(ln(ratio))) AS farthest, arg_max(ratio, abs(ln(ratio))) AS farthest_ratio
+    FROM results WHERE ratio > 0 GROUP BY ALL
+    ORDER BY predicted_by, platform, pairs DESC, family
+"""
 
 
 def errors(pairs: Iterable[Row], worst: int = 3) -> Row:
@@ -38,21 +45,7 @@ def errors(pairs: Iterable[Row], worst: int = 3) -> Row:
 
 def error_table(data: Data) -> Table:
     """Return the errors of the predictions by method, platform and family; most pairs first."""
-    pairs = (row for row in data.results if row["ratio"])
-    rows: list[Row] = [
-        dict(zip(BY, key, strict=True))
-        | {
-            "pairs": found["pairs"],
-            "median_error_share": found["median_error"],
-            "geometric_mean_ratio": found["geometric_mean_ratio"],
-            "within_factor_2_share": found["within_factor_2"],
-            "farthest": found["worst"][0]["name"],
-            "farthest_ratio": found["worst"][0]["ratio"],
-        }
-        for key, held in grouped(pairs, itemgetter(*BY)).items()
-        for found in [errors(held, worst=1)]
-    ]
-    rows.sort(key=lambda row: (row["predicted_by"], row["platform"], -row["pairs"]))
+    rows = data.rows(ERRORS)
     return Table(
         columns(
             "predicted_by=predicted by",
