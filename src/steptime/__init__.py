@@ -1,8 +1,8 @@
 """How long a training step takes, how long it would take elsewhere, and why.
 
 What most programs need is here, imported when asked for: `predict`, `predict_op`, `why`, `whatif`,
-`calibrate`, `evaluate`, `StepModel`, `count_step`, `device`, `link`. The rest is in the rooms;
-`docs/python.md` shows them.
+`analyse`, `calibrate`, `evaluate`, `StepModel`, `count_step`, `device`, `link`. The rest is in the
+rooms; `docs/python.md` shows them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ __version__ = "0.7.0"
 __all__ = [  # typed in __init__.pyi
     "StepModel",
     "__version__",
+    "analyse",
     "calibrate",
     "count_step",
     "device",
@@ -26,6 +27,7 @@ __all__ = [  # typed in __init__.pyi
 
 _FROM = {
     "StepModel": "steptime.predict.step_model:StepModel",
+    "analyse": "steptime.report.answered:analyse",
     "calibrate": "steptime.api:calibrate",
     "count_step": "steptime.build:count_step",
     "device": "steptime.catalog:device",

@@ -8,11 +8,13 @@ from steptime.build import count_step as count_step
 from steptime.catalog import device as device
 from steptime.catalog import link as link
 from steptime.predict.step_model import StepModel as StepModel
+from steptime.report.answered import analyse as analyse
 
 __version__: str
 __all__ = [
     "StepModel",
     "__version__",
+    "analyse",
     "calibrate",
     "count_step",
     "device",

@@ -20,6 +20,7 @@ from steptime.core.units import seconds, size
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
+from steptime.report.answered import frame
 
 if TYPE_CHECKING:
     from steptime.calibration.cases import Case
@@ -72,7 +73,7 @@ class StepTime:
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each op; needs pandas."""
-        return _frame(map(asdict, self.ops))
+        return frame(map(asdict, self.ops))
 
     def _repr_html_(self) -> str:
         title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
@@ -113,7 +114,7 @@ class KernelTime:
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each kernel; needs pandas."""
-        return _frame(one._asdict() for one in self.kernels)
+        return frame(one._asdict() for one in self.kernels)
 
     def _repr_html_(self) -> str:
         said = _said(self.seconds, self.low, self.high)
@@ -130,20 +131,12 @@ class Calibration:
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with the cross-validated error of each kind; needs pandas."""
-        return _frame({"kind": kind, **row} for kind, row in self.table["errors"].items())
+        return frame({"kind": kind, **row} for kind, row in self.table["errors"].items())
 
     def _repr_html_(self) -> str:
         rows = [{"kind": kind, **row} for kind, row in self.table["errors"].items()]
         heads = columns("kind", "points", "mape:.1%=MAPE", "bias:+.2f=bias")
         return html(Table(heads, rows, f"{self.device.name}: errors of points left out"))
-
-
-def _frame(rows: Iterable[Mapping[str, Any]]) -> Any:
-    try:
-        import pandas as pd  # type: ignore[import-untyped,unused-ignore]
-    except ImportError:
-        raise InputError("to_pandas() needs pandas: pip install pandas") from None
-    return pd.DataFrame(list(rows))
 
 
 def predict(

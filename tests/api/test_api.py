@@ -4,6 +4,8 @@ import sys
 import pytest
 
 import steptime
+import synthetic
+from steptime import store
 from steptime.core.errors import InputError
 from steptime.predict.step_model import StepModel
 
@@ -162,3 +164,22 @@ def test_ops_as_people_call_them(short, whole):
 def test_the_numbers_of_an_embedding_are_whole():
     (kernel,) = steptime.predict_op("embedding", [[8, 16], [100, 32]], "float32", "t4").kernels
     assert kernel.bytes == 8 * 16 * 8 + 2 * 8 * 16 * 32 * 4
+
+
+def test_an_analysis_is_asked_as_its_command_is(tmp_path):
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all(synthetic.sweep())
+    found = steptime.analyse("errors", tmp_path)
+    assert found.says[0].startswith("The largest median error is ")
+    assert {row["family"] for row in found.rows} == {"fc", "cnn", "rnn", "transformer"}
+    assert len(found.to_pandas()) == len(found.rows)
+    assert found._repr_html_().startswith("<p>The largest median error")
+    drawn = steptime.analyse("roofline", tmp_path)
+    assert "<svg" in drawn._repr_html_()
+    assert "and 14 more rows" in drawn._repr_html_()
+    with pytest.raises(InputError, match="did you mean 'errors'"):
+        steptime.analyse("error", tmp_path)
+    with pytest.raises(InputError, match="unknown setting 'color'"):
+        steptime.analyse("roofline", tmp_path, color="batch")
+    with pytest.raises(InputError, match="at most 1 folders"):
+        steptime.analyse("errors", tmp_path, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 from base64 import b64decode
 from dataclasses import replace
@@ -319,3 +320,57 @@ def test_a_torn_line_is_reported_and_a_bad_place_refused(
         write_report(folder, tmp_path / "absent" / "x.html")
     with pytest.raises(InputError, match="no such folder"):
         write_report(tmp_path / "no", tmp_path / "x.html")
+
+
+def test_markdown_has_the_words_the_worst_networks_and_the_failures(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", synthetic.sweep(failures=True))
+    document = write_report(folder, tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text()
+    assert document["networks"] == 24
+    assert text.startswith("# Step times: in\n")
+    assert "* 2 did not succeed (1 oom, 1 timeout)" in text
+    assert "The first 20 of 24 networks." in text
+    rows = text.split("## Networks")[1].split("##")[0].splitlines()
+    table = [line for line in rows if line.startswith("|")]
+    assert len({line.count("|") for line in table}) == 1  # as many cells in each row
+    assert len(table) == 2 + 20
+    assert {"oom", "timeout"} == {row.split(" | ")[1] for row in table[2:4]}  # they come first
+    ratios = [abs(math.log(float(row.split(" | ")[4]))) for row in table[4:] if " - " not in row]
+    assert ratios == sorted(ratios, reverse=True)  # then what is farthest off
+    assert f"`steptime report {folder} -o {tmp_path}/report.md`" in text
+    assert len(text) < 20_000
+
+
+def test_markdown_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
+    failed = synthetic.failed(synthetic.workloads()[0], "failed", "*crashed*", "<b>|line\nnext")
+    write_report(write(tmp_path / "in", [failed]), tmp_path / "x.md")
+    text = (tmp_path / "x.md").read_text()
+    assert "<b>" not in text.replace("\\<b\\>", "")
+    assert "| &lt;b>\\|line next |" in text
+
+
+def test_an_analysis_that_cannot_answer_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from steptime.analysis import errors
+
+    def refused(data: object) -> None:
+        raise InputError("no errors today")
+
+    monkeypatch.setattr(errors, "ANALYSIS", replace(errors.ANALYSIS, table=refused))
+    text, _ = page(synthetic.sweep(), "results")
+    assert "no errors today" in text
+    assert 'id="roofline"' in text
+
+
+def test_of_more_networks_than_a_page_shows_those_that_matter_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from steptime.report import found
+
+    monkeypatch.setattr(found, "MOST", 5)
+    monkeypatch.setattr(found.gather, "__kwdefaults__", {"pictures": True, "most": 5})
+    text, numbers = page(synthetic.sweep(failures=True), "results")
+    seen = Page(text)
+    assert numbers["networks"] == 24  # of all, not of those that are shown
+    assert len(seen.columns["network"]) == 5
+    assert set(seen.columns["status"][:2]) == {"oom", "timeout"}
+    assert "The 5 of 24 networks that matter most" in seen.text

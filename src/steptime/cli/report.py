@@ -5,7 +5,6 @@ from pathlib import Path
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import option
-from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
 from steptime.core.units import counted
 
@@ -13,14 +12,14 @@ from steptime.core.units import counted
 @command(long="reading the records and drawing the page")
 def report(
     folder: options.Folder,
-    out: Path | None = option("-o --out FILE", "Default: report.html in the folder.", None),
+    out: Path | None = option(
+        "-o --out FILE", "A .html or .md file. Default: report.html in the folder.", None
+    ),
 ) -> Answer:
-    """Write one offline HTML page of results, plots and failures."""
+    """Write one offline HTML page of results, plots and failures, or Markdown."""
     from steptime.report import write_report
 
     path = out or folder / "report.html"
-    if path.suffix.lower() != ".html":
-        raise InputError(f"{path}: a report is one .html file, not {shorten(path.suffix)}")
     document = write_report(folder, path, note)
     found = [counted(document["networks"], "network")]
     if document["published"]:

@@ -131,7 +131,7 @@ def markdown(table: Table) -> str:
     """Return the table as Markdown."""
     lines = _cells(table, table.columns)
     lines.insert(1, ["---"] * len(table.columns))
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in lines]
+    cells = [[cell.replace("|", "\\|").replace("<", "&lt;") for cell in row] for row in lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in cells)
 
 

@@ -17,19 +17,26 @@ def write_report(
 ) -> dict[str, Any]:
     """Write the report on the records of `folder` to `path`, and return what it says in numbers.
 
-    Raises `InputError` for what is no folder of records or no place for a file, `StoreError` where
-    the disk does not take it.
+    It is what the ending of `path` says: one HTML page (.html), or Markdown (.md). Raises
+    `InputError` for what is no folder of records or no place for a file, `StoreError` where the
+    disk does not take it.
     """
     import shlex
 
     from steptime.analysis.data import Data
+    from steptime.core.errors import unknown
     from steptime.core.files import check_folder
     from steptime.plots.files import write_whole
+    from steptime.report.markdown import markdown_page
     from steptime.report.page import page
 
+    written = {".html": page, ".md": markdown_page}
+    ending = path.suffix.lower()
+    if ending not in written:
+        raise unknown("report format", ending or path.name, written, str(path))
     data = Data.load([folder], warn)
     check_folder(path)
     command = shlex.join(["steptime", "report", str(folder), "-o", str(path)])
-    text, document = page(data, folder.resolve().name, command)
+    text, document = written[ending](data, folder.resolve().name, command)
     write_whole(path, text.encode())
     return {"path": str(path), **document}

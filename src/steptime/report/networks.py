@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.analysis.analyses import analysis
 from steptime.analysis.data import Data
 from steptime.analysis.results import good, pairs
 from steptime.analysis.row import Row, grouped, runs_of, settings_of
@@ -22,11 +23,14 @@ from steptime.analysis.warmup import Floats, find_warm_up
 from steptime.core.record import Record
 from steptime.core.table import Column, columns
 from steptime.core.units import counted, shown
+from steptime.diagnosis.why import diagnoses
 from steptime.plots import Spec, style
 
 MOST = 2500  # networks of a page
 MOST_SAMPLES, LEAST_SAMPLES = 120_000, 40  # of all networks of a page, of each network
 FULL = 65_535  # a sample is 16 bits of the slowest of its network
+MOST_EXPLAINED = 1000  # networks: a hundredth of a second each
+KINDS_OF = ("name", "measured_share", "measured_s", "predicted_share", "predicted_s")
 KINDS = {"quiet": "circle", "disturbed": "cross", "warm-up": "triangle-up"}
 ENVIRONMENT = (
     *("host", "product", "driver", "framework", "python", "os", "kernel", "threads", "load"),
@@ -46,20 +50,20 @@ PUBLISHED = columns("measured_s=published step")[0]
 SORTED_BY = {"interval_95": "measured_low_s"}
 URGENCY = """
     SELECT * FROM results ORDER BY
-        status IS NULL OR status = 'ok', abs(ln(ratio)) DESC NULLS LAST,
-        measured_s DESC NULLS LAST, predicted_s DESC NULLS LAST
+        status IS NULL OR status = 'ok', abs(ln(ratio::DOUBLE)) DESC NULLS LAST,
+        measured_s::DOUBLE DESC NULLS LAST, predicted_s::DOUBLE DESC NULLS LAST
     LIMIT ?
 """
 
 
-def most_telling(data: Data, most: int = MOST) -> tuple[Sequence[Row], int]:
-    """Return the rows of results, and how many there are in all.
+def most_telling(data: Data, most: int) -> Sequence[Row]:
+    """Return the rows of results.
 
     Of more than `most` those that failed, then those whose prediction is farthest off, then the
     slowest.
     """
     ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
-    return (data.results if number <= most else data.rows(URGENCY, most)), number
+    return data.results if number <= most else data.rows(URGENCY, most)
 
 
 def told(rows: Sequence[Row]) -> list[Column]:
@@ -103,17 +107,42 @@ def _short(value: float | None) -> float | None:
 def details(data: Data, rows: Sequence[Row]) -> list[Row]:
     """Return what a click on each network shows beside its row.
 
-    That is its `facts`, and of a measurement its `samples` and `breakdown`. Of networks that were
-    chosen from more than a page shows the records are not at hand, and only the name is returned.
+    That is what a diagnosis `says`, its `facts`, `samples`, and where its time goes by kind of op,
+    measured and predicted, in `kinds`. Of networks that were chosen from more than a page shows the
+    records are not at hand, and only the name is returned.
     """
     made = [pair for _, records in data.folders for pair in pairs(records)]
     if len(made) != len(rows):
         return [{"name": row["label"]} for row in rows]
     most = max(LEAST_SAMPLES, MOST_SAMPLES // max(1, len(rows)))
+    took = [good(attempts)[-1:] for attempts, _ in made]
+    explained = diagnoses([one for held in took[:MOST_EXPLAINED] for one in held])
+    said = [next(explained, "") if held else "" for held in took]
+    kinds = _kinds(data, rows)
     return [
-        {"name": row["label"], "facts": _facts(row, *pair), "samples": _samples(pair[0], most)}
-        for row, pair in zip(rows, made, strict=True)
+        {
+            "name": row["label"],
+            "says": () if isinstance(why, str) else why.sentences,
+            "kinds": kinds.get((row["workload_key"], row["platform"]), ()),
+            "facts": _facts(row, *pair),
+            "samples": _samples(pair[0], most),
+        }
+        for row, pair, why in zip(rows, made, said, strict=True)
     ]
+
+
+def _kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
+    """Return the kinds of ops of each network and platform, each with its share and time."""
+    keys = {row["name"]: row["workload_key"] for row in rows}
+    found = analysis("breakdown").answer(data, by="kind", each=True).rows
+    told = grouped(found, lambda row: (keys.get(row["network"], ""), row["platform"]))
+    return {
+        at: [
+            tuple(_short(row[key]) if key != "name" else row[key] for key in KINDS_OF)
+            for row in held
+        ]
+        for at, held in told.items()
+    }
 
 
 def _facts(row: Row, attempts: Sequence[Record], predicted: Record | None) -> list[tuple[str, str]]:
@@ -211,4 +240,25 @@ def samples_chart() -> Spec:
         "data": {"values": []},
         "height": 120,
         "layer": [style.layer("point", place, size=22)],
+    }
+
+
+def kinds_chart() -> Spec:
+    """Return the Vega-Lite of a network's kinds of ops: shares of the step, each side a bar."""
+    legend = {"title": None, "orient": "top"}
+    return {
+        "$schema": style.SCHEMA,
+        "data": {"values": []},
+        "mark": "bar",
+        "height": {"step": 30},
+        "encoding": {
+            "y": style.name("kind", title=None, sort=None, axis={"labelLimit": 220}),
+            "yOffset": {"field": "side", "sort": None},
+            "x": {
+                **style.number("share", ""),
+                "axis": {"title": "share of the step", "format": "~%", "tickCount": 6},
+            },
+            "color": style.name("side", legend=legend, sort=None),
+            "tooltip": style.tooltip(("kind", "side", "of_the_step", "time")),
+        },
     }

@@ -14,7 +14,7 @@ from steptime.core.record import Record
 from steptime.core.table import Table
 from steptime.plots import Spec
 from steptime.report.found import Section, gather
-from steptime.report.networks import details, samples_chart, table, told
+from steptime.report.networks import details, kinds_chart, samples_chart, table, told
 from steptime.report.sources import made_now, sources, where
 from steptime.report.templating import rendered
 
@@ -40,6 +40,7 @@ def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[s
             "networks": details(data, found.rows),
             "specs": {one.name: _without_look(one.spec) for one in found.sections if one.spec},
             "samples": samples_chart(),
+            "kinds": kinds_chart(),
         },
         sources=sources(data),
         command=command,

@@ -1,6 +1,6 @@
 "use strict";
 const byId = (id) => document.getElementById(id);
-const { columns, networks, specs, samples } = JSON.parse(byId("report").textContent);
+const { columns, networks, specs, samples, kinds } = JSON.parse(byId("report").textContent);
 
 function element(name, text, more = {}) {
   return Object.assign(document.createElement(name), { textContent: text ?? "" }, more);
@@ -137,6 +137,18 @@ function strip({ at, values, kinds, slowest_s: slowest, number }, title) {
     spec: { ...samples, title, data: { values: rows } } };
 }
 
+// Where the time goes: a bar for each kind of op, measured beside predicted where both are known.
+function shares(found, title) {
+  const rows = found.flatMap(([kind, ...sides]) => ["measured", "predicted"].map((side, at) => ({
+    kind, side, share: sides[2 * at], seconds: sides[2 * at + 1],
+  }))).filter(({ share }) => share !== null && Math.abs(share) > 0.0005).map((row) => ({
+    ...row, of_the_step: `${(100 * row.share).toPrecision(3)} %`,
+    time: row.seconds === null ? "" : secondsText(row.seconds),
+  }));
+  return { caption: "Share of the step by kind of op; below, what no op accounts for.",
+    spec: { ...kinds, title, data: { values: rows } } };
+}
+
 function opened() {
   const asked = new URLSearchParams(location.hash.slice(1)).get("network");
   const row = networks.findIndex(({ name }) => name === asked);
@@ -147,9 +159,11 @@ function opened() {
   byId("network-name").textContent = one.name;
   body.replaceChildren(...(one.says ?? []).map((line) => element("p", line)));
   const drawn = [];
-  for (const figure of [...(one.samples ? [strip(one.samples, one.name)] : [])]) {
-    const made = element("figure"), place = element("div", "", { className: "plot", id: "samples" });
-    made.append(place, element("figcaption", figure.caption), ...downloads("samples", figure.spec));
+  const figures = { samples: one.samples && strip(one.samples, one.name),
+    breakdown: one.kinds?.length && shares(one.kinds, one.name) };
+  for (const [name, figure] of Object.entries(figures).filter(([, known]) => known)) {
+    const made = element("figure"), place = element("div", "", { className: "plot", id: `of-${name}` });
+    made.append(place, element("figcaption", figure.caption), ...downloads(name, figure.spec));
     body.append(made);
     drawn.push([place, figure.spec]);
   }
