@@ -179,7 +179,7 @@ def test_an_analysis_is_asked_as_its_command_is(tmp_path):
     assert "and 14 more rows" in drawn._repr_html_()
     with pytest.raises(InputError, match="did you mean 'errors'"):
         steptime.analyse("error", tmp_path)
-    with pytest.raises(InputError, match="unknown setting 'color'"):
-        steptime.analyse("roofline", tmp_path, color="batch")
+    with pytest.raises(InputError, match="unknown setting 'nosuch'"):
+        steptime.analyse("roofline", tmp_path, nosuch=1)
     with pytest.raises(InputError, match="at most 1 folders"):
         steptime.analyse("errors", tmp_path, tmp_path)

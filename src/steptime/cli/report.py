@@ -16,7 +16,7 @@ def report(
         "-o --out FILE", "A .html or .md file. Default: report.html in the folder.", None
     ),
 ) -> Answer:
-    """Write one offline HTML page of results, plots and failures, or Markdown."""
+    """Write one offline page, HTML or Markdown, of all results."""
     from steptime.report import write_report
 
     path = out or folder / "report.html"
