@@ -50,6 +50,8 @@ def chart(table: Table) -> style.Spec:
     place = axes(ends)
     told = style.told_by(f"of_{color}", rows, color.replace("_", " ")) if color and rows else {}
     shared = style.name("platform", scale={"domain": names}, legend=None)
+    if color == "platform" and told:  # or the legends of lines and points would conflict
+        shared = {**told["color"], "field": "platform"}
     drawn = [*lines, *rows]
     ink: style.Spec = {} if apart or len(names) == 1 else {"color": shared}
     line, *texts = roof_layers(place, ink)
