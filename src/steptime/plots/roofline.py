@@ -11,7 +11,7 @@ from steptime.core.table import Table, columns
 from steptime.core.units import si
 from steptime.plots import EmptyPlotError, style
 
-LESS, MORE = 2.2, 6.0  # of the ceilings before and beyond the points, as factors
+LESS, MORE = 6.0, 25.0  # of the axis before and beyond the points, as factors: room for names
 MOST_JOINED = 60  # whose prediction and measurement a line joins
 MOST_LINES = 12
 MOST_LABELS = 12  # of ceilings in one picture; with more each platform has a panel
