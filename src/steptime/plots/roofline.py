@@ -54,8 +54,9 @@ def chart(table: Table) -> style.Spec:
         shared = {**told["color"], "field": "platform"}
     drawn = [*lines, *rows]
     ink: style.Spec = {} if apart or len(names) == 1 else {"color": shared}
-    line, *texts = roof_layers(place, ink)
-    layers = [line, *_point_layers(place, told, len(every)), *texts]
+    line, halo, text, other_halo, other_text = roof_layers(place, ink)
+    points = _point_layers(place, told, len(every))
+    layers = [line, halo, other_halo, *points, text, other_text]  # no name hides a point
     panels, view = style.wrapped(
         [row | {"panel": row["platform"] if apart else ""} for row in drawn],
         "panel",
