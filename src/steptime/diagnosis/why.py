@@ -172,12 +172,20 @@ def diagnoses(
 ) -> Iterator[Diagnosis | str]:
     """Yield why the step of each record took as long as it did, without what would help.
 
-    Where that cannot be told, why not. A thousand networks take some ten seconds.
+    Where that cannot be told, why not. A thousand networks take some five seconds.
     """
-    known = cache(device_of)
+
+    @cache
+    def known(platform: str) -> Device | InputError:  # that there is none takes longest to find
+        try:
+            return device or device_of(platform)
+        except InputError as error:
+            return error
+
     for one in records:
         try:
-            where = device or known(one.platform)
+            if isinstance(where := known(one.platform), InputError):
+                raise where
             yield why_measured(one, where, method, options, helping=False)
         except InputError as error:
             yield str(error)
