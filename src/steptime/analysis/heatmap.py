@@ -72,10 +72,10 @@ def heatmap(
         raise unknown("--statistic", statistic, STATISTICS)
     value = MEANT.get(value, value)
     asked = _asked(data, value, only or ())
-    axes = [x, y] if x and y else _axes(asked, x, y, over)
-    for name in (*axes, over):
+    for name in (x, y, over):
         if name is not None and name not in asked.columns:
             raise unknown("column", name, [*data.hyperparameters, *asked.columns])
+    axes = [x, y] if x and y else _axes(asked, x, y, over)
     if None in axes:
         return Table((), (), summary={"value": value, "x": axes[0], "y": axes[1], "cells": 0})
     if len({*axes, over}) < 3:
