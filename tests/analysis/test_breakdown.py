@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from steptime.analysis.analyses import analysis
-from steptime.analysis.breakdown import REST, network_rows, rows_by_network
+from steptime.analysis.breakdown import REST
 from steptime.analysis.data import Data
 from steptime.core.record import NO_OP, Method, Quantity, Record
 from steptime.core.table import Table
@@ -132,11 +132,9 @@ def test_the_last_prediction_counts_and_a_method_may_be_chosen() -> None:
     assert _by_name(chosen)["linear"]["ops"] == 2
 
 
-def test_rows_of_one_network() -> None:
-    rows = network_rows(Data.of([*MEASURED, *PREDICTED]), MEASURED[0].workload.key)
+def test_rows_are_of_each_op_where_asked() -> None:
+    rows = _table([*MEASURED, *PREDICTED], by="op").rows
     assert [row["name"] for row in rows] == ["a/linear", "b/linear", "b/relu", "update", REST]
-    assert rows_by_network(Data.of([*MEASURED, *PREDICTED])) == {MEASURED[0].workload.key: rows}
-    assert network_rows(Data.of(MEASURED), "absent") == []
 
 
 def test_pictures_of_one_network_and_of_several() -> None:

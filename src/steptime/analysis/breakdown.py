@@ -78,9 +78,7 @@ GROUP BY ALL
 """
 _STEPS = """
 SELECT {cell_of}, method_options, {by}, median(step_s) AS step_s
-FROM records WHERE scope = '' AND status <> 'failed' AND step_s > 0
-    AND ($1::VARCHAR IS NULL OR workload_key = $1::VARCHAR)
-GROUP BY ALL
+FROM records WHERE scope = '' AND status <> 'failed' AND step_s > 0 GROUP BY ALL
 """
 _NAMES = """
 SELECT workload_key, any_value(model || coalesce(', batch ' || batch, '')) AS name
@@ -124,20 +122,6 @@ def _chosen(cells: list[Row], model: str | None) -> list[Row]:
     return [one for one in cells if wanted in one["network"].casefold()]
 
 
-def network_rows(data: Data, workload_key: str, by: str = "op") -> list[Row]:
-    """Return the breakdown of one network, cheaply; rows as those of `breakdown_table`."""
-    return rows_by_network(data, by, workload_key).get(workload_key, [])
-
-
-def rows_by_network(data: Data, by: str = "op", key: str | None = None) -> dict[str, list[Row]]:
-    """Return the breakdown of each network by its workload key, in one pass over the records."""
-    cells = _cells(data, by, None, key)
-    found: dict[str, list[Row]] = {}
-    for (network, _), held in grouped(cells, itemgetter("workload_key", "platform")).items():
-        found.setdefault(network, []).extend(_rows(held, each=False))
-    return found
-
-
 def _found(
     data: Data, by: str, method: str | None, key: str | None = None, more: str = ""
 ) -> list[Row]:
@@ -151,14 +135,14 @@ def _found(
     return data.rows(sql, key, method)
 
 
-def _cells(data: Data, by: str, method: str | None, key: str | None = None) -> list[Row]:
+def _cells(data: Data, by: str, method: str | None) -> list[Row]:
     """Return a row for each network and platform, with the groups of each side by their name."""
-    found = _found(data, by, method, key)
+    found = _found(data, by, method)
     if not found:
         return []
     steps = {
         (itemgetter(*CELL, "side", "by_method", "method_options")(row)): row["step_s"]
-        for row in data.rows(_STEPS.format(cell_of=_CELL, by=_BY), key)
+        for row in data.rows(_STEPS.format(cell_of=_CELL, by=_BY))
     }
     names = {row["workload_key"]: row["name"] for row in data.rows(_NAMES)}
     if "name" in data.columns("results"):

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.analysis.statistics import SEED
+
 Flags = NDArray[np.bool_]
-DEPTH, FOLDS, SEED = 3, 10, 20151115
+DEPTH, FOLDS = 3, 10
 LEAST = 5  # rows of a leaf
 SURE, GAIN = 1.645, 2.0  # standard errors (95 %, one-sided), nats: what a split gains at least
 CHANCE = 0.05  # that a coin has such a majority

@@ -121,11 +121,10 @@ def history_table(data: Data, margin: str) -> Table:
             one["changed_fraction"] = math.expm1(at[index].size) if index in at else None
             rows.append(one)
             if index in at:
-                size = {f"{n}_fraction": math.expm1(v) for n, v in at[index]._asdict().items()}
-                size["changed_fraction"] = size.pop("size_fraction")
-                del size["at_fraction"]
+                of = at[index]
+                ends = {f"{n}_fraction": math.expm1(getattr(of, n)) for n in ("low", "high")}
                 before = held[index - 1]["folder"]
-                changes.append({**one, **size, "before": before, "after": row["folder"]})
+                changes.append({**one, **ends, "before": before, "after": row["folder"]})
     summary = {
         "folders": folders,
         "networks": len(series),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -175,12 +175,9 @@ def _said(row: Mapping[str, Any]) -> str:
         return (
             f"{row['host']} is {percent(row['slower_fraction'])} slower than the others ({between})"
         )
-    return f"{row['host']} is slow in what is bound by {' and '.join(_where(row))}"
-
-
-def _where(row: Mapping[str, Any]) -> Iterator[str]:
-    for kind in row["slow_in"].split(", "):
-        yield f"{kind} ({percent(row[f'{kind}_fraction'])} slower)"
+    kinds = row["slow_in"].split(", ")
+    where = [f"{kind} ({percent(row[f'{kind}_fraction'])} slower)" for kind in kinds]
+    return f"{row['host']} is slow in what is bound by {' and '.join(where)}"
 
 
 ANALYSIS = Analysis(

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.row import Row
+from steptime.analysis.warmup import Floats
 
-Floats = NDArray[np.float64]
 BAND = 0.8  # of the top speed: what is above it is in the band
 TOP = 0.98  # quantile of the speeds that is their top: one lucky network is no ceiling
 SHARE, LEAST = 0.1, 10  # of the networks, and networks, that the band must hold

@@ -10,6 +10,7 @@ import numpy as np
 
 from steptime.analysis import regression
 from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.cells import MORE_IS_BETTER
 from steptime.analysis.data import Data
 from steptime.analysis.row import Row
 from steptime.analysis.sensitivity_words import says
@@ -21,7 +22,6 @@ USUAL = ("published_flop_per_s", "flop_per_s", "examples_per_s", "predicted_flop
 USUAL_PAIRED = ("examples_per_s", "predicted_s")
 NETWORK = ("batch", "phase", "optimizer", "replicas")
 STEP = (*NETWORK, "dtype", "threads", "strategy", "input", "staging", "loaders", "prefetch")
-LESS_IS_BETTER = ("_s", "_bytes", "_j", "_w")
 SCALES = ("linear", "log")
 MOST_LEVELS = 12  # that failures are told by; more are put together
 SURE = 0.05
@@ -103,7 +103,7 @@ def _networks(
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
     """Yield families and places with their networks: hyperparameters, `y`, and whether it failed.
 
-    With `against`, `y` is the ratio to that platform, the other way round for a time.
+    With `against`, `y` is the ratio to that platform, the other way round where less is better.
     """
     tables = {table: list(data.columns(table)) for table in ("results", "records")}
     table = next((one for one, held in tables.items() if of in held), None)
@@ -133,7 +133,7 @@ def _networks(
             raise InputError(f"--against {against}: name another with --platform ({known})")
         platform = platform or others[0]
     chosen = {"family": family, "platform": platform, "method": method}
-    ratio = ("b / a" if _less_is_better(of) else "a / b") if against else "a"
+    ratio = ("a / b" if of.endswith(MORE_IS_BETTER) else "b / a") if against else "a"
     for row in places:
         if any(one not in (None, row[name]) for name, one in chosen.items()):
             continue
@@ -346,10 +346,6 @@ class Networks:
 
 def _term(names: Sequence[str]) -> str:
     return f"{names[0]}^2" if len(names) > len(set(names)) else " x ".join(names)
-
-
-def _less_is_better(key: str) -> bool:
-    return key.endswith(LESS_IS_BETTER) and not key.endswith("_per_s")
 
 
 ANALYSIS = Analysis(

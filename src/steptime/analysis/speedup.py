@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.cells import Cells
@@ -25,7 +24,6 @@ from steptime.core.errors import unknown
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, percent, rate, shown
 
-Floats = NDArray[np.float64]
 LARGE = 5.0  # speed-ups above it are asked whether a side is in saturation
 DRAWS, MOST_DRAWN = 2000, 20_000  # of the bootstrap, and pairs; beyond, its interval is the normal
 EXTREMES, SHOWN = 5, 12

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -96,9 +97,7 @@ def _groups(rows: Sequence[Row], words: Sequence[str]) -> list[Row]:
             "by": kind,
             "group": name,
             "pairs": len(places),
-            "geometric_mean_ratio": math.exp(
-                sum(math.log(rows[at]["ratio"]) for at in places) / len(places)
-            ),
+            "geometric_mean_ratio": geometric_mean(rows[at]["ratio"] for at in places),
             **{word: sum(words[at] == word for at in places) for word in ("slower", "faster")},
         }
         for (kind, name), places in found.items()

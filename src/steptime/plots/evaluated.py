@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from steptime.analysis.row import grouped
 from steptime.plots.style import Spec, finish, layer, log_number, told_by
 
 SIDE = 380
@@ -26,11 +27,12 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> Spec:
     step = -(-len(rows) // MOST)
     points = [_point(row) for row in rows[::step]]
     ends = [point[side] for point in points for side in ("measured", "predicted")]
-    edges = [{"at": _short(one), "even": _short(one)} for one in (min(ends), max(ends))]
+    edges = [{"at": one, "even": one} for one in (min(ends), max(ends))]
     x = log_number("measured", ends, "measured time (s)", "s")
     y = log_number("predicted", ends, "predicted time (s)", "s")
     tip = [{"field": field} for field in ("place", "kind", "device", "ratio")]
-    colour = _colour(points)
+    several = len({point["device"] for point in points}) > 1
+    colour = told_by("device" if several else "kind", points)["color"]
     scatter = {
         "width": SIDE,
         "height": SIDE,
@@ -67,33 +69,20 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> Spec:
     )
 
 
-def _short(value: float) -> float:
-    """Return a number with four digits: a page of many points stays small."""
-    return float(f"{value:.4g}")
-
-
-def _colour(points: Sequence[dict[str, Any]]) -> Any:
-    several = len({point["device"] for point in points}) > 1
-    return told_by("device" if several else "kind", points)["color"]
-
-
 def _point(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: row[name] for name in ("place", "kind", "device")},
-        "measured": _short(row["measured_s"]),
-        "predicted": _short(row["predicted_s"]),
+        "measured": row["measured_s"],
+        "predicted": row["predicted_s"],
         "ratio": f"{row['ratio']:.2f}",
     }
 
 
 def _spans(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the middle 80 % and the median of the ratios of each kind and size."""
-    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        groups[row["regime"], row["kind"]].append(row["ratio"])
     found = []
-    for (size, kind), ratios in sorted(groups.items()):
-        low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9))
-        ends = {"low": _short(low), "middle": _short(middle), "high": _short(high)}
-        found.append({"regime": size, "kind": kind, "one": 1.0, **ends})
+    for (size, kind), held in sorted(grouped(rows, itemgetter("regime", "kind")).items()):
+        ends = np.quantile([row["ratio"] for row in held], (0.1, 0.5, 0.9)).tolist()
+        told = dict(zip(("low", "middle", "high"), ends, strict=True))
+        found.append({"regime": size, "kind": kind, "one": 1.0, **told})
     return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from operator import itemgetter
 
 from steptime.analysis.data import Data, source_of
 from steptime.analysis.results import over
-from steptime.analysis.row import headline, short_names
+from steptime.analysis.row import grouped, headline, short_names
 from steptime.core.record import Record
 from steptime.core.units import seconds, shown
 from steptime.plots import EmptyPlotError, style
@@ -25,10 +25,11 @@ def chart(data: Data) -> style.Spec:
     ops = [r for r in data.records if r.scope and r.origin == "predicted" and r.status == "ok"]
     names = short_names(record.workload for record in ops)
     several = len({record.platform for record in ops}) > 1
-    networks: dict[str, list[style.Row]] = {}
-    for record in ops:
-        name = names[record.workload.key] + (f" on {record.platform}" if several else "")
-        networks.setdefault(name, []).append(_op(record))
+    made = [
+        _op(r) | {"panel": names[r.workload.key] + (f" on {r.platform}" if several else "")}
+        for r in ops
+    ]
+    networks = grouped(made, itemgetter("panel"))
     full = [name for name, rows in networks.items() if any(row["speed"] for row in rows)]
     if not full:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
@@ -95,10 +96,8 @@ def _op(record: Record) -> style.Row:
 
 def _points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
     total = _total(rows)
-    alike: dict[tuple[Any, ...], list[style.Row]] = {}
-    for row in rows:
-        if row["speed"]:
-            alike.setdefault((row["flop"], row["traffic_bytes"], row["step_s"]), []).append(row)
+    drawn = (row for row in rows if row["speed"])
+    alike = grouped(drawn, itemgetter("flop", "traffic_bytes", "step_s"))
     for (flop, traffic, step), group in alike.items():
         ops = [row["op"] for row in group]
         share = len(group) * step / total

@@ -120,7 +120,8 @@ def _panel(
         return histogram
     y = style.log_number("speedup", ends, "speed-up", labelExpr=TIMES)
     told = {"shape": style.name("state", scale={"domain": STATES}, legend=None)}
-    told |= _colour(rows, about["color"])
+    if len({row["color"] for row in rows if row.get("color") is not None}) > 1:
+        told["color"] = style.told_by("color", rows, about["color"])["color"]
     size = 60 if len(rows) < 500 else 20
     points = {"x": _across(rows, "at", about["x"]), "y": y, **told, "tooltip": tooltip}
     median = {**y, "aggregate": "median"}
@@ -149,18 +150,6 @@ def _across(rows: Sequence[style.Row], field: str, title: str) -> style.Spec:
     found["axis"] |= {"labelExpr": "format(datum.value, ',~r')"}
     found["axis"] |= {"values": sorted(known)} if len(known) <= 16 else {}
     return found
-
-
-def _colour(rows: Sequence[style.Row], title: str | None) -> style.Spec:
-    """Return the colour of points: a scale for numbers of many values, else one for each."""
-    known = sorted({row["color"] for row in rows if row.get("color") is not None}, key=str)
-    if title is None or len(known) < 2:
-        return {}
-    if all(isinstance(one, int | float) for one in known):
-        scale = {"scheme": {"name": "viridis", "extent": [0.2, 1]}}
-        kind = "ordinal" if len(known) <= 12 else "quantitative"
-        return {"color": {"field": "color", "type": kind, "scale": scale, "title": title}}
-    return {"color": style.name("color", title=title, scale={"domain": known})}
 
 
 def _narrow(panel: style.Spec, width: int) -> style.Spec:

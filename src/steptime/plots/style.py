@@ -110,13 +110,13 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
     return {
         "$schema": SCHEMA,
         "title": {"text": title, "subtitle": [line for one in caption for line in WRAP(one)]},
-        "data": {"values": [{key: _short(one) for key, one in row.items()} for row in rows]},
+        "data": {"values": [{key: short(one) for key, one in row.items()} for row in rows]},
         "config": config(),
         **view,
     }
 
 
-def _short(value: Any) -> Any:
+def short(value: Any) -> Any:
     """Return a number as a picture needs it, so that a page of many charts stays small."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 

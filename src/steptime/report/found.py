@@ -94,13 +94,12 @@ def _section(name: str, data: Data, pictures: bool) -> Section | None:
     table = one.answer(data)
     if not table.rows:
         return None
-    spec = None
-    if pictures and one.chart:
-        try:
-            spec = one.draw(table)
-        except InputError as error:  # its words and numbers stand without a picture
-            return Section(name, one.section, [*one.says(table), str(error)], table, None)
-    return Section(name, one.section, one.says(table), table, spec)
+    said, spec = one.says(table), None
+    try:
+        spec = one.draw(table) if pictures and one.chart else None
+    except InputError as error:  # its words and numbers stand without a picture
+        said = [*said, str(error)]
+    return Section(name, one.section, said, table, spec)
 
 
 def _figure(name: str, data: Data, pictures: bool) -> Section | None:

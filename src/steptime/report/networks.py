@@ -87,7 +87,7 @@ def table(rows: Sequence[Row], shown_columns: Sequence[Column]) -> list[Row]:
         keys = [row[SORTED_BY.get(one.key, one.key)] for row in rows]
         numeric = all(key is None or isinstance(key, int | float) for key in keys)
         cells = [_cell(row, one.key) for row in rows]
-        sort = [_short(key) for key in keys] if numeric else None
+        sort = [style.short(key) for key in keys] if numeric else None
         made.append({"key": one.key, "heading": one.heading, "cells": cells, "sort": sort})
     return made
 
@@ -98,10 +98,6 @@ def _cell(row: Row, key: str) -> str:
         unsteady = ", no steady state" if value == "ok" and row["steady"] is False else ""
         return (value or "not measured") + unsteady
     return "" if value is None else shown(key, value)
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
 
 
 def details(data: Data, rows: Sequence[Row]) -> list[Row]:
@@ -137,10 +133,7 @@ def _kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[
     found = analysis("breakdown").answer(data, by="kind", each=True).rows
     told = grouped(found, lambda row: (keys.get(row["network"], ""), row["platform"]))
     return {
-        at: [
-            tuple(_short(row[key]) if key != "name" else row[key] for key in KINDS_OF)
-            for row in held
-        ]
+        at: [tuple(style.short(row[key]) for key in KINDS_OF) for row in held]
         for at, held in told.items()
     }
 
