@@ -37,28 +37,24 @@ class Comparison:
     interval: str
     steady: bool | None
 
-    def holding(self, ratio: float, margin: float = MARGIN) -> Comparison:
+    def holding(self, ratio: float) -> Comparison:
         """Return this about another `ratio`, that of plain medians: the interval holds it, too."""
         if self.low is None or self.high is None:
             return replace(self, ratio=ratio)
         low, high = min(self.low, ratio), max(self.high, ratio)
-        word = _verdict(low, high, margin)
+        word = _verdict(low, high)
         return replace(self, ratio=ratio, low=low, high=high, verdict=word)
 
 
 def compare_runs(
-    a_runs: Sequence[Sequence[float]],
-    b_runs: Sequence[Sequence[float]],
-    margin: float = MARGIN,
-    *,
-    paired: bool = True,
+    a_runs: Sequence[Sequence[float]], b_runs: Sequence[Sequence[float]], *, paired: bool = True
 ) -> Comparison:
     """Return time of B / time of A for runs [samples of s], and the verdict on B.
 
-    "same" means that the whole interval lies between 1 / (1 + margin) and 1 + margin; "faster" and
-    "slower" that it leaves out 1. Paired runs: a t-interval over the logarithms of the ratios of
-    each pair. `paired=False`, for runs that were not interleaved: Welch's interval. A single run on
-    a side: the bootstrap of both medians. Raises `InputError` as `estimate` does, and for pairs
+    "same" means that the whole interval lies between 1 / (1 + `MARGIN`) and 1 + `MARGIN`; "faster"
+    and "slower" that it leaves out 1. Paired runs: a t-interval over the logarithms of the ratios
+    of each pair. `paired=False`, for runs that were not interleaved: Welch's interval. A single run
+    on a side: the bootstrap of both medians. Raises `InputError` as `estimate` does, and for pairs
     that do not match.
     """
     a, b = statistics.locate(a_runs), statistics.locate(b_runs)
@@ -86,41 +82,41 @@ def compare_runs(
         low=low,
         high=high,
         p_value=p_value,
-        verdict=_verdict(low, high, margin),
+        verdict=_verdict(low, high),
         interval=statistics.WITHIN if single else statistics.BETWEEN,
         steady=steady,
     )
 
 
-def control_false_discovery(p_values: Sequence[float], q: float = 0.05) -> list[bool]:
-    """Return which of many differences to believe: at most a share `q` of those is false.
+def control_false_discovery(p_values: Sequence[float]) -> list[bool]:
+    """Return which of many differences to believe: at most a share `MISS` of those is false.
 
     Source: Benjamini and Hochberg 1995.
     """
     if len(p_values) < 2:
-        return [p <= q for p in p_values]
+        return [p <= statistics.MISS for p in p_values]
     from scipy.stats import false_discovery_control
 
-    return [bool(p <= q) for p in false_discovery_control(p_values)]
+    return [bool(p <= statistics.MISS) for p in false_discovery_control(p_values)]
 
 
-def verdicts(comparisons: Sequence[Comparison], q: float = 0.05) -> list[str]:
+def verdicts(comparisons: Sequence[Comparison]) -> list[str]:
     """Return the verdicts of comparisons that are read together.
 
-    "faster" and "slower" that the false discovery rate `q` does not allow become "unsure".
+    "faster" and "slower" that the false discovery rate does not allow become "unsure".
     """
-    believed = control_false_discovery(
-        [1.0 if c.p_value is None else c.p_value for c in comparisons], q
-    )
+    p_values = [1.0 if c.p_value is None else c.p_value for c in comparisons]
+    return _believed([c.verdict for c in comparisons], p_values)
+
+
+def _believed(words: Sequence[str], p_values: Sequence[float]) -> list[str]:
     return [
-        "unsure" if c.verdict in ("faster", "slower") and not known else c.verdict
-        for c, known in zip(comparisons, believed, strict=True)
+        "unsure" if word in ("faster", "slower") and not known else word
+        for word, known in zip(words, control_false_discovery(p_values), strict=True)
     ]
 
 
-def verdicts_of_intervals(
-    a: Ends, b: Ends, margin: float = MARGIN, q: float = 0.05
-) -> list[str | None]:
+def verdicts_of_intervals(a: Ends, b: Ends) -> list[str | None]:
     """Return the verdict on each B from the (value, low, high) [s] of many A and B, NaN unknown.
 
     The interval of the ratio is recovered from those of its sides (MOVER, Donner and Zou 2012), on
@@ -134,18 +130,14 @@ def verdicts_of_intervals(
     low, high = np.exp(ratio - down), np.exp(ratio + up)
     known = np.isfinite(low) & np.isfinite(high)
     reach = np.maximum(np.where(ratio > 0, down, up), 1e-12) / 1.96
-    believed = control_false_discovery(2 * ndtr(-np.abs(ratio / reach))[known], q)
-    words = [_verdict(*ends, margin) for ends in zip(low[known], high[known], strict=True)]
+    words = [_verdict(*ends) for ends in zip(low[known], high[known], strict=True)]
     said = np.full(len(ratio), None, object)
-    said[known] = [
-        "unsure" if word in ("faster", "slower") and not sure else word
-        for word, sure in zip(words, believed, strict=True)
-    ]
+    said[known] = _believed(words, 2 * ndtr(-np.abs(ratio / reach))[known])
     return list(said)
 
 
-def _verdict(low: float, high: float, margin: float) -> str:
-    if low >= 1 / (1 + margin) and high <= 1 + margin:
+def _verdict(low: float, high: float) -> str:
+    if low >= 1 / (1 + MARGIN) and high <= 1 + MARGIN:
         return "same"
     if high < 1:
         return "faster"
