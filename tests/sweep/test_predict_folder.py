@@ -57,6 +57,25 @@ def test_each_step_is_predicted_once_on_its_own_device(
     assert len(predicted(folder)) == 4
 
 
+def test_ops_come_beside_a_step_that_is_there(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ops() -> int:
+        return sum(bool(record.scope) for record in store.load(folder, pytest.fail))
+
+    words = ["predict", "--in", str(folder), "--method", "analytic"]
+    assert run(words) == 0
+    steps, before = predicted(folder), ops()
+    assert run([*words, "--by-op"]) == 0
+    assert "2 predictions written" in capsys.readouterr().out.splitlines()[-1]
+    added = ops()
+    assert added > before
+    assert predicted(folder) == steps
+    assert run([*words, "--by-op"]) == 0
+    assert "0 predictions written" in capsys.readouterr().out
+    assert ops() == added
+
+
 def test_on_devices_that_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", "--in", str(folder), "--device", "t4,RTX 4090"]) == 0
     assert "6 predictions written" in capsys.readouterr().out

@@ -55,7 +55,13 @@ def predict_folder(folder: Path, asked: Asked, warn: Callable[[str], None]) -> P
     """
     found = Predicted()
     known = store.load(folder, warn)
-    done = store.done_keys(known)
+    there = store.done_keys(known)
+    opened = {
+        (r.workload.key, r.platform, store.identity(r.method), 0)
+        for r in known
+        if r.scope and r.origin == "predicted"
+    }
+    done = there & opened if asked.by_op else set(there)
     steps = _steps(known)
     if not steps:
         raise InputError(f"{folder}: holds no step that was measured or published")
@@ -72,8 +78,8 @@ def predict_folder(folder: Path, asked: Asked, warn: Callable[[str], None]) -> P
                     found.there += 1
                     continue
                 done.add(key)
-                kept = ops if asked.by_op else []
-                writer.append_all([*kept, head])  # the step says that all ops are there
+                kept = ops if asked.by_op else []  # a step that is there gets its ops beside it
+                writer.append_all([*kept, *([] if key in there else [head])])
                 found.written += 1
     return found
 
