@@ -6,7 +6,7 @@ A speed-up is above 1 where a level is better: a shorter time, fewer bytes, or a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -264,12 +264,8 @@ def _says(table: Table) -> list[str]:
     if failed := {level: n for level, n in found["failed"].items() if n}:
         left = ", ".join(f"{n:,} on {level}" for level, n in failed.items())
         words.append(f"Left out, because they failed: {left}; they are seldom the easy ones.")
-    return [
-        *words,
-        *_of_x(found),
-        *map(_of_saturation(first), found["saturation"]),
-        *_of_tree(found),
-    ]
+    capped = [_of_saturation(row, first) for row in found["saturation"]]
+    return [*words, *_of_x(found), *capped, *_of_tree(found)]
 
 
 def _of_level(row: Row, first: str) -> str:
@@ -296,29 +292,26 @@ def _of_x(found: Mapping[str, Any]) -> list[str]:
     return [f"By {found['x']} the median speed-up is {told}."]
 
 
-def _of_saturation(first: str) -> Callable[[Row], str]:
-    def sentence(row: Row) -> str:
-        what = row["rate"].removesuffix("_per_s")
-        level = f"{rate(row['low_per_s'])} to {rate(row['high_per_s'])} {what}/s"
-        said = (
-            f"{row['level']} is saturated: {row['networks']} of its {row['of']} networks run at "
-            f"{level}, although their FLOP differ {row['flop_span']:,.0f}-fold; the device is at "
-            f"{percent(row['best_flop_share'])} of its best FLOP/s there."
-        )
-        if not row["speedups_above"]:
-            return said
-        many, of = row["saturated_above"], row["speedups_above"]
-        side = "the other side" if row["level"] == first else row["level"]
-        means = "without it they would be larger"
-        if row["level"] == first:
-            means = "these measure the input pipeline or another cost that no network changes"
-            means += ", not the devices"
-        return (
-            f"{said} Of the {of} speed-ups above {row['above']:.3g}, {many} have {side} in "
-            f"saturation" + (f": {means}." if many else ".")
-        )
-
-    return sentence
+def _of_saturation(row: Row, first: str) -> str:
+    what = row["rate"].removesuffix("_per_s")
+    level = f"{rate(row['low_per_s'])} to {rate(row['high_per_s'])} {what}/s"
+    said = (
+        f"{row['level']} is saturated: {row['networks']} of its {row['of']} networks run at "
+        f"{level}, although their FLOP differ {row['flop_span']:,.0f}-fold; the device is at "
+        f"{percent(row['best_flop_share'])} of its best FLOP/s there."
+    )
+    if not row["speedups_above"]:
+        return said
+    many, of = row["saturated_above"], row["speedups_above"]
+    side = "the other side" if row["level"] == first else row["level"]
+    means = "without it they would be larger"
+    if row["level"] == first:
+        means = "these measure the input pipeline or another cost that no network changes"
+        means += ", not the devices"
+    return (
+        f"{said} Of the {of} speed-ups above {row['above']:.3g}, {many} have {side} in "
+        f"saturation" + (f": {means}." if many else ".")
+    )
 
 
 def _of_tree(found: Mapping[str, Any]) -> list[str]:

@@ -29,11 +29,8 @@ def chart(table: Table) -> style.Spec:
         rows = [r for r in table.rows if all(r[n] == one[n] for n in PLACE) and r["weight"]]
         points += [
             {key: row[key] for key in NUMBERS}
-            | {
-                "panel": style.lines_of(f"{panel}, {size}", WIDE),
-                "at": f"{panel}|{row['hyperparameter']}",
-            }
-            | {"term": row["hyperparameter"]}
+            | {"panel": style.lines_of(f"{panel}, {size}", WIDE), "term": row["hyperparameter"]}
+            | {"at": f"{panel}|{row['hyperparameter']}"}
             | {"sure" if (row["low"] or -1) * (row["high"] or 1) > 0 else "unsure": True}
             for row in rows[:MOST_TERMS]
         ]
