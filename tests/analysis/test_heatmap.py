@@ -15,6 +15,7 @@ from steptime.analysis.analyses import analysis
 from steptime.analysis.data import Data
 from steptime.analysis.row import row_of
 from steptime.cli.main import run
+from steptime.core.errors import InputError
 from steptime.core.record import Record
 from steptime.core.table import Table
 from steptime.core.workload import Workload
@@ -37,6 +38,15 @@ def speed(record: Record) -> float:
 
 
 GRID = [fc(layers, nodes, batch) for layers in (2, 4) for nodes in (8, 64) for batch in (1, 16)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"x": "node"}, "did you mean 'nodes'"), ({"value": "family"}, "'family' has no numbers")],
+)
+def test_a_column_that_cannot_be_drawn_is_named(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        answer([synthetic.measured(workload) for workload in GRID], **settings)
 
 
 def test_a_cell_is_the_statistic_of_its_networks() -> None:

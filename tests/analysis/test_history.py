@@ -19,7 +19,7 @@ from steptime.analysis.analyses import analysis
 from steptime.analysis.data import Data
 from steptime.analysis.history import change_points
 from steptime.cli.main import run
-from steptime.core.record import Record
+from steptime.core.record import Quantity, Record
 
 SERIES = 400
 
@@ -106,6 +106,20 @@ def test_a_change_is_told_with_how_many_share_it_and_what_else_changed() -> None
     assert len(marked) == 12
     assert {row["became"] for row in marked} == {"slower"}
     assert one.answer(Data(*_nights()), margin="10%").summary["changes"] == []
+
+
+def test_published_steps_say_nothing_of_runs() -> None:
+    found = [
+        (
+            name,
+            [
+                replace(one, origin="published", quantities={"step_s": Quantity(value=at)}, env={})
+                for one in held
+            ],
+        )
+        for at, (name, held) in enumerate(_nights()[:3], start=1)
+    ]
+    assert analysis("history").answer(Data(*found)).summary["networks"] == 24
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -261,6 +261,11 @@ def on_host(host: str, step_s: float, **more: Any) -> Record:
     return a_measurement(*samples, env={**synthetic.ENV, "host": host}, **more)
 
 
+def test_a_column_of_which_no_record_says_anything_is_not_called_unknown() -> None:
+    with pytest.raises(InputError, match="--by gpu: no step here says its gpu"):
+        by_column([("", [synthetic.measured(synthetic.workloads()[0])])], "gpu")
+
+
 def test_each_level_stands_against_the_first_or_the_one_that_is_told() -> None:
     records = [on_host("n1", 0.1), on_host("n2", 0.1), on_host("n3", 0.2), a_prediction(0.1)]
     found = by_column([("results", records)], "host")

@@ -201,3 +201,16 @@ def test_a_folder_of_one_step_and_of_several(tmp_path, capsys) -> None:
     assert [one["bound"] for one in both["steps"]] == ["compute", "input"]
     assert run(["why", "resnet", "--in", str(tmp_path / "one")]) == 0
     assert "bound by compute" in capsys.readouterr().out
+
+
+def test_what_the_model_does_not_explain_is_said_before_what_binds(tmp_path, capsys) -> None:
+    found = why_measured(_record(90.0))
+    assert found.shares["unexplained"] > 0.5
+    assert "unexplained; what it explains is bound by compute" in found.sentences[0]
+    assert "were the unexplained to shrink alike" in found.sentences[-1]
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all([_record(90.0), _record(0.2)])
+    assert run(["why", "--in", str(tmp_path)]) == 0
+    seen = capsys.readouterr()
+    assert "unexplained" in seen.out
+    assert "of 1 step the model leaves more than half unexplained" in seen.err + seen.out

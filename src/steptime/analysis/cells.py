@@ -11,7 +11,7 @@ from typing import Any
 
 from steptime.analysis import flat
 from steptime.analysis.data import Data
-from steptime.analysis.levels import level_columns
+from steptime.analysis.levels import no_level
 from steptime.analysis.pairs import OF_PLATFORM, PLACES
 from steptime.analysis.row import HOW, PARAM_PREFIX, Row
 from steptime.analysis.statistics import MISS, two_sided_t
@@ -56,7 +56,7 @@ class Cells:
             "ORDER BY try_cast(level_ AS DOUBLE), level_"
         )
         if not found:
-            raise unknown("column", self.by, level_columns(self.data.records), "--by")
+            raise no_level(self.by, self.data.records)
         for origin in ORIGINS:
             rows = [row for row in found if row["origin"] == origin]
             if len(rows) > max(1, len(self.levels)):

@@ -111,6 +111,8 @@ def _asked(data: Data, value: str, only: Sequence[str]) -> _Asked:
         table, columns = "results", data.columns("results")
     if value not in {*columns, *MADE}:
         raise unknown("column", value, [*data.columns("records"), *columns, *MADE])
+    if value in columns and columns[value] not in NUMBERS:
+        raise InputError(f"--value: the column '{value}' has no numbers")
     said, values = ["coalesce(scope, '') = ''" if table == "records" else "true"], []
     for text in only:
         name, equals, wanted = text.partition("=")

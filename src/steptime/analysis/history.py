@@ -24,7 +24,8 @@ FACTS = ("host", "framework", "steptime", "python", "os", "kernel", "threads")
 CELLS = """
     SELECT folder, workload_key, platform, method, coalesce(strategy, '') AS strategy, threads,
         any_value(model) || coalesce(', batch ' || any_value(batch), '') AS name,
-        any_value(family) AS family, avg(ln(step_s)) AS log_s, count(*) AS n, max(runs) AS runs,
+        any_value(family) AS family, avg(ln(step_s)) AS log_s, count(*) AS n,
+        coalesce(max(runs), 1) AS runs,
         avg(ln(step_s_high / step_s_low) / 2) AS half
     FROM records WHERE origin <> 'predicted' AND status = 'ok' AND step_s > 0
         AND coalesce(scope, '') = '' GROUP BY ALL

@@ -65,7 +65,7 @@ def by_column(
             if value is not None:
                 levels.setdefault(value, []).append(record)
     if not levels:
-        raise unknown("column", column, level_columns(every), "--by")
+        raise no_level(column, every)
     if len(levels) > 1 and against not in (None, *levels):
         raise unknown(column, against, levels, "--against")
     with suppress(ValueError):  # numbers stand in order, words as recorded
@@ -101,6 +101,14 @@ def level(record: Record, column: str) -> str | None:
             value = known[column]
             return ("yes" if value else "no") if isinstance(value, bool) else str(value)
     return None
+
+
+def no_level(column: str, records: Iterable[Record]) -> InputError:
+    """Return the error for a column of which no record says anything, or that is unknown."""
+    known = level_columns(records)
+    if column in known:
+        return InputError(f"--by {column}: no step here says its {column}")
+    return unknown("column", column, known, "--by")
 
 
 def level_columns(records: Iterable[Record]) -> list[str]:

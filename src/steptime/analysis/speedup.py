@@ -257,6 +257,11 @@ def _says(table: Table) -> list[str]:
     if not found["pairs"]:
         return [f"nothing to compare: no network has its {found['quantity']} at two levels of {by}"]
     words = [_of_level(row, first) for row in found["levels"]]
+    for row in found["saturation"]:
+        if row["level"] == first and row["saturated_above"] and len(words) == 1:
+            of = f"{row['saturated_above']} of the {row['speedups_above']}"
+            above = f"speed-ups above {row['above']:.3g} are against a side in saturation"
+            words = [f"{words[0].removesuffix('.')}; {of} {above}."]  # summaries take the first
     if found["any_dtype"]:
         words.append(
             "Types differ between the sides: a network is paired with itself in another type."

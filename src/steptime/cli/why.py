@@ -80,7 +80,7 @@ def _of_folder(
     from steptime import store
     from steptime.core.progress import watched
     from steptime.diagnosis.bound import BOUNDS
-    from steptime.diagnosis.why import diagnoses, why_measured
+    from steptime.diagnosis.why import UNEXPLAINED, diagnoses, why_measured
 
     kept = [
         one
@@ -99,14 +99,21 @@ def _of_folder(
         raise InputError(f"{folder}: {next(iter(refused))}")
     bounds = Counter(one.bound for one in made)
     rows = [asdict(one) for one in made]
-    shares = [{f"{name}_share": row["shares"][name] for name in BOUNDS} for row in rows]
+    every_share = (*BOUNDS, UNEXPLAINED)
+    shares = [{f"{name}_share": row["shares"][name] for name in every_share} for row in rows]
     shown = [row | share for row, share in zip(rows, shares, strict=True)]
     told = ("model", "batch", "device", "step_s=step", "bound=bound by")
-    heads = columns(*told, *(f"?{name}_share={name}" for name in BOUNDS))
-    by = ", ".join(f"{count} bound by {bound}" for bound, count in bounds.most_common())
+    heads = columns(*told, *(f"?{name}_share={name}" for name in every_share))
+    by = ", ".join(f"{count:,} bound by {bound}" for bound, count in bounds.most_common())
+    dark = sum(share[f"{UNEXPLAINED}_share"] > 0.5 for share in shares)
     notes = [
         f"{counted(len(made), 'step')}: {by}",
-        *(f"{count} not explained: {why}" for why, count in refused.items()),
+        *(
+            [f"of {counted(dark, 'step')} the model leaves more than half unexplained"]
+            if dark
+            else []
+        ),
+        *(f"{count:,} not explained: {why}" for why, count in refused.items()),
     ]
     document: dict[str, Any] = {"bounds": dict(bounds), "refused": refused, "steps": rows}
     return Answer(document, [Table(heads, shown, str(folder), most=40)], notes)

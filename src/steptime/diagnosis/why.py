@@ -119,7 +119,8 @@ def why_measured(
     published = told.get("published_speed_per_s")
     step_s = told.get("step_s") or (told["global_batch"] or 0) / (published or float("inf"))
     if record.status != "ok" or not step_s:
-        raise InputError(f"no time of a step: {record.status}")
+        why = "none is recorded" if record.status == "ok" else record.status
+        raise InputError(f"no time of a step: {why}")
     where = device or device_of(record.platform)
     infeed = told["infeed"] if told["infeed"] is not None else told.get("published_infeed_share")
     wait_s, exchange_s = (infeed or 0.0) * step_s, told.get("comm_s") or 0.0
@@ -223,7 +224,10 @@ def _with_help(made: Diagnosis, asked: Asked) -> Diagnosis:
     found = helps(asked)
     faster = [row for row in found if row["speedup"] >= WORTH]
     shown = [f"{row['change']} ({row['speedup']:.3g}x)" for row in faster[: SHOWN + 1]]
-    words = f"Would help, in examples a second by the model: {', '.join(shown)}."
+    alike = (
+        ", were the unexplained to shrink alike" if made.shares.get(UNEXPLAINED, 0) > 0.5 else ""
+    )
+    words = f"Would help, in examples a second by the model{alike}: {', '.join(shown)}."
     line = words if shown else "Nothing that the model knows would make it 2 % faster."
     return replace(made, help=found, sentences=[*made.sentences, line])
 
@@ -259,7 +263,9 @@ def _of_step(made: Diagnosis, found: Path) -> list[str]:
     parts = ", ".join(f"{percent(value)} {_OF[name]}" for value, name in told)
     name = f"{made.model}, batch {made.batch}, {made.dtype}{replicas}"
     took = f"a step takes {seconds(made.step_s)} ({made.origin}): {parts}"
-    said = [f"{name}: bound by {made.bound}; {took}."]
+    unknown = made.shares.get(UNEXPLAINED, 0.0)
+    mostly = f"the model leaves {percent(unknown)} unexplained; what it explains is "
+    said = [f"{name}: {mostly if unknown > 0.5 else ''}bound by {made.bound}; {took}."]
     if made.bound == "host" and found.device_s < 0.9 * found.step_s:
         works = percent(found.device_s / found.step_s)
         said.append(f"The device works {works} of the time that the host takes to issue the step.")
