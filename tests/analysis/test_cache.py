@@ -19,6 +19,7 @@ import synthetic
 from steptime import store
 from steptime.analysis import cache
 from steptime.analysis.data import Data
+from steptime.analysis.headline import numbers, of_many, results_table
 from steptime.analysis.query import query
 from steptime.analysis.row import COLUMNS, Row, row_of
 from steptime.core.errors import InputError
@@ -105,13 +106,13 @@ def test_every_column_is_what_python_says_of_the_record() -> None:
 def test_a_folder_answers_as_its_records_do_from_lines_and_from_the_cache(folder: Path) -> None:
     expected = query(Data.of(RECORDS), ASKED)
     _same(query(Data.load([folder], print), ASKED), expected)
-    assert len(list((folder / ".cache").glob("*.parquet"))) == 2
+    assert len(_cached(folder)) == 2
     _same(query(Data.load([folder], print), ASKED), expected)  # now from the cache
     assert [path.suffix for path in folder.iterdir() if path.is_file()] == [".jsonl"] * 2
 
 
 def _cached(folder: Path, suffix: str = "parquet") -> list[Path]:
-    return sorted((folder / ".cache").glob(f"*.{suffix}"))
+    return sorted((folder / ".cache").glob(f"records-*.{suffix}"))
 
 
 def _torn(path: Path) -> None:
@@ -152,6 +153,34 @@ def test_a_cache_that_does_not_fit_is_made_again(folder: Path, harm: str) -> Non
     _same(query(Data.load([folder], heard.append), ASKED), expected)
     assert not heard
     assert len(_cached(folder)) == len(_cached(folder, "json")) == 2
+
+
+@pytest.mark.parametrize("harm", ["deleted", "torn", "empty", "unknown", "told of nothing"])
+def test_results_that_are_kept_are_those_of_the_records(folder: Path, harm: str) -> None:
+    asked = "SELECT * EXCLUDE (folder) FROM results"
+    expected = Data.of(RECORDS).rows(asked)
+    _same(Data.load([folder], print).rows(asked), expected)
+    (kept,) = (folder / ".cache").glob("results-*.parquet")
+    HARM[harm](kept)
+    _same(Data.load([folder], print).rows(asked), expected)
+    before = kept.stat().st_ino
+    _same(Data.load([folder], print).rows(asked), expected)
+    assert kept.stat().st_ino == before  # they are read, not made again
+    with max(folder.glob("*.jsonl")).open("a") as file:
+        file.write(store.line_of(RECORDS[0]).replace("cpu-", "gpu-") + "\n")
+    assert len(Data.load([folder], print).rows(asked)) == len(expected) + 1
+
+
+def test_the_summary_of_many_results_is_that_of_their_rows(folder: Path) -> None:
+    data = Data.load([folder], print)
+    expected, found = numbers(data.results), of_many(data)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == (pytest.approx(value) if isinstance(value, float) else value), name
+    data.most = 2
+    table = results_table(data)
+    assert len(table.rows) == 2
+    assert table.below == [f"... and {len(data.results) - 2} more; --json or --format csv has all"]
 
 
 def test_a_file_that_changes_gets_a_new_cache(folder: Path) -> None:
@@ -226,7 +255,7 @@ def test_where_nothing_can_be_written_the_cache_lies_elsewhere(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     expected = query(Data.of(RECORDS), ASKED)
     _same(query(Data.load([folder], print), ASKED), expected)
-    assert len(list((tmp_path / "caches").rglob("*.parquet"))) == 2
+    assert len(list((tmp_path / "caches").rglob("records-*.parquet"))) == 2
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / ".cache"))
     _same(query(Data.load([folder], print), ASKED), expected)
 

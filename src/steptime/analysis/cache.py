@@ -38,16 +38,21 @@ LONGEST_BYTES = 16 << 20  # of a line; a longer one is read by way of Python
 RANK = 1 << 40  # lines of a file
 BLOCK = 1 << 22
 MEMORY = "1200MB"
+IN_USE_S = 600.0  # that a command may go on reading what another has replaced
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Flat rows for SQL: the statement that gives them, the kinds of names in their maps, files."""
+    """Flat rows for SQL: the statement that gives them, the kinds of names in their maps, files.
+
+    `state` has a hash of each file of records that is in them.
+    """
 
     sql: str
     params: flat.Kinds
     others: flat.Kinds
     files: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
 
 
 def connected(scratch: Path) -> DuckDBPyConnection:
@@ -86,6 +91,7 @@ def rows_of(
         flat.merged([part.params for part in parts]),
         flat.merged([part.others for part in parts]),
         tuple(file for part in parts for file in part.files),
+        tuple(one for part in parts for one in part.state),
     )
 
 
@@ -117,7 +123,7 @@ def _table(
             store.warn_of_torn(warn, one.path, *one.torn)
     sql = f"SELECT *, {rank * RANK} + line AS place {rows}"
     kinds = (flat.kinds(connection, rows, one) for one in ("params", "others"))
-    return Rows(sql, next(kinds), next(kinds))
+    return Rows(sql, next(kinds), next(kinds), state=tuple(one.hash for one in lines))
 
 
 def _parquets(held: Sequence[tuple[Path, dict[str, Any]]], ranks: Sequence[int]) -> Rows:
@@ -129,6 +135,7 @@ def _parquets(held: Sequence[tuple[Path, dict[str, Any]]], ranks: Sequence[int])
         flat.merged([known["params"] for _, known in held]),
         flat.merged([known["others"] for _, known in held]),
         files,
+        tuple(known["hash"] for _, known in held),
     )
 
 
@@ -248,6 +255,38 @@ def _places(path: Path, scratch: Path) -> list[Path]:
     return [path.parent / FOLDER, own / "steptime" / mark, scratch / mark]
 
 
+def kept(folder: Path, scratch: Path, told: str, make: Callable[[Path], None]) -> Path:
+    """Return a Parquet among caches that is known by what `told` says, made where absent.
+
+    Others of its kind go, but those that a command may still read. Where `folder` takes no file, it
+    lies in `scratch`.
+    """
+    name = f"results-{hashlib.sha256(f'{FORMAT} {told}'.encode()).hexdigest()[:16]}"
+    for place in (folder, scratch):
+        parquet, known = place / f"{name}.parquet", place / f"{name}.json"
+        with suppress(OSError):
+            if _is_kept(parquet, known):
+                return parquet
+            with _alone(place):
+                if _is_kept(parquet, known):
+                    return parquet
+                with replacing(parquet) as to:
+                    make(to)
+                _write(known, {"parquet": stamp_of(parquet)})
+                for other in {*place.glob("results-*")} - {parquet, known}:
+                    if other.stat().st_mtime < parquet.stat().st_mtime - IN_USE_S:
+                        other.unlink()
+            return parquet
+    raise store.StoreError(f"{folder}: no folder, not even a temporary one, takes its cache")
+
+
+def _is_kept(parquet: Path, known: Path) -> bool:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        told = json.loads(known.read_text(encoding="utf-8"))
+        return bool(told["parquet"] == stamp_of(parquet))
+    return False
+
+
 def _fitting(path: Path, parquet: Path, known: Path) -> dict[str, Any] | None:
     """Return what is known of a Parquet that is of this file as it is now."""
     with suppress(OSError, ValueError, KeyError, TypeError):
@@ -292,7 +331,7 @@ def _made(path: Path, parquet: Path, known: Path) -> dict[str, Any]:
 
             def fill(select: str) -> None:
                 target = f"TO {flat.text(str(to))} (FORMAT parquet, COMPRESSION zstd)"
-                _watched(connection, f"COPY ({select}) {target}", path, lines.size)
+                watched(connection, f"COPY ({select}) {target}", path.name, lines.size)
 
             _fill(connection, fill, rows, [lines], scratch)
             kinds = {n: flat.kinds(connection, rows, n) for n in ("params", "others")}
@@ -302,7 +341,7 @@ def _made(path: Path, parquet: Path, known: Path) -> dict[str, Any]:
     return told
 
 
-def _watched(connection: DuckDBPyConnection, sql: str, path: Path, size: int) -> None:
+def watched(connection: DuckDBPyConnection, sql: str, what: str, size: int) -> None:
     """Execute a statement, and tell the listener how far it is."""
     failed: list[BaseException] = []
 
@@ -319,6 +358,6 @@ def _watched(connection: DuckDBPyConnection, sql: str, path: Path, size: int) ->
     while thread.is_alive():
         thread.join(0.5)
         done = max(0.0, connection.query_progress()) / 100
-        tell(f"{path.name}, MB into the cache", round(done * size / 1e6), round(size / 1e6))
+        tell(f"{what}, MB into the cache", round(done * size / 1e6), round(size / 1e6))
     if failed:
         raise failed[0]

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 class Data:
-    """Records of one folder or of several, each with its name; a row says its `folder`."""
+    """Records of one folder or of several, each with its name; a row says its `folder`.
+
+    `most` is how many rows are shown of a table that only people read; None asks for all.
+    """
+
+    most: int | None = None
 
     def __init__(
         self,

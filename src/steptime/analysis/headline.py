@@ -12,7 +12,7 @@ from typing import Any
 
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.data import Data
-from steptime.analysis.errors import errors
+from steptime.analysis.errors import WORST, errors
 from steptime.analysis.row import Row
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, seconds, si
@@ -24,8 +24,15 @@ SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", 
 
 
 def results_table(data: Data) -> Table:
-    """Return the table of `results`; of settings people see those in which rows differ."""
-    rows = [{k: v for k, v in row.items() if k not in OF_DATA} for row in data.results]
+    """Return the table of `results`; of settings people see those in which rows differ.
+
+    Where only people read it, it holds the rows that they see, and its summary is of all.
+    """
+    total = data.rows("SELECT count(*) AS n FROM results")[0]["n"]
+    is_cut = data.most is not None and total > data.most
+    told = data.rows("SELECT * FROM results LIMIT ?", data.most) if is_cut else data.results
+    more = f"... and {total - len(told):,} more; --json or --format csv has all" if is_cut else ""
+    rows = [{k: v for k, v in row.items() if k not in OF_DATA} for row in told]
     differ = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
     shown = columns(
         "name=network",
@@ -38,7 +45,13 @@ def results_table(data: Data) -> Table:
         "?peak_fraction=of peak",
         "?measured_memory_bytes=peak memory",
     )
-    return Table(shown, rows, full=columns(*(rows[0] if rows else ("name",))))
+    return Table(
+        shown,
+        rows,
+        below=[more] if more else [],
+        full=columns(*(rows[0] if rows else ("name",))),
+        summary=of_many(data) if is_cut else {},
+    )
 
 
 def numbers(rows: Sequence[Row]) -> Row:
@@ -71,6 +84,62 @@ def numbers(rows: Sequence[Row]) -> Row:
         "prediction": errors(rows),
         "far": _far(rows),
     }
+
+
+def of_many(data: Data) -> Row:
+    """Return `numbers` of all rows of `results` by SQL: of rows that are too many for Python."""
+
+    def known(sql: str) -> list[Row]:
+        return data.rows(f"WITH ours AS (FROM results WHERE NOT ({_THEIRS})) {sql}")
+
+    best_of, worst_of = ", ".join(OF_BEST), ", ".join(WORST)
+    one = data.rows(_NUMBERS)[0] | known(_OF_OURS)[0] | known(_OF_ERRORS)[0]
+    of_errors = {name: one.pop(name) for name in _ERRORS}
+    far = {name: one.pop(f"far_{name}") for name in ("number", "disturbed")}
+    best = known(
+        f"SELECT {best_of} FROM ours ORDER BY peak_fraction DESC NULLS LAST LIMIT 1"  # noqa: S608
+    )
+    worst = known(
+        f"SELECT {worst_of} FROM ours WHERE ratio <> 0 "  # noqa: S608
+        "ORDER BY abs(ln(ratio)) DESC LIMIT 3"
+    )
+    statuses = data.rows(
+        "SELECT status, count(*) AS n FROM results WHERE status <> 'ok' GROUP BY 1 ORDER BY n DESC"
+    )
+    return {
+        **one,
+        "unsuccessful": {row["status"]: row["n"] for row in statuses},
+        "best": next((row for row in best if row["peak_fraction"] is not None), None),
+        "prediction": {**of_errors, "worst": worst},
+        "far": far,
+    }
+
+
+_THEIRS = "coalesce(origin = 'published' AND predicted_s IS NULL, false)"
+_ERRORS = ("pairs", "median_error", "geometric_mean_ratio", "within_factor_2")
+_NUMBERS = f"""
+    SELECT count(*) AS published, count(DISTINCT platform) AS published_platforms,
+        min(measured_s) AS published_fastest_s, max(measured_s) AS published_slowest_s
+    FROM results WHERE {_THEIRS}
+"""  # noqa: S608  # ours
+_OF_OURS = """
+    SELECT count(DISTINCT workload_key) AS networks,
+        count(DISTINCT workload_key) FILTER (measured_s IS NOT NULL) AS measured,
+        count(DISTINCT platform) AS platforms, min(measured_s) AS fastest_s,
+        max(measured_s) AS slowest_s, count(*) FILTER (peak_fraction > 1) AS above_peak,
+        median(peak_fraction) AS median_peak_fraction, median(roof_fraction)
+            FILTER (peak_fraction IS NOT NULL) AS median_roof_fraction
+    FROM ours
+"""
+_OF_ERRORS = f"""
+    SELECT count(*) AS pairs, median(abs(1 / ratio - 1)) AS median_error,
+        exp(avg(ln(ratio))) AS geometric_mean_ratio,
+        avg(CAST(ratio BETWEEN 0.5 AND 2 AS INT)) AS within_factor_2,
+        count(*) FILTER (abs(1 / ratio - 1) > {FAR}) AS far_number,
+        if(count(disturbed_share) FILTER (abs(1 / ratio - 1) > {FAR}) = 0, NULL, count(*) FILTER
+            (abs(1 / ratio - 1) > {FAR} AND disturbed_share > 0.5)) AS far_disturbed
+    FROM ours WHERE ratio <> 0
+"""  # noqa: S608  # ours
 
 
 def only_published(row: Row) -> bool:
@@ -146,7 +215,7 @@ def _on(platforms: int) -> str:
 
 
 def _says(table: Table) -> list[str]:
-    return sentences(numbers([dict(row) for row in table.rows]))
+    return sentences(dict(table.summary) or numbers([dict(row) for row in table.rows]))
 
 
 ANALYSIS = Analysis(

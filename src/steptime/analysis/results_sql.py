@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steptime.analysis import flat
+from steptime.analysis import cache, flat
 from steptime.analysis.row import HOW, UNTOLD, WAYS, Row, grouped, said, telling_of
 from steptime.core.units import seconds
 from steptime.core.workload import Plan
@@ -132,6 +133,7 @@ COLUMNS = {  # of `results`, over `pairs`
     "folder": None,
     "interval_95": "interval_in_words(estimate.low, estimate.high)",
 }
+ORDER = "ORDER BY folder_rank, first, t, p"
 BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
 
 
@@ -149,6 +151,7 @@ def _view(
     name: str,
     label: str,
     rows: str = "pairs",
+    order: str = ORDER,
 ) -> None:
     own = {*COLUMNS, "name", "label"}
     given = {column: made for column, made in params.items() if column.lower() not in own}
@@ -157,8 +160,30 @@ def _view(
     connection.execute(
         f"CREATE OR REPLACE VIEW results AS SELECT {told} FROM (SELECT *, "
         f"if(sampled > 0, estimated(flatten(every), flatten(every_run)), NULL) AS estimate "
-        f"FROM (SELECT * FROM {rows} ORDER BY folder_rank, first, t, p))"
+        f"FROM (SELECT * FROM {rows} {order}))"
     )
+
+
+def store(connection: DuckDBPyConnection, path: Path, scratch: Path, size: int) -> None:
+    """Write the rows with their names, without intervals, as Parquet: what needs all records."""
+    pairs = scratch / "pairs.parquet"
+    cache.watched(connection, f"COPY pairs TO {flat.text(str(pairs))}", "results", size)
+    connection.execute(
+        f"CREATE OR REPLACE VIEW pairs AS FROM read_parquet({flat.text(str(pairs))})"
+    )
+    rows, name, label = _named(connection)
+    cache.watched(
+        connection,
+        f"COPY (SELECT *, {name} AS name, {label} AS label FROM {rows} {ORDER}) TO "
+        f"{flat.text(str(path))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)",
+        "names of results",
+        size,
+    )
+
+
+def read(connection: DuckDBPyConnection, params: Mapping[str, str], path: Path) -> None:
+    """Let the view `results` read what `store` has written."""
+    _view(connection, params, "name", "label", f"read_parquet({flat.text(str(path))})", "")
 
 
 def _interval(low: float, high: float) -> str:
@@ -167,6 +192,12 @@ def _interval(low: float, high: float) -> str:
 
 def add_names(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
     """Give the rows of `results` their names: the shortest that tell them apart (`row.labels`)."""
+    rows, name, label = _named(connection)
+    _view(connection, params, name, label, rows)
+
+
+def _named(connection: DuckDBPyConnection) -> tuple[str, str, str]:
+    """Return the pairs that know their names, and the expressions of name and label."""
     connection.execute(
         f"CREATE TEMP TABLE networks AS SELECT folder_rank, family, {_SETTINGS} AS settings, "
         "min(least(t, p)) AS place FROM pairs GROUP BY ALL"
@@ -208,7 +239,7 @@ def add_names(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None
     distinct = ", ".join(f"count(DISTINCT {one})" for one in BESIDES)
     (counts,) = connection.execute(f"SELECT {distinct} FROM pairs").fetchall()
     telling = [one for one, count in zip(BESIDES, counts, strict=True) if count > 1]
-    _view(connection, params, name, f"concat_ws(', ', {', '.join([name, *telling])})", rows)
+    return rows, name, f"concat_ws(', ', {', '.join([name, *telling])})"
 
 
 _STEP = ("dtype", "phase", "optimizer")

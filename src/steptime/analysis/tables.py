@@ -52,8 +52,12 @@ class Tables:
         self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
         self._typed = {column: self.columns[column] for column in self.param_columns.values()}
         results_sql.add(self.connection, self._typed)
-
-        self._is_named = False
+        self._is_named = bool(self.files)
+        if self.files:  # large ones: what needs all their records is made once, too
+            state = f"{[name for name, _ in folders]} {[one.state for one in rows]}"
+            stored = cache.kept(Path(self.files[0]).parent, scratch, state, self._store(scratch))
+            results_sql.read(self.connection, self._typed, stored)
+            self.files.append(str(stored))
 
     def named(self, sql: str) -> None:
         """See to it that a statement over `results` finds names, where it asks for them."""
@@ -61,6 +65,10 @@ class Tables:
         if not self._is_named and ("select" not in words or words & {"name", "label", "*"}):
             self._is_named = True
             results_sql.add_names(self.connection, self._typed)
+
+    def _store(self, scratch: Path) -> Callable[[Path], None]:
+        size = sum(Path(file).stat().st_size for file in self.files)
+        return lambda path: results_sql.store(self.connection, path, scratch, size)
 
     def one_folder(self) -> str:
         """Return the statement of `records` without the name of their folder."""

@@ -12,6 +12,7 @@ from steptime.cli.options import argument, option
 from steptime.core.errors import InputError
 from steptime.core.table import Answer
 
+MOST_SHOWN = 1000  # rows that people read
 Folders = Annotated[list[Path], argument("DIR...", "Folders of records.")]
 Perhaps = Annotated[list[Path] | None, argument("[DIR...]", "Folders of records.")]
 Picture = Annotated[
@@ -25,7 +26,7 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
     Where the table has a summary, the JSON document has it, the paragraph and the rows.
     """
 
-    def answer(**given: Any) -> Answer:
+    def answer(whole: bool, **given: Any) -> Answer:
         from steptime.analysis.data import Data
         from steptime.plots.files import check_path, save
 
@@ -36,7 +37,9 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
             raise InputError(f"at most {analysis.folders} folders, not {len(folders)}")
         if out:
             check_path(out)
-        table = analysis.answer(Data.load(folders, note), **given)
+        data = Data.load(folders, note)
+        data.most = None if whole else MOST_SHOWN
+        table = analysis.answer(data, **given)
         says = analysis.says(table)
         if out:
             save(analysis.draw(table), out)
@@ -57,7 +60,7 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
         ]
     )
     answer.__doc__ = analysis.about
-    return command(tabular=True, long="reading the records")(answer)
+    return command(tabular=True, long="reading the records", cuts=True)(answer)
 
 
 def _annotated(setting: Setting) -> Any:

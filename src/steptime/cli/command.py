@@ -26,12 +26,12 @@ Format = Annotated[
 
 
 def command(
-    tabular: bool = False, long: str = ""
+    tabular: bool = False, long: str = "", cuts: bool = False
 ) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
     """Return a decorator: the function's answer is printed as asked for, its exit code returned.
 
     The command gets the option `--json`, and where a table is the answer `--format`. What may take
-    `long` is said on a terminal.
+    `long` is said on a terminal. A function that `cuts` is told whether programs read the `whole`.
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., int]:
@@ -40,6 +40,8 @@ def command(
             as_json, form = given.pop("json"), given.pop("form", "text")
             if form not in PRINTERS:
                 raise unknown("--format", form, PRINTERS)
+            if cuts:
+                given["whole"] = as_json or form != "text"
             with listening(patience()), _sign_of_life(long):
                 answer = function(**given)
             show(answer, "json" if as_json else form)
