@@ -54,7 +54,8 @@ class Tables:
         results_sql.add(self.connection, self._typed)
         self._is_named = bool(self.files)
         if self.files:  # large ones: what needs all their records is made once, too
-            state = f"{[name for name, _ in folders]} {[one.state for one in rows]}"
+            asked = [name for name, _ in folders], [one.state for one in rows]
+            state = f"{asked} {results_sql.VIEWS}"  # other views are other results
             stored = cache.kept(Path(self.files[0]).parent, scratch, state, self._store(scratch))
             results_sql.read(self.connection, self._typed, stored)
             self.files.append(str(stored))
