@@ -96,9 +96,12 @@ def test_a_node_that_shares_its_cpu_is_named(
     assert steptime("status", out)["done"] == 21
     document = steptime("compare", out, "--by", "host")["nodes"]
     assert Counter(row["cells"] for row in document["rows"]) == {3: 7}
-    assert document["summary"]["slow"] == [SLOW], document["rows"]
+    # what else runs here may slow another node for a moment, but by nothing like this
+    assert document["summary"]["slow"][0] == SLOW, document["rows"]
     (slow,) = (row for row in document["rows"] if row["host"] == SLOW)
     assert slow["slower_fraction"] > 0.5
+    others = (row for row in document["rows"] if row["host"] != SLOW)
+    assert all(row["slower_fraction"] < slow["slower_fraction"] / 2 for row in others)
 
     slurm.run("scontrol", "update", "nodename=n8", "state=resume")
     assert steptime(*sweep)["submitted"] == 3
