@@ -103,7 +103,11 @@ def test_a_node_that_shares_its_cpu_is_named(
     others = (row for row in document["rows"] if row["host"] != SLOW)
     assert all(row["slower_fraction"] < slow["slower_fraction"] / 2 for row in others)
 
+    def state() -> str:
+        return slurm.run("sinfo", "--noheader", "--nodes=n8", "--format=%T").strip()
+
     slurm.run("scontrol", "update", "nodename=n8", "state=resume")
+    slurm.wait(lambda: state() == "idle", 60, state)
     assert steptime(*sweep)["submitted"] == 3
     slurm.wait(slurm.quiet, 300, lambda: slurm.run("squeue"))
     assert steptime(*sweep)["submitted"] == 0
