@@ -10,6 +10,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
 from steptime.count import count
+from steptime.importers import Source
 from steptime.importers.caffe.read import read
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
@@ -41,7 +42,7 @@ def phased(phase: str, batch: int) -> str:
 
 def network(text: str, phase: str = "infer", batch: int | None = None, **how: Any) -> Graph:
     """The checked graph of a text, in training with its gradients."""
-    family = read(text, "net.prototxt", how.get("allow_unknown", False))
+    family = read(Source("net.prototxt", text.encode()), how.get("allow_unknown", False))
     training = phase == "train"
     b = Builder("net", precision(how.get("dtype", "float32")), training)
     graph = b.graph(family.build(b, {}, batch or family.batch))

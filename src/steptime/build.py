@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from steptime.core import registry
@@ -14,13 +13,15 @@ from steptime.core.dtypes import dtype_named, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST, whole_number
-from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Value, Workload
+from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Workload
 from steptime.count import Count, count
 from steptime.importers import (
-    is_graph,
+    ENDINGS,
+    format_of,
     is_network_file,
     json_of,
     network,
+    opened,
     read_content,
     remembered,
 )
@@ -38,6 +39,7 @@ _PARADNN = re.compile(
     r"layer_(?P<layers>\d+)-node_(?P<nodes>\d+)-input_(?P<inputs>\d+)"
     r"-output_(?P<outputs>\d+)(?:-bs_(?P<batch>\d+))?"
 )
+_SETTINGS_OF_FILE = re.compile(rf"(.+(?:{'|'.join(map(re.escape, ENDINGS))})):(.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,26 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
     if label:
         given: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
         return Choice("fc", given, given.pop("batch", None), text)
+    of_file = _SETTINGS_OF_FILE.fullmatch(text)
+    if of_file:
+        chosen = _read_file(of_file[1], allow_unknown)
+        given = {**chosen.given, **_settings(of_file[2], text)}
+        return replace(chosen, given=given, batch=given.pop("batch", chosen.batch))
     if is_path(text):
         return _read_file(named(text), allow_unknown)
     name, colon, settings = text.partition(":")
     name = name.strip()
     if colon and not settings.strip():
         raise InputError(f"model {shorten(text)}: nothing after ':'")
-    given = {}
+    given = _settings(settings, text)
+    if not name:
+        raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
+    return Choice(named(name), given, given.pop("batch", None))
+
+
+def _settings(settings: str, text: str) -> dict[str, object]:
+    """Return what a model text says after the colon: `name=value,...`."""
+    given: dict[str, object] = {}
     for part in settings.split(",") if settings else []:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not key or not value:
@@ -84,9 +99,7 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
         if key in given:
             raise InputError(f"model {shorten(text)}: '{key}' is given twice")
         given[key] = value
-    if not name:
-        raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
-    return Choice(named(name), given, given.pop("batch", None))
+    return given
 
 
 def is_path(text: str) -> bool:
@@ -96,15 +109,14 @@ def is_path(text: str) -> bool:
 
 def _read_file(path: str, allow_unknown: bool) -> Choice:
     """Return the choice that a file says: a table with `family`, or a network of another tool."""
-    content = read_content(path)
-    is_json = path.lower().endswith(".json")
-    if not is_network_file(path) or is_json:
-        table = _table_of(content, path, "model")
-        named = isinstance(table, dict) and ("family" in table or "model" in table)
-        network_of_layers = isinstance(table, dict) and "layers" in table and not named
-        if not (is_json and (network_of_layers or is_graph(table))):
-            return choice_of(table, path)
-    return Choice(Path(path).name, {}, None, path, path, remembered(path, content), allow_unknown)
+    if not is_network_file(path):
+        return choice_of(read_table(path, "model"), path)
+    source = opened(path)
+    row = format_of(source)
+    if row is None:
+        return choice_of(source.table, path)
+    sha256 = remembered(source, row)
+    return Choice(source.name, {}, None, path, path, sha256, allow_unknown)
 
 
 def family_of(choice: Choice) -> Family:
@@ -122,13 +134,9 @@ def read_table(text: str, what: str) -> object:
 
     Raises `InputError` for a file that is absent, too large, or neither.
     """
-    return _table_of(read_content(text, what), text, what)
-
-
-def _table_of(content: bytes, text: str, what: str) -> object:
     form = "JSON" if text.lower().endswith(".json") else "TOML"
     try:
-        decoded = content.decode()
+        decoded = read_content(text, what).decode()
         return json_of(decoded) if form == "JSON" else tomllib.loads(decoded)
     except (ValueError, RecursionError) as error:
         reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
@@ -229,10 +237,9 @@ def _built(text: str) -> Graph:
     table = json.loads(text)
     if table["file"]:
         chosen = network(table["file"], table["sha256"], table["allow_unknown"])
-        values: dict[str, Value] = {}
     else:
         chosen = family(table["model"])
-        values = resolve(chosen, table["params"])
+    values = resolve(chosen, table["params"])
     builder = Builder(table["model"], precision(table["dtype"]), training=table["phase"] == "train")
     try:
         output = chosen.build(builder, values, table["batch"])

@@ -17,6 +17,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph_json import graph_from_json, graph_to_json
 from steptime.core.workload import Workload
 from steptime.count import count
+from steptime.importers import Source
 from steptime.importers.graph_file import read
 
 Table = dict[str, Any]
@@ -34,8 +35,9 @@ def small(phase: str = "train") -> Table:
 
 
 def refused(table: object) -> str:
+    text = table if isinstance(table, str) else json.dumps(table)
     with pytest.raises(InputError) as error:
-        read(table if isinstance(table, str) else json.dumps(table), "net.json", False)
+        read(Source("net.json", text.encode()), False)
     said = str(error.value)
     assert "\n" not in said
     assert len(said) < 400
@@ -193,7 +195,7 @@ def test_a_broken_file_is_read_or_refused(data: st.DataObject) -> None:
         at = inner
     said = ""
     try:
-        read(json.dumps(table), "net.json", False)
+        read(Source("net.json", json.dumps(table).encode()), False)
     except InputError as error:
         said = str(error)
     assert "\n" not in said

@@ -11,6 +11,7 @@ from prototxt import DATA, HEAD, PRODUCT, fault, kinds, layer, network, one, pha
 from reference.backend import execute, initial_values
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.graph import check
+from steptime.importers import Source
 from steptime.importers.caffe.read import read
 from steptime.measure.contract import Options
 
@@ -49,7 +50,7 @@ def test_an_input_is_given_four_ways(text: str) -> None:
     assert shape(network(text), "data") == (2, 3, 8, 10)
     assert shape(network(text), "p") == (2, 3, 4, 5)
     assert shape(network(text, batch=7), "p") == (7, 3, 4, 5)
-    assert read(text, "net.prototxt", False).batch == 2
+    assert read(Source("net.prototxt", text.encode()), False).batch == 2
 
 
 @pytest.mark.parametrize("kind", ["Data", "ImageData", "HDF5Data", "WindowData"])
@@ -94,7 +95,7 @@ def test_each_phase_has_its_layers() -> None:
         + layer("SoftmaxWithLoss", "exclude { phase: TEST }", "h label", "l", "loss")
         + layer("Softmax", "include { phase: TEST }", "h", "p", "prob")
     )
-    assert read(text, "net.prototxt", False).batch == 8
+    assert read(Source("net.prototxt", text.encode()), False).batch == 8
     train = network(text, "train")
     assert [op.name for op in train.ops] == ["h/flatten", "h", "h/bias", "drop", "loss"]
     assert shape(train, "data") == (8, 3, 6, 6)

@@ -12,6 +12,7 @@ from prototxt import layer
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import check
+from steptime.importers import Source
 from steptime.importers.caffe.inputs import SOURCES
 from steptime.importers.caffe.read import KNOWN, read
 from steptime.importers.caffe.schema import ENUMS, MESSAGES
@@ -84,7 +85,7 @@ def survives(text: str) -> None:
     for allow_unknown in (False, True):
         for training in (False, True):
             try:
-                family = read(text, "net.prototxt", allow_unknown)
+                family = read(Source("net.prototxt", text.encode()), allow_unknown)
                 b = Builder("net", precision("float32"), training)
                 graph = b.graph(family.build(b, {}, 3))
                 check(graph)

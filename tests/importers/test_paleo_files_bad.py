@@ -8,6 +8,7 @@ import pytest
 
 from paleo_net import Table, block, by_name, conv, graph_of, image, layer, message, pool, split
 from steptime.core.errors import InputError
+from steptime.importers import Source
 from steptime.importers.paleo.read import read
 
 DATA = {"data": image(2, 8, 8, 3)}
@@ -239,7 +240,7 @@ def test_bad_networks(tmp_path: Path, case: str) -> None:
 )
 def test_junk(text: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected) as caught:
-        read(text, "x.json", allow_unknown=False)
+        read(Source("x.json", text.encode()), allow_unknown=False)
     assert "\n" not in str(caught.value)
 
 

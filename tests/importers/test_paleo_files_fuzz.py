@@ -13,6 +13,7 @@ from paleo_net import image, layer
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import check
+from steptime.importers import Source
 from steptime.importers.paleo.read import read
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
@@ -134,7 +135,7 @@ def mutated(draw: st.DrawFn) -> Any:
 def outcome(text: str, batch: int, training: bool) -> str:
     """Return "" for a network that builds and is differentiated, else the one line."""
     try:
-        family = read(text, "net.json", allow_unknown=batch % 2 == 1)
+        family = read(Source("net.json", text.encode()), allow_unknown=batch % 2 == 1)
         b = Builder("net.json", precision("bfloat16-mixed"), training)
         graph = b.graph(family.build(b, {}, batch))
     except (InputError, ShapeError) as error:

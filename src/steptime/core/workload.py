@@ -134,10 +134,8 @@ class Workload:
     @property
     def label(self) -> str:
         """Model text that gives this network again, such as `fc:layers=4,nodes=256`."""
-        if self.file:
-            return self.file
         settings = ",".join(f"{k}={_text(v)}" for k, v in self.params.items())
-        return f"{self.model}:{settings}" if settings else self.model
+        return f"{self.file or self.model}{':' if settings else ''}{settings}"
 
 
 def _text(value: Value) -> str:

@@ -1,47 +1,118 @@
-"""Networks from files of other tools: each reader turns a file's text into a `Family`."""
+"""Networks from files of other tools: a table of formats, each of which makes a file a `Family`."""
 
 import hashlib
 import json
+import mmap
 import stat
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph_json import KEY
 from steptime.models.family import Family
 
-GRAPH_FILE = "steptime.importers.graph_file:read"  # told by the key of `core.graph_json`
-READERS = {  # end of the file's name: a reader
-    ".json": "steptime.importers.paleo.read:read",
-    ".prototxt": "steptime.importers.caffe.read:read",
-}
-LARGEST_FILE_BYTES = 4_000_000
+LARGEST_FILE_BYTES = 4_000_000  # of a file that is read whole
 
-Reader = Callable[[str, str, bool], Family]
+
+@dataclass(frozen=True)
+class Source:
+    """A file that may hold a network: its path, and its bytes, mapped where it may be large."""
+
+    path: str
+    content: bytes | mmap.mmap
+
+    @property
+    def name(self) -> str:
+        """The file's name without its folder."""
+        return Path(self.path).name
+
+    @cached_property
+    def text(self) -> str:
+        """The file's text; raises `InputError` for what is not UTF-8."""
+        try:
+            return self.content[:].decode()
+        except UnicodeDecodeError:
+            raise InputError(f"model {shorten(self.path)}: not a text file in UTF-8") from None
+
+    @cached_property
+    def table(self) -> object:
+        """The values of a JSON file; raises `InputError` for one that is not JSON."""
+        try:
+            return json_of(self.text)
+        except (ValueError, RecursionError) as error:
+            reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
+            raise InputError(f"model {shorten(self.path)}: is no JSON: {reason}") from None
+
+
+Read = Callable[[Source, bool], Family]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file that holds a network, told by the `ending` of its name.
+
+    `read`, `module:function`, makes a `Source` a `Family`; its second argument, `allow_unknown`,
+    lets what is unknown pass its input on. Kinds with one ending, JSON, are told apart by
+    `recognises`, given the file's values. `identity`, `module:function`, returns the bytes of a
+    `Source` that say the network, where these are not all of them: weights are left out. A file
+    that is not `mapped` is read whole, and not large.
+    """
+
+    ending: str
+    read: str
+    recognises: Callable[[dict[str, Any]], bool] = lambda _: True
+    identity: str = ""
+    mapped: bool = False
+
+
+FORMATS = (
+    Format(".json", "steptime.importers.graph_file:read", lambda table: KEY in table),
+    Format(
+        ".json",
+        "steptime.importers.paleo.read:read",
+        lambda table: "layers" in table and not {"family", "model"} & table.keys(),
+    ),
+    Format(".prototxt", "steptime.importers.caffe.read:read"),
+)
+ENDINGS = tuple(dict.fromkeys(row.ending for row in FORMATS))
 
 
 def is_network_file(name: str) -> bool:
     """Whether a file of this name may hold a network."""
-    return name.lower().endswith(tuple(READERS))
+    return name.lower().endswith(ENDINGS)
 
 
 def read_content(path: str, what: str = "model") -> bytes:
     """Return a file's bytes; raises `InputError` for one that cannot be read or is too large."""
+    return bytes(_opened(path, what, False))
+
+
+def _opened(path: str, what: str, mapped: bool) -> bytes | mmap.mmap:
     try:
         if stat.S_ISFIFO(Path(path).stat().st_mode):  # reading one waits for a writer
             raise InputError(f"{what} {shorten(path)}: is a pipe, not a file")
         with Path(path).open("rb") as file:
+            if mapped:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             content = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
         raise InputError(f"{what} {shorten(path)}: no such file") from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
+        reason = getattr(error, "strerror", None) or str(error)[:100] or type(error).__name__
         raise InputError(f"{what} {shorten(path)}: cannot be read: {reason}") from None
     if len(content) > LARGEST_FILE_BYTES:
         raise InputError(f"{what} {shorten(path)}: larger than {LARGEST_FILE_BYTES} bytes")
     return content
+
+
+def opened(path: str) -> Source:
+    """Return a file that may hold a network; raises `InputError` for one that cannot be read."""
+    mapped = any(row.mapped for row in FORMATS if path.lower().endswith(row.ending))
+    return Source(path, _opened(path, "model", mapped))
 
 
 def json_of(text: str) -> object:
@@ -59,13 +130,30 @@ def json_of(text: str) -> object:
     return result
 
 
-_REMEMBERED: dict[tuple[str, str], bytes] = {}
+def format_of(source: Source) -> Format | None:
+    """Return the kind of network that a file holds, None for JSON that is not one of a network.
+
+    Raises `InputError` for a file whose name ends otherwise than those of networks.
+    """
+    rows = [row for row in FORMATS if source.path.lower().endswith(row.ending)]
+    if not rows:
+        raise unknown("end of a network's file name", Path(source.path).suffix, ENDINGS)
+    if rows[0].ending != ".json":
+        return rows[0]
+    table = source.table
+    if not isinstance(table, dict):
+        return None
+    return next((row for row in rows if row.recognises(table)), None)
 
 
-def remembered(path: str, content: bytes) -> str:
-    """Return 16 hexadecimal digits that stand for a file's content, kept for `network`."""
-    sha256 = hashlib.sha256(content).hexdigest()[:16]
-    _REMEMBERED[path, sha256] = content
+_REMEMBERED: dict[tuple[str, str], tuple[Source, Format]] = {}
+
+
+def remembered(source: Source, row: Format) -> str:
+    """Return 16 hexadecimal digits that stand for what says a network; `network` then has it."""
+    says = registry.load(row.identity)(source) if row.identity else source.content
+    sha256 = hashlib.sha256(says).hexdigest()[:16]
+    _REMEMBERED[source.path, sha256] = source, row
     return sha256
 
 
@@ -76,29 +164,11 @@ def network(path: str, sha256: str, allow_unknown: bool) -> Family:
     With `allow_unknown` a layer of unknown type passes its input on and is named in the result.
     Raises `InputError` for what is not a network, and where the file has changed.
     """
-    if (path, sha256) not in _REMEMBERED and remembered(path, read_content(path)) != sha256:
-        raise InputError(f"model {shorten(path)}: the file has changed since it was read")
-    content = _REMEMBERED.pop((path, sha256))
-    text = _text(content, path)
-    return _reader(path, text)(text, Path(path).name, allow_unknown)
-
-
-def _text(content: bytes, path: str) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise InputError(f"model {shorten(path)}: not a text file in UTF-8") from None
-
-
-def is_graph(table: object) -> bool:
-    """Whether the values of a JSON file are a native graph."""
-    return isinstance(table, dict) and KEY in table
-
-
-def _reader(path: str, text: str) -> Reader:
-    for ending, target in READERS.items():
-        if path.lower().endswith(ending):
-            native = ending == ".json" and f'"{KEY}"' in text and is_graph(json_of(text))
-            reader: Reader = registry.load(GRAPH_FILE if native else target)
-            return reader
-    raise unknown("end of a network's file name", Path(path).suffix, READERS)
+    if (path, sha256) not in _REMEMBERED:
+        source = opened(path)
+        found = format_of(source)
+        if found is None or remembered(source, found) != sha256:
+            raise InputError(f"model {shorten(path)}: the file has changed since it was read")
+    source, row = _REMEMBERED.pop((path, sha256))
+    read: Read = registry.load(row.read)
+    return read(source, allow_unknown)

@@ -10,7 +10,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph, GraphError, Op, check
 from steptime.core.graph_json import KEY, VERSION, graph_from_json
 from steptime.core.ranges import LARGEST
-from steptime.importers import json_of
+from steptime.importers import Source
 from steptime.models.family import Family
 from steptime.ops import (
     OPS,
@@ -63,14 +63,14 @@ class _File(_Strict):
     unmodelled: list[Name] = []
 
 
-def read(text: str, name: str, _allow_unknown: bool) -> Family:
-    """Return the network of a native file's `text`.
+def read(source: Source, _allow_unknown: bool) -> Family:
+    """Return the network of a native file.
 
     Its shapes are made for one batch, phase and dtype, and others are refused when it is built.
     Raises `InputError`, naming the op, for what is not a graph or does not fit together.
     """
-    place = shorten(name)[1:-1]
-    file = _checked(text, place)
+    place = shorten(source.name)[1:-1]
+    file = _checked(source.table, place)
     graph = graph_from_json(file.model_dump())
     _verify(graph, file.phase == "train", place)
 
@@ -90,16 +90,11 @@ def read(text: str, name: str, _allow_unknown: bool) -> Family:
         b.unmodelled.extend(graph.unmodelled)
         return graph.outputs[0]
 
-    return Family(name, build, {}, SOURCE, batch=file.batch, named=True)
+    return Family(source.name, build, {}, SOURCE, batch=file.batch, named=True)
 
 
-def _checked(text: str, place: str) -> _File:
+def _checked(table: object, place: str) -> _File:
     """Return the values of a file whose form is right."""
-    try:
-        table = json_of(text)
-    except (ValueError, RecursionError) as error:
-        reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
-        raise InputError(f"{place}: is no JSON: {reason}") from None
     version = table.get(KEY) if isinstance(table, dict) else None
     if type(version) is int and version > VERSION:
         raise InputError(

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.importers import Source
 from steptime.importers.caffe.inputs import SOURCES
 from steptime.importers.caffe.layers import TYPES, UNMODELLED, joins_batch_norm, lowered
 from steptime.importers.caffe.lowering import Lowering, UnmodelledError, axis_of
@@ -25,15 +26,16 @@ from steptime.ops.table import ShapeError, require
 KNOWN = (*TYPES, *LOSSES, *UNUSED, *UNMODELLED.split())
 
 
-def read(text: str, name: str, allow_unknown: bool) -> Family:
-    """Return the network of a prototxt's text as a `Family` without hyperparameters.
+def read(source: Source, allow_unknown: bool) -> Family:
+    """Return the network of a prototxt as a `Family` without hyperparameters.
 
     Its batch is the file's own; another takes its place in every input that names it. With
     `allow_unknown` a layer that cannot be modelled passes its first bottom on and is named in the
     graph, and fields unknown to Caffe are passed over. Raises `InputError`, one line that names
     the layer.
     """
-    message, strange = parse(text, name)
+    name = source.name
+    message, strange = parse(source.text, name)
     if len(message.layer) and len(message.layers):
         raise InputError(f"{name}: has both 'layer' and the older 'layers'")
     if not allow_unknown:

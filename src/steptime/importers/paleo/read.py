@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Layer
-from steptime.importers import json_of
+from steptime.importers import Source
 from steptime.importers.paleo.blocks import Entry, expand, fault
 from steptime.importers.paleo.layers import TYPES, UNKNOWN, LayerType
 from steptime.importers.paleo.lowering import rows
@@ -28,14 +28,15 @@ class Network:
     unmodelled: tuple[str, ...]
 
 
-def read(text: str, name: str, allow_unknown: bool) -> Family:
-    """Return the network of a Paleo file's `text`.
+def read(source: Source, allow_unknown: bool) -> Family:
+    """Return the network of a Paleo file.
 
     With `allow_unknown` a layer of unknown type passes its input on. Raises `InputError`, naming
     the layer, for what is not a network.
     """
+    name = source.name
     with _naming(name):
-        network = _network(text, allow_unknown)
+        network = _network(source.table, allow_unknown)
         layers_of(network, network.batch)
 
     def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:
@@ -54,8 +55,7 @@ def _naming(file: str) -> Iterator[None]:
         raise InputError(f"{shorten(file)[1:-1]}: {error}") from None
 
 
-def _network(text: str, allow_unknown: bool) -> Network:
-    table = _table(text)
+def _network(table: object, allow_unknown: bool) -> Network:
     if not isinstance(table, dict) or not isinstance(table.get("layers"), dict):
         raise InputError("a network is a table with a table of 'layers'")
     entries = expand(table["layers"])
@@ -73,14 +73,6 @@ def _network(text: str, allow_unknown: bool) -> Network:
     tensor = inputs[0].keys.get("tensor")
     batch = tensor[0] if isinstance(tensor, list) and tensor else 1
     return Network(entries, batch, unmodelled)
-
-
-def _table(text: str) -> object:
-    try:
-        return json_of(text)
-    except (ValueError, RecursionError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(f"is no JSON: {reason[:100]}") from None
 
 
 def _check_parents(entry: Entry) -> None:
