@@ -196,7 +196,7 @@ MODEL = [  # what follows a command that takes a model, and what the line says
     ("./absent", "model './absent': no such file"),
     ("folder.toml", "model 'folder.toml': cannot be read: Is a directory"),
     ("junk.toml", "model 'junk.toml': is no TOML"),
-    ("junk.json", "model 'junk.json': is no JSON"),
+    ("junk.json", "model 'junk.json': not a text file in UTF-8"),
     ("empty.toml", "empty.toml: give one of 'family' and 'model'"),
     ("empty.json", "model 'empty.json': is no JSON"),
     ("deep.toml", "model 'deep.toml': is no TOML"),
