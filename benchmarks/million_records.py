@@ -90,7 +90,7 @@ def lines(number: int, seed: int) -> list[str]:
                 "workload": workload,
                 "workload_key": key,
                 "quantities": {n: {"value": v} for n, v in numbers.items()},
-                "env": {"steptime": "0.7.0"},
+                "env": {"steptime": "0.8.0"},
             }
             found.append(json.dumps(told, separators=(",", ":")))
             method = {
@@ -100,7 +100,7 @@ def lines(number: int, seed: int) -> list[str]:
             }
             env = {
                 "host": f"node-{draw.randrange(64)}",
-                "steptime": "0.7.0",
+                "steptime": "0.8.0",
                 "framework": "torch 2.13.0",
                 "steady": True,
                 "few_samples": False,

@@ -26,13 +26,13 @@ settings.register_profile("steptime", deadline=None, derandomize=True, database=
 settings.load_profile("steptime")
 
 
-def _has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 @functools.cache
 def _has_cuda() -> bool:
-    if not _has_torch():
+    if not _has("torch"):
         return False
     import torch
 
@@ -50,7 +50,12 @@ def _has_slurm() -> bool:
 
 
 GROUPS = {  # marker: (whether this machine can run it, what it needs)
-    "framework": (_has_torch, "needs PyTorch: pip install 'steptime[torch]'"),
+    "framework": (lambda: _has("torch"), "needs PyTorch: pip install 'steptime[torch]'"),
+    "jax": (lambda: _has("jax"), "needs JAX: pip install 'steptime[jax]'"),
+    "onnxruntime": (
+        lambda: _has("onnxruntime"),
+        "needs ONNX Runtime: pip install 'steptime[onnxruntime]'",
+    ),
     "gpu": (_has_cuda, "needs PyTorch and a CUDA device"),
     "browser": (lambda: _chromium() is not None, "needs Chromium: scripts/install-chromium"),
     "slurm": (_has_slurm, "needs slurmctld: scripts/install-slurm"),

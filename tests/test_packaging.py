@@ -26,7 +26,8 @@ PINS = {
 
 def _requirements() -> list[Requirement]:
     extras = PROJECT["project"]["optional-dependencies"]
-    texts = [*PROJECT["project"]["dependencies"], *extras["torch"], *extras["dev"]]
+    own = (extras[name] for name in ("torch", "jax", "onnxruntime", "dev"))
+    texts = [text for some in (PROJECT["project"]["dependencies"], *own) for text in some]
     return [Requirement(text) for text in texts]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.7.0"
+__version__ = "0.8.0"
 __all__ = [  # typed in __init__.pyi
     "StepModel",
     "__version__",
