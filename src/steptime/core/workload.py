@@ -28,7 +28,8 @@ class Plan:
 
     `data` replicas, `tensor`-parallel width, `context` parts of a sequence and `pipeline` stages
     multiply to the devices; `expert` groups lie inside `data * context`. `sequence` splits what
-    lies between tensor-parallel products too. A step has `micro_batches`, in order of `schedule`.
+    lies between tensor-parallel products too. A step has `micro_batches`, in order of `schedule`;
+    interleaved, a device has `virtual` stages of the pipeline.
     `zero` shards optimizer states (1), gradients too (2), weights too (3) over the replicas.
     `recompute` is how much of the forward pass the backward pass repeats, `offload` what lies in
     the host's memory. Ranks count from the innermost: tensor, context, data, pipeline. Raises
@@ -46,9 +47,10 @@ class Plan:
     zero: int = 0
     recompute: str = "none"
     offload: str = "none"
+    virtual: int = 1
 
     def __post_init__(self) -> None:
-        for name in (*_OF_OLD, "expert", "context", "micro_batches"):
+        for name in (*_OF_OLD, "expert", "context", "micro_batches", "virtual"):
             if getattr(self, name) < 1:
                 raise InputError(f"plan: {name} must be at least 1, not {getattr(self, name)}")
         for name, known in _WORDS_OF_PLAN.items():

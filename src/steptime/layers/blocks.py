@@ -71,37 +71,43 @@ def attention(b: Builder, x: str, shape: AttentionShape, name: str, angles: str 
     """
     width = b.shape(x)[-1]
     head = width // shape.heads
+    heads = b.share(shape.heads, "heads")
+    kv_heads = b.share(shape.kv_heads, "heads of keys and values", least=1)
     with b.scope(name):
-        q = linear(b, x, width, "q", shape.bias)
-        k = linear(b, x, head * shape.kv_heads, "k", shape.bias)
-        v = linear(b, x, head * shape.kv_heads, "v", shape.bias)
+        x = b.whole(x, "gather")
+        q = linear(b, x, head * heads, "q", shape.bias)
+        k = linear(b, x, head * kv_heads, "k", shape.bias)
+        v = linear(b, x, head * kv_heads, "v", shape.bias)
         if angles:
             q = b.op("rotary", q, angles, name="rotary_q", head_width=head)
             k = b.op("rotary", k, angles, name="rotary_k", head_width=head)
+        k, v = b.all_parts(k, "gather_k"), b.all_parts(v, "gather_v")
         y = b.op(
             "attention",
             q,
             k,
             v,
             name="attention",
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
+            heads=heads,
+            kv_heads=kv_heads,
             causal=shape.causal,
         )
-        return linear(b, y, width, "out", shape.bias)
+        return b.summed(linear(b, y, width, "out", shape.bias), "sum")
 
 
 def feed_forward(b: Builder, x: str, width: int, activation: str, bias: bool, name: str) -> str:
     """Return two linear layers with an activation between; `swiglu` has a third, the gate."""
     out = b.shape(x)[-1]
+    width = b.share(width, "columns of the feed-forward part")
     with b.scope(name):
+        x = b.whole(x, "gather")
         up = linear(b, x, width, "up", bias)
         if activation == "swiglu":
             gate = linear(b, x, width, "gate", bias)
             up = b.op("mul", b.op("silu", gate, name="silu"), up, name="mul")
         else:
             up = b.op(activation, up, name=activation)
-        return linear(b, up, out, "down", bias)
+        return b.summed(linear(b, up, out, "down", bias), "sum")
 
 
 def residual(b: Builder, x: str, branch: str, p: float, name: str) -> str:

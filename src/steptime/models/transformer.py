@@ -7,6 +7,7 @@ from steptime.layers.blocks import AttentionShape, attention, feed_forward, norm
 from steptime.layers.dense import classify, dropout, embedding, linear, mean_loss
 from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
+from steptime.ops.table import ShapeError
 
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
@@ -15,36 +16,41 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     A decoder ends with a final norm and a projection to the vocabulary.
     """
     encoder = p["kind"] == "encoder"
-    ids = b.input("tokens", (batch, p["length"]), "int64")
-    table = b.weight("embedding/w", (p["vocabulary"], p["width"]))
-    x = _positions(b, embedding(b, ids, table, "embedding"), p, batch)
+    if p["length"] % (b.plan.context * b.plan.tensor**b.plan.sequence):
+        raise ShapeError(f"{p['length']} tokens do not divide among the ranks of a sequence")
+    length = p["length"] // b.plan.context
+    ids = b.input("tokens", (batch, length), "int64")
+    table = b.weight("embedding/w", (b.words(p["vocabulary"]), p["width"]))
+    x = b.summed(embedding(b, ids, table, "embedding"), "embedding_sum")
+    x = _positions(b, x, p, batch)
     if encoder:
         x = norm(b, x, p["norm"], "embedding_norm")
     x = dropout(b, x, p["dropout"], "embedding_dropout")
     angles = ""
     if p["positions"] == "rotary":
-        angles = b.buffer("angles", (p["length"], p["width"] // p["heads"]))
+        angles = b.buffer("angles", (length, p["width"] // p["heads"]))
     shape = AttentionShape(p["heads"], p["kv_heads"], not encoder, p["bias"])
     for i in b.repeat(p["layers"]):
         with b.scope(f"block{i + 1}"):
             x = _block(b, x, p, shape, angles)
     if encoder:
-        return mean_loss(b, _pooled(b, x, p, batch))
-    x = norm(b, x, p["norm"], "final_norm")
+        return mean_loss(b, _pooled(b, b.whole(x, "final_gather"), p, batch))
+    x = b.whole(norm(b, x, p["norm"], "final_norm"), "final_gather")
     if p["tied"]:
         return classify(b, b.op("linear", x, table, name="output/linear"))
-    return classify(b, linear(b, x, p["vocabulary"], "output", bias=False))
+    return classify(b, linear(b, x, b.words(p["vocabulary"]), "output", bias=False))
 
 
 def _positions(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
     if p["segments"]:
-        ids = b.input("segments", (batch, p["length"]), "int64")
+        ids = b.input("segments", b.shape(x)[:2], "int64")
         table = b.weight("segment/w", (p["segments"], p["width"]))
         x = b.op("add", x, embedding(b, ids, table, "segment"), name="add_segment")
     if p["positions"] == "learned":
         table = b.weight("position/w", (p["max_length"], p["width"]))
-        if p["max_length"] > p["length"]:
-            table = b.op("slice", table, name="position", axis=0, start=0, stop=p["length"])
+        length = b.shape(x)[1]
+        if p["max_length"] > length:
+            table = b.op("slice", table, name="position", axis=0, start=0, stop=length)
         x = b.op("add", x, table, name="add_position")
     return x
 

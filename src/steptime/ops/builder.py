@@ -5,16 +5,23 @@ from contextlib import contextmanager
 
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Attr, Graph, Layer, Op, TensorSpec, frozen
+from steptime.core.workload import Plan
 from steptime.ops import kind_row, output_names, outputs_of
 from steptime.ops.table import ShapeError
 
 MOST_OPS = 1_000_000
+WHOLE = Plan()  # one device has all of it
+WORDS = 128  # by a multiple of which tensor-parallel ranks share a vocabulary, as Megatron-LM pads
 
 
 class Builder:
-    """The graph so far. Tensors are named after the op that makes them."""
+    """The graph so far. Tensors are named after the op that makes them.
 
-    def __init__(self, name: str, precision: Precision, training: bool) -> None:
+    A `plan` makes it the graph of one rank: layers ask for their `share` and where ranks exchange.
+    """
+
+    def __init__(self, name: str, precision: Precision, training: bool, plan: Plan = WHOLE) -> None:
+        self.plan = plan
         self.name = name
         self.precision = precision
         self.training = training
@@ -143,6 +150,53 @@ class Builder:
             if i == 0 and before + times * (len(self.ops) - before) > MOST_OPS:
                 new = times * (len(self.ops) - before)
                 raise ShapeError(f"{new} ops are more than {MOST_OPS}")
+
+    def share(self, count: int, what: str, least: int = 0) -> int:
+        """Return how many of `count` heads or columns a tensor-parallel rank has.
+
+        Ranks that are more than `least` of them allows have copies. Raises `ShapeError`, naming
+        `what`, where they do not divide.
+        """
+        ranks = self.plan.tensor
+        if least and count < ranks and ranks % count == 0:
+            return least
+        if count % ranks:
+            raise ShapeError(f"{count} {what} do not divide into tensor {ranks}")
+        return count // ranks
+
+    def words(self, vocabulary: int) -> int:
+        """Return how many words of a vocabulary, padded, a tensor-parallel rank has."""
+        ranks = self.plan.tensor
+        return vocabulary if ranks == 1 else WORDS * -(-vocabulary // (WORDS * ranks))
+
+    def whole(self, x: str, name: str) -> str:
+        """Return `x [n, l, width]` as products need it that tensor-parallel ranks share.
+
+        It is gathered along the sequence where the plan cuts that too.
+        """
+        ranks = self.plan.tensor
+        if ranks == 1 or not self.plan.sequence:
+            return x
+        return self.op("all_gather", x, name=name, ranks=ranks, axis=1)
+
+    def summed(self, x: str, name: str) -> str:
+        """Return the sum of what tensor-parallel ranks have of `x [n, l, width]`.
+
+        It is the own part of the sequence where the plan cuts that.
+        """
+        ranks = self.plan.tensor
+        if ranks == 1:
+            return x
+        if not self.plan.sequence:
+            return self.op("all_reduce", x, name=name, ranks=ranks)
+        return self.op("reduce_scatter", x, name=name, ranks=ranks, axis=1)
+
+    def all_parts(self, x: str, name: str) -> str:
+        """Return `x [n, l, width]` of the whole sequence, of which a context rank has a part."""
+        ranks = self.plan.context
+        if ranks == 1:
+            return x
+        return self.op("all_gather", x, name=name, ranks=ranks, stride=self.plan.tensor, axis=1)
 
     def graph(self, *outputs: str) -> Graph:
         """Return the finished graph."""
