@@ -33,10 +33,10 @@ def _of(x: np.ndarray) -> c.Array:
         (c.expand(_of(_ROW), (2, 3, 4)), np.broadcast_to(_ROW, (2, 3, 4))),
         (c.range_(7, -2, -3), np.arange(7, -2, -3)),
         (c.full((2, 2), 5, "int64"), np.full((2, 2), 5)),
-        (c.elementwise("mul", _of(_X), _of(_ROW)), _X * _ROW),
-        (c.elementwise("less", _of(_ROW), _of(_X)), _ROW < _X),
-        (c.elementwise("where", _of(_X > 0), _of(_X), _of(_ROW)), np.where(_X > 0, _X, _ROW)),
-        (c.elementwise("floor_div", _of(_X), c.scalar(-2)), _X // -2),
+        (c.pointwise("mul", _of(_X), _of(_ROW)), _X * _ROW),
+        (c.pointwise("lt", _of(_ROW), _of(_X)), _ROW < _X),
+        (c.pointwise("where", _of(_X > 0), _of(_X), _of(_ROW)), np.where(_X > 0, _X, _ROW)),
+        (c.pointwise("floor_divide", _of(_X), c.scalar(-2)), _X // -2),
         (c.reduce("sum", _of(_X), (0, -1)), _X.sum((0, 2))),
         (c.reduce("max", _of(_X), (1,), keep=True), _X.max(1, keepdims=True)),
         (c.cumulative_sum(_of(_X), 1), _X.cumsum(1)),
@@ -52,12 +52,12 @@ def test_the_same_values_as_numpy(ours: c.Array, theirs: np.ndarray) -> None:
 
 def test_division_of_integers_rounds_towards_zero() -> None:
     """As in ONNX and C: -7 / 2 is -3."""
-    assert c.elementwise("div", c.scalar(-7), c.scalar(2)).values == (-3,)
+    assert c.pointwise("div", c.scalar(-7), c.scalar(2)).values == (-3,)
 
 
 def test_large_arrays_have_a_shape_and_no_values() -> None:
     before = time.process_time()
-    big = c.elementwise("less_equal", c.range_(0, 10**12, 1), c.full((10**6, 1), 3, "int64"))
+    big = c.pointwise("le", c.range_(0, 10**12, 1), c.full((10**6, 1), 3, "int64"))
     assert (big.shape, big.dtype, big.values) == ((10**6, 10**12), "bool", None)
     assert c.gather(big, c.scalar(0)).shape == (10**12,)
     with pytest.raises(ShapeError, match="not known"):
@@ -68,14 +68,14 @@ def test_large_arrays_have_a_shape_and_no_values() -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        lambda: c.elementwise("mul", c.scalar(2**62), c.scalar(2)),
+        lambda: c.pointwise("mul", c.scalar(2**62), c.scalar(2)),
         lambda: c.full((2**63,), 1, "int64"),
         lambda: c.gather(c.array([1, 2]), c.scalar(2)),
         lambda: c.concat([c.array([1]), c.full((1, 1), 1, "int64")], 0),
-        lambda: c.elementwise("add", c.array([1, 2]), c.array([1, 2, 3])),
+        lambda: c.pointwise("add", c.array([1, 2]), c.array([1, 2, 3])),
         lambda: c.range_(0, 1, 0),
         lambda: c.reshape(c.array([1, 2]), (3,)),
-        lambda: c.elementwise("mod", c.scalar(1), c.scalar(0)).whole(),
+        lambda: c.pointwise("mod", c.scalar(1), c.scalar(0)).whole(),
         lambda: c.reduce("max", c.array([]), (0,)),
         lambda: c.slice_(c.array([1]), 1, 0, 1),
         lambda: c.scalar(math.inf, "float32").whole(),

@@ -224,7 +224,7 @@ _PLAIN: dict[str, Callable[..., Number]] = {
     "neg": operator.neg,
     "abs": abs,
     "div": _divided,
-    "floor_div": operator.floordiv,
+    "floor_divide": operator.floordiv,
     "mod": operator.mod,
     "pow": _power,
     "sqrt": math.sqrt,
@@ -235,22 +235,22 @@ _PLAIN: dict[str, Callable[..., Number]] = {
     "floor": math.floor,
     "ceil": math.ceil,
     "round": round,
-    "min": min,
-    "max": max,
+    "minimum": min,
+    "maximum": max,
     "sign": lambda x: (x > 0) - (x < 0),
     "reciprocal": lambda x: _divided(1.0, x),
     "where": lambda c, a, b: a if c else b,
 }
 FUNCTIONS = {name: _safely(function) for name, function in _PLAIN.items()}
 COMPARISONS: dict[str, Callable[..., bool]] = {
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-    "is_nan": math.isnan,
-    "not": operator.not_,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "isnan": math.isnan,
+    "logical_not": operator.not_,
     "and": lambda a, b: bool(a and b),
     "or": lambda a, b: bool(a or b),
     "xor": lambda a, b: bool(a) != bool(b),
@@ -266,10 +266,11 @@ REDUCTIONS: dict[str, Callable[[Any], Number]] = {
 }
 
 
-def elementwise(function: str, *arrays: Array) -> Array:
+def pointwise(function: str, *arrays: Array) -> Array:
     """Return a row of `FUNCTIONS` or `COMPARISONS` of arrays that are broadcast.
 
-    The result has the type of the last array, a comparison's is bool.
+    Names are those of the op kind `pointwise`. The result has the type of the last array, a
+    comparison's is bool.
     """
     shape = broadcast(*(x.shape for x in arrays))
     compute = COMPARISONS.get(function) or FUNCTIONS[function]
