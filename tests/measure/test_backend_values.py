@@ -54,9 +54,12 @@ def _embedding(b: Builder) -> str:
     return weighed(b, b.op("embedding", ids, b.weight("w", (5, 3)), name="op"))
 
 
-def _rotary(b: Builder) -> str:
-    table = b.buffer("angles", (5, 4))
-    return weighed(b, b.op("rotary", b.weight("x", (2, 5, 8)), table, name="op", head_width=4))
+def _rotary(turned: int) -> Network:
+    def network(b: Builder) -> str:
+        x, table = b.weight("x", (2, 5, 16)), b.buffer("angles", (5, turned))
+        return weighed(b, b.op("rotary", x, table, name="op", head_width=8))
+
+    return network
 
 
 def _cast(b: Builder) -> str:
@@ -168,7 +171,42 @@ CASES: dict[str, Network] = {
     "attention grouped": op(
         "attention", (2, 4, 8), (2, 4, 4), (2, 4, 4), heads=4, kv_heads=2, causal=True
     ),
-    "rotary": _rotary,
+    "attention with other values": op(
+        "attention", (2, 4, 8), (2, 4, 4), (2, 4, 6), heads=4, kv_heads=2, causal=True
+    ),
+    "attention in a window": op(
+        "attention", (2, 5, 8), (2, 5, 8), (2, 5, 8), heads=2, kv_heads=2, causal=True, window=2
+    ),
+    "attention in a window to both sides": op(
+        "attention", (2, 5, 8), (2, 5, 8), (2, 5, 8), heads=2, kv_heads=2, causal=False, window=2
+    ),
+    "attention with relative positions": op(
+        "attention", (2, 3, 8), (2, 5, 8), (2, 5, 8), (2, 3, 5), heads=2, kv_heads=2, causal=False
+    ),
+    "attention with sinks": op(
+        "attention", (2, 4, 8), (2, 4, 4), (2, 4, 4), (4,), heads=4, kv_heads=2, causal=True
+    ),
+    "attention with all": op(
+        "attention",
+        *((2, 4, 8), (2, 4, 4), (2, 4, 6), (4, 4, 4), (4,)),
+        heads=4,
+        kv_heads=2,
+        causal=True,
+        window=3,
+    ),
+    "experts": op(
+        "experts", (2, 3, 4), (2, 3, 5), (5, 6, 4), (5, 4, 6), per_token=2, activation="gelu"
+    ),
+    "experts gated, with biases": op(
+        "experts",
+        *((7, 4), (7, 3), (3, 12, 4), (3, 4, 6), (3, 12), (3, 4)),
+        per_token=2,
+        activation="swiglu",
+    ),
+    "gelu by tanh": op("gelu", (3, 5), tanh=True),
+    "silu of more": op("silu", (3, 5), beta=1.5),
+    "rotary": _rotary(8),
+    "rotary of a part": _rotary(4),
     "cross_entropy": _cross_entropy,
 }
 # dropout draws, and has a test of its own; recurrent kinds are held against their formulas

@@ -100,26 +100,36 @@ def _normal_share(x: Array) -> Array:
     return ((1 + erf) / 2).reshape(x.shape).astype(x.dtype)
 
 
-def gelu(x: Array) -> Array:
-    """Return x Phi(x)."""
-    return x * _normal_share(x)
+def gelu(x: Array, tanh: bool = False) -> Array:
+    """Return x Phi(x), or its form by a `tanh`."""
+    return x * (1 + np.tanh(_inner(x))) / 2 if tanh else x * _normal_share(x)
 
 
-def gelu_grad(x: Array, grad: Array) -> Array:
-    """Return dy (Phi(x) + x phi(x))."""
+def _inner(x: Array) -> Array:
+    root = x.dtype.type(math.sqrt(2 / math.pi))
+    return root * (x + x.dtype.type(0.044715) * x * x * x)
+
+
+def gelu_grad(x: Array, grad: Array, tanh: bool = False) -> Array:
+    """Return dy (Phi(x) + x phi(x)), or the derivative of the form by a `tanh`."""
+    if tanh:
+        t = np.tanh(_inner(x))
+        slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
+        return grad * ((1 + t) / 2 + x / 2 * (1 - t * t) * slope).astype(x.dtype)
     density = np.exp(-x * x / 2) * x.dtype.type(1 / math.sqrt(2 * math.pi))
     return grad * (_normal_share(x) + x * density)
 
 
-def silu(x: Array) -> Array:
-    """Return x sigmoid(x)."""
-    return x * sigmoid(x)
+def silu(x: Array, beta: float = 1.0) -> Array:
+    """Return x sigmoid(beta x)."""
+    return x * sigmoid(x.dtype.type(beta) * x)
 
 
-def silu_grad(x: Array, grad: Array) -> Array:
-    """Return dy s (1 + x (1 - s)), where s is the sigmoid of x."""
-    s = sigmoid(x)
-    return grad * s * (1 + x * (1 - s))
+def silu_grad(x: Array, grad: Array, beta: float = 1.0) -> Array:
+    """Return dy s (1 + beta x (1 - s)), where s is the sigmoid of beta x."""
+    scaled = x.dtype.type(beta) * x
+    s = sigmoid(scaled)
+    return grad * s * (1 + scaled * (1 - s))
 
 
 def maximum_grad(a: Array, b: Array, grad: Array) -> tuple[Array, Array]:

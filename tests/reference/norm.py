@@ -9,8 +9,9 @@ import math
 
 import numpy as np
 
-from reference.kinds import Array, Ids, Run
+from reference.kinds import Array, Ids, Run, gelu, gelu_grad, silu, silu_grad
 from steptime.measure.synthetic import NORM_EPSILON
+from steptime.ops.experts import GATED
 
 
 def _wide(x: Array) -> Array:
@@ -156,25 +157,37 @@ def _rows(x: Array) -> Array:
     return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
 
 
-def _scores(q: Array, k: Array, causal: bool) -> Array:
+def _scores(q: Array, k: Array, causal: bool, window: int = 0) -> Array:
     """Return scaled products `[n, heads, l, m]`; if causal, a query sees no key after its place."""
     scores = _wide((q @ k.mT) * q.dtype.type(1 / math.sqrt(q.shape[-1])))
-    if causal:
-        scores[..., ~np.tri(q.shape[2], k.shape[2], dtype=bool)] = -np.inf
+    away = np.arange(q.shape[2])[:, None] - np.arange(k.shape[2])
+    unseen = (away < 0 if causal else False) | (np.abs(away) >= (window or np.inf))
+    scores[..., unseen] = -np.inf
     return scores
 
 
 def attention(
-    q: Array, k: Array, v: Array, heads: int, kv_heads: int, causal: bool
+    q: Array,
+    k: Array,
+    v: Array,
+    *more: Array,
+    heads: int,
+    kv_heads: int,
+    causal: bool,
+    window: int = 0,
 ) -> tuple[Array, Array]:
-    """Return attention `[n, l, heads*d]`, and the log of each softmax's sum `[n, heads, l]`."""
+    """Return attention `[n, l, heads*e]`, and the log of each softmax's sum `[n, heads, l]`."""
     share = heads // kv_heads
     keys, values = (_heads(x, kv_heads).repeat(share, 1) for x in (k, v))
-    scores = _scores(_heads(q, heads), keys, causal)
-    top = scores.max(-1, keepdims=True)
-    weights = np.exp(scores - top)
-    sums = weights.sum(-1, keepdims=True)
-    y = (weights / sums).astype(v.dtype) @ values
+    scores = _scores(_heads(q, heads), keys, causal, window)
+    for one in more:
+        if one.ndim == 3:
+            scores = scores + one
+    sinks = [np.broadcast_to(s[:, None, None], (*scores.shape[:3], 1)) for s in more if s.ndim == 1]
+    every = np.concatenate((scores, *sinks), -1)
+    top = every.max(-1, keepdims=True)
+    sums = np.exp(every - top).sum(-1, keepdims=True)
+    y = (np.exp(scores - top) / sums).astype(v.dtype) @ values
     return _rows(y), (top + np.log(sums))[..., 0]
 
 
@@ -182,36 +195,122 @@ def attention_grad(
     q: Array,
     k: Array,
     v: Array,
-    grad: Array,
-    y: Array,
-    log_sums: Array,
+    *rest: Array,
     heads: int,
     kv_heads: int,
     causal: bool,
-) -> tuple[Array, Array, Array]:
-    """Return the gradients of queries, keys and values, the softmax computed again."""
+    window: int = 0,
+) -> tuple[Array, ...]:
+    """Return the gradients of what attention reads, the softmax computed again."""
+    *more, grad, y, log_sums = rest
     share = heads // kv_heads
     queries, g = _heads(q, heads), _heads(grad, heads)
     keys, values = (_heads(x, kv_heads).repeat(share, 1) for x in (k, v))
-    p = np.exp(_scores(queries, keys, causal) - log_sums[..., None]).astype(q.dtype)
+    scores = _scores(queries, keys, causal, window)
+    for one in more:
+        if one.ndim == 3:
+            scores = scores + one
+    p = np.exp(scores - log_sums[..., None]).astype(q.dtype)
     inner = (g * _heads(y, heads)).sum(-1, keepdims=True)
-    ds = p * (g @ values.mT - inner) * q.dtype.type(1 / math.sqrt(queries.shape[-1]))
+    dp = p * (g @ values.mT - inner)
+    ds = dp * q.dtype.type(1 / math.sqrt(queries.shape[-1]))
+    others = [
+        dp.sum(0)
+        if one.ndim == 3  # a sink has no value: its share times -inner
+        else (-inner[..., 0] * np.exp(one[:, None] - log_sums)).sum((0, 2))
+        for one in more
+    ]
 
     def shared(x: Array) -> Array:
         parted = x.reshape(x.shape[0], kv_heads, share, *x.shape[2:])
         return _rows(parted.sum(2))
 
-    return _rows(ds @ keys), shared(ds.mT @ queries), shared(p.mT @ g)
+    return (_rows(ds @ keys), shared(ds.mT @ queries), shared(p.mT @ g), *others)
 
 
 def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Array:
-    """Return `x [n, l, heads*d]` with feature i of a head and feature i + d/2 turned as a pair."""
+    """Return `x [n, l, heads*d]`, of r features of a head i and i + r/2 turned as a pair."""
     cos, sin = np.split(table[:, None, :], 2, -1)
     if inverse:
         sin = -sin
-    first, second = np.split(x.reshape(*x.shape[:2], -1, head_width), 2, -1)
-    turned = (first * cos - second * sin, first * sin + second * cos)
+    heads = x.reshape(*x.shape[:2], -1, head_width)
+    first, second = np.split(heads[..., : table.shape[1]], 2, -1)
+    turned = (first * cos - second * sin, first * sin + second * cos, heads[..., table.shape[1] :])
     return np.concatenate(turned, -1).reshape(x.shape).astype(x.dtype, copy=False)
+
+
+def _chosen(logits: Array, per_token: int) -> tuple[Ids, Array]:
+    """Return the chosen experts `[t, k]` of each token, and their weights."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    chosen = np.argsort(-flat, -1)[:, :per_token]
+    picked = np.take_along_axis(flat, chosen, -1)
+    e = np.exp(picked - picked.max(-1, keepdims=True))
+    return chosen, e / e.sum(-1, keepdims=True)
+
+
+_ACTIVATIONS = {  # function and gradient
+    "relu": (lambda x: np.maximum(x, 0), lambda x, grad: grad * (x > 0)),
+    "gelu": (gelu, gelu_grad),
+    "silu": (silu, silu_grad),
+}
+
+
+def experts(
+    x: Array,
+    logits: Array,
+    up: Array,
+    down: Array,
+    *bias: Array,
+    per_token: int,
+    activation: str,
+) -> tuple[Array, Array]:
+    """Return the weighed results of each token's experts, and what their first product made."""
+    rows = x.reshape(-1, x.shape[-1])
+    chosen, weights = _chosen(logits, per_token)
+    gate = GATED.get(activation)
+    run = _ACTIVATIONS[gate or activation][0]
+    h = np.einsum("td,tkud->tku", rows, up[chosen]) + (bias[0][chosen] if bias else 0)
+    first, *gated = np.split(h, 2, -1) if gate else (h,)
+    inner = run(first) * gated[0] if gate else run(first)
+    out = np.einsum("tkf,tkdf->tkd", inner, down[chosen]) + (bias[1][chosen] if bias else 0)
+    y = (out * weights[..., None]).sum(1)
+    return y.reshape(x.shape), h.reshape(-1, h.shape[-1])
+
+
+def experts_grad(
+    x: Array,
+    logits: Array,
+    up: Array,
+    down: Array,
+    *rest: Array,
+    per_token: int,
+    activation: str,
+) -> tuple[Array, ...]:
+    """Return the gradients of all that experts read."""
+    *bias, grad, h = rest
+    rows, dy = (a.reshape(-1, a.shape[-1]) for a in (x, grad))
+    chosen, weights = _chosen(logits, per_token)
+    h = h.reshape(*chosen.shape, -1)
+    gate = GATED.get(activation)
+    run, derive = _ACTIVATIONS[gate or activation]
+    first, *gated = np.split(h, 2, -1) if gate else (h,)
+    inner = run(first) * gated[0] if gate else run(first)
+    out = np.einsum("tkf,tkdf->tkd", inner, down[chosen]) + (bias[1][chosen] if bias else 0)
+    dw = (out * dy[:, None]).sum(-1)
+    dlogits = np.zeros((len(rows), logits.shape[-1]), x.dtype)
+    spread = weights * (dw - (weights * dw).sum(-1, keepdims=True))
+    np.put_along_axis(dlogits, chosen, spread, -1)
+    dout = dy[:, None] * weights[..., None]
+    dinner = np.einsum("tkd,tkdf->tkf", dout, down[chosen])
+    dh = derive(first, dinner * gated[0] if gate else dinner)
+    dh = np.concatenate((dh, dinner * run(first)), -1) if gate else dh
+    dx = np.einsum("tku,tkud->td", dh, up[chosen]).reshape(x.shape)
+    made = [np.zeros_like(w) for w in (up, down, *bias)]
+    np.add.at(made[0], chosen, np.einsum("tku,td->tkud", dh, rows))
+    np.add.at(made[1], chosen, np.einsum("tkd,tkf->tkdf", dout, inner))
+    for place, part in zip(made[2:], (dh, dout), strict=False):
+        np.add.at(place, chosen, part)
+    return (dx, dlogits.reshape(logits.shape), *made)
 
 
 RUNS: dict[str, Run] = {
@@ -228,4 +327,6 @@ RUNS: dict[str, Run] = {
     "attention": attention,
     "attention_grad": attention_grad,
     "rotary": rotary,
+    "experts": experts,
+    "experts_grad": experts_grad,
 }

@@ -30,8 +30,13 @@ _ACTIVATIONS = {  # kind: (FLOP, FLOP of the gradient, what is kept, input or ou
     "relu": (1, 1, "y", "max(x, 0)"),
     "sigmoid": (4, 3, "y", "1 / (1 + exp(-x)); dx = dy y (1 - y)"),
     "tanh": (1, 3, "y", "tanh(x), one function; dx = dy (1 - y^2)"),
-    "gelu": (5, 11, "x", "Hendrycks, Gimpel 2016: x/2 (1 + erf(x / sqrt 2))"),
-    "silu": (5, 9, "x", "Elfwing, Uchibe, Doya 2017: x sigmoid(x)"),
+    "gelu": (
+        5,
+        11,
+        "x",
+        "Hendrycks, Gimpel 2016: x/2 (1 + erf(x / sqrt 2)), or `tanh`'s form of it",
+    ),
+    "silu": (5, 9, "x", "Elfwing, Uchibe, Doya 2017: x sigmoid(x), or of `beta` times x"),
 }
 
 

@@ -16,7 +16,6 @@ from steptime.ops.table import (
     fused,
     matrix_kind,
     no_flop,
-    per_element,
     require,
     show,
     vector,
@@ -40,38 +39,51 @@ def embedding_gradient(b: Backward) -> tuple[str | None, ...]:
 
 
 def attention_outputs(
-    q: TensorSpec, k: TensorSpec, v: TensorSpec, heads: int, kv_heads: int, causal: bool
+    q: TensorSpec,
+    k: TensorSpec,
+    v: TensorSpec,
+    *more: TensorSpec,
+    heads: int,
+    kv_heads: int,
+    causal: bool,
+    window: int = 0,
 ) -> Specs:
-    """Return `q [n, l, heads*d], k, v [n, m, kv_heads*d] -> [n, l, heads*d]`."""
+    """Return `q [n, l, heads*d], k [n, m, kv_heads*d], v [n, m, kv_heads*e] -> [n, l, heads*e]`.
+
+    `more` may be `[heads, l, m]`, which is added to the scores (relative positions), and `[heads]`,
+    the score of a key without a value (a sink). In a `window` a place sees those that lie less than
+    so many away.
+    """
     require(
-        min(heads, kv_heads) >= 1 and heads % kv_heads == 0,
-        f"{heads} heads do not share {kv_heads} key-value heads",
+        min(heads, kv_heads) >= 1 and heads % kv_heads == 0 and window >= 0,
+        f"{heads} heads do not share {kv_heads} key-value heads in a window of {window}",
     )
     require(len(q.shape) == 3, f"attention needs [batch, length, width], not {show(q)}")
     require(q.shape[2] % heads == 0, f"width {q.shape[2]} in {heads} heads")
     keys = (q.shape[0], *k.shape[1:2], q.shape[2] // heads * kv_heads)
-    require(k == v and k.shape == keys, f"attention of {show(q, k, v)} in {heads} heads")
-    return (q,)
+    fits = k.shape == keys and v.shape[:-1] == keys[:2] and v.shape[2] % kv_heads == 0
+    fits = fits and all(one.shape in ((heads, q.shape[1], keys[1]), (heads,)) for one in more)
+    require(fits, f"attention of {show(q, k, v, *more)} in {heads} heads")
+    return (TensorSpec((*q.shape[:2], v.shape[2] // kv_heads * heads), q.dtype),)
 
 
 def attention_products(
-    q: TensorSpec, k: TensorSpec, *_: TensorSpec, heads: int, **__: Any
+    q: TensorSpec, k: TensorSpec, v: TensorSpec, *_: TensorSpec, heads: int, **how: Any
 ) -> Products:
-    """Return scores and values of every head; causal masks save nothing."""
-    batch, length, keys, head = *q.shape[:2], k.shape[1], q.shape[2] // heads
-    return ((batch * heads, length, keys, head), (batch * heads, length, head, keys))
+    """Return scores and values of every head; masks and windows save nothing."""
+    batch, length, keys = q.shape[0] * heads, q.shape[1], k.shape[1]
+    width, values = q.shape[2] // heads, v.shape[2] // how["kv_heads"]
+    return ((batch, length, keys, width), (batch, length, values, keys))
 
 
-def attention_grad_products(
-    q: TensorSpec, k: TensorSpec, *_: TensorSpec, heads: int, **__: Any
-) -> Products:
+def attention_grad_products(*specs: TensorSpec, **how: Any) -> Products:
     """Return dV, dP, dQ and dK of every head; recomputing the scores is not counted."""
-    batch, length, keys, head = *q.shape[:2], k.shape[1], q.shape[2] // heads
+    (batch, length, keys, width), (_, _, values, _) = attention_products(*specs, **how)
     return (
-        (batch * heads, keys, head, length),
-        (batch * heads, length, keys, head),
-        (batch * heads, length, head, keys),
-        (batch * heads, keys, head, length),
+        (batch, keys, values, length),
+        (batch, length, keys, values),
+        (batch, length, width, keys),
+        (batch, keys, width, length),
     )
 
 
@@ -84,12 +96,21 @@ def attention_saved(q: TensorSpec, *_: TensorSpec, heads: int, **__: Any) -> Spe
 def rotary_outputs(
     x: TensorSpec, table: TensorSpec, head_width: int, inverse: bool = False
 ) -> Specs:
-    """Return `x [n, l, heads*d]` rotated by the angles' `table [l, d]` (cosines, then sines)."""
+    """Return `x [n, l, heads*d]` rotated by the angles' `table [l, r]` (cosines, then sines).
+
+    Of each head the first `r` features are, of the `head_width` that it has.
+    """
     require(len(x.shape) == 3, f"rotary needs [batch, length, width], not {show(x)}")
-    fits = head_width >= 2 and head_width % 2 == 0 and x.shape[2] % head_width == 0
+    fits = head_width >= 2 and x.shape[2] % head_width == 0
     require(fits, f"rotary of width {x.shape[2]} in heads of {head_width}")
-    require(table.shape == (x.shape[1], head_width), f"rotary of {show(x, table)}")
+    fits = len(table.shape) == 2 and table.shape[0] == x.shape[1] and table.shape[1] % 2 == 0
+    require(fits and 2 <= table.shape[1] <= head_width, f"rotary of {show(x, table)}")
     return (x,)
+
+
+def rotary_flop(x: TensorSpec, table: TensorSpec, head_width: int, **_: Any) -> int:
+    """Return two products and a sum for each element that is turned."""
+    return 3 * x.size // head_width * table.shape[1]
 
 
 def rotary_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -216,7 +237,7 @@ KINDS = {
         work="attention",
     ),
     "attention_grad": matrix_kind(
-        lambda q, k, v, *_, **__: (q, k, v),
+        lambda *specs, **_: specs[:-3],
         attention_grad_products,
         Example((_Q, _K, _K, _Q, _Q, _LSE), _HEADS),
         "four products: dV, dP, dQ, dK; recomputing the scores is not counted",
@@ -224,7 +245,7 @@ KINDS = {
     ),
     "rotary": OpKind(
         rotary_outputs,
-        per_element(3),
+        rotary_flop,
         Example((_Q, vector(3, 2)), {"head_width": 2}),
         "Su et al. 2021, eq. 34: two products and a sum an element",
         gradient=rotary_gradient,

@@ -16,6 +16,7 @@ from torch.nn import functional
 from steptime.core.graph import TensorSpec
 from steptime.core.windows import reach
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
+from steptime.ops.experts import GATED
 from steptime.ops.loss import IGNORED_LABEL
 from steptime.ops.pooling import pool_outputs
 
@@ -114,26 +115,94 @@ def avg_pool2d(
     return _cropped(y, x, kernel=kernel, stride=stride, padding=padding, ceil=ceil)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int, causal: bool) -> Tensor:
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *more: Tensor,
+    heads: int,
+    kv_heads: int,
+    causal: bool,
+    window: int = 0,
+) -> Tensor:
     """Return fused attention, `[n, l, heads*d]`."""
+    q, k, v = (
+        x.reshape(*x.shape[:2], count, -1).transpose(1, 2)
+        for x, count in ((q, heads), (k, kv_heads), (v, kv_heads))
+    )
+    mask = None
+    if more or window:
+        away = torch.arange(q.shape[2], device=q.device)[:, None]
+        away = away - torch.arange(k.shape[2], device=q.device)
+        unseen = away < (0 if causal else -inf)
+        unseen = unseen | (away.abs() >= window) if window else unseen
+        mask = torch.zeros(unseen.shape, dtype=q.dtype, device=q.device)
+        mask = mask.masked_fill(unseen, -inf)
+    for one in sorted(more, key=Tensor.dim, reverse=True):
+        if one.dim() == 3:
+            mask = mask + one
+            continue
+        k, v = (functional.pad(x, (0, 0, 0, 1)) for x in (k, v))  # a key whose score is the sink
+        sink = one.to(q.dtype)[:, None, None].expand(heads, q.shape[2], 1)
+        mask = torch.cat((mask.expand(heads, *mask.shape[-2:]), sink), -1)
     y = functional.scaled_dot_product_attention(
-        q.reshape(*q.shape[:2], heads, -1).transpose(1, 2),
-        k.reshape(*k.shape[:2], kv_heads, -1).transpose(1, 2),
-        v.reshape(*v.shape[:2], kv_heads, -1).transpose(1, 2),
-        is_causal=causal,
-        enable_gqa=heads != kv_heads,
+        q, k, v, mask, is_causal=causal and mask is None, enable_gqa=heads != kv_heads
     )
     return y.transpose(1, 2).flatten(2)
 
 
 def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> Tensor:
-    """Return `x [n, l, heads*d]` with feature i of a head and feature i + d/2 turned as a pair."""
+    """Return `x [n, l, heads*d]`, of r features of a head i and i + r/2 turned as a pair."""
     cos, sin = table.to(x.dtype).unsqueeze(1).chunk(2, -1)
     if inverse:
         sin = -sin
-    first, second = x.reshape(*x.shape[:2], -1, head_width).chunk(2, -1)
+    turning, rest = x.reshape(*x.shape[:2], -1, head_width).tensor_split([table.shape[1]], -1)
+    first, second = turning.chunk(2, -1)
     turned = (first * cos - second * sin, first * sin + second * cos)
-    return torch.cat(turned, -1).flatten(2)
+    return torch.cat((*turned, rest) if rest.shape[-1] else turned, -1).flatten(2)
+
+
+def experts(
+    x: Tensor,
+    logits: Tensor,
+    up: Tensor,
+    down: Tensor,
+    *bias: Tensor,
+    per_token: int,
+    activation: str,
+) -> Tensor:
+    """Return what the experts of each token make of it, one expert after the other."""
+    rows = x.flatten(0, -2)
+    weights, chosen = logits.flatten(0, -2).topk(per_token, -1)
+    weights, y = weights.softmax(-1), torch.zeros_like(rows)
+    b_up, b_down = bias or ((None,) * len(up),) * 2
+    for i in range(len(up)):
+        token, place = torch.where(chosen == i)
+        h = functional.linear(rows[token], up[i], b_up[i])
+        gate = GATED.get(activation)
+        parts = h.chunk(2, -1) if gate else (h,)
+        h = _ACTIVATIONS[gate or activation](parts[0])
+        h = functional.linear(h * parts[1] if gate else h, down[i], b_down[i])
+        y = y.index_add(0, token, (h * weights[token, place, None]).to(y.dtype))
+    return y.view(x.shape)
+
+
+def gelu(x: Tensor, tanh: bool = False) -> Tensor:
+    """Return x Phi(x), or its approximation by a `tanh`."""
+    return functional.gelu(x, approximate="tanh" if tanh else "none")
+
+
+def silu(x: Tensor, beta: float = 1.0) -> Tensor:
+    """Return x sigmoid(beta x)."""
+    return functional.silu(x) if beta == 1 else x * torch.sigmoid(beta * x)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": gelu,
+    "gelu_tanh": lambda x: gelu(x, tanh=True),
+    "silu": silu,
+}
 
 
 def _state(x: Tensor, w_hh: Tensor) -> Tensor:
@@ -186,8 +255,8 @@ RUNS: dict[str, Callable[..., Tensor]] = {
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
-    "gelu": functional.gelu,
-    "silu": functional.silu,
+    "gelu": gelu,
+    "silu": silu,
     "softmax": lambda x: torch.softmax(x, -1),
     "add": torch.add,
     "sub": torch.sub,
@@ -204,6 +273,7 @@ RUNS: dict[str, Callable[..., Tensor]] = {
     "embedding": functional.embedding,
     "attention": attention,
     "rotary": rotary,
+    "experts": experts,
     "rnn": rnn,
     "lstm": lstm,
     "gru": gru,
