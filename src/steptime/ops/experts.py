@@ -65,7 +65,7 @@ def experts_products(
 ) -> Products:
     """Return both products of every expert that has tokens."""
     return tuple(
-        (count, rows, *w.shape[1:])
+        (count, rows, w.shape[1], w.shape[2])
         for w in (up, down)
         for count, rows in _share(x, up.shape[0], per_token)
     )

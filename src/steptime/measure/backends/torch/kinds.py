@@ -130,7 +130,7 @@ def attention(
         x.reshape(*x.shape[:2], count, -1).transpose(1, 2)
         for x, count in ((q, heads), (k, kv_heads), (v, kv_heads))
     )
-    mask = None
+    mask: Any = None
     if more or window:
         away = torch.arange(q.shape[2], device=q.device)[:, None]
         away = away - torch.arange(k.shape[2], device=q.device)
