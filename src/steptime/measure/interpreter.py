@@ -5,13 +5,13 @@ A backend is a table `{kind: function}`. `calls_of` turns a graph into calls of 
 that compiles says with `apply` what a call is: a node of a traced program, say.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from steptime.core.graph import Graph, Op
 from steptime.measure.contract import UnsupportedError
+from steptime.ops.joining import joined_products
 
 Table = Mapping[str, Callable[..., Any]]
 
@@ -50,8 +50,8 @@ def calls_of(
     missing = sorted({op.kind for op in graph.ops} - table.keys())
     if missing:
         raise UnsupportedError(f"{backend} does not run: {', '.join(missing)}")
-    makers = {name: op for op in graph.ops for name in op.outputs[:1]}
-    joined = _joined(graph, makers, takes_bias or {})
+    products = joined_products(graph, takes_bias or {})
+    joined = {op.name for op in products.values()}
     stands_for: dict[str, str] = {}
     calls = []
     for op in graph.ops:
@@ -61,8 +61,8 @@ def calls_of(
             stands_for[op.outputs[0]] = stands_for.get(op.inputs[0], op.inputs[0])
             continue
         done, tensors = op, op.inputs
-        product = makers.get(op.inputs[0])
-        if product is not None and product.name in joined:
+        product = products.get(op.name)
+        if product is not None:
             done, tensors = product, (*product.inputs, op.inputs[1])
         inputs = tuple(stands_for.get(name, name) for name in tensors)
         function = table[done.kind]
@@ -70,23 +70,6 @@ def calls_of(
         calls.append(Call(op.name, done.kind, function, inputs, op.outputs, *about))
     lasting = {*graph.inputs, *graph.weights, *graph.buffers, *graph.outputs, *keep}
     return _with_last_uses(calls, lasting)
-
-
-def _joined(graph: Graph, makers: Mapping[str, Op], takes_bias: Mapping[str, int]) -> set[str]:
-    """Return the names of products that are computed by the bias op after them."""
-    users = Counter(name for op in graph.ops for name in op.inputs)
-    users.update(graph.outputs)
-    joined = set()
-    for op in graph.ops:
-        product = makers.get(op.inputs[0])
-        if op.kind != "bias" or product is None or product.kind not in takes_bias:
-            continue
-        rank = len(graph.tensors[op.inputs[0]].shape)
-        axis = op.attrs.get("axis", -1)
-        along = isinstance(axis, int) and axis % rank == takes_bias[product.kind] % rank
-        if along and users[op.inputs[0]] == 1:
-            joined.add(product.name)
-    return joined
 
 
 def _with_last_uses(calls: list[Call], lasting: Collection[str]) -> tuple[Call, ...]:
