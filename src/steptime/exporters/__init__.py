@@ -1,0 +1,1 @@
+"""Networks as files of other tools."""

@@ -1,0 +1,276 @@
+"""How ONNX says each op kind: a function `(nodes, *inputs, **attributes) -> output`.
+
+Inputs are names of tensors; a function appends nodes and returns the name of what the last makes.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from steptime.core.windows import reach
+from steptime.exporters.onnx import TYPES, Nodes, NoOnnxError
+from steptime.ops.loss import IGNORED_LABEL
+from steptime.ops.norm import NORM_EPSILON
+
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+NONE: Sides = (0, 0, 0, 0)
+Write = Callable[..., str | tuple[str, ...]]
+
+
+def _one(kind: str, **attrs: Any) -> Write:
+    """Return what writes a kind as one node that has the same inputs."""
+    return lambda b, *inputs, **_: b.add(kind, *inputs, **attrs)
+
+
+def reshape(b: Nodes, x: str, shape: tuple[int, ...] = (), **_: Any) -> str:
+    """Return a view; its first size is that of its input where it can be, whatever the batch."""
+    old, new = b.shape(x), list(shape or b.output.shape)
+    if new and math.prod(new):
+        new[0] = 0 if old and old[0] == new[0] else -1
+    return b.add("Reshape", x, b.ints(*new))
+
+
+def linear(b: Nodes, x: str, w: str, bias: str | None = None) -> str:
+    """Return `x w^T`, and the bias."""
+    if len(b.shape(x)) == 2:
+        return b.add("Gemm", x, w, *([bias] if bias else []), transB=1)
+    y = b.add("MatMul", x, b.add("Transpose", w, perm=(1, 0)))
+    return b.add("Add", y, bias) if bias else y
+
+
+def matmul(
+    b: Nodes,
+    x: str,
+    y: str,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    fold: bool = False,
+) -> str:
+    """Return the product of two (batches of) matrices."""
+    sides = []
+    for name, turned in ((x, transpose_a), (y, transpose_b)):
+        side, rank = name, len(b.shape(name))
+        if fold and rank > 2:
+            side, rank = b.add("Reshape", side, b.ints(-1, b.shape(name)[-1])), 2
+        if turned:
+            side = b.add("Transpose", side, perm=(*range(rank - 2), rank - 1, rank - 2))
+        sides.append(side)
+    return b.add("MatMul", *sides)
+
+
+def _along(b: Nodes, vector: str, axis: int, rank: int) -> str:
+    """Return a vector as a tensor that lies along an axis."""
+    after = rank - 1 - axis % rank
+    return b.add("Unsqueeze", vector, b.ints(*range(1, after + 1))) if after else vector
+
+
+def bias(b: Nodes, x: str, bias: str, axis: int = -1) -> str:
+    """Return `x` with the bias added along an axis."""
+    return b.add("Add", x, _along(b, bias, axis, len(b.shape(x))))
+
+
+def reduce_sum(b: Nodes, x: str, axes: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    """Return the sum over axes, seen as a shape."""
+    summed = b.add("ReduceSum", x, b.ints(*axes), keepdims=0, noop_with_empty_axes=1)
+    return b.add("Reshape", summed, b.ints(*shape))
+
+
+def expand(b: Nodes, x: str, shape: tuple[int, ...], scale: float = 1.0) -> str:
+    """Return `x` repeated along what follows its shape, and scaled."""
+    old = b.shape(x)
+    wide = b.add("Reshape", x, b.ints(*old, *[1] * (len(shape) - len(old))))
+    repeated = b.add("Expand", wide, b.ints(*shape))
+    return b.add("Mul", repeated, b.number(scale, b.output.dtype))
+
+
+def _pads(padding: Sides) -> Sides:
+    """Return (top, bottom, left, right) in the order of ONNX: what is before, then after."""
+    top, bottom, left, right = padding
+    return top, left, bottom, right
+
+
+def conv2d(
+    b: Nodes,
+    *inputs: str,
+    stride: Pair = (1, 1),
+    padding: Sides = NONE,
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> str:
+    """Return the convolution, with its bias if that is a third input."""
+    kernel = b.shape(inputs[1])[2:]
+    how = {"kernel_shape": kernel, "strides": stride, "pads": _pads(padding)}
+    return b.add("Conv", *inputs, **how, dilations=dilation, group=groups)
+
+
+def conv_transpose2d(
+    b: Nodes,
+    *inputs: str,
+    output_size: Pair,
+    stride: Pair = (1, 1),
+    padding: Sides = NONE,
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> str:
+    """Return the transposed convolution, what it reaches beyond its last window said."""
+    size, kernel = b.shape(inputs[0])[2:], b.shape(inputs[1])[2:]
+    beyond = tuple(
+        output_size[i]
+        + sum(padding[2 * i : 2 * i + 2])
+        - reach(size[i], kernel[i], stride[i], dilation[i])
+        for i in (0, 1)
+    )
+    how = {"kernel_shape": kernel, "strides": stride, "pads": _pads(padding)}
+    how |= {"dilations": dilation, "output_padding": beyond}
+    return b.add("ConvTranspose", *inputs, **how, group=groups)
+
+
+def _covered(b: Nodes, x: str, kernel: Pair, stride: Pair, padding: Sides) -> list[int]:
+    """Return what the windows cover of height and width after the padding before them."""
+    size, count = b.shape(x)[2:], b.output.shape[2:]
+    return [reach(count[i], kernel[i], stride[i]) - padding[2 * i] - size[i] for i in (0, 1)]
+
+
+def max_pool2d(
+    b: Nodes, x: str, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
+) -> str:
+    """Return the maxima of windows; a window that hangs over hangs into padding."""
+    if ceil:
+        after = [max(0, n) for n in _covered(b, x, kernel, stride, padding)]
+        padding = (padding[0], after[0], padding[2], after[1])
+    return b.add("MaxPool", x, kernel_shape=kernel, strides=stride, pads=_pads(padding))
+
+
+def avg_pool2d(
+    b: Nodes, x: str, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
+) -> str:
+    """Return the means of windows: padding counts as zeros, what hangs over does not count."""
+    how = {"kernel_shape": kernel, "strides": stride}
+    if not ceil:
+        return b.add("AveragePool", x, **how, pads=_pads(padding), count_include_pad=1)
+    covered = _covered(b, x, kernel, stride, padding)
+    zeros = [max(0, min(covered[i], padding[2 * i + 1])) for i in (0, 1)]
+    over = [max(0, covered[i] - zeros[i]) for i in (0, 1)]
+    if any(zeros) or padding[0] or padding[2]:
+        x = b.add("Pad", x, b.ints(0, 0, padding[0], padding[2], 0, 0, *zeros))
+    return b.add("AveragePool", x, **how, pads=(0, 0, *over))
+
+
+def upsample2d(b: Nodes, x: str, scale: Pair) -> str:
+    """Return an image of which each element is repeated."""
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
+    sizes = b.ints(*scale)
+    scales = b.add("Cast", b.add("Concat", b.ints(1, 1), sizes, axis=0), to=TYPES["float32"])
+    return b.add("Resize", x, "", scales, **how, nearest_mode="floor")
+
+
+def batch_norm(b: Nodes, *inputs: str, training: bool = True) -> str:
+    """Return the norm by running statistics."""
+    if training:
+        raise NoOnnxError(f"{b.op.name}: ONNX is written of inference; batch_norm trains here")
+    return b.add("BatchNormalization", *inputs, epsilon=NORM_EPSILON)
+
+
+def silu(b: Nodes, x: str) -> str:
+    """Return `x sigmoid(x)`."""
+    return b.add("Mul", x, b.add("Sigmoid", x))
+
+
+def attention(b: Nodes, q: str, k: str, v: str, heads: int, kv_heads: int, causal: bool) -> str:
+    """Return attention as one node."""
+    how = {"q_num_heads": heads, "kv_num_heads": kv_heads, "is_causal": causal}
+    return b.add("Attention", q, k, v, **how)
+
+
+def rotary(b: Nodes, x: str, table: str, head_width: int, inverse: bool = False) -> str:
+    """Return `x` with each feature of a head and that half a head further turned as a pair."""
+    batch, length, width = b.shape(x)
+    cos, sin = b.add_several("Split", 2, table, axis=-1, num_outputs=2)
+    if inverse:
+        sin = b.add("Neg", sin)
+    shape = b.ints(batch, length, head_width // 2)
+    tables = [b.add("Expand", one, shape) for one in (cos, sin)]
+    return b.add("RotaryEmbedding", x, *tables, num_heads=width // head_width)
+
+
+_GATE_ORDER = {"rnn": (0,), "lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}  # ONNX's in ours: iofc, zrh
+
+
+def recurrent(cell: str, **attrs: Any) -> Write:
+    """Return what writes a recurrent layer, its gates in the order of ONNX."""
+    order = _GATE_ORDER[cell]
+
+    def ordered(b: Nodes, weight: str) -> str:
+        if len(order) == 1:
+            return weight
+        gates = b.add_several("Split", len(order), weight, axis=0, num_outputs=len(order))
+        return b.add("Concat", *(gates[i] for i in order), axis=0)
+
+    def write(b: Nodes, x: str, w_ih: str, w_hh: str, b_ih: str, b_hh: str) -> str:
+        w, u, c, d = (ordered(b, name) for name in (w_ih, w_hh, b_ih, b_hh))
+        first = b.ints(0)
+        parts = [b.add("Unsqueeze", w, first), b.add("Unsqueeze", u, first)]
+        parts.append(b.add("Unsqueeze", b.add("Concat", c, d, axis=0), first))
+        steps = b.add("Transpose", x, perm=(1, 0, 2))  # layers of ONNX take the length first
+        y = b.add(cell.upper(), steps, *parts, hidden_size=b.shape(w_hh)[1], **attrs)
+        return b.add("Transpose", b.add("Squeeze", y, b.ints(1)), perm=(1, 0, 2))
+
+    return write
+
+
+def cross_entropy(b: Nodes, logits: str, labels: str) -> str:
+    """Return the mean loss over labels that are not ignored."""
+    scores = b.add("Reshape", logits, b.ints(-1, b.shape(logits)[-1]))
+    flat = b.add("Reshape", labels, b.ints(-1))
+    return b.add("SoftmaxCrossEntropyLoss", scores, flat, ignore_index=IGNORED_LABEL)
+
+
+KINDS: dict[str, Write] = {
+    "linear": linear,
+    "matmul": matmul,
+    "bias": bias,
+    "reduce_sum": reduce_sum,
+    "mean": _one("ReduceMean", keepdims=0),
+    "expand": expand,
+    "conv2d": conv2d,
+    "conv_transpose2d": conv_transpose2d,
+    "max_pool2d": max_pool2d,
+    "avg_pool2d": avg_pool2d,
+    "global_avg_pool": lambda b, x: b.add("Flatten", b.add("GlobalAveragePool", x)),
+    "upsample2d": upsample2d,
+    "batch_norm": batch_norm,
+    "layer_norm": _one("LayerNormalization", epsilon=NORM_EPSILON),
+    "rms_norm": _one("RMSNormalization", epsilon=NORM_EPSILON),
+    "local_response_norm": lambda b, x, size, alpha, beta, k: b.add(
+        "LRN", x, size=size, alpha=float(alpha), beta=float(beta), bias=float(k)
+    ),
+    "relu": _one("Relu"),
+    "sigmoid": _one("Sigmoid"),
+    "tanh": _one("Tanh"),
+    "gelu": _one("Gelu"),
+    "silu": silu,
+    "softmax": _one("Softmax", axis=-1),
+    "add": _one("Add"),
+    "sub": _one("Sub"),
+    "mul": _one("Mul"),
+    "maximum": _one("Max"),
+    "prelu": lambda b, x, slope: b.add("PRelu", x, _along(b, slope, 1, len(b.shape(x)))),
+    "dropout": _one("Identity"),  # in inference
+    "cast": lambda b, x, dtype: b.add("Cast", x, to=TYPES[dtype]),
+    "concat": lambda b, *inputs, axis: b.add("Concat", *inputs, axis=axis),
+    "reshape": reshape,
+    "flatten": _one("Flatten"),
+    "transpose": lambda b, x, order: b.add("Transpose", x, perm=order),
+    "slice": lambda b, x, axis, start, stop: b.add(
+        "Slice", x, b.ints(start), b.ints(stop), b.ints(axis)
+    ),
+    "embedding": lambda b, ids, w: b.add("Gather", w, ids),
+    "attention": attention,
+    "rotary": rotary,
+    "rnn": recurrent("rnn"),
+    "lstm": recurrent("lstm"),
+    "gru": recurrent("gru", linear_before_reset=1),
+    "cross_entropy": cross_entropy,
+}
+TAKES_BIAS = {"linear": -1, "conv2d": 1, "conv_transpose2d": 1}  # a third input, along this axis

@@ -1,0 +1,27 @@
+"""Biases that are added by the product before them, as the layer of a library has it."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from steptime.core.graph import Graph, Op
+
+
+def joined_products(graph: Graph, takes_bias: Mapping[str, int]) -> dict[str, Op]:
+    """Return the products of which a bias alone reads the output, by the name of the bias op.
+
+    `takes_bias` names the kinds that can add a bias, and the axis along which they do.
+    """
+    makers = {name: op for op in graph.ops for name in op.outputs[:1]}
+    users = Counter(name for op in graph.ops for name in op.inputs)
+    users.update(graph.outputs)
+    joined = {}
+    for op in graph.ops:
+        product = makers.get(op.inputs[0]) if op.kind == "bias" else None
+        if product is None or product.kind not in takes_bias:
+            continue
+        rank = len(graph.tensors[op.inputs[0]].shape)
+        axis = op.attrs.get("axis", -1)
+        along = isinstance(axis, int) and axis % rank == takes_bias[product.kind] % rank
+        if along and users[op.inputs[0]] == 1:
+            joined[op.name] = product
+    return joined
