@@ -1,127 +1,21 @@
-"""A forward graph as an ONNX file, and what the functions of `onnx_kinds` put its nodes with.
+"""A forward graph as an ONNX file.
 
-Numbers of fields are those of onnx.proto. Every op is a node of its name, with nodes before or
-after it (`NAME#1`, ...) where ONNX has another layout. Weights are values that are given, or
-constants made by a node, so that the file of a network of any size is small.
+Numbers of fields are those of onnx.proto. Every op is a node of its name, with nodes before it
+(`NAME#1`, ...) where ONNX has another layout. Weights are values that are given, or constants made
+by a node, so that the file of a network of any size is small.
 """
 
-import struct
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
+from steptime.exporters.onnx_kinds import KINDS, TAKES_BIAS
+from steptime.exporters.onnx_nodes import TYPES, Node, Nodes, NoOnnxError, raw_tensor, tensor
 from steptime.exporters.protobuf import Value, message
 from steptime.ops.joining import joined_products
 
 OPSET, IR_VERSION = 23, 11  # the first with Attention, RMSNormalization and RotaryEmbedding
-TYPES = {
-    "float32": 1,
-    "int8": 3,
-    "int32": 6,
-    "int64": 7,
-    "bool": 9,
-    "float16": 10,
-    "float64": 11,
-    "bfloat16": 16,
-}
-_PACKS = {"float32": "<f", "int8": "<b", "int32": "<i", "int64": "<q", "bool": "<?"}
-_PACKS |= {"float16": "<e", "float64": "<d"}
 Weights = Callable[[str, TensorSpec], bytes]
-
-
-class NoOnnxError(InputError):
-    """A network that ONNX cannot say, or that is not written as ONNX here."""
-
-
-@dataclass
-class Node:
-    """A node of the file: `kind` is ONNX's op type."""
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attrs: Mapping[str, Any]
-
-
-class Nodes:
-    """The nodes of a file so far, and the small constants that they read.
-
-    `op` is the op being written; functions of `onnx_kinds` append its nodes with `add`.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        self.tensors = graph.tensors
-        self.constants: dict[str, bytes] = {}
-        self.made: list[Node] = []
-        self.op = Op("", "", (), ())
-
-    @property
-    def output(self) -> TensorSpec:
-        """The spec of the op's first output."""
-        return self.tensors[self.op.outputs[0]]
-
-    def shape(self, tensor: str) -> tuple[int, ...]:
-        """Return the shape of a tensor of the graph."""
-        return self.tensors[tensor].shape
-
-    def add(self, kind: str, *inputs: str, **attrs: Any) -> str:
-        """Append a node, and return the name of its output."""
-        return self.add_several(kind, 1, *inputs, **attrs)[0]
-
-    def add_several(self, kind: str, count: int, *inputs: str, **attrs: Any) -> tuple[str, ...]:
-        """Append a node of `count` outputs, and return their names."""
-        name = f"{self.op.name}#{len(self.made) + 1}"
-        outputs = (name, *(f"{name}.{i}" for i in range(1, count)))
-        self.made.append(Node(name, kind, inputs, outputs, attrs))
-        return outputs
-
-    def ints(self, *values: int) -> str:
-        """Return the name of a vector of whole numbers: a shape, axes."""
-        name = f"#{','.join(map(str, values))}"
-        self.constants[name] = tensor(name, TensorSpec((len(values),), "int64"), values)
-        return name
-
-    def number(self, value: float, dtype: str) -> str:
-        """Return the name of a scalar of a type."""
-        name = f"#{dtype} {value!r}"
-        self.constants[name] = tensor(name, TensorSpec((), dtype), (value,))
-        return name
-
-    def finish(self, first: int, made: str | tuple[str, ...]) -> None:
-        """Give what an op's function returned the names of the op's outputs."""
-        results = made if isinstance(made, tuple) else (made,)
-        names = dict(zip(results, self.op.outputs, strict=False))
-        own = self.made[first:]
-        for node in own:
-            node.inputs = tuple(names.get(name, name) for name in node.inputs)
-            node.outputs = tuple(names.get(name, name) for name in node.outputs)
-        own[-1].name = self.op.name
-
-
-def tensor(name: str, spec: TensorSpec, values: Iterable[float]) -> bytes:
-    """Return a TensorProto of a few values."""
-    return raw_tensor(name, spec, b"".join(pack(value, spec.dtype) for value in values))
-
-
-def pack(value: float, dtype: str) -> bytes:
-    """Return a number in a type; bfloat16 is the upper half of a float32."""
-    if dtype == "bfloat16":
-        return struct.pack("<f", value)[2:]
-    return struct.pack(_PACKS[dtype], value if "float" in dtype else int(value))
-
-
-def raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> bytes:
-    """Return a TensorProto of these bytes; of None, one whose values are said elsewhere."""
-    about: list[tuple[int, Value]] = [(1, size) for size in spec.shape]
-    about += [(2, TYPES[spec.dtype]), (8, name)]
-    if content is not None:
-        return message(*about, (9, content))
-    place = {"location": "given", "offset": "0", "length": str(spec.size_bytes)}
-    entries = [(13, message((1, key), (2, value))) for key, value in place.items()]
-    return message(*about, *entries, (14, 1))
 
 
 def model_of(graph: Graph, weights: Weights | None = None, apart: bool = False) -> bytes:
@@ -131,8 +25,6 @@ def model_of(graph: Graph, weights: Weights | None = None, apart: bool = False) 
     is a constant, made by a node, that keeps sums in range. `apart` leaves the values out, for a
     runtime that is given them by name. Raises `NoOnnxError` for an op that cannot be written.
     """
-    from steptime.exporters.onnx_kinds import KINDS, TAKES_BIAS
-
     nodes = Nodes(graph)
     kept = dict.fromkeys((*graph.weights, *graph.buffers))
     values = []

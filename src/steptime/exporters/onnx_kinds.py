@@ -3,14 +3,13 @@
 Inputs are names of tensors; a function appends nodes and returns the name of what the last makes.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from steptime.core.windows import reach
-from steptime.exporters.onnx import TYPES, Nodes, NoOnnxError
+from steptime.exporters.onnx_nodes import TYPES, Nodes, NoOnnxError
 from steptime.ops.loss import IGNORED_LABEL
-from steptime.ops.norm import NORM_EPSILON
+from steptime.ops.norm import EPSILON
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
@@ -25,9 +24,9 @@ def _one(kind: str, **attrs: Any) -> Write:
 
 def reshape(b: Nodes, x: str, shape: tuple[int, ...] = (), **_: Any) -> str:
     """Return a view; its first size is that of its input where it can be, whatever the batch."""
-    old, new = b.shape(x), list(shape or b.output.shape)
-    if new and math.prod(new):
-        new[0] = 0 if old and old[0] == new[0] else -1
+    old, new = b.shape(x), tuple(shape) or b.output.shape
+    if new and b.output.size:
+        new = (0 if old[:1] == new[:1] else -1, *new[1:])
     return b.add("Reshape", x, b.ints(*new))
 
 
@@ -169,7 +168,7 @@ def batch_norm(b: Nodes, *inputs: str, training: bool = True) -> str:
     """Return the norm by running statistics."""
     if training:
         raise NoOnnxError(f"{b.op.name}: ONNX is written of inference; batch_norm trains here")
-    return b.add("BatchNormalization", *inputs, epsilon=NORM_EPSILON)
+    return b.add("BatchNormalization", *inputs, epsilon=EPSILON)
 
 
 def silu(b: Nodes, x: str) -> str:
@@ -240,8 +239,8 @@ KINDS: dict[str, Write] = {
     "global_avg_pool": lambda b, x: b.add("Flatten", b.add("GlobalAveragePool", x)),
     "upsample2d": upsample2d,
     "batch_norm": batch_norm,
-    "layer_norm": _one("LayerNormalization", epsilon=NORM_EPSILON),
-    "rms_norm": _one("RMSNormalization", epsilon=NORM_EPSILON),
+    "layer_norm": _one("LayerNormalization", epsilon=EPSILON),
+    "rms_norm": _one("RMSNormalization", epsilon=EPSILON),
     "local_response_norm": lambda b, x, size, alpha, beta, k: b.add(
         "LRN", x, size=size, alpha=float(alpha), beta=float(beta), bias=float(k)
     ),

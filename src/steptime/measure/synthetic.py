@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steptime.core.graph import Graph, TensorSpec
-from steptime.ops.norm import NORM_EPSILON as NORM_EPSILON
+from steptime.ops import norm
 from steptime.ops.sequence import GATES
 
+NORM_EPSILON = norm.EPSILON
 RUNNING_SHARE = 0.1  # of a batch in the running statistics of batch norm, as torch
 LEARNING_RATE = 1e-4
 MOMENTUM = 0.9

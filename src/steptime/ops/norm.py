@@ -17,7 +17,7 @@ from steptime.ops.table import (
 )
 
 STATISTICS_DTYPE = "float32"
-NORM_EPSILON = 1e-5  # of every norm, as torch's layer norm
+EPSILON = 1e-5  # of every norm, as torch's layer norm
 
 
 def _statistics(x: TensorSpec, *shape: int) -> TensorSpec:
