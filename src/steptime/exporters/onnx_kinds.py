@@ -3,6 +3,7 @@
 Inputs are names of tensors; a function appends nodes and returns the name of what the last makes.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -171,26 +172,63 @@ def batch_norm(b: Nodes, *inputs: str, training: bool = True) -> str:
     return b.add("BatchNormalization", *inputs, epsilon=EPSILON)
 
 
-def silu(b: Nodes, x: str) -> str:
-    """Return `x sigmoid(x)`."""
-    return b.add("Mul", x, b.add("Sigmoid", x))
+def silu(b: Nodes, x: str, beta: float = 1.0) -> str:
+    """Return `x sigmoid(beta x)`."""
+    inner = x if beta == 1 else b.add("Mul", x, b.number(beta, b.output.dtype))
+    return b.add("Mul", x, b.add("Sigmoid", inner))
 
 
-def attention(b: Nodes, q: str, k: str, v: str, heads: int, kv_heads: int, causal: bool) -> str:
-    """Return attention as one node."""
-    how = {"q_num_heads": heads, "kv_num_heads": kv_heads, "is_causal": causal}
-    return b.add("Attention", q, k, v, **how)
+def _mask(b: Nodes, size: Pair, causal: bool, window: int) -> str:
+    """Return what is added to scores `[l, m]`: 0, or minus infinity where a place sees no other."""
+    dtype, zero, one = b.output.dtype, b.number(0, "int64"), b.number(1, "int64")
+    rows, columns = (b.add("Range", zero, b.number(n, "int64"), one) for n in size)
+    away = b.add("Sub", b.add("Unsqueeze", rows, b.ints(1)), columns)
+    least = b.number(0 if causal else -size[1], "int64")
+    seen = b.add("GreaterOrEqual", away, least)
+    if window:
+        near = b.add("Less", b.add("Abs", away), b.number(window, "int64"))
+        seen = b.add("And", seen, near)
+    return b.add("Where", seen, b.number(0.0, dtype), b.number(-math.inf, dtype))
+
+
+def attention(
+    b: Nodes,
+    q: str,
+    k: str,
+    v: str,
+    *more: str,
+    heads: int,
+    kv_heads: int,
+    causal: bool,
+    window: int = 0,
+) -> str:
+    """Return attention as one node, with a mask where it is not plain or causal."""
+    how = {"q_num_heads": heads, "kv_num_heads": kv_heads}
+    if not more and not window:
+        return b.add("Attention", q, k, v, **how, is_causal=causal)
+    length, keys = b.shape(q)[1], b.shape(k)[1]
+    mask = _mask(b, (length, keys), causal, window)
+    sinks = [name for name in more if len(b.shape(name)) == 1]
+    for name in more:
+        if name not in sinks:
+            mask = b.add("Add", mask, name)
+    for sink in sinks:  # a key whose score is the sink
+        k, v = (b.add("Pad", name, b.ints(0, 0, 0, 0, 1, 0)) for name in (k, v))
+        column = b.add("Expand", b.add("Unsqueeze", sink, b.ints(1, 2)), b.ints(heads, length, 1))
+        mask = b.add("Expand", mask, b.ints(heads, length, keys))
+        mask = b.add("Concat", mask, column, axis=-1)
+    return b.add("Attention", q, k, v, b.add("Unsqueeze", mask, b.ints(0)) if more else mask, **how)
 
 
 def rotary(b: Nodes, x: str, table: str, head_width: int, inverse: bool = False) -> str:
     """Return `x` with each feature of a head and that half a head further turned as a pair."""
-    batch, length, width = b.shape(x)
+    (batch, length, width), turned = b.shape(x), b.shape(table)[1]
     cos, sin = b.add_several("Split", 2, table, axis=-1, num_outputs=2)
     if inverse:
         sin = b.add("Neg", sin)
-    shape = b.ints(batch, length, head_width // 2)
-    tables = [b.add("Expand", one, shape) for one in (cos, sin)]
-    return b.add("RotaryEmbedding", x, *tables, num_heads=width // head_width)
+    tables = [b.add("Expand", one, b.ints(batch, length, turned // 2)) for one in (cos, sin)]
+    part = {"rotary_embedding_dim": turned} if turned < head_width else {}
+    return b.add("RotaryEmbedding", x, *tables, num_heads=width // head_width, **part)
 
 
 _GATE_ORDER = {"rnn": (0,), "lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}  # ONNX's in ours: iofc, zrh
@@ -216,6 +254,11 @@ def recurrent(cell: str, **attrs: Any) -> Write:
         return b.add("Transpose", b.add("Squeeze", y, b.ints(1)), perm=(1, 0, 2))
 
     return write
+
+
+def experts(b: Nodes, *_: str, **__: Any) -> str:
+    """Raise `NoOnnxError`: ONNX could only run every expert on every token."""
+    raise NoOnnxError(f"{b.op.name}: ONNX has no op for routed experts")
 
 
 def cross_entropy(b: Nodes, logits: str, labels: str) -> str:
@@ -247,7 +290,7 @@ KINDS: dict[str, Write] = {
     "relu": _one("Relu"),
     "sigmoid": _one("Sigmoid"),
     "tanh": _one("Tanh"),
-    "gelu": _one("Gelu"),
+    "gelu": lambda b, x, tanh=False: b.add("Gelu", x, approximate="tanh" if tanh else "none"),
     "silu": silu,
     "softmax": _one("Softmax", axis=-1),
     "add": _one("Add"),
@@ -267,6 +310,7 @@ KINDS: dict[str, Write] = {
     "embedding": lambda b, ids, w: b.add("Gather", w, ids),
     "attention": attention,
     "rotary": rotary,
+    "experts": experts,
     "rnn": recurrent("rnn"),
     "lstm": recurrent("lstm"),
     "gru": recurrent("gru", linear_before_reset=1),
