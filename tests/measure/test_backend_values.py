@@ -301,6 +301,15 @@ NETWORKS = {
     "max_length=9,batch=2",
     "llama": "transformer:kind=decoder,layers=2,width=16,heads=4,kv_heads=2,ffn=24,length=6,"
     "vocabulary=11,norm=rms,activation=swiglu,positions=rotary,bias=no,tied=no,batch=2",
+    "mixture, windows, norms of queries and keys, sinks": "transformer:layers=2,width=16,heads=4,"
+    "kv_heads=2,head_width=6,ffn=24,length=6,vocabulary=11,norm=rms,activation=swiglu,window=3,"
+    "windows=wa,positions=rotary,rotary_width=4,experts=4,expert_ffn=8,shared_ffn=8,router_bias=yes,"
+    "qk_norm=head,sinks=yes,norms=both,head_bias=yes,batch=2",
+    "latent": "transformer:layers=2,width=16,heads=2,head_width=10,value_width=6,rotary_width=4,"
+    "latent_q=8,latent_kv=6,ffn=24,length=6,vocabulary=11,norm=rms,activation=geglu_tanh,"
+    "positions=rotary,bias=no,norms=output,qk_norm=all,batch=2",
+    "parallel": "transformer:layers=2,width=16,heads=2,length=6,vocabulary=11,norms=parallel,"
+    "activation=quick_gelu,max_length=9,first_position=2,batch=2",
 }
 
 

@@ -15,6 +15,7 @@ from steptime.core.ranges import expand_range, is_range
 from steptime.count import op_cost
 from steptime.models import FAMILIES, ZOO, family
 from steptime.models.family import resolve
+from steptime.ops import OPS
 
 
 def network(text: str, batch: int = 1, phase: str = "infer") -> Graph:
@@ -163,6 +164,71 @@ def test_parameters_of_decoders(layers: int, heads: int, length: int, vocabulary
     assert llama == 2 * vocabulary * width + layers * block + width
 
 
+_LLAMA = "norm=rms,activation=swiglu,positions=rotary,bias=no,tied=no"
+_DEEPSEEK = (
+    "layers=61,width=7168,heads=128,ffn=18432,vocabulary=129280,experts=256,experts_per_token=8,"
+    "expert_ffn=2048,shared_ffn=2048,dense_layers=3,latent_q=1536,latent_kv=512,head_width=192,"
+    "value_width=128,rotary_width=64,length=2048"
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "parameters", "flop"),
+    [  # as transformers 5.23 builds them; FLOP of products as torch counts those
+        (
+            (
+                "layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocabulary=32000,experts=8,"
+                f"length=2048,{_LLAMA}"
+            ),
+            46_702_792_704,  # Mixtral 8x7B
+            54_417_235_640_320,
+        ),
+        (f"{_DEEPSEEK},{_LLAMA}", 671_026_404_352, 170_973_789_683_712),  # DeepSeek-V3
+        (  # Qwen3 8B
+            (
+                "layers=36,width=4096,heads=32,kv_heads=8,ffn=12288,vocabulary=151936,head_width=128,"
+                f"qk_norm=head,{_LLAMA}"
+            ),
+            8_190_735_360,
+            None,
+        ),
+        (  # phi-2
+            (
+                "layers=32,width=2560,heads=32,ffn=10240,vocabulary=51200,norms=parallel,tied=no,"
+                "activation=gelu_tanh,head_bias=yes,positions=rotary,rotary_width=32"
+            ),
+            2_779_683_840,
+            None,
+        ),
+        (  # Pythia 160M
+            "width=768,vocabulary=50304,norms=parallel_two,tied=no,positions=rotary,rotary_width=16",
+            162_322_944,
+            None,
+        ),
+    ],
+)
+def test_settings_of_the_family_are_the_decoders_of_others(
+    settings: str, parameters: int, flop: int | None
+) -> None:
+    graph = network(f"transformer:{settings}")
+    assert graph.parameters == parameters
+    assert flop is None or flop == sum(
+        op_cost(graph, op).flop for op in graph.ops if OPS[op.kind].work
+    )
+
+
+def test_blocks_see_a_window_and_have_experts_in_a_pattern() -> None:
+    text = (
+        "transformer:layers=6,width=8,heads=2,length=4,vocabulary=10,window=2,windows=wwa,"
+        "experts=3,dense_layers=1,expert_every=2"
+    )
+    ops = network(text).ops
+    seen = [op.attrs.get("window") for op in ops if op.kind == "attention"]
+    assert seen == [2, 2, None, 2, 2, None]
+    mixtures = [op.name for op in ops if op.kind == "experts"]
+    assert mixtures == [f"block{i}/experts/experts" for i in (2, 4, 6)]
+
+
 def test_an_encoder_has_segments_and_a_pooler_unless_told_not_to() -> None:
     base = "transformer:kind=encoder,layers=1,width=8,heads=2,length=4,vocabulary=10"
     whole = network(base).parameters
@@ -251,9 +317,21 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
         ("transformer:ffn=0", "transformer: ffn: must be at least 1, not 0"),
         ("transformer:max_length=8", "transformer: length 1024 is larger than max_length 8"),
         ("transformer:norm=batch", "transformer: unknown norm 'batch'; known: layer, rms"),
-        ("transformer:activation=mish", "transformer: unknown activation 'mish'; known: gelu, rel"),
+        ("transformer:activation=mish", "transformer: unknown activation 'mish'; known: gelu, gel"),
         ("transformer:positions=alibi", "transformer: unknown positions 'alibi'; known: learned"),
         ("transformer:width=6,heads=2,positions=rotary", "rotary positions need an even head wid"),
+        ("transformer:rotary_width=66,positions=rotary", "rotary_width 66 is not an even part of"),
+        ("transformer:experts=2,experts_per_token=3", "experts_per_token 3 of 2 experts"),
+        ("transformer:windows=wx", "windows: 'wx' is not of the letters w and a, such as wwwa"),
+        ("transformer:latent_kv=8", "latent_kv needs rotary positions and kv_heads as many as"),
+        (
+            "transformer:latent_kv=8,positions=rotary",
+            "latent_kv needs a rotary_width below the head width 64",
+        ),
+        (
+            "transformer:first_position=2,max_length=1025",
+            "length 1024 is larger than max_length 1025 less 2",
+        ),
         ("transformer:bias=maybe", "transformer: bias: must be yes or no, not 'maybe'"),
         ("transformer:tied=2", "transformer: tied: must be yes or no, not '2'"),
         ("transformer:segments=-1", "transformer: segments: must be at least 0, not -1"),

@@ -1,12 +1,14 @@
 """Blocks of the residual networks (He et al. 2015) and of the transformers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from steptime.layers.dense import dropout, linear
 from steptime.layers.image import batch_norm, conv2d
 from steptime.ops.builder import Builder
+from steptime.ops.experts import GATED
 
 
 def conv_norm(
@@ -44,14 +46,22 @@ def residual_block(
         return b.op("relu", b.op("add", y, x, name="add"), name="relu")
 
 
-@dataclass(frozen=True)
-class AttentionShape:
-    """Heads of an attention layer, and what it does with them."""
+Parameters = Mapping[str, Any]  # of the family `transformer`, where each is documented
 
-    heads: int
-    kv_heads: int
-    causal: bool
-    bias: bool
+
+@dataclass(frozen=True)
+class Sight:
+    """What an attention layer sees: itself, or a `memory [n, m, width]`; all, or what is before.
+
+    Of itself, that within a `window` (0: all). `angles` is the table that turns queries and keys,
+    `relative [heads, l, m]` what is added to the scores ("" where there is none).
+    """
+
+    causal: bool = False
+    window: int = 0
+    angles: str = ""
+    relative: str = ""
+    memory: str = ""
 
 
 def norm(b: Builder, x: str, kind: str, name: str) -> str:
@@ -64,50 +74,158 @@ def norm(b: Builder, x: str, kind: str, name: str) -> str:
         return b.op("layer_norm", x, w, b.weight("b", width), name="layer_norm")
 
 
-def attention(b: Builder, x: str, shape: AttentionShape, name: str, angles: str = "") -> str:
-    """Return self-attention of `x [n, l, width]`: four linear layers around the attention op.
-
-    `angles`, the table of rotary positions, turns queries and keys where it is given.
-    """
-    width = b.shape(x)[-1]
-    head = width // shape.heads
-    heads = b.share(shape.heads, "heads")
-    kv_heads = b.share(shape.kv_heads, "heads of keys and values", least=1)
+def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str:
+    """Return attention of `x [n, l, width]`: linear layers around the attention op."""
+    head, heads = p["head_width"], b.share(p["heads"], "heads")
+    kv_heads = b.share(p["kv_heads"], "heads of keys and values", least=1)
     with b.scope(name):
         x = b.whole(x, "gather")
-        q = linear(b, x, head * heads, "q", shape.bias)
-        k = linear(b, x, head * kv_heads, "k", shape.bias)
-        v = linear(b, x, head * kv_heads, "v", shape.bias)
-        if angles:
-            q = b.op("rotary", q, angles, name="rotary_q", head_width=head)
-            k = b.op("rotary", k, angles, name="rotary_k", head_width=head)
+        y, bias = x, p["qkv_bias"]
+        if p["latent_q"]:
+            y = norm(b, linear(b, x, p["latent_q"], "q_down", bias), p["norm"], "q_down_norm")
+            bias = False
+        q = _normed(b, linear(b, y, head * heads, "q", bias), p, heads, "q_norm")
+        if p["latent_kv"]:
+            k, v = _from_latent(b, x, p, heads, sight.angles)
+        else:
+            seen = sight.memory or x
+            k = linear(b, seen, head * kv_heads, "k", p["key_bias"])
+            k = _normed(b, k, p, kv_heads, "k_norm")
+            v = linear(b, seen, p["value_width"] * kv_heads, "v", p["qkv_bias"])
+        if sight.angles:
+            q = b.op("rotary", q, sight.angles, name="rotary_q", head_width=head)
+            if not p["latent_kv"]:
+                k = b.op("rotary", k, sight.angles, name="rotary_k", head_width=head)
         k, v = b.all_parts(k, "gather_k"), b.all_parts(v, "gather_v")
-        y = b.op(
-            "attention",
-            q,
-            k,
-            v,
-            name="attention",
-            heads=heads,
-            kv_heads=kv_heads,
-            causal=shape.causal,
-        )
-        return b.summed(linear(b, y, width, "out", shape.bias), "sum")
+        more = [sight.relative] if sight.relative else []
+        more += [b.weight("sinks", (heads,))] if p["sinks"] else []
+        how: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "causal": sight.causal}
+        how |= {"window": sight.window} if sight.window else {}
+        y = b.op("attention", q, k, v, *more, name="attention", **how)
+        return b.summed(linear(b, y, p["width"], "out", p["out_bias"]), "sum")
+
+
+def _normed(b: Builder, x: str, p: Parameters, heads: int, name: str) -> str:
+    """Return queries or keys, normed where that is asked for: each head by itself, or all of it."""
+    if p["qk_norm"] == "none":
+        return x
+    shape = b.shape(x)
+    if p["qk_norm"] == "head":
+        x = b.op("reshape", x, name=f"{name}/heads", shape=(*shape[:2], heads, shape[2] // heads))
+    return b.op("reshape", norm(b, x, p["norm"], name), name=f"{name}/whole", shape=shape)
+
+
+def _from_latent(b: Builder, x: str, p: Parameters, heads: int, angles: str) -> tuple[str, str]:
+    """Return keys and values made from a narrow vector (DeepSeek-AI 2024, section 2.1).
+
+    The turned part of a key is the same in all heads.
+    """
+    latent, turned, values = p["latent_kv"], p["rotary_width"], p["value_width"]
+    plain, (n, length, _) = p["head_width"] - turned, b.shape(x)
+    both = linear(b, x, latent + turned, "kv_down", p["qkv_bias"])
+
+    def part(y: str, name: str, start: int, stop: int, *shape: int) -> str:
+        y = b.op("slice", y, name=f"{name}/part", axis=-1, start=start, stop=stop)
+        return b.op("reshape", y, name=name, shape=(n, length, *shape)) if shape else y
+
+    kv = norm(b, part(both, "latent", 0, latent), p["norm"], "kv_norm")
+    kv = linear(b, kv, heads * (plain + values), "kv", False)
+    kv = b.op("reshape", kv, name="kv/heads", shape=(n, length, heads, plain + values))
+    v = part(kv, "values", plain, plain + values, heads * values)
+    keys = b.op("slice", kv, name="keys/plain", axis=-1, start=0, stop=plain)
+    shared = part(both, "turned", latent, latent + turned)
+    shared = b.op("rotary", shared, angles, name="rotary_k", head_width=turned)
+    shared = b.op("reshape", shared, name="turned/one", shape=(n, length, 1, turned))
+    shared = b.op("upsample2d", shared, name="turned/all", scale=(heads, 1))
+    keys = b.op("concat", shared, keys, name="keys/both", axis=3)
+    return b.op("reshape", keys, name="keys", shape=(n, length, heads * p["head_width"])), v
+
+
+_ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # by an op and its attributes
+    "gelu_tanh": ("gelu", {"tanh": True}),
+    "quick_gelu": ("silu", {"beta": 1.702}),
+}
+
+
+def activated(b: Builder, x: str, activation: str) -> str:
+    """Return an activation of `x`."""
+    kind, how = _ACTIVATIONS.get(activation, (activation, {}))
+    return b.op(kind, x, name=kind, **how)
 
 
 def feed_forward(b: Builder, x: str, width: int, activation: str, bias: bool, name: str) -> str:
-    """Return two linear layers with an activation between; `swiglu` has a third, the gate."""
+    """Return two linear layers with an activation between; a gated one has a third, the gate."""
     out = b.shape(x)[-1]
     width = b.share(width, "columns of the feed-forward part")
     with b.scope(name):
         x = b.whole(x, "gather")
         up = linear(b, x, width, "up", bias)
-        if activation == "swiglu":
-            gate = linear(b, x, width, "gate", bias)
-            up = b.op("mul", b.op("silu", gate, name="silu"), up, name="mul")
+        if activation in GATED:
+            gate = activated(b, linear(b, x, width, "gate", bias), GATED[activation])
+            up = b.op("mul", gate, up, name="mul")
         else:
-            up = b.op(activation, up, name=activation)
+            up = activated(b, up, activation)
         return b.summed(linear(b, up, out, "down", bias), "sum")
+
+
+def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
+    """Return what the experts chosen for each token make of it, and a shared one for all."""
+    count, width = p["experts"], p["width"]
+    inner = b.share(p["expert_ffn"], "columns of an expert")
+    rows = inner * (2 if p["activation"] in GATED else 1)
+    with b.scope(name):
+        whole = b.whole(x, "gather")
+        logits = linear(b, whole, count, "router", p["router_bias"])
+        weights = [
+            b.weight("up/w", (count, rows, width)),
+            b.weight("down/w", (count, width, inner)),
+        ]
+        if p["ffn_bias"]:
+            weights += [b.weight("up/b", (count, rows)), b.weight("down/b", (count, width))]
+        how = {"per_token": p["experts_per_token"], "activation": p["activation"]}
+        y = b.summed(b.op("experts", whole, logits, *weights, name="experts", **how), "sum")
+        if not p["shared_ffn"]:
+            return y
+        shared = feed_forward(b, x, p["shared_ffn"], p["activation"], p["ffn_bias"], "shared")
+        return b.op("add", y, shared, name="add_shared")
+
+
+Part = Callable[[str], str]
+
+
+NORMS: Mapping[str, tuple[str, ...]] = {  # where a part of a block is normed
+    "before": ("before",),
+    "after": ("after",),
+    "both": ("before", "output"),
+    "output": ("output",),
+    "parallel": (),
+    "parallel_two": (),
+}
+
+
+def block(b: Builder, x: str, p: Parameters, parts: Sequence[Part]) -> str:
+    """Return `x` with its parts, attention and feed-forward, added one after the other.
+
+    The norm stands before each part, on its output, or after the sum; `parallel` parts have one
+    input, and one norm or two.
+    """
+    if p["norms"].startswith("parallel"):
+        inputs = [norm(b, x, p["norm"], "norm1")] * len(parts)
+        if p["norms"] == "parallel_two":
+            inputs[1:] = [norm(b, x, p["norm"], f"norm{i + 1}") for i in range(1, len(parts))]
+        made = [part(y) for part, y in zip(parts, inputs, strict=True)]
+        for i, branch in enumerate(made, 1):
+            x = residual(b, x, branch, p["dropout"], f"add{i}")
+        return x
+    places = NORMS[p["norms"]]
+    for i, part in enumerate(parts, 1):
+        y = part(norm(b, x, p["norm"], f"norm{i}") if "before" in places else x)
+        if "output" in places:
+            y = norm(b, y, p["norm"], f"output_norm{i}")
+        x = residual(b, x, y, p["dropout"], f"add{i}")
+        if "after" in places:
+            x = norm(b, x, p["norm"], f"norm{i}")
+    return x
 
 
 def residual(b: Builder, x: str, branch: str, p: float, name: str) -> str:
