@@ -5,6 +5,7 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 * `prepare(graph, workload, options, feed=None) -> Prepared`, given the forward graph, and where
   steps take their input from if it is a data set,
 * `RUNS`, the table of the op kinds that it can run,
+* `PHASES`, those that it runs if these are not both, training and inference,
 * `STRATEGIES`, the table of those in which it can run several replicas, empty for none,
 * `version() -> str`, of the framework, as its package has it, without the tag of a build,
 * `device_product(device) -> str`, the name of `cpu`, `cuda[:n]` or `mps` as its driver or system

@@ -21,7 +21,10 @@ class Row:
     package: str
 
 
-BACKENDS: Mapping[str, Row] = {"torch": Row("steptime.measure.backends.torch.backend", "torch")}
+BACKENDS: Mapping[str, Row] = {
+    "torch": Row("steptime.measure.backends.torch.backend", "torch"),
+    "onnxruntime": Row("steptime.measure.backends.onnxruntime.backend", "onnxruntime"),
+}
 GONE = {
     "numpy": "it was a reference for values, which the tests keep; measure with torch",
 }

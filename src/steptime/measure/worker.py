@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from steptime.build import Choice, build, make_workload
 from steptime.core.errors import InputError
 from steptime.core.record import Record, record_to_json
-from steptime.core.workload import workload_from_json
+from steptime.core.workload import PHASES, workload_from_json
 from steptime.measure import contract, cpus, machine, ranks, registry, scratch
 from steptime.measure.cell import Tell, measure_cell
 from steptime.measure.point import time_point
@@ -128,7 +128,9 @@ def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Pr
     Replicas are joined here, if the backend can.
     """
     tiny = Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8})
-    workload = make_workload(tiny, 2, replicas=replicas if backend.STRATEGIES else 1)
+    phase = getattr(backend, "PHASES", PHASES)[0]
+    shared = replicas if backend.STRATEGIES else 1
+    workload = make_workload(tiny, 2, phase=phase, replicas=shared)
     strategies = list(backend.STRATEGIES) if workload.plan.data > 1 else [""]
     for strategy in strategies:
         chosen = replace(options, compile=False, strategy=strategy)

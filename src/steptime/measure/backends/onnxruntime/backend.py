@@ -1,0 +1,230 @@
+"""ONNX Runtime, inference alone: the graph as an ONNX file in memory, run by one session.
+
+Inputs lie on the device and are bound once, weights are given beside the file, by name: a file of
+protocol buffers cannot have more than 2 GB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.graph import Graph, TensorSpec
+from steptime.core.workload import Plan, Workload
+from steptime.exporters.onnx import model_of
+from steptime.exporters.onnx_kinds import KINDS
+from steptime.exporters.onnx_nodes import TYPES, NoOnnxError
+from steptime.measure import contract, machine
+from steptime.measure.backends.onnxruntime.profile import trace_of
+from steptime.measure.infeed import HOST_CLOCK, clocked
+from steptime.measure.initial import initial_values
+
+__all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "device_product", "prepare", "version"]
+
+RUNS = KINDS
+STRATEGIES: Mapping[str, Any] = {}  # it runs on one device
+PHASES = ("infer",)
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_DTYPES = {"cpu": ("float32", "float64"), "cuda": ("float32", "float64", "float16", "bfloat16")}
+_NO_KERNEL = (errors.NotImplemented, errors.InvalidGraph, errors.InvalidArgument)
+_NO_MEMORY = ("bad allocation", "bad_alloc", "Failed to allocate memory", "out of memory")
+
+
+def version() -> str:
+    """Return ONNX Runtime's version."""
+    return str(ort.__version__).partition("+")[0]
+
+
+def device_product(device: str) -> str:
+    """Return the device's name; raises `InputError` for a device that is not here."""
+    kind, number = _find(device)
+    if kind == "cpu":
+        return machine.cpu_model()
+    query = ("nvidia-smi", f"--id={number}", "--query-gpu=name", "--format=csv,noheader")
+    return (machine.output(*query) or "").strip() or "a CUDA device"
+
+
+def device_facts(device: str) -> contract.DeviceFacts:
+    """Return what is known of a device: of a GPU nothing but that it is one."""
+    if _find(device)[0] == "cpu":
+        return machine.host_facts()
+    return contract.DeviceFacts(None, None, None, is_accelerator=True)
+
+
+def _find(device: str) -> tuple[str, int]:
+    """Return the kind and number of a device; raises `InputError` where it is not here."""
+    kind, _, number = device.partition(":")
+    here = [name for name, one in _PROVIDERS.items() if one in ort.get_available_providers()]
+    if kind not in here or not (number or "0").isdecimal():
+        said = ", ".join(here)
+        raise InputError(f"{shorten(device)} is not available to onnxruntime; there is: {said}")
+    return kind, int(number or 0)
+
+
+def prepare(
+    graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
+) -> contract.Prepared:
+    """Return the step of an inference graph, optimized for its device, its values there.
+
+    Raises `InputError` for a device that is not here, `UnsupportedError` for training and for a
+    kind, type or plan that cannot be run, `OutOfMemoryError` where the values do not fit.
+    """
+    kind, number = _find(options.device)
+    _check(workload, options, kind)
+    with _translated():
+        values = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
+        held = {name: _placed(values.pop(name), graph.tensors[name]) for name in values.copy()}
+        model = model_of(graph, apart=True)
+
+    def session(profile_to: str = "") -> Any:
+        return _session(model, graph, held, options, (kind, number), profile_to)
+
+    with _translated():
+        began = perf_counter()
+        running = session()
+        compile_s = perf_counter() - began
+        binding = _bound(running, graph, held, kind, number)
+    take, waited = _input(graph, held, options, feed)
+
+    @_translated()
+    def forward() -> None:
+        running.run_with_iobinding(binding)
+
+    def step() -> None:
+        if take:
+            take()
+        forward()
+
+    def trace(steps: int) -> str:
+        with _translated(), tempfile.TemporaryDirectory(prefix="steptime-") as folder:
+            profiled = session(f"{folder}/steps")
+            bound = _bound(profiled, graph, held, kind, number)
+            return trace_of(profiled, bound, graph, steps)
+
+    facts = {
+        "onnxruntime": ort.__version__,
+        "compile": "graph optimizations of ONNX Runtime, all",
+        "compile_s": compile_s,
+        "providers": running.get_providers(),
+        "intra_op_threads": running.get_session_options().intra_op_num_threads,
+    }
+    return contract.Prepared(
+        step=step,
+        sync=lambda: None,  # a run returns when its outputs are there
+        product=device_product(options.device),
+        memory=lambda: (None, "resident set, by the worker" if kind == "cpu" else "not metered"),
+        reset_memory=lambda: None,
+        parts={"forward": forward},
+        waited=waited,
+        facts=facts | ({"input_clock": HOST_CLOCK} if take else {}),
+        trace=trace,
+    )
+
+
+def _check(workload: Workload, options: contract.Options, kind: str) -> None:
+    if workload.phase != "infer":
+        raise contract.UnsupportedError("onnxruntime runs inference alone: --phase infer")
+    if workload.plan != Plan():
+        raise contract.UnsupportedError("onnxruntime runs on one device, without a parallel plan")
+    if options.compile:
+        raise contract.UnsupportedError("onnxruntime optimizes every graph: leave out --compile")
+    if options.tf32 and kind == "cpu":
+        raise contract.UnsupportedError("a CPU has no TF32")
+    if workload.dtype not in _DTYPES[kind]:
+        known = ", ".join(_DTYPES[kind])
+        raise contract.UnsupportedError(
+            f"onnxruntime has no kernels for {workload.dtype} on {kind}, but for {known}"
+        )
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Name errors of ONNX Runtime as what they mean: no kernel or form, or missing memory."""
+    try:
+        yield
+    except NoOnnxError as error:
+        raise contract.UnsupportedError(str(error)) from error
+    except _NO_KERNEL as error:
+        text = " ".join(str(error).split())[:300]
+        raise contract.UnsupportedError(f"onnxruntime has no kernel for it here: {text}") from error
+    except (errors.RuntimeException, errors.Fail, MemoryError) as error:
+        text = " ".join(str(error).split())[:300]
+        if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
+            raise contract.OutOfMemoryError(text or "no memory left") from error
+        raise
+
+
+def _element_type(dtype: str) -> Any:
+    """Return numpy's type; what it has not, bfloat16, is rounded from float32 when it is placed."""
+    return np.dtype("float32" if dtype == "bfloat16" else dtype)
+
+
+def _placed(array: Any, spec: TensorSpec) -> Any:
+    """Return an array as a value of the runtime."""
+    array = np.ascontiguousarray(array)
+    if spec.dtype != "bfloat16":
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    upper = (array.view(np.uint32) >> 16).astype(np.uint16)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(upper, TYPES["bfloat16"])
+
+
+def _session(
+    model: bytes,
+    graph: Graph,
+    held: Mapping[str, Any],
+    options: contract.Options,
+    device: tuple[str, int],
+    profile_to: str,
+) -> Any:
+    chosen = ort.SessionOptions()
+    chosen.intra_op_num_threads = options.threads or 0
+    chosen.inter_op_num_threads = 1
+    chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    if profile_to:
+        chosen.enable_profiling, chosen.profile_file_prefix = True, profile_to
+    chosen.log_severity_level = 3
+    kept = list(dict.fromkeys((*graph.weights, *graph.buffers)))
+    if kept:
+        chosen.add_external_initializers(kept, [held[name] for name in kept])
+    kind, number = device
+    about = {"device_id": number, "use_tf32": int(options.tf32)} if kind == "cuda" else {}
+    providers = [(_PROVIDERS[kind], about)]
+    if kind != "cpu":
+        providers.append((_PROVIDERS["cpu"], {}))
+    return ort.InferenceSession(model, chosen, providers=providers)
+
+
+def _bound(session: Any, graph: Graph, held: Mapping[str, Any], kind: str, number: int) -> Any:
+    """Return what binds inputs to their values on the device, and outputs to room there."""
+    binding = session.io_binding()
+    for name in graph.inputs:
+        binding.bind_ortvalue_input(name, held[name])
+    for name in graph.outputs:
+        binding.bind_output(name, kind, number)
+    if kind != "cpu":
+        binding.synchronize_inputs()
+    return binding
+
+
+def _input(
+    graph: Graph, held: Mapping[str, Any], options: contract.Options, feed: contract.Feed | None
+) -> tuple[Callable[[], None] | None, Callable[[], float] | None]:
+    """Return what copies a step's input to where the session reads it, and how long that took."""
+    if options.input == "device":
+        return None, None
+    made = {} if feed else {name: held[name].numpy().copy() for name in graph.inputs}
+    dtypes = {name: _element_type(graph.tensors[name].dtype) for name in graph.inputs}
+
+    def take() -> None:
+        for name, array in (feed.next() if feed else made).items():
+            held[name].update_inplace(np.ascontiguousarray(array, dtypes[name]))
+
+    return clocked(take)
