@@ -1,0 +1,163 @@
+"""The backend of ONNX Runtime infers what the graph says, and names what it cannot run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reference.backend import execute
+from steptime.build import build, make_workload, read_model
+from steptime.core.errors import InputError
+from steptime.core.workload import Plan, Workload
+from steptime.launch.local import Worker
+from steptime.measure.contract import Options, Prepared, UnsupportedError
+from steptime.measure.trace import events_of, profile_of
+
+pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'steptime[onnxruntime]'")
+
+CNN = "cnn:block=residual,blocks=1,filters=4,image=33,classes=7,batch=3"
+DECODER = (
+    "transformer:kind=decoder,layers=1,width=8,heads=4,kv_heads=2,length=4,vocabulary=9,"
+    "norm=rms,activation=swiglu,positions=rotary,bias=no,tied=no,batch=2"
+)
+
+
+def workload(text: str, **how: Any) -> Workload:
+    return make_workload(read_model(text), None, **{"phase": "infer", **how})
+
+
+def prepared(work: Workload, options: Options | None = None) -> Prepared:
+    from steptime.measure.backends.onnxruntime import backend
+
+    return backend.prepare(build(work), work, options or Options(threads=1))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        "fc:layers=2,nodes=8,inputs=6,outputs=5,batch=4",
+        CNN,
+        "rnn:cell=gru,layers=2,embedding=4,length=3,vocabulary=5,batch=2",
+        DECODER,
+    ],
+)
+def test_a_step_gives_what_numpy_gives_of_the_same_values(network: str) -> None:
+    from steptime.measure.backends.onnxruntime import backend
+    from steptime.measure.initial import initial_values
+
+    work = workload(network)
+    graph = build(work)
+    values = initial_values(graph, 5, np.dtype)
+    (ours,) = execute(graph, values).values()
+    options = Options(threads=1, seed=5)
+    held: dict[str, Any] = {}
+    bound = backend._bound
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "_bound", lambda *all_: held.setdefault("binding", bound(*all_)))
+        backend.prepare(graph, work, options).step()
+    (theirs,) = held["binding"].copy_outputs_to_cpu()
+    near = 1e-5 * float(np.abs(ours).max())
+    np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=near)
+
+
+def test_compiling_is_told_apart_from_steps() -> None:
+    made = prepared(workload(CNN))
+    assert made.facts["compile_s"] > 0
+    assert list(made.parts) == ["forward"]
+    assert made.waited is None
+
+
+def test_input_can_come_from_the_host() -> None:
+    made = prepared(workload(CNN), Options(threads=1, input="host"))
+    made.step()
+    assert made.waited is not None
+    assert made.waited() > 0
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "said"),
+    [
+        ({"phase": "train"}, {}, "onnxruntime runs inference alone: --phase infer"),
+        ({"dtype": "float16"}, {}, "no kernels for float16 on cpu, but for float32, float64"),
+        ({"dtype": "bfloat16-mixed"}, {}, "no kernels for bfloat16-mixed on cpu"),
+        ({"dtype": "float64"}, {}, "has no kernel for it here"),
+        ({}, {"compile": True}, "leave out --compile"),
+        ({}, {"tf32": True}, "a CPU has no TF32"),
+        ({"replicas": 2}, {}, "without a parallel plan"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(
+    how: dict[str, Any], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=said) as raised:
+        prepared(workload(CNN, **how), Options(threads=1, **options))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_mixture_of_experts_is_refused_by_name() -> None:
+    from steptime.core.dtypes import precision
+    from steptime.measure.backends.onnxruntime import backend
+    from steptime.ops import OPS
+    from steptime.ops.builder import Builder
+
+    row = OPS["experts"].example
+    b = Builder("one", precision("float32"), training=False)
+    x, *weights = row.specs
+    names = [b.input("x", x.shape), *(b.weight(f"w{i}", w.shape) for i, w in enumerate(weights))]
+    graph = b.graph(b.op("experts", *names, name="mix", **row.attrs))
+    with pytest.raises(UnsupportedError, match="mix: ONNX has no op for routed experts"):
+        backend.prepare(graph, Workload("one", {}, 2, phase="infer", plan=Plan()), Options())
+
+
+def test_a_device_that_is_not_here_is_refused() -> None:
+    from steptime.measure.backends.onnxruntime import backend
+
+    with pytest.raises(InputError, match="'mps' is not available to onnxruntime; there is: cpu"):
+        backend.device_product("mps")
+
+
+def test_a_profile_names_ops_and_a_fused_convolution_is_a_convolution() -> None:
+    work = workload(CNN)
+    kinds = {op.name: op.kind for op in build(work).ops}
+    trace = prepared(work).trace
+    assert trace is not None
+    profile = profile_of(events_of(trace(3)))
+    assert len(profile.steps) == 3
+    scopes = {part.scope for part in profile.parts if part.scope}
+    assert scopes <= kinds.keys()
+    ran = {kinds[scope] for scope in scopes}
+    assert {"conv2d", "linear"} <= ran
+    assert "batch_norm" not in ran  # folded into the convolution before it
+    assert sum(map(sum, profile.parts.values())) <= sum(profile.steps)
+
+
+@pytest.mark.slow
+def test_a_worker_measures_and_refuses() -> None:
+    from dataclasses import asdict
+
+    from steptime.core.workload import workload_to_json
+
+    options = Options(threads=1)
+    request = {
+        "do": "measure",
+        "platform": "here",
+        "timing": {"budget_s": 0.1},
+        "parts": True,
+        "energy": False,
+        "options": asdict(options),
+        "runs": 1,
+        "round": 0,
+    }
+    with Worker("onnxruntime", options) as worker:
+        made = [
+            worker.ask({**request, "workload": workload_to_json(workload(CNN, phase=phase))}, 60)
+            for phase in ("infer", "train")
+        ]
+    assert [one["status"] for one in made] == ["ok", "unsupported"]
+    assert made[0]["method"]["name"] == "onnxruntime"
+    assert made[0]["method"]["version"]
+    assert made[0]["env"]["compile_s"] > 0
+    json.dumps(made)
