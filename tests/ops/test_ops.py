@@ -79,7 +79,8 @@ def test_storage_fits_the_shapes(kind: str) -> None:
     row = OPS[kind]
     specs, made = row.example.specs, outputs_of(kind, row.example.specs, frozen(row.example.attrs))
     if row.storage == "view":
-        assert (made[0].size_bytes == specs[0].size_bytes) == (kind != "slice")  # a part of it
+        other = kind in ("slice", "broadcast")  # a part of it, or it again and again
+        assert (made[0].size_bytes == specs[0].size_bytes) != other
         assert cost_of(kind, specs, frozen(row.example.attrs), made)[0] == 0
     if row.storage == "in_place":
         assert made == specs[: len(made)]
@@ -155,7 +156,7 @@ def test_attributes_of_an_example_are_those_that_the_row_takes(kind: str) -> Non
 
 
 def test_the_table_is_closed() -> None:
-    assert 50 <= len(OPS) <= 80
+    assert 50 <= len(OPS) <= 110
     with pytest.raises(InputError, match=r"unknown op kind 'conv3d'; did you mean 'conv2d'\?"):
         kind_row("conv3d")
     assert tuple(STATES) == tuple(SCRATCH) == OPTIMIZERS

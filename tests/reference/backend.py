@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reference import image, kinds, norm, recurrent
+from reference import general, image, kinds, norm, recurrent
 from reference.kinds import ALSO_GIVEN, Run, element_type
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph
@@ -29,7 +29,13 @@ from steptime.ops.training import training_graph
 
 Values = npt.NDArray[Any]
 
-RUNS: dict[str, Run] = {**kinds.RUNS, **image.RUNS, **norm.RUNS, **recurrent.RUNS}
+RUNS: dict[str, Run] = {
+    **kinds.RUNS,
+    **image.RUNS,
+    **norm.RUNS,
+    **recurrent.RUNS,
+    **general.RUNS,
+}
 STRATEGIES: Mapping[str, Any] = {}  # it runs on one device
 
 

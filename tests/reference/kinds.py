@@ -204,23 +204,24 @@ def transpose(x: Array, order: tuple[int, ...]) -> Array:
     return x.transpose(order)
 
 
-def _part(x: Array, axis: int, start: int, stop: int) -> Array:
+def _part(x: Array, axis: int, start: int, stop: int | None, step: int) -> Array:
     places = [slice(None)] * x.ndim
-    places[axis] = slice(start, stop)
+    places[axis] = slice(start, stop, step)
     return x[tuple(places)]
 
 
-def slice_(x: Array, axis: int, start: int, stop: int) -> Array:
+def slice_(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
     """Return a part of `x` along `axis`."""
-    return _part(x, axis, start, stop).copy()
+    return _part(x, axis, start, stop, step).copy()
 
 
-def slice_grad(grad: Array, axis: int, start: int, size: int) -> Array:
+def slice_grad(grad: Array, axis: int, start: int, size: int, step: int = 1) -> Array:
     """Return zeros of `size` along `axis` with `grad` in them."""
     shape = list(grad.shape)
     shape[axis] = size
     whole = np.zeros(shape, grad.dtype)
-    _part(whole, axis, start, start + grad.shape[axis])[...] = grad
+    stop = start + (grad.shape[axis] - 1) * step + 1
+    _part(whole, axis, start, stop, step)[...] = grad
     return whole
 
 

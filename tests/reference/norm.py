@@ -60,6 +60,30 @@ def batch_norm_grad(
     return dx.astype(x.dtype), dw.astype(w.dtype), db.astype(w.dtype)
 
 
+def group_norm(x: Array, w: Array, b: Array, groups: int) -> tuple[Array, Array, Array]:
+    """Return `x` normalised by groups of channels, then mean and inverse deviation of each."""
+    rows = _wide(x).reshape(x.shape[0], groups, -1)
+    mean, inverse = rows.mean(-1), 1 / np.sqrt(rows.var(-1) + np.float32(NORM_EPSILON))
+    normal = ((rows - mean[..., None]) * inverse[..., None]).reshape(x.shape)
+    y = normal * _along_channels(w, x) + _along_channels(b, x)
+    return y.astype(x.dtype), mean, inverse
+
+
+def group_norm_grad(
+    x: Array, grad: Array, w: Array, mean: Array, inverse: Array, groups: int
+) -> tuple[Array, Array, Array]:
+    """Return the gradients of input, weight and bias."""
+    rows = (x.shape[0], groups, -1)
+    axes = (0, *range(2, x.ndim))
+    normal = (_wide(x).reshape(rows) - mean[..., None]) * inverse[..., None]
+    wide = _wide(grad)
+    dw, db = (wide * normal.reshape(x.shape)).sum(axes), wide.sum(axes)
+    g = (wide * _along_channels(w, x)).reshape(rows)
+    centred = g - g.mean(-1, keepdims=True) - normal * (g * normal).mean(-1, keepdims=True)
+    dx = (centred * inverse[..., None]).reshape(x.shape)
+    return dx.astype(x.dtype), dw.astype(w.dtype), db.astype(w.dtype)
+
+
 def layer_norm(x: Array, w: Array, b: Array) -> tuple[Array, Array, Array]:
     """Return `x` normalised over the last axis, then mean and inverse deviation."""
     wide = _wide(x)
@@ -316,6 +340,8 @@ def experts_grad(
 RUNS: dict[str, Run] = {
     "batch_norm": batch_norm,
     "batch_norm_grad": batch_norm_grad,
+    "group_norm": group_norm,
+    "group_norm_grad": group_norm_grad,
     "layer_norm": layer_norm,
     "layer_norm_grad": layer_norm_grad,
     "rms_norm": rms_norm,

@@ -5,9 +5,9 @@ are scaled to keep activations near 1 in networks of any depth, and the learning
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from steptime.core.graph import Graph, TensorSpec
 from steptime.ops import norm
@@ -57,34 +57,64 @@ def _spread(size: int, gain: float = 1.0) -> Fill:
     return Fill("normal", math.sqrt(gain / max(1, size)))
 
 
-def _fan_in(specs: Specs) -> Fill:
+Attributes = Mapping[str, Any]
+
+
+def _fan_in(specs: Specs, _: Attributes) -> Fill:
     """Keep the deviation through a product and a ReLU (He et al. 2015, eq. 10)."""
     return _spread(math.prod(specs[1].shape[1:]), 2.0)
 
 
-def _by_width(specs: Specs) -> Fill:
+def _by_width(specs: Specs, _: Attributes) -> Fill:
     return _spread(specs[1].shape[-1])
 
 
-def _by_hidden(specs: Specs) -> Fill:
+def _by_hidden(specs: Specs, _: Attributes) -> Fill:
     return _spread(specs[2].shape[-1])
 
 
-USES: dict[str, dict[int, Fill | Callable[[Specs], Fill]]] = {  # kind: the values of its inputs
+def _scale(_: Specs, attrs: Attributes) -> Fill:
+    """Leave what is added at 0; all else that a function of elements is given is 1."""
+    return ZEROS if attrs["function"] in ("add", "sub") else ONES
+
+
+def _below_axis(specs: Specs, attrs: Attributes) -> Fill:
+    return Fill("ids", specs[0].shape[attrs["axis"]])
+
+
+USES: dict[
+    str, dict[int, Fill | Callable[[Specs, Any], Fill]]
+] = {  # kind: the values of its inputs
     "linear": {1: _fan_in},
     "conv2d": {1: _fan_in},
-    "conv_transpose2d": {1: lambda specs: _spread(specs[1].size // specs[1].shape[1], 2.0)},
+    "conv_transpose2d": {1: lambda specs, _: _spread(specs[1].size // specs[1].shape[1], 2.0)},
     "matmul": {1: _by_width},
     "bias": {1: ZEROS},
     "batch_norm": {1: ONES, 2: ZEROS, 3: ZEROS, 4: ONES},
     "layer_norm": {1: ONES, 2: ZEROS},
+    "group_norm": {1: ONES, 2: ZEROS},
     "rms_norm": {1: ONES},
-    "embedding": {0: lambda specs: Fill("ids", specs[1].shape[0]), 1: _by_width},
-    "cross_entropy": {1: lambda specs: Fill("ids", specs[0].shape[-1])},
+    "pointwise": {1: _scale, 2: _scale},
+    "gather": {1: _below_axis},
+    "gather_elements": {1: _below_axis},
+    "embedding": {0: lambda specs, _: Fill("ids", specs[1].shape[0]), 1: _by_width},
+    "cross_entropy": {1: lambda specs, _: Fill("ids", specs[0].shape[-1])},
     "rotary": {1: Fill("angles")},
     **{cell: {1: _by_hidden, 2: _by_hidden, 3: ZEROS, 4: ZEROS} for cell in GATES},
 }
-_PASSED_ON = ("cast", "slice", "reshape", "transpose", "flatten")  # the next op says what it is
+_PASSED_ON = (
+    "cast",
+    "slice",
+    "reshape",
+    "transpose",
+    "flatten",
+    "broadcast",
+)  # the next op says what it is
+
+
+def _input(dtype: str) -> Fill:
+    """Return the values of an input of which no op says more."""
+    return Fill("normal", 1.0) if "float" in dtype else Fill("ids", 2)
 
 
 def fills(graph: Graph) -> dict[str, Fill]:
@@ -101,11 +131,11 @@ def fills(graph: Graph) -> dict[str, Fill]:
             rule = USES.get(op.kind, {}).get(i)
             if rule and name in source and source[name] not in found:
                 specs = tuple(graph.tensors[n] for n in op.inputs)
-                found[source[name]] = rule if isinstance(rule, Fill) else rule(specs)
+                found[source[name]] = rule if isinstance(rule, Fill) else rule(specs, op.attrs)
     buffers = {name: found.get(name, ZEROS) for name in graph.buffers}
     weights = {
         name: found.get(name) or _spread(max(1, *graph.tensors[name].shape[-1:], 1))
         for name in graph.weights
     }
-    inputs = {name: found.get(name, Fill("normal", 1.0)) for name in graph.inputs}
+    inputs = {name: found.get(name) or _input(graph.tensors[name].dtype) for name in graph.inputs}
     return {**inputs, **weights, **buffers}

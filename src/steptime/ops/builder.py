@@ -15,7 +15,7 @@ WORDS = 128  # by a multiple of which tensor-parallel ranks share a vocabulary, 
 
 
 class Builder:
-    """The graph so far. Tensors are named after the op that makes them.
+    """The graph so far. Tensors are named after the op that makes them, which is in `made_by`.
 
     A `plan` makes it the graph of one rank: layers ask for their `share` and where ranks exchange.
     """
@@ -32,6 +32,7 @@ class Builder:
         self.buffers: list[str] = []
         self.layers: list[Layer] = []
         self.unmodelled: list[str] = []
+        self.made_by: dict[str, Op] = {}
         self._trained: set[str] = set()
         self._path: list[str] = []
 
@@ -135,7 +136,9 @@ class Builder:
             if output in self.tensors:
                 raise ShapeError(f"two ops are named '{path}'")
             self.tensors[output] = spec
-        self.ops.append(Op(path, kind, inputs, outputs, attrs))
+        op = Op(path, kind, inputs, outputs, attrs)
+        self.ops.append(op)
+        self.made_by.update(dict.fromkeys(outputs, op))
         return outputs
 
     def repeat(self, times: int) -> Iterator[int]:

@@ -21,6 +21,7 @@ from steptime.ops.table import (
     require,
     same_as_first,
     show,
+    summed,
     vector,
     widest,
 )
@@ -49,11 +50,7 @@ def broadcast_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
 
 def _summed(b: Backward, grad: str, suffix: str) -> str:
     """Return `grad` summed to the second input's shape if that was broadcast."""
-    target, rank = b.specs[1].shape, len(b.out.shape)
-    if target == b.out.shape:
-        return grad
-    axes = tuple(range(rank - len(target)))
-    return b.emit("reduce_sum", (grad,), suffix, axes=axes, shape=target)[0]
+    return summed(b, grad, b.out.shape, b.specs[1].shape, suffix)
 
 
 def _turned(b: Backward) -> str:

@@ -9,11 +9,13 @@ from steptime.ops.table import (
     OpKind,
     Products,
     Specs,
+    broadcast_shape,
     matrix_kind,
     of_each,
     per_element,
     require,
     show,
+    summed,
     vector,
 )
 
@@ -46,17 +48,16 @@ def matmul_outputs(
     transpose_b: bool = False,
     fold: bool = False,
 ) -> Specs:
-    """Return `a [..., m, k], b [..., k, n] -> [..., m, n]`; a plain matrix is shared by a batch.
+    """Return `a [..., m, k], b [..., k, n] -> [..., m, n]`; batches broadcast by numpy's rule.
 
     `transpose_*` swap the last two dimensions first; `fold` views both operands as
     `[product of leading, last]` before that.
     """
     left, right = _matrix(a, transpose_a, fold), _matrix(b, transpose_b, fold)
     require(left[-1] == right[-2], f"matmul of {show(a, b)}: {left[-1]} != {right[-2]}")
-    batch = left[:-2] or right[:-2]
-    for lead in (left[:-2], right[:-2]):
-        require(lead in ((), batch), f"matmul of {show(a, b)}: batches differ")
-    return (TensorSpec((*batch, left[-2], right[-1]), a.dtype),)
+    batch = broadcast_shape(left[:-2], right[:-2])
+    require(batch is not None, f"matmul of {show(a, b)}: batches differ")
+    return (TensorSpec((*(batch or ()), left[-2], right[-1]), a.dtype),)
 
 
 def matmul_products(a: TensorSpec, b: TensorSpec, **how: bool) -> Products:
@@ -68,19 +69,26 @@ def matmul_products(a: TensorSpec, b: TensorSpec, **how: bool) -> Products:
 
 
 def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
-    """dA = dC B^T and dB = A^T dC, for untransposed operands of equal batch."""
+    """dA = dC B^T and dB = A^T dC, each summed over what its batch was broadcast along.
+
+    A plain matrix that a batch shares gets one product over all of its rows.
+    """
     left, right = b.op.inputs
     plain = not b.attrs.get("transpose_a") and not b.attrs.get("fold")
     require(plain, f"no gradient of matmul '{b.op.name}' with transpose_a or fold")
     turned = bool(b.attrs.get("transpose_b"))
-    paired = len(b.specs[0].shape) == len(b.specs[1].shape)
-    require(paired, f"no gradient of matmul '{b.op.name}' with a matrix shared by a batch")
+    batch = b.out.shape[:-2]
     da = db = None
     if b.needs[0]:
         da = b.emit("matmul", (b.grad, right), "grad_a", transpose_b=not turned)[0]
+        da = summed(b, da, (*batch, *b.specs[0].shape[-2:]), b.specs[0].shape, "grad_a_sum")
     if b.needs[1]:
         pair = (b.grad, left) if turned else (left, b.grad)
-        db = b.emit("matmul", pair, "grad_b", transpose_a=True)[0]
+        shared = len(b.specs[1].shape) == 2 < len(b.out.shape) == len(b.specs[0].shape)
+        fold = {"fold": True} if shared else {}
+        db = b.emit("matmul", pair, "grad_b", transpose_a=True, **fold)[0]
+        if not shared:
+            db = summed(b, db, (*batch, *b.specs[1].shape[-2:]), b.specs[1].shape, "grad_b_sum")
     return da, db
 
 

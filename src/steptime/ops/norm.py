@@ -39,6 +39,14 @@ def batch_norm_flop(x: TensorSpec, *_: TensorSpec, training: bool = True, **__: 
     return (8 if training else 4) * x.size
 
 
+def group_norm_outputs(x: TensorSpec, weight: TensorSpec, bias: TensorSpec, groups: int) -> Specs:
+    """Return `x [n, c, ...], weight, bias [c] -> [n, c, ...]`; of one channel: instance norm."""
+    fits = len(x.shape) >= 2 and weight.shape == bias.shape == x.shape[1:2]
+    require(fits, f"group norm of {show(x)} with {show(weight, bias)}")
+    require(groups >= 1 and x.shape[1] % groups == 0, f"{x.shape[1]} channels in {groups} groups")
+    return (x,)
+
+
 def layer_norm_outputs(x: TensorSpec, weight: TensorSpec, bias: TensorSpec) -> Specs:
     """Return `x [..., width], weight, bias [width] -> [..., width]`."""
     fits = weight.shape == bias.shape == x.shape[-1:] and len(x.shape) >= 1
@@ -89,6 +97,22 @@ KINDS = {
         Example((_ROWS, _ROWS, _W, vector(2, 4), vector(2, 4))),
         "derivative of layer_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
         row=last_axis,
+    ),
+    "group_norm": OpKind(
+        group_norm_outputs,
+        per_element(8),
+        Example((_X, _C, _C), {"groups": 3}),
+        "Wu, He 2018, eq. 1; mean 1, variance 3, normalise 2, scale and shift 2",
+        gradient=fused("group_norm_grad", "x dy w saved", "grad"),
+        always_saves=True,
+        autocast="wide",
+        saved=lambda x, *_, groups: (_statistics(x, x.shape[0], groups),) * 2,
+    ),
+    "group_norm_grad": OpKind(
+        lambda x, grad, weight, *_, **__: (x, weight, weight),
+        per_element(13),
+        Example((_X, _X, _C, vector(4, 3), vector(4, 3)), {"groups": 3}),
+        "derivative of group_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
     ),
     "rms_norm": OpKind(
         rms_norm_outputs,

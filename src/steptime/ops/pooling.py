@@ -72,6 +72,23 @@ def upsample_grad_outputs(grad: TensorSpec, scale: Pair) -> Specs:
     return (TensorSpec(shape, grad.dtype),)
 
 
+RESIZES = {"nearest": 0, "bilinear": 8, "bicubic": 32}  # FLOP an element: 4 or 16 multiply-adds
+
+
+def resize_outputs(x: TensorSpec, size: Pair, mode: str, align_corners: bool = False) -> Specs:
+    """Return `x [n, c, h, w] -> [n, c, *size]`, interpolated between centres (or corners)."""
+    require(len(x.shape) == 4, f"resizing needs [batch, channels, h, w], not {show(x)}")
+    require(mode in RESIZES, f"resizing knows {', '.join(RESIZES)}, not {mode!r}")
+    require(min(size) >= 1, f"resizing to {list(size)}")
+    return (TensorSpec((*x.shape[:2], *size), x.dtype),)
+
+
+def resize_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Add each element of dY to those that it was made of."""
+    how = {**b.attrs, "size": b.specs[0].shape[2:]}
+    return (b.emit("resize2d_grad", (b.grad,), "grad_input", **how)[0],)
+
+
 def _window(x: TensorSpec, *_: TensorSpec, kernel: Pair, stride: Pair, **attrs: Any) -> Window:
     (out,) = pool_outputs(x, kernel, stride, **attrs)
     return (*kernel, *stride, out.shape[2], out.shape[3])
@@ -135,5 +152,19 @@ KINDS = {
         lambda grad, **_: int(grad.size),
         Example((vector(2, 3, 8, 15),), {"scale": (2, 3)}),
         "definition: one addition an element",
+    ),
+    "resize2d": OpKind(
+        resize_outputs,
+        lambda x, size, mode, **_: RESIZES[mode] * resize_outputs(x, size, mode)[0].size,
+        Example((vector(2, 3, 4, 5),), {"size": (6, 7), "mode": "bilinear"}),
+        "definition: a multiply-add for each of 4 or 16 neighbours; the nearest is copied",
+        gradient=resize_gradient,
+        autocast="wide",
+    ),
+    "resize2d_grad": OpKind(
+        resize_outputs,
+        lambda grad, size, mode, **_: (RESIZES[mode] or 1) * grad.size,
+        Example((vector(2, 3, 6, 7),), {"size": (4, 5), "mode": "bilinear"}),
+        "derivative of resize2d: as many multiply-adds; of the nearest one addition an element",
     ),
 }

@@ -80,26 +80,30 @@ def transpose_gradient(b: Backward) -> tuple[str | None, ...]:
     return (b.emit("transpose", (b.grad,), "grad_input", order=inverse)[0],)
 
 
-def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int) -> Specs:
-    """Return `x[..., start:stop, ...]` along `axis`."""
+def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int, step: int = 1) -> Specs:
+    """Return `x[..., start:stop:step, ...]` along `axis`."""
     require(-len(x.shape) <= axis < len(x.shape), f"slice axis {axis} of {show(x)}")
     axis %= len(x.shape)
-    require(0 <= start < stop <= x.shape[axis], f"slice {start}:{stop} of {show(x)}, axis {axis}")
-    return (TensorSpec((*x.shape[:axis], stop - start, *x.shape[axis + 1 :]), x.dtype),)
+    require(
+        0 <= start < stop <= x.shape[axis] and step >= 1,
+        f"slice {start}:{stop}{f':{step}' if step != 1 else ''} of {show(x)}, axis {axis}",
+    )
+    size = -(-(stop - start) // step)
+    return (TensorSpec((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype),)
 
 
 def slice_gradient(b: Backward) -> tuple[str | None, ...]:
     """Put dY into zeros."""
-    axis = b.attrs["axis"]
-    size = b.specs[0].shape[axis]
-    start = b.attrs["start"]
-    return (b.emit("slice_grad", (b.grad,), "grad_input", axis=axis, start=start, size=size)[0],)
+    how = {name: value for name, value in b.attrs.items() if name != "stop"}
+    size = b.specs[0].shape[how["axis"]]
+    return (b.emit("slice_grad", (b.grad,), "grad_input", **how, size=size)[0],)
 
 
-def slice_grad_outputs(grad: TensorSpec, axis: int, start: int, size: int) -> Specs:
-    """Return zeros of `size` along `axis` with `grad` from `start` on."""
+def slice_grad_outputs(grad: TensorSpec, axis: int, start: int, size: int, step: int = 1) -> Specs:
+    """Return zeros of `size` along `axis` with `grad` at every `step` from `start` on."""
     axis %= len(grad.shape)
-    require(start + grad.shape[axis] <= size, f"{show(grad)} at {start} in {size}")
+    last = start + (grad.shape[axis] - 1) * step
+    require(last < size, f"{show(grad)} at {start} in {size}")
     return (TensorSpec((*grad.shape[:axis], size, *grad.shape[axis + 1 :]), grad.dtype),)
 
 

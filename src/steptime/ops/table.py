@@ -152,6 +152,29 @@ def of_each(*rules: Callable[[Backward], str | None]) -> Gradient:
     )
 
 
+def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape that shapes broadcast to by numpy's rule, None where they do not."""
+    rank = max(map(len, shapes))
+    result = []
+    for along in zip(*[(1,) * (rank - len(shape)) + shape for shape in shapes], strict=True):
+        sizes = {n for n in along if n != 1} or {1}
+        if len(sizes) > 1:
+            return None
+        result.append(sizes.pop())
+    return tuple(result)
+
+
+def summed(
+    b: Backward, grad: str, wide: tuple[int, ...], shape: tuple[int, ...], suffix: str
+) -> str:
+    """Return `grad [*wide]` summed to the `shape` of an operand that was broadcast to it."""
+    if shape == wide:
+        return grad
+    lead = len(wide) - len(shape)
+    axes = tuple(i for i, n in enumerate(wide) if i < lead or (shape[i - lead] == 1 and n != 1))
+    return b.emit("reduce_sum", (grad,), suffix, axes=axes, shape=shape)[0]
+
+
 def require(condition: bool, message: str) -> None:
     """Raise `ShapeError(message)` unless `condition` holds."""
     if not condition:

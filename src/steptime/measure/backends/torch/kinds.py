@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from steptime.core.graph import TensorSpec
 from steptime.core.windows import reach
+from steptime.measure.backends.torch import general
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.ops.experts import GATED
 from steptime.ops.loss import IGNORED_LABEL
@@ -228,7 +229,17 @@ def gru(x: Tensor, *w: Tensor) -> Tensor:
     return torch.gru(x, _state(x, w[1]), w, *how)[0]
 
 
-RUNS: dict[str, Callable[..., Tensor]] = {
+def slice_(x: Tensor, axis: int, start: int, stop: int, step: int = 1) -> Tensor:
+    """Return a part of `x` along `axis`, a view."""
+    if step == 1:
+        return x.narrow(axis, start, stop - start)
+    places = [slice(None)] * x.dim()
+    places[axis] = slice(start, stop, step)
+    return x[tuple(places)]
+
+
+RUNS: dict[str, Callable[..., Any]] = {
+    **general.RUNS,
     "linear": functional.linear,
     "matmul": matmul,
     "bias": lambda x, b, axis=-1: x + b.view(-1, *(1,) * (x.dim() - 1 - axis % x.dim())),
@@ -249,6 +260,7 @@ RUNS: dict[str, Callable[..., Tensor]] = {
         x, mean, variance, w, b, training, RUNNING_SHARE, NORM_EPSILON
     ),
     "layer_norm": lambda x, w, b: functional.layer_norm(x, w.shape, w, b, NORM_EPSILON),
+    "group_norm": lambda x, w, b, groups: functional.group_norm(x, groups, w, b, NORM_EPSILON),
     # a weight of a wider type is cast first
     "rms_norm": lambda x, w: functional.rms_norm(x, w.shape, w.to(x.dtype), NORM_EPSILON),
     "local_response_norm": functional.local_response_norm,
@@ -269,7 +281,7 @@ RUNS: dict[str, Callable[..., Tensor]] = {
     "reshape": torch.reshape,
     "flatten": lambda x: x.flatten(1),
     "transpose": lambda x, order: x.permute(order),
-    "slice": lambda x, axis, start, stop: x.narrow(axis, start, stop - start),
+    "slice": slice_,
     "embedding": functional.embedding,
     "attention": attention,
     "rotary": rotary,

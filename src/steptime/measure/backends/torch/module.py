@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 
@@ -40,7 +41,7 @@ def module_of(
     for name in (*graph.weights, *graph.buffers):
         nodes[name] = _attribute(lines, root, name, values[name])
 
-    def node(call: Call, inputs: list[fx.Node]) -> fx.Node:
+    def node(call: Call, inputs: list[fx.Node]) -> fx.Node | tuple[fx.Node, ...]:
         run = call.function
         if compiled and call.kind in RECURRENT:  # the compiler would unroll every time step
             run = torch.compiler.disable(run)
@@ -48,7 +49,10 @@ def module_of(
             "call_function", run, tuple(inputs), dict(call.attrs), _identifier(call.name)
         )
         made.meta[OP] = call.of
-        return made
+        if len(call.outputs) == 1:
+            return made
+        each = range(len(call.outputs))
+        return tuple([lines.call_function(operator.getitem, (made, i)) for i in each])
 
     interpret(calls, nodes, node)
     lines.output(nodes[graph.outputs[0]])

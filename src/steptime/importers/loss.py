@@ -1,0 +1,69 @@
+"""What a network of a file is trained on, and how ops that lead nowhere are left out."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from steptime.importers.elements import is_float, op, transpose
+from steptime.layers.dense import classify, mean_loss
+from steptime.ops.builder import Builder
+from steptime.ops.table import require
+
+
+def loss_of(b: Builder, outputs: Sequence[str]) -> str:
+    """Return what a network of a file ends with: its loss in training, its first output else.
+
+    A single output of numbers that a product, a bias or a softmax makes is classified along its
+    last axis, an image along its channels; a softmax at the end is part of that loss. Any other is
+    averaged, and several are added up. Ops whose results nobody reads are left out.
+    """
+    require(bool(outputs), "a network without an output")
+    if not b.training:
+        _leave_out_unread(b, outputs)
+        return outputs[0]
+    floats = [x for x in dict.fromkeys(outputs) if is_float(b, x)]
+    require(bool(floats), "a network without an output of numbers that could be trained")
+    taken = any(b.named(name) in b.tensors for name in ("labels", "loss"))
+    with b.scope("training") if taken else nullcontext():
+        loss = _classified(b, floats[0]) if len(floats) == 1 else ""
+        if not loss:
+            first, *others = (_mean(b, x, i) for i, x in enumerate(floats))
+            loss = first
+            for i, other in enumerate(others, start=1):
+                loss = op(b, "add", loss, other, name=f"loss_sum/{i}")
+    _leave_out_unread(b, (loss,))
+    return loss
+
+
+def _mean(b: Builder, x: str, number: int) -> str:
+    if b.shape(x) == ():
+        return x
+    return mean_loss(b, x) if number == 0 else op(b, "mean", x, name=f"loss{number}")
+
+
+def _classified(b: Builder, x: str) -> str:
+    """Return the loss of a classifier's output, "" for what is none."""
+    made = b.made_by.get(x)
+    if made and made.kind == "transpose":
+        made = b.made_by.get(made.inputs[0])
+    if made and made.kind == "softmax":
+        x = made.inputs[0]
+    elif made is None or made.kind not in ("linear", "matmul", "conv2d", "bias"):
+        return ""
+    elif len(b.shape(x)) == 4 and (made.kind == "conv2d" or made.attrs.get("axis") == 1):
+        x = transpose(b, x, (0, 2, 3, 1), "logits")
+    shape = b.shape(x)
+    return classify(b, x) if len(shape) > 1 and shape[-1] > 1 else ""
+
+
+def _leave_out_unread(b: Builder, outputs: Sequence[str]) -> None:
+    """Take the ops out of a network that lead to none of its outputs."""
+    wanted = set(outputs)
+    kept = []
+    for one in reversed(b.ops):
+        if wanted.isdisjoint(one.outputs):
+            for name in one.outputs:
+                del b.tensors[name]
+        else:
+            wanted.update(one.inputs)
+            kept.append(one)
+    b.ops[:] = reversed(kept)

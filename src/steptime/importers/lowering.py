@@ -1,0 +1,351 @@
+"""Plain functions that formats of networks lower their ops with: tensor names in, a name out.
+
+Each chooses the dedicated op kind where one fits, so that a network counts the same by every way,
+and a general kind elsewhere. The op that does the work has the name given, or that and a number
+where it is taken; what stands beside it lies under it. What no kind can do raises `ShapeError`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from steptime.core.graph import Attr
+from steptime.core.windows import reach
+from steptime.importers.elements import (
+    axis_of,
+    cast,
+    concat,
+    dropout,
+    embedding,
+    expand,
+    free_name,
+    gather,
+    is_float,
+    made_by,
+    op,
+    pad,
+    pointwise,
+    reduce,
+    reshape,
+    select,
+    slice_,
+    softmax,
+    split,
+    topk,
+    transpose,
+    where,
+)
+from steptime.importers.loss import loss_of
+from steptime.ops import OPS
+from steptime.ops.builder import Builder
+from steptime.ops.sequence import GATES
+from steptime.ops.table import require
+
+__all__ = [
+    "adaptive_pool", "attention", "axis_of", "batch_norm", "cast", "concat", "convolution",
+    "dropout", "embedding", "expand", "free_name", "gather", "group_norm", "is_float",
+    "layer_norm", "linear", "loss_of", "made_by", "matmul", "op", "pad", "pointwise", "pool",
+    "recurrent", "reduce", "reshape", "resize", "rms_norm", "select", "slice_", "softmax",
+    "split", "topk", "transpose", "where",
+]  # fmt: skip
+
+
+def _is_kept(b: Builder, x: str) -> bool:
+    """Whether a tensor is a weight or a buffer, or a view of one."""
+    maker = b.made_by.get(x)
+    while maker and OPS[maker.kind].storage == "view":
+        x = maker.inputs[0]
+        maker = b.made_by.get(x)
+    return maker is None and x not in b.inputs
+
+
+def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
+    """Return `x [..., fan_in], w [width, fan_in] -> [..., width]`, and `bias [width]` added."""
+    rows = x if len(b.shape(x)) > 1 else reshape(b, x, (1, -1), f"{name}/row")
+    y = op(b, "linear", rows, w, name=name)
+    if bias:
+        y = op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
+    return y if rows == x else reshape(b, y, b.shape(y)[1:], f"{name}/reshape")
+
+
+def matmul(b: Builder, x: str, y: str, name: str) -> str:
+    """Return `x [..., m, k] y [..., k, n]`, batches broadcast; with a weight it is `linear`.
+
+    A vector is a row before the product and a column after it, as numpy has it.
+    """
+    before, after = len(b.shape(x)) == 1, len(b.shape(y)) == 1
+    require(min(len(b.shape(x)), len(b.shape(y))) >= 1, f"{name}: a product of scalars")
+    if len(b.shape(y)) == 2 and _is_kept(b, y):
+        return linear(b, x, transpose(b, y, (1, 0), f"{name}/transpose"), name)
+    if before:
+        x = reshape(b, x, (1, -1), f"{name}/row")
+    if after:
+        y = reshape(b, y, (-1, 1), f"{name}/column")
+    made = op(b, "matmul", x, y, name=name)
+    shape = b.shape(made)
+    kept = (*shape[:-2], *(() if before else shape[-2:-1]), *(() if after else shape[-1:]))
+    return reshape(b, made, kept, f"{name}/reshape")
+
+
+def _image(b: Builder, x: str, name: str) -> str:
+    """Return `[n, c, l]` seen as an image of height 1, `[n, c, 1, l]`, an image as it is."""
+    shape = b.shape(x)
+    require(len(shape) in (3, 4), f"{name}: over {len(shape) - 2} axes: there are kinds for 1 or 2")
+    return x if len(shape) == 4 else reshape(b, x, (*shape[:2], 1, shape[2]), f"{name}/image")
+
+
+def _as_before(b: Builder, y: str, x: str, name: str) -> str:
+    """Return an image of height 1 as the sequence that `x` was."""
+    shape = b.shape(y)
+    flat = len(b.shape(x)) == 3
+    return reshape(b, y, (*shape[:2], shape[3]), f"{name}/reshape") if flat else y
+
+
+def _pair(sizes: Sequence[int]) -> tuple[int, int]:
+    return (1, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])
+
+
+def _sides(sizes: Sequence[int]) -> tuple[int, int, int, int]:
+    a, c, d, e = (0, 0, *sizes) if len(sizes) == 2 else sizes
+    return a, c, d, e
+
+
+def convolution(
+    b: Builder,
+    x: str,
+    w: str,
+    name: str,
+    bias: str = "",
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int = 1,
+    transposed: bool = False,
+    output_padding: Sequence[int] = (0, 0),
+) -> str:
+    """Return a convolution of `x [n, c, h, w]` or `[n, c, l]`, or its transpose.
+
+    Sizes are one an axis, `padding` is before and after each axis. `w` is `[c_out, c_in/groups,
+    ...]`, transposed `[c_in, c_out/groups, ...]`; `output_padding` adds to the end of a transpose.
+    """
+    image, filters = _image(b, x, name), _image(b, w, f"{name}/filters")
+    sides, steps, apart = _sides(padding), _pair(stride), _pair(dilation)
+    how: dict[str, Attr] = {"stride": steps, "padding": sides, "dilation": apart, "groups": groups}
+    if transposed:
+        more = (0, output_padding[0]) if len(b.shape(x)) == 3 else output_padding
+        size = tuple(
+            reach(b.shape(image)[2 + i], b.shape(filters)[2 + i], steps[i], apart[i])
+            - sum(sides[2 * i : 2 * i + 2])
+            + more[i]
+            for i in (0, 1)
+        )
+        y = op(b, "conv_transpose2d", image, filters, name=name, **how, output_size=size)
+    else:
+        y = op(b, "conv2d", image, filters, name=name, **how)
+    if bias:
+        y = op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
+    return _as_before(b, y, x, name)
+
+
+def pool(
+    b: Builder,
+    x: str,
+    kind: Literal["max", "avg"],
+    name: str,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil: bool = False,
+) -> str:
+    """Return maxima or means of windows; means count the padding, whose cost is the same."""
+    how: dict[str, Attr] = {"ceil": True} if ceil else {}
+    how |= {"kernel": _pair(kernel), "stride": _pair(stride), "padding": _sides(padding)}
+    return _as_before(b, op(b, f"{kind}_pool2d", _image(b, x, name), name=name, **how), x, name)
+
+
+def adaptive_pool(
+    b: Builder, x: str, kind: Literal["max", "avg"], size: Sequence[int], name: str
+) -> str:
+    """Return pooling to a size, which must divide that of `x`, or be a multiple of it."""
+    image = _image(b, x, name)
+    inner, wanted = b.shape(image)[2:], _pair(size)
+    if wanted == inner:
+        return x
+    if wanted == (1, 1):
+        function = "mean" if kind == "avg" else kind
+        return _as_before(b, reduce(b, function, image, (2, 3), name, keep=True), x, name)
+    if all(m % n == 0 for m, n in zip(wanted, inner, strict=True)):
+        scale = tuple(m // n for m, n in zip(wanted, inner, strict=True))
+        return _as_before(b, op(b, "upsample2d", image, name=name, scale=scale), x, name)
+    # where it does not divide, windows differ by one element; these are all as long as the longest
+    stride = tuple(max(1, n // m) for n, m in zip(inner, wanted, strict=True))
+    kernel = tuple(n - (m - 1) * s for n, m, s in zip(inner, wanted, stride, strict=True))
+    require(min(kernel) >= 1, f"{name}: pooling of {list(inner)} to {list(wanted)}")
+    how: dict[str, Attr] = {"kernel": kernel, "stride": stride, "padding": (0, 0, 0, 0)}
+    return _as_before(b, op(b, f"{kind}_pool2d", image, name=name, **how), x, name)
+
+
+def resize(
+    b: Builder, x: str, size: Sequence[int], mode: str, name: str, align_corners: bool = False
+) -> str:
+    """Return an image or a sequence of another size: `nearest`, `bilinear` or `bicubic`."""
+    image = _image(b, x, name)
+    inner, wanted = b.shape(image)[2:], _pair(size)
+    if wanted == inner:
+        return x
+    if mode == "nearest" and all(m % n == 0 for m, n in zip(wanted, inner, strict=True)):
+        scale = tuple(m // n for m, n in zip(wanted, inner, strict=True))
+        return _as_before(b, op(b, "upsample2d", image, name=name, scale=scale), x, name)
+    how: dict[str, Attr] = {"align_corners": True} if align_corners else {}
+    y = op(b, "resize2d", image, name=name, size=wanted, mode=mode, **how)
+    return _as_before(b, y, x, name)
+
+
+def _kept(b: Builder, tensor: str, width: int, name: str) -> str:
+    """Return a weight of a norm, a buffer where it has none."""
+    return tensor or b.buffer(free_name(b, name), (width,))
+
+
+def batch_norm(
+    b: Builder,
+    x: str,
+    name: str,
+    weight: str = "",
+    bias: str = "",
+    mean: str = "",
+    variance: str = "",
+    training: bool | None = None,
+) -> str:
+    """Return batch norm of `x [n, c, ...]`: by the batch's statistics if `training` (as built)."""
+    width = b.shape(x)[1]
+    given = (("w", weight), ("b", bias), ("running_mean", mean), ("running_variance", variance))
+    inputs = [_kept(b, tensor, width, f"{name}/{suffix}") for suffix, tensor in given]
+    by_batch = b.training if training is None else training
+    return op(b, "batch_norm", x, *inputs, name=name, training=by_batch)
+
+
+def layer_norm(
+    b: Builder, x: str, name: str, weight: str = "", bias: str = "", axes: int = 1
+) -> str:
+    """Return layer norm over the last `axes`."""
+    return _last_axes(b, x, name, "layer_norm", (("w", weight), ("b", bias)), axes)
+
+
+def rms_norm(b: Builder, x: str, name: str, weight: str = "", axes: int = 1) -> str:
+    """Return root-mean-square norm over the last `axes`."""
+    return _last_axes(b, x, name, "rms_norm", (("w", weight),), axes)
+
+
+def _last_axes(
+    b: Builder, x: str, name: str, kind: str, weights: Sequence[tuple[str, str]], axes: int
+) -> str:
+    shape = b.shape(x)
+    require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
+    width = math.prod(shape[-axes:])
+    seen = reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
+    kept = [_kept(b, tensor, width, f"{name}/{suffix}") for suffix, tensor in weights]
+    flat = [reshape(b, tensor, (width,), f"{name}/vector") for tensor in kept]
+    return reshape(b, op(b, kind, seen, *flat, name=name), shape, f"{name}/reshape")
+
+
+def group_norm(b: Builder, x: str, groups: int, name: str, weight: str = "", bias: str = "") -> str:
+    """Return group norm of `x [n, c, ...]`; instance norm has as many groups as channels."""
+    kept = [_kept(b, t, b.shape(x)[1], f"{name}/{s}") for s, t in (("w", weight), ("b", bias))]
+    return op(b, "group_norm", x, *kept, name=name, groups=groups)
+
+
+def attention(
+    b: Builder,
+    q: str,
+    k: str,
+    v: str,
+    name: str,
+    *,
+    causal: bool = False,
+    mask: str = "",
+    scale: float | None = None,
+) -> str:
+    """Return attention of `q [n, h, l, d], k, v [n, g, m, d] -> [n, h, l, d]`; g divides h.
+
+    It is one op (a scale is part of it) unless there is a `mask` that is added to the scores, or
+    values have a width of their own. A mask of constants alone should be left out: it costs nothing
+    there.
+    """
+    (n, heads, length, width), groups = b.shape(q), b.shape(k)[1]
+    require(heads % max(1, groups) == 0, f"{name}: {heads} heads do not share {groups}")
+    if not mask and b.shape(v) == b.shape(k):
+        joined = [_heads_joined(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
+        how: dict[str, Attr] = {"heads": heads, "kv_heads": groups, "causal": causal}
+        y = op(b, "attention", *joined, name=name, **how)
+        y = reshape(b, y, (n, length, heads, width), f"{name}/heads")
+        return transpose(b, y, (0, 2, 1, 3), f"{name}/transpose")
+    if groups != heads:
+        k, v = (_repeated(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v)))
+    turned = transpose(b, k, (0, 1, 3, 2), f"{name}/transpose_k")
+    scores = matmul(b, q, turned, f"{name}/scores")
+    scores = pointwise(b, "mul", scores, scale or width**-0.5, name=f"{name}/scale")
+    masks = [mask] if mask else []
+    if causal:
+        masks.append(b.buffer(free_name(b, f"{name}/causal"), (length, b.shape(k)[2])))
+    for one in masks:
+        scores = pointwise(b, "add", scores, one, name=f"{name}/mask")
+    return matmul(b, softmax(b, scores, -1, f"{name}/softmax"), v, name)
+
+
+def _heads_joined(b: Builder, x: str, name: str) -> str:
+    """Return `[n, h, l, d] -> [n, l, h*d]`."""
+    n, heads, length, width = b.shape(x)
+    seen = transpose(b, x, (0, 2, 1, 3), f"{name}/transpose")
+    return reshape(b, seen, (n, length, heads * width), f"{name}/join")
+
+
+def _repeated(b: Builder, x: str, times: int, name: str) -> str:
+    """Return `[n, g, m, d] -> [n, g*times, m, d]`, each head again and again."""
+    n, groups, length, width = b.shape(x)
+    seen = reshape(b, x, (n, groups, 1, length, width), f"{name}/apart")
+    seen = op(b, "tile", seen, name=f"{name}/repeat", times=(1, 1, times, 1, 1))
+    return reshape(b, seen, (n, groups * times, length, width), f"{name}/reshape")
+
+
+def recurrent(
+    b: Builder,
+    x: str,
+    cell: str,
+    weights: Sequence[Sequence[str]],
+    name: str,
+    *,
+    bidirectional: bool = False,
+    batch_first: bool = True,
+    p: float = 0.0,
+) -> tuple[str, str]:
+    """Return the outputs of recurrent layers, and the last state of each, `[layers, n, hidden]`.
+
+    `weights` are `w_ih, w_hh` and, where there are biases, `b_ih, b_hh` of each layer (and of its
+    way back, if `bidirectional`), gates in torch's order. `p` is dropped between layers.
+    """
+    require(cell in GATES, f"{name}: a cell '{cell}', not {', '.join(GATES)}")
+    ways = 2 if bidirectional else 1
+    require(bool(weights) and len(weights) % ways == 0, f"{name}: weights of {len(weights)} layers")
+    if not batch_first:
+        x = transpose(b, x, (1, 0, 2), f"{name}/batch_first")
+    last: list[str] = []
+    for layer in range(len(weights) // ways):
+        place = f"{name}/layer{layer + 1}" if len(weights) > ways else name
+        made = []
+        for way in range(ways):
+            own = list(weights[layer * ways + way])
+            rows = b.shape(own[0])[0]
+            while len(own) < 4:
+                own.append(b.buffer(free_name(b, f"{place}/no_bias"), (rows,)))
+            at = f"{place}/back" if way else place
+            seen = op(b, "flip", x, name=f"{at}/flip", axes=(1,)) if way else x
+            y = op(b, cell, seen, *own, name=at)
+            last.append(slice_(b, y, 1, -1, b.shape(y)[1], f"{at}/last"))
+            made.append(op(b, "flip", y, name=f"{at}/flip_back", axes=(1,)) if way else y)
+        x = concat(b, made, 2, f"{place}/join")
+        if layer < len(weights) // ways - 1:
+            x = dropout(b, x, p, f"{place}/dropout")
+    state = transpose(b, concat(b, last, 1, f"{name}/state"), (1, 0, 2), f"{name}/layers_first")
+    return x if batch_first else transpose(b, x, (1, 0, 2), f"{name}/time_first"), state
