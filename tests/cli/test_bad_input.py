@@ -258,7 +258,7 @@ OTHERS = [
     ("run fc --no-overlap", "--no-overlap goes with --replicas"),
     ("probe --budget nan", "--budget"),
     ("run fc --backend numpy", "backend numpy is gone: it was a reference for values, which the"),
-    ("run fc --backend jax", "unknown backend 'jax'; known: torch, null"),
+    ("run fc --backend mxnet", "unknown backend 'mxnet'; known: torch, "),
     (f"run fc --backend {LONG}", f"unknown backend '{LONG[:60]}...'"),
     ("run fc --backend null --device cuda:0", "'cuda:0' is not available to null; there is: cpu"),
     (f"run fc --backend null --device {LONG}", f"'{LONG[:60]}...' is not available to null"),

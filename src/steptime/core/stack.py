@@ -51,14 +51,14 @@ class Execution(NamedTuple):
 class Stack:
     """A software stack: a framework, and how it is told to run.
 
-    A kind in `joins` runs inside the kernel that makes its first input, if that is of one of the
-    kinds named, belongs to the same part of the step and has no other reader. A pointwise kind runs
-    inside the kernel that makes its inputs last, if `fuses` names that kernel's unit: `vector`, or
-    `matrix` for one with matrix products. `kinds` holds what runs otherwise than as one kernel that
-    moves every tensor once. `host` are seconds of the host, by names such as `host.forward_op_s`
-    (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody measured them. Images are
-    laid out with their `channels_last`, or before height and width; convolutions in float32 run as
-    `conv_tf32` where a device has it.
+    A kind in `joins` runs inside the kernel that makes an input of it last, if that begins with one
+    of the kinds named, belongs to the same part of the step and has no other reader. A pointwise
+    kind runs inside the kernel that makes its inputs last, if `fuses` names that kernel's unit:
+    `vector`, or `matrix` for one with matrix products. `kinds` holds what runs otherwise than as
+    one kernel that moves every tensor once. `host` are seconds of the host, by names such as
+    `host.forward_op_s` (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody
+    measured them. Images are laid out with their `channels_last`, or before height and width;
+    convolutions in float32 run as `conv_tf32` where a device has it.
     """
 
     name: str

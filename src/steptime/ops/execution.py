@@ -135,7 +135,8 @@ def _joins(
     if head.part != op.part:
         return False
     if head.kind in stack.joins.get(op.kind, ()):
-        return op.inputs[0] == head.outputs[0] and users[op.inputs[0]] == 1
+        last = group[-1].outputs[0]
+        return last in op.inputs and users[last] == 1
     unit = "matrix" if OPS[head.kind].products else "vector"
     if not OPS[op.kind].pointwise or OPS[head.kind].storage == "view" or unit not in stack.fuses:
         return False
