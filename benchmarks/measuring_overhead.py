@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from statistics import median
 from time import perf_counter
@@ -55,8 +56,10 @@ def by_hand(threads: int) -> None:
         print(json.dumps(times[len(times) // 3 :]), flush=True)  # the first third warms up
 
 
-def alternate(pairs: int, threads: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Give the blocks of both sides, taken in turns."""
+def alternate(
+    script: str, pairs: int, threads: int, backend: str = "torch", phase: str = "train"
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Give the blocks of both sides, taken in turns; `script --by-hand` is the loop by hand."""
     from steptime.build import make_workload, read_model
     from steptime.core.workload import workload_to_json
     from steptime.launch.local import Worker
@@ -64,7 +67,7 @@ def alternate(pairs: int, threads: int) -> tuple[list[list[float]], list[list[fl
 
     request = {
         "do": "measure",
-        "workload": workload_to_json(make_workload(read_model(MODEL), BATCH)),
+        "workload": workload_to_json(make_workload(read_model(MODEL), BATCH, phase=phase)),
         "platform": "here",
         "timing": {"budget_s": BLOCK_S},
         "parts": False,
@@ -73,11 +76,11 @@ def alternate(pairs: int, threads: int) -> tuple[list[list[float]], list[list[fl
         "runs": 1,
         "round": 0,
     }
-    command = [sys.executable, __file__, "--by-hand", "--threads", str(threads)]
+    command = [sys.executable, script, "--by-hand", "--threads", str(threads)]
     hand, ours = [], []
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as loop,
-        Worker("torch", Options(threads=threads)) as worker,
+        Worker(backend, Options(threads=threads)) as worker,
     ):
         if loop.stdin is None or loop.stdout is None:
             sys.exit("no pipes to the loop by hand")
@@ -90,9 +93,15 @@ def alternate(pairs: int, threads: int) -> tuple[list[list[float]], list[list[fl
     return hand, ours
 
 
-def main() -> None:
+def main(
+    script: str,
+    by_hand: Callable[[int], None],
+    doc: str | None,
+    backend: str = "torch",
+    phase: str = "train",
+) -> None:
     """Alternate both, and print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=20, help="blocks of each side")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of both sides")
     parser.add_argument("--by-hand", action="store_true", help="be the loop by hand")
@@ -101,11 +110,13 @@ def main() -> None:
         by_hand(chosen.threads)
         return
     os.environ.update(KEEP_MEMORY)  # for the processes that are started below
-    hand, ours = alternate(chosen.pairs, chosen.threads)
+    hand, ours = alternate(script, chosen.pairs, chosen.threads, backend, phase)
     ratios = [median(b) / median(a) for a, b in zip(hand, ours, strict=True)]
     document = {
         "model": MODEL,
         "batch": BATCH,
+        "backend": backend,
+        "phase": phase,
         "threads": chosen.threads,
         "median_of_paired_ratios": median(ratios),
         "ratio_of_minima": min(map(min, ours)) / min(map(min, hand)),
@@ -117,4 +128,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(__file__, by_hand, __doc__)
