@@ -14,21 +14,21 @@ from steptime.build import build, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.core.workload import OPTIMIZERS
+from steptime.exporters import onnx_general
 from steptime.exporters.onnx import model_of
 from steptime.exporters.onnx_kinds import KINDS
 from steptime.exporters.onnx_nodes import NoOnnxError
-from steptime.ops import OPS, communication, general, pointwise
+from steptime.ops import OPS, communication, pointwise
 from steptime.ops.builder import Builder
 
 onnx = pytest.importorskip("onnx", reason="needs onnx, a witness: pip install onnx")
 ort = pytest.importorskip("onnxruntime", reason="needs onnxruntime: an extra of steptime")
 
 OF_TRAINING = ("_grad", "_grad_weight")
-NOT_YET = {*general.KINDS, *pointwise.KINDS, "group_norm", "resize2d"}  # general kinds
 FORWARD = sorted(
     kind
     for kind in OPS
-    if not kind.endswith(OF_TRAINING) and kind not in {*communication.KINDS, *OPTIMIZERS, *NOT_YET}
+    if not kind.endswith(OF_TRAINING) and kind not in {*communication.KINDS, *OPTIMIZERS}
 )
 OTHERWISE = {"training": False, "p": 0.0, "dtype": "float16"}  # as numpy runs it, in inference
 WHOLE = {
@@ -86,8 +86,9 @@ def assert_runs(graph: Graph) -> None:
         np.testing.assert_allclose(theirs, ours[name], rtol=1e-5, atol=near)
 
 
-def test_every_kind_of_a_forward_pass_has_a_row() -> None:
+def test_every_kind_of_a_forward_pass_and_every_function_has_a_row() -> None:
     assert set(FORWARD) == set(KINDS)
+    assert set(onnx_general.FUNCTIONS) == set(pointwise.FUNCTIONS)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORWARD if kind != "experts"])
@@ -101,8 +102,6 @@ def test_whole_networks_agree(name: str) -> None:
 
 
 NOT_HERE = (
-    *NOT_YET,
-    "slice with steps",
     "experts",
     "mean",
     "cross_entropy",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from steptime.core.windows import reach
+from steptime.exporters import onnx_general
 from steptime.exporters.onnx_nodes import TYPES, Nodes, NoOnnxError
 from steptime.ops.loss import IGNORED_LABEL
 from steptime.ops.norm import EPSILON
@@ -269,6 +270,7 @@ def cross_entropy(b: Nodes, logits: str, labels: str) -> str:
 
 
 KINDS: dict[str, Write] = {
+    **onnx_general.KINDS,
     "linear": linear,
     "matmul": matmul,
     "bias": bias,
@@ -304,8 +306,8 @@ KINDS: dict[str, Write] = {
     "reshape": reshape,
     "flatten": _one("Flatten"),
     "transpose": lambda b, x, order: b.add("Transpose", x, perm=order),
-    "slice": lambda b, x, axis, start, stop: b.add(
-        "Slice", x, b.ints(start), b.ints(stop), b.ints(axis)
+    "slice": lambda b, x, axis, start, stop, step=1: b.add(
+        "Slice", x, *(b.ints(n) for n in (start, stop, axis, step))
     ),
     "embedding": lambda b, ids, w: b.add("Gather", w, ids),
     "attention": attention,
