@@ -77,6 +77,12 @@ FORMATS = (
         lambda table: "layers" in table and not {"family", "model"} & table.keys(),
     ),
     Format(".prototxt", "steptime.importers.caffe.read:read"),
+    Format(
+        ".onnx",
+        "steptime.importers.onnx.read:read",
+        identity="steptime.importers.onnx.model:identity",
+        mapped=True,
+    ),
 )
 ENDINGS = tuple(dict.fromkeys(row.ending for row in FORMATS))
 

@@ -1,0 +1,1 @@
+"""Reads networks of ONNX files, without the package onnx."""

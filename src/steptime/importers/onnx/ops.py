@@ -1,0 +1,222 @@
+"""ONNX's operators as a table of small functions onto the shared lowering, by name.
+
+Meanings: https://onnx.ai/onnx/operators. Where an attribute became an input in a later opset, both
+are read.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from steptime.importers import constants, lowering
+from steptime.importers.constants import axis_of
+from steptime.importers.onnx.matrices import MATRICES
+from steptime.importers.onnx.model import Subgraph
+from steptime.importers.onnx.moves import MOVES
+from steptime.importers.onnx.run import Run
+from steptime.importers.onnx.values import Constant, Function, Value
+from steptime.ops.table import require
+
+Values = Sequence[Value]
+
+
+def _pointwise(function: str) -> Function:
+    return lambda r, *values: r.pointwise(function, *(v for v in values if v is not None))
+
+
+def _folded(function: str) -> Function:
+    """Return a function of any number of operands, two at a time."""
+
+    def lowered(r: Run, first: Value, *others: Value) -> Value:
+        for other in others:
+            first = r.pointwise(function, first, other)
+        return first
+
+    return lowered
+
+
+def _parametrised(function: str, name: str, default: float) -> Function:
+    return lambda r, x: r.pointwise(function, x, parameter=r.attr(name, default))
+
+
+def _dropout(r: Run, x: Value, ratio: Value = None, *_: Value) -> Value:
+    share = r.number(ratio) if ratio is not None else r.node.attrs.get("ratio", 0.5)
+    if not isinstance(x, str) or not share:
+        return x
+    return lowering.dropout(r.b, x, float(share), r.name)
+
+
+def _clip(r: Run, x: Value, low: Value = None, high: Value = None) -> Value:
+    ends = {
+        name: r.number(given) if given is not None else r.node.attrs.get(attr)
+        for name, attr, given in (("low", "min", low), ("high", "max", high))
+    }
+    kept = {name: float(n) for name, n in ends.items() if n is not None}
+    if isinstance(x, Constant):
+        for name, function in (("low", "maximum"), ("high", "minimum")):
+            if name in kept:
+                number = constants.scalar(
+                    kept[name] if x.array.is_float else int(kept[name]), x.array.dtype
+                )
+                x = r.constant(constants.pointwise(function, x.array, number), x)
+        return x
+    return r.pointwise("clamp", x, **kept)
+
+
+def _prelu(r: Run, x: Value, slope: Value) -> Value:
+    shape = r.shape(slope)
+    size = math.prod(shape)
+    if size not in (1, r.shape(x)[1]):
+        return r.pointwise("leaky_relu", x, parameter=0.01)
+    return lowering.op(
+        r.b, "prelu", r.tensor(x), r.tensor(r.view(slope, "reshape", (size,))), name=r.name
+    )
+
+
+def _gelu(r: Run, x: Value) -> Value:
+    return r.pointwise("gelu_tanh" if r.attr("approximate", "none") == "tanh" else "gelu", x)
+
+
+def _reduce(function: str) -> Function:
+    def lowered(r: Run, x: Value, axes: Value = None) -> Value:
+        which = r.whole(axes, "axes")
+        if not which and r.attr("noop_with_empty_axes", 0):
+            return x
+        rank, keep = len(r.shape(x)), bool(r.attr("keepdims", 1))
+        every = which or range(rank)
+        if isinstance(x, Constant) and function in constants.REDUCTIONS:
+            return r.constant(constants.reduce(function, x.array, every, keep), x)
+        return lowering.reduce(r.b, function, r.tensor(x), tuple(every), r.name, keep)
+
+    return lowered
+
+
+def _extreme(function: str) -> Function:
+    def lowered(r: Run, x: Value) -> Value:
+        axis, keep = r.attr("axis", 0), bool(r.attr("keepdims", 1))
+        return lowering.reduce(r.b, function, r.tensor(x), (axis,), r.name, keep)
+
+    return lowered
+
+
+def _softmax(r: Run, x: Value) -> Value:
+    log = r.node.op == "LogSoftmax"
+    shape, new = r.shape(x), r.node.opset >= 13
+    axis = axis_of(r.attr("axis", -1 if new else 1), len(shape))
+    if new or axis == len(shape) - 1:
+        return lowering.softmax(r.b, r.tensor(x), axis, r.name, log)
+    flat = r.view(x, "reshape", (math.prod(shape[:axis]), math.prod(shape[axis:])))
+    made = lowering.softmax(r.b, r.tensor(flat), 1, r.name, log)
+    return r.view(made, "reshape", shape)
+
+
+def _cumulative_sum(r: Run, x: Value, axis: Value) -> Value:
+    along = axis_of(r.of(axis).whole()[0], len(r.shape(x)))
+    if isinstance(x, Constant):
+        return r.constant(constants.cumulative_sum(x.array, along), x)
+    return lowering.op(
+        r.b, "cumsum", r.tensor(x), name=r.name, axis=along, reverse=bool(r.attr("reverse", 0))
+    )
+
+
+def _topk(r: Run, x: Value, k: Value = None) -> Values:
+    (number,) = r.whole(k, "k") or (1,)
+    return lowering.topk(
+        r.b, r.tensor(x), number, r.attr("axis", -1), r.name, bool(r.attr("largest", 1))
+    )
+
+
+def _resize(r: Run, x: Value, *given: Value) -> Value:
+    """Return an image of another size; `given` is roi, scales, sizes, or in opset 10 scales."""
+    shape, rank = r.shape(x), len(r.shape(x))
+    scales, sizes = (given[1] if len(given) > 1 else given[0] if given else None), None
+    if len(given) > 2:
+        sizes = given[2]
+    factors = r.attr("scales", ()) if scales is None else r.of(scales).known("a scale")
+    axes = [axis_of(i, rank) for i in r.attr("axes", tuple(range(rank)))]
+    wanted = list(shape)
+    numbers = (
+        r.of(sizes).whole()
+        if sizes is not None
+        else [
+            math.floor(shape[axis] * factor + 1e-9)
+            for axis, factor in zip(axes, factors, strict=True)
+        ]
+    )
+    for axis, n in zip(axes, numbers, strict=True):
+        wanted[axis] = n if axis > 1 else shape[axis]
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(r.attr("mode", "nearest"), "nearest")
+    corners = r.attr("coordinate_transformation_mode", "half_pixel") == "align_corners"
+    return lowering.resize(r.b, r.tensor(x), wanted[2:], mode, r.name, corners)
+
+
+def _if(r: Run, condition: Value) -> Values:
+    number = r.number(condition)
+    require(number is not None, "a branch that depends on data; only one of constants can be read")
+    branch = r.node.attrs.get("then_branch" if number else "else_branch")
+    require(isinstance(branch, Subgraph), "a branch is missing")
+    chosen: Subgraph = branch  # type: ignore[assignment]
+    return r.branch(chosen)
+
+
+def _refused(what: str) -> Function:
+    def refuse(_: Run, *__: Value) -> Value:
+        require(False, what)
+        return None
+
+    return refuse
+
+
+_SAME_NAME = (
+    *("Neg", "Abs", "Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "Erf", "Floor", "Ceil"),
+    *("Round", "Sign", "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Mish", "Selu", "Where"),
+    *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Mod", "IsNaN"),
+)
+_POINTWISE = dict(zip(_SAME_NAME, map(str.lower, _SAME_NAME), strict=True)) | {
+    "Equal": "eq",
+    "Less": "lt",
+    "LessOrEqual": "le",
+    "Greater": "gt",
+    "GreaterOrEqual": "ge",
+    "Not": "logical_not",
+    "IsInf": "isnan",
+    "BitwiseAnd": "and",
+    "BitwiseOr": "or",
+    "BitwiseXor": "xor",
+    "BitwiseNot": "logical_not",
+    "HardSigmoid": "hard_sigmoid",
+    "HardSwish": "hard_swish",
+    "Swish": "silu",
+    "com.microsoft.Gelu": "gelu",
+    "com.microsoft.FastGelu": "gelu_tanh",
+    "com.microsoft.QuickGelu": "quick_gelu",
+}
+_REDUCED = {
+    **{f"Reduce{name}": name.lower() for name in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2")},
+    "ReduceSumSquare": "sum_square",
+    "ReduceLogSumExp": "logsumexp",
+}
+_LOOP = "a loop, whose number of turns the file does not say"
+OPS: Mapping[str, Function] = {
+    **{name: _pointwise(function) for name, function in _POINTWISE.items()},
+    **{name: _reduce(function) for name, function in _REDUCED.items()},
+    **{name: _folded(to) for name, to in (("Sum", "add"), ("Max", "maximum"), ("Min", "minimum"))},
+    **{name: _refused(_LOOP) for name in ("Loop", "Scan")},
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    **MATRICES,
+    **MOVES,
+    "LeakyRelu": _parametrised("leaky_relu", "alpha", 0.01),
+    "Elu": _parametrised("elu", "alpha", 1.0),
+    "Celu": _parametrised("elu", "alpha", 1.0),
+    "ThresholdedRelu": _parametrised("leaky_relu", "alpha", 1.0),
+    "Identity": lambda r, x: x,
+    "Clip": _clip,
+    "PRelu": _prelu,
+    "Gelu": _gelu,
+    "Dropout": _dropout,
+    "ArgMax": _extreme("argmax"),
+    "ArgMin": _extreme("argmin"),
+    "CumSum": _cumulative_sum,
+    "TopK": _topk,
+    "If": _if,
+}

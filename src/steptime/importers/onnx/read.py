@@ -1,0 +1,137 @@
+"""Makes an ONNX file a family of networks: any batch, phase and dtype, and its free sizes."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.importers import Source
+from steptime.importers.constants import scalar
+from steptime.importers.lowering import loss_of
+from steptime.importers.onnx.model import Model, model_of
+from steptime.importers.onnx.ops import OPS
+from steptime.importers.onnx.run import Run
+from steptime.importers.onnx.values import Constant, cleaned
+from steptime.models.family import Family, Parameter
+from steptime.ops.builder import Builder
+
+SOURCE = "an ONNX file"
+_BATCH = re.compile(r"batch|n|bs|b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a file's inputs: `shapes` has a number, "" for the batch, or a free name."""
+
+    shapes: Mapping[str, tuple[int | str, ...]]
+    batch: int
+    free: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+    def missing(self, values: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with hyperparameters: a size of an input that is not given."""
+        names = [name for name in self.free if not values[name]]
+        given = ",".join(f"{name}=128" for name in names)
+        return f"give the sizes of its inputs, FILE:{given}" if names else None
+
+
+def read(source: Source, allow_unknown: bool) -> Family:
+    """Return the network of an ONNX file, whose inputs' named sizes are hyperparameters.
+
+    The first size of the first input, or one named like `batch`, is the batch. Raises `InputError`
+    for what is not an ONNX file; what it cannot lower is refused by name when it is built.
+    """
+    model = model_of(source)
+    sizes = _sizes(model)
+    walks: dict[Any, Run] = {}
+
+    def walk(b: Builder, values: Mapping[str, Any], batch: int, before: Run | None) -> Run:
+        run = Run(b, model, OPS, batch, before, allow_unknown)
+        for one in model.graph.inputs:
+            name = cleaned(one.name)
+            if name in sizes.numbers and values[_word(name)]:
+                number = scalar(values[_word(name)], one.dtype)
+                run.env[one.name] = Constant(one.name, number, derived=True)
+                continue
+            shape = [
+                n if isinstance(n, int) else values[n] if n else batch
+                for n in sizes.shapes[one.name]
+            ]
+            run.env[one.name] = b.input(
+                name, tuple(shape), "" if "float" in one.dtype else one.dtype
+            )
+            if "" in sizes.shapes[one.name]:
+                run.scaled.add(one.name)
+        run.walk(model.graph)
+        return run
+
+    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
+        key = (b.precision, b.training, tuple(sorted(values.items())))
+        if batch != sizes.batch and key not in walks:
+            apart = Builder(b.name, b.precision, training=b.training)
+            walks.clear()
+            walks[key] = walk(apart, values, sizes.batch, None)
+        run = walk(b, values, batch, walks.get(key) if batch != sizes.batch else None)
+        outputs = []
+        for name in model.graph.outputs:
+            if name not in run.env:
+                raise InputError(f"{model.place}: output {shorten(name)} is made by nothing")
+            if isinstance(run.env[name], str):
+                outputs.append(str(run.env[name]))
+        if not outputs:
+            raise InputError(f"{model.place}: no output depends on an input")
+        last = loss_of(b, outputs)
+        _leave_out_unread_weights(b)
+        return last
+
+    parameters = {
+        **{name: Parameter(0, "a size of an input", least=1) for name in sizes.free},
+        **{_word(name): Parameter(0, "an input that is one number") for name in sizes.numbers},
+    }
+    return Family(
+        source.name, build, parameters, SOURCE, sizes.batch, named=True, check=sizes.missing
+    )
+
+
+def _word(name: str) -> str:
+    """Return a name as it can stand on a command line."""
+    return re.sub(r"\W+", "_", name).strip("_") or "size"
+
+
+def _sizes(model: Model) -> Sizes:
+    """Find the batch among the sizes of the inputs, and those that are free."""
+    inputs = model.graph.inputs
+    first = next((one for one in inputs if one.sizes), None)
+    batch: int | str = first.sizes[0] if first else 1
+    for size in first.sizes if first else ():
+        if isinstance(size, str) and _BATCH.match(size) and not isinstance(batch, str):
+            batch = size
+    shapes: dict[str, tuple[int | str, ...]] = {}
+    free: dict[str, None] = {}
+    for one in inputs:
+        shape: list[int | str] = []
+        for i, size in enumerate(one.sizes):
+            if (size == batch and (i == 0 or batch)) and (isinstance(size, str) or i == 0):
+                shape.append("")
+            elif isinstance(size, int):
+                shape.append(size)
+            else:
+                word = _word(size or f"{one.name}_{i}")
+                word = "size_batch" if word == "batch" else word
+                free[word] = None
+                shape.append(word)
+        shapes[one.name] = tuple(shape)
+    numbers = tuple(
+        cleaned(one.name) for one in inputs if not one.sizes and one.dtype.startswith("int")
+    )
+    return Sizes(shapes, batch if isinstance(batch, int) else 1, tuple(free), numbers)
+
+
+def _leave_out_unread_weights(b: Builder) -> None:
+    """Take out weights, tables and inputs that no op reads."""
+    read = {name for op in b.ops for name in op.inputs}
+    for kept in (b.weights, b.buffers):
+        for name in [name for name in kept if name not in read]:
+            kept.remove(name)
+            del b.tensors[name]

@@ -1,0 +1,360 @@
+"""Walks an ONNX graph for one batch: constants are worked out, everything else becomes ops."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph import TensorSpec
+from steptime.importers import constants, lowering
+from steptime.importers.constants import Array
+from steptime.importers.onnx.model import Model, Node, Subgraph
+from steptime.importers.onnx.values import (
+    FOR_WEIGHTS,
+    Constant,
+    Function,
+    Shape,
+    Step,
+    Value,
+    cleaned,
+    is_weight,
+)
+from steptime.importers.patterns import recognised
+from steptime.ops.builder import Builder
+from steptime.ops.table import ShapeError, require
+
+WRONG = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
+
+
+class Run:
+    """One walk: `env` holds what each name of the file stands for, tensors by their builder's name.
+
+    `before` has the shapes of a walk with the file's own batch, None in that walk itself.
+    """
+
+    def __init__(
+        self,
+        b: Builder,
+        model: Model,
+        ops: Mapping[str, Function],
+        batch: int,
+        before: "Run | None",
+        allow_unknown: bool,
+    ) -> None:
+        self.b, self.model, self.ops = b, model, ops
+        self.batch, self.before = batch, before
+        self.allow_unknown = allow_unknown
+        self.env: dict[str, Value] = {"": None}
+        self.node = Node("", "", (), (), {}, 0)
+        self.scaled: set[str] = set()  # what grows with the batch
+        self.inner: dict[str, int] = {}  # elements before the batch within its axis, if not 1
+        self._roots: dict[str, tuple[str, tuple[Step, ...]]] = {}
+        self._name_constants(model.graph)
+
+    def _name_constants(self, graph: Subgraph) -> None:
+        for name, array in graph.constants.items():
+            self.env[name] = Constant(name, array)
+
+    def walk(self, graph: Subgraph) -> None:
+        """Lower the nodes in their order; raises `InputError`, naming the node that cannot be."""
+        for node in graph.nodes:
+            self.node = node
+            where = f"{self.model.place}: node {shorten(node.name)} ({shorten(node.op)[1:-1]})"
+            for name in node.inputs:
+                if name not in self.env:
+                    raise InputError(f"{where}: reads {shorten(name)}, which nothing makes before")
+            try:
+                made = self._made(node)
+                for name, value in zip(node.outputs, made, strict=False):
+                    self.env[name] = value
+                for name in node.outputs[len(made) :]:
+                    self.env.setdefault(name, made[0])
+                self.env[""] = None
+                self._follow(node)
+            except ShapeError as error:
+                raise InputError(f"{where}: {error}") from None
+            except WRONG as error:
+                reason = shorten(str(error).partition("\n")[0])[1:-1] or type(error).__name__
+                raise InputError(f"{where}: cannot be read: {reason}") from None
+
+    def _made(self, node: Node) -> Sequence[Value]:
+        values = [self.env[name] for name in node.inputs]
+        function = self.ops.get(node.op)
+        if function is None:
+            if not self.allow_unknown:
+                raise unknown(
+                    "operator", node.op, self.ops, f"{self.model.place}: node {shorten(node.name)}"
+                )
+            passed = next((v for v in values if isinstance(v, str)), values[0] if values else None)
+            self.b.unmodelled.append(f"{self.name} ({node.op})")
+            return [passed] * len(node.outputs)
+        given = [value for value in values if value is not None]
+        constant = bool(given) and all(isinstance(v, Constant) for v in given)
+        if constant and not (node.op in FOR_WEIGHTS and any(map(is_weight, given))):
+            return self._worked_out(function, values)
+        return _listed(function(self, *values))
+
+    def _worked_out(self, function: Function, values: Sequence[Value]) -> Sequence[Value]:
+        """Return what an op makes of constants alone: shapes, worked out apart, without values."""
+        kept = self.b, self._roots
+        self.b, self._roots = Builder("apart", kept[0].precision, training=False), {}
+        try:
+            made = _listed(function(self, *values))
+            specs = [self.b.tensors[v] if isinstance(v, str) else v for v in made]
+        finally:
+            self.b, self._roots = kept
+        derived = any(isinstance(v, Constant) and v.derived for v in values)
+        return [
+            Constant(name, Array(spec.shape, spec.dtype), derived=derived)
+            if isinstance(spec, TensorSpec)
+            else spec
+            for name, spec in zip(self.node.outputs, specs, strict=False)
+        ]
+
+    def branch(self, graph: Subgraph) -> list[Value]:
+        """Lower a branch that is always taken, and return its outputs."""
+        node = self.node
+        self._name_constants(graph)
+        self.walk(graph)
+        self.node = node
+        return [self.env[name] for name in graph.outputs]
+
+    def recognised(self, tensor: str) -> str:
+        """Return a tensor, that of a whole kind where it is the last piece of one."""
+        return recognised(self.b, tensor, f"{self.name}/fused")
+
+    @property
+    def name(self) -> str:
+        """A name for the ops of this node."""
+        return cleaned(self.node.name or self.node.op)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """Return an attribute of this node; raises `ShapeError` for one of another type."""
+        value = self.node.attrs.get(name, default)
+        if default is not None and type(value) is not type(default):
+            require(
+                isinstance(default, float) and isinstance(value, int), f"{name} is {shorten(value)}"
+            )
+        return value
+
+    def of(self, value: Value) -> Array:
+        """Return what is known of a value: that of a tensor has no values."""
+        if isinstance(value, Constant):
+            return value.array
+        require(value is not None, "an input is missing")
+        spec = self.b.tensors[str(value)]
+        return Array(spec.shape, spec.dtype)
+
+    def shape(self, value: Value) -> Shape:
+        """Return a value's shape."""
+        return self.of(value).shape
+
+    def whole(self, value: Value, attr: str = "") -> tuple[int, ...] | None:
+        """Return whole numbers that an input says, or in old opsets an attribute, None if none."""
+        if value is None:
+            found = self.node.attrs.get(attr)
+            return None if found is None else (found,) if isinstance(found, int) else tuple(found)
+        return self.of(value).whole()
+
+    def number(self, value: Value) -> float | None:
+        """Return the number that a constant of one element is, None for anything else."""
+        if isinstance(value, Constant) and value.array.size == 1 and value.array.values:
+            return value.array.values[0]
+        return None
+
+    def tensor(self, value: Value) -> str:
+        """Return the tensor of a value; a constant is a weight, or a buffer if it is derived."""
+        if isinstance(value, str):
+            return value
+        require(value is not None, "an input is missing")
+        constant: Constant = value  # type: ignore[assignment]
+        require(constant.array.dtype != "text", "reads texts")
+        if constant.name not in self._roots:
+            name = lowering.free_name(self.b, cleaned(constant.name) or "constant")
+            if constant.array.is_float and not constant.derived:
+                made = self.b.weight(name, constant.array.shape)
+            else:
+                dtype = "" if constant.array.is_float else constant.array.dtype
+                made = self.b.buffer(name, constant.array.shape, dtype)
+            self._roots[constant.name] = made, constant.steps
+            return made
+        made, steps = self._roots[constant.name]
+        same = 0
+        for ours, theirs in zip(steps, constant.steps, strict=False):
+            if ours != theirs:
+                break
+            same += 1
+        for kind, how, shape in reversed(steps[same:]):
+            back = tuple(how.index(i) for i in range(len(how))) if kind == "transpose" else shape
+            made = self._seen(made, kind, back)
+        for kind, how, _ in constant.steps[same:]:
+            made = self._seen(made, kind, how)
+        return made
+
+    def _seen(self, tensor: str, kind: str, how: Sequence[int]) -> str:
+        view = lowering.transpose if kind == "transpose" else lowering.reshape
+        return view(self.b, tensor, how, f"{self.name}/{kind}")
+
+    def view(self, value: Value, kind: str, how: Sequence[int]) -> Value:
+        """Return a value transposed by `how` or seen with the shape `how`, which costs nothing."""
+        if isinstance(value, Constant):
+            return value.viewed(kind, how)
+        return self._seen(self.tensor(value), kind, how)
+
+    def constant(self, array: Array, *of: Value, derived: bool | None = None) -> Constant:
+        """Return an array that this node makes of constants."""
+        if derived is None:
+            derived = any(isinstance(v, Constant) and v.derived for v in of)
+        return Constant(self.node.outputs[0] if self.node.outputs else "", array, derived=derived)
+
+    def pointwise(self, function: str, *values: Value, **how: Any) -> Value:
+        """Return a function of single elements: of constants worked out, else an op."""
+        arrays = [v.array for v in values if isinstance(v, Constant)]
+        if len(arrays) == len(values) and function in (
+            *constants.FUNCTIONS,
+            *constants.COMPARISONS,
+        ):
+            array = constants.pointwise(function, *arrays)
+            positions = array.is_float and any(a.shape and not a.is_float for a in arrays)
+            return self.constant(array, *values, derived=positions or None)
+        tensors = [v for v in values if isinstance(v, str)]
+        if function == "add" and len(tensors) == 1:  # one number is a bias after a product
+            product = lowering.made_by(self.b, tensors[0], "linear", "matmul", "conv2d")
+        else:
+            product = None
+        rank = max(len(self.shape(v)) for v in values)
+        operands: list[str | float] = []
+        for value in values:
+            number = self.number(value)
+            alone = (
+                number is None or (product and self.shape(value)) or len(self.shape(value)) > rank
+            )
+            operands.append(self.tensor(value) if alone or number is None else number)
+        if not any(isinstance(x, str) for x in operands):
+            operands[0] = self.tensor(values[0])
+        made = lowering.pointwise(
+            self.b, function, *self.stretched(operands), name=self.name, **how
+        )
+        return self.recognised(made)
+
+    def stretched(self, operands: Sequence[str | float]) -> list[str | float]:
+        """Return operands with those repeated to the batch that the file gives its own batch to."""
+        if self.before is None or self.before.batch == self.batch:
+            return list(operands)
+        return [self._stretched(x, operands) for x in operands]
+
+    def _stretched(self, x: str | float, others: Sequence[str | float]) -> str | float:
+        own = self.before.batch if self.before else self.batch
+        shape = self.b.shape(x) if isinstance(x, str) else ()
+        ranks = [self.b.shape(o) for o in others if isinstance(o, str)]
+        fits = any(len(o) == len(shape) and o[0] == self.batch for o in ranks if o)
+        if not isinstance(x, str) or not shape or shape[0] != own or not fits:
+            return x
+        one = lowering.slice_(self.b, x, 0, 0, 1, f"{self.name}/first") if own > 1 else x
+        return lowering.expand(self.b, one, (self.batch, *shape[1:]), f"{self.name}/batch")
+
+    def reshaped(self, x: Value, wanted: Sequence[int], zeros_stand: bool = False) -> Value:
+        """Return `x` with another shape: 0 keeps a size, one -1 is what remains.
+
+        A shape that was written for the file's batch is mended for another one. Raises `ShapeError`
+        where that cannot be.
+        """
+        own = self.shape(x)
+        copied = [
+            own[i] if n == 0 and not zeros_stand and i < len(own) else n
+            for i, n in enumerate(wanted)
+        ]
+        require(
+            copied.count(-1) <= 1 and all(n >= -1 for n in copied), f"reshape to {list(wanted)}"
+        )
+        known, size = math.prod(n for n in copied if n != -1), math.prod(own)
+        fits = size % known == 0 if known and -1 in copied else known == size
+        shape = tuple(size // known if n == -1 and known else n for n in copied)
+        if self.before and isinstance(x, str) and self.node.outputs:
+            shape, fits = self._mended(own, shape, fits)
+        require(fits, f"reshape {list(own)} to {list(wanted)}: written for another batch or size")
+        return self.view(x, "reshape", shape)
+
+    def _mended(self, own: Shape, shape: Shape, fits: bool) -> tuple[Shape, bool]:
+        """Return a shape that is as large as it must be where the batch is, and whether it fits.
+
+        A reshape keeps the order of elements, so what lies before the batch and after it stays.
+        """
+        old_in, old = self.old(self.node.inputs[0]), self.old(self.node.outputs[0])
+        before = self.before
+        moved = _moved(old_in, own)
+        if before is None or old_in is None or old is None or moved is None:
+            return shape, fits
+        at = math.prod(old_in[:moved]) * self.inner.get(self.node.inputs[0], 1)
+        found = []
+        for i, size in enumerate(old):
+            lead = math.prod(old[:i])
+            part = at // lead if at % lead == 0 else 0
+            if part and size % (part * before.batch) == 0:
+                clean = part == 1 and size == before.batch
+                found.append((not clean, part, i))
+        is_clean = old_in[moved] == before.batch and at == math.prod(old_in[:moved])
+        found.sort()
+        now = _moved(old, shape) if fits else None
+        chosen = next((one for one in found if one[2] == now), None)
+        if chosen is None or (is_clean and not found[0][0]):
+            if not found:
+                return shape, fits
+            chosen = found[0]
+        _, part, place = chosen
+        self.inner[self.node.outputs[0]] = part
+        size = old[place] // before.batch * self.batch
+        return (*old[:place], size, *old[place + 1 :]), True
+
+    def old(self, name: str) -> Shape | None:
+        """Return the shape that a tensor has with the file's own batch."""
+        value = self.before.env.get(name) if self.before else None
+        return self.before.b.shape(value) if self.before and isinstance(value, str) else None
+
+    def _follow(self, node: Node) -> None:
+        """Refuse what should grow with the batch and does not: the file has it for its own."""
+        if self.before is None or self.scaled.isdisjoint(node.inputs):
+            return
+        own = self.before.batch
+        inner = {self.inner[name]: name for name in node.inputs if name in self.inner}
+        for name in node.outputs:
+            value, old = self.env.get(name), self.old(name)
+            if not name or not isinstance(value, str) or old is None:
+                continue
+            shape = self.b.shape(value)
+            if math.prod(shape) * own != math.prod(old) * self.batch:
+                raise ShapeError(
+                    f"makes {list(shape)} for batch {self.batch}, {list(old)} for {own}:"
+                    f" written for one batch (--batch {own})"
+                )
+            self.scaled.add(name)
+            moved = _moved(old, shape)
+            for part, source in inner.items():
+                above = self.old(source)
+                where = _moved(above, self.shape(self.env[source]))
+                same = (
+                    above and where is not None and moved is not None and old[moved] == above[where]
+                )
+                if same:
+                    self.inner.setdefault(name, part)
+
+    def grown(self, shape: Shape, value: Value, name: str) -> Shape:
+        """Return the shape that a value is repeated to, with this batch in place of the file's."""
+        old, own = self.old(name), self.shape(value)
+        moved = _moved(old, own)
+        place = len(shape) - len(own) + (moved or 0)
+        if old is None or moved is None or place < 0 or shape[place] != old[moved]:
+            return shape
+        return (*shape[:place], own[moved], *shape[place + 1 :])
+
+
+def _listed(made: Value | Sequence[Value]) -> list[Value]:
+    return list(made) if isinstance(made, list | tuple) else [made]  # type: ignore[list-item]
+
+
+def _moved(old: Shape | None, new: Shape) -> int | None:
+    """Return the only axis in which two shapes differ, None for none or several."""
+    if old is None or len(old) != len(new):
+        return None
+    axes = [i for i, (n, m) in enumerate(zip(old, new, strict=True)) if n != m]
+    return axes[0] if len(axes) == 1 else None
