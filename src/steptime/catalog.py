@@ -27,6 +27,7 @@ from steptime.core.toml_files import read_toml, shown, toml_text, write_whole
 
 LOCAL = "local"
 DEFAULT_STACK = "torch-eager"
+_STACK_ALIASES = {"torch": DEFAULT_STACK}  # as it is called beside others
 _DATA = Path(__file__).parent / "data"
 _ALIASES = _DATA / "devices" / "aliases.toml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
@@ -201,9 +202,9 @@ def link_names() -> list[str]:
     return list(_LINKS.files())
 
 
-def stack_names() -> list[str]:
-    """Return the names of the software stacks, shipped ones and the user's, sorted."""
-    return list(_STACKS.files())
+def stack_names(own: bool = True) -> list[str]:
+    """Return the names of all software stacks, shipped ones and if asked the user's, sorted."""
+    return list(_STACKS.files() if own else _STACKS.shipped())
 
 
 @lru_cache(maxsize=16)
@@ -212,7 +213,7 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
 
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
-    return _STACKS.one(name)
+    return _STACKS.one(_STACK_ALIASES.get(name, name))
 
 
 @lru_cache(maxsize=8)

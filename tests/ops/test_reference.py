@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reference import backend as numpy_backend
 from reference.backend import RUNS, execute, initial_values, prepare
-from reference.kinds import ALSO_GIVEN, gelu
+from reference.kinds import ALSO_GIVEN, element_type, gelu
 from steptime.build import build, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError

@@ -181,8 +181,9 @@ def test_a_stack_is_found_by_name_or_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('name = "mine"\nsource = "me"\n')
     assert catalog.stack(str(path)) == Stack("mine", "me")
-    with pytest.raises(InputError, match="unknown stack 'torch'; did you mean 'torch-eager'"):
-        catalog.stack("torch")
+    with pytest.raises(InputError, match="unknown stack 'torch-eger'; did you mean 'torch-eager'"):
+        catalog.stack("torch-eger")
+    assert catalog.stack("torch") == EAGER
 
 
 # what torch's dispatcher sees

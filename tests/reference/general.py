@@ -22,16 +22,6 @@ def _softplus(x: Array) -> Array:
     return np.logaddexp(0, x)
 
 
-def _gelu_tanh_inner(x: Array) -> Array:
-    return np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
-
-
-def _gelu_tanh_slope(x: Array) -> Array:
-    t = _gelu_tanh_inner(x)
-    inner = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner
-
-
 def _mish_slope(x: Array) -> Array:
     t = np.tanh(_softplus(x))
     return t + x * (1 - t * t) * sigmoid(x)
@@ -63,8 +53,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "softplus": _softplus,
     "log_sigmoid": lambda x: -_softplus(-x),
     "mish": lambda x: x * np.tanh(_softplus(x)),
-    "quick_gelu": lambda x: x * sigmoid(1.702 * x),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + _gelu_tanh_inner(x)),
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -117,8 +105,6 @@ SLOPES: dict[str, Callable[..., Any]] = {  # of functions of one operand, by the
     "softplus": sigmoid,
     "log_sigmoid": lambda x: sigmoid(-x),
     "mish": _mish_slope,
-    "quick_gelu": lambda x: sigmoid(1.702 * x) * (1 + 1.702 * x * (1 - sigmoid(1.702 * x))),
-    "gelu_tanh": _gelu_tanh_slope,
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from steptime.analysis import flat
 from steptime.analysis.data import Data
 from steptime.analysis.levels import no_level
-from steptime.analysis.pairs import OF_PLATFORM, PLACES
+from steptime.analysis.pairs import APART, PLACES, free_of_method
 from steptime.analysis.row import HOW, PARAM_PREFIX, Row
 from steptime.analysis.statistics import MISS, two_sided_t
 from steptime.core.errors import unknown
@@ -136,8 +136,10 @@ class Cells:
         same = [name for name in self._network if name not in free]
         cell = same if free & set(self._network) else ["workload_key"]
         cell = [*cell, *([] if self.by in PLACES else ["platform"])]
-        cell += [] if self.by in ("method", "predicted_by") else ["method"]
-        gone = OF_PLATFORM if self.by in ("platform", "gpu") else (self.by,)
+        way = [] if self.by in free_of_method(self.origin) else ["method"]
+        if self.by == "compile":
+            way = ["replace(method, '-compile', '')"]
+        gone = APART.get(self.by, (self.by,))
         how = f"json_merge_patch(method_options, {flat.text(json.dumps(dict.fromkeys(gone)))})"
         ends = "any_value(step_s_{0})", "median(value_) * exp({1} * stddev_samp(ln(value_)) * "
         spread = f"{REACH}[least(count(*) - 1, {len(REACH)})] / sqrt(count(*)))"
@@ -149,7 +151,7 @@ class Cells:
         )
         features = "".join(f", any_value({flat.name(n)}) AS {flat.name(n)}" for n in self.features)
         grouped = (
-            f"SELECT level_, ROW({', '.join(map(flat.name, cell))})::VARCHAR AS pair_, "
+            f"SELECT level_, ROW({', '.join([*map(flat.name, cell), *way])})::VARCHAR AS pair_, "
             f"{how}::VARCHAR AS how_, any_value(workload_key) AS key_, "
             "any_value(batch) AS batch_, any_value(replicas) AS replicas_, "
             f"string_agg(DISTINCT host, ', ') AS host_, median(value_) AS value_{intervals}"

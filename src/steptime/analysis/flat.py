@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from steptime.analysis.row import COLUMNS, PARAM_PREFIX, Row, samples_by_run
-from steptime.core.record import ORIGINS, SCHEMA, STATUSES, Quantity
+from steptime.core.record import ORIGINS, PROFILER, SCHEMA, STATUSES, Quantity
 from steptime.core.units import QUANTITIES
 
 if TYPE_CHECKING:
@@ -54,8 +54,10 @@ _SPEEDS = """
 TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),
         CAST(CAST({v} AS DOUBLE) AS VARCHAR), CAST({v} AS VARCHAR)) ELSE {v}->>'$' END"""
+_COMPILED = "if(coalesce(o->>'compile', 'false') IN ('false', '0', '', 'null'), '', '-compile')"
 _FLAT = f"""
-    SELECT line, origin, method.name AS method, method.version AS method_version, status,
+    SELECT line, origin, method.name || {_COMPILED} AS method,
+        method.version AS method_version, status,
         nullif(cause, '') AS cause, nullif(note, '') AS note,
         coalesce(nullif(w.file, ''), w.model || if(cardinality(w.params) = 0, '', ':' ||
             list_aggregate([e.key || '=' || {TEXT.format(v="e.value")}
@@ -88,6 +90,7 @@ _FLAT = f"""
         canonical(CAST(o AS VARCHAR)) AS method_options, CAST(env AS VARCHAR) AS env,
         nullif(o->>'gpu', '') AS gpu, coalesce(TRY_CAST(o->>'devices' AS BIGINT), replicas) AS
             devices,
+        if(own, replace(method.name, '{PROFILER}', '') || {_COMPILED}, env->>'stack') AS stack,
         nullif(o->>'strategy', '') AS strategy, input,
         if(own, if(input = 'dataset', coalesce(o->>'staging', 'shared'), NULL), o->>'staging') AS
             staging,

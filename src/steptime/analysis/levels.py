@@ -75,7 +75,7 @@ def by_column(
         raise InputError(f"--by {column}: all records have one {column}, '{first}'")
     matched: pairs.Matched = []
     lonely: pairs.Lonely = []
-    apart = pairs.OF_PLATFORM if column in ("platform", "gpu") else (column,)
+    apart = pairs.APART.get(column, (column,))
     others = [name for name in levels if name != first]
     for name in others:
         sides = _sides(column, first, name)

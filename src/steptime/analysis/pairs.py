@@ -9,18 +9,24 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from steptime import stacks
 from steptime.analysis import results
 from steptime.analysis.row import BESIDES, Row, facts, grouped, headline, labels
 from steptime.analysis.verdict import Comparison, compare_runs, verdicts
 from steptime.core.errors import unknown
 from steptime.core.progress import watched
-from steptime.core.record import Method, Record
+from steptime.core.record import Method, Record, stack_of
 from steptime.core.units import shown
 from steptime.core.workload import Workload
 from steptime.store import identity
 
 OF_PLATFORM = ("gpu", "allocation")  # options that say by what word a platform was asked for
+OF_STACK = ("compile", "stack")  # options that say a stack
 PLACES = ("platform", "gpu", "threads", "host")  # that may give a platform another name
+APART = {  # options in which the levels of a column may differ
+    **dict.fromkeys(("platform", "gpu"), OF_PLATFORM),
+    **dict.fromkeys(("stack", "method"), OF_STACK),
+}
 Group = list[Record]  # records of one cell and one method: their samples are pooled
 Key = Callable[[Record], Hashable]
 Matched = list[tuple[Group, Group, Mapping[str, str]]]  # a, b, and what each side is in words
@@ -50,14 +56,27 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
     def key(record: Record) -> Hashable:
         return results.cell_of(record), record.scope
 
-    latest = {(key(r), r.method.name): r for r in records if r.origin == "predicted"}
+    predictions = (record for record in records if record.origin == "predicted")
+    latest = {(key(r), r.method.name, stack_of(r)): r for r in predictions}
     a = _cells(latest.values(), key)
     every = grouped(records, key)
     b = _cells((r for held in every.values() for r in results.tried(held)), key)
     sides = {"a": "predicted", "b": "measured"}
-    matched: Matched = [(x, y, sides) for cell in a for x in a[cell] for y in b.get(cell, ())]
-    lonely = [("a", group, "not measured") for cell in a if cell not in b for group in a[cell]]
-    lonely += [("b", group, "not predicted") for cell in b if cell not in a for group in b[cell]]
+    matched: Matched = [
+        (x, y, sides)
+        for cell in a
+        for x in a[cell]
+        for y in b.get(cell, ())
+        if not stacks.apart(x[-1], y[-1])
+    ]
+    paired = {id(group) for x, y, _ in matched for group in (x, y)}
+    lonely = [
+        (side, group, f"not {other}{' for this stack' if cell in others else ''}")
+        for side, cells, others, other in (("a", a, b, "measured"), ("b", b, a, "predicted"))
+        for cell in cells
+        for group in cells[cell]
+        if id(group) not in paired
+    ]
     return pairing(matched, lonely, quantity)
 
 
@@ -78,10 +97,15 @@ def like(column: str, any_dtype: bool = False) -> Key:
             "" if column in PLACES else record.platform,
             record.scope,
             record.origin,
-            "" if column in ("method", "predicted_by") else record.method.name,
+            "" if column in free_of_method(record.origin) else record.method.name,
         )
 
     return key
+
+
+def free_of_method(origin: str) -> tuple[str, ...]:
+    """Return the columns whose levels are of several methods; a prediction of a stack has one."""
+    return ("method", "predicted_by", *(() if origin == "predicted" else ("stack",)))
 
 
 def _network(workload: Workload, free: Collection[str]) -> str:
@@ -249,7 +273,8 @@ def _apart(a: Group, b: Group, column: str) -> Row:
     differ = [name for name in {**left, **right} if left.get(name) != right.get(name)]
     if "measured" not in origins or "predicted" in origins:
         differ = []
-    told = [name for name in differ if name not in (column, *OF_PLATFORM[1:])]
+    known = ("version", *OF_STACK) if column in ("stack", "method") else ()
+    told = [name for name in differ if name not in (column, *OF_PLATFORM[1:], *known)]
     options = {**a[0].method.options, **b[0].method.options}
     row: Row = {
         "options_that_differ": [name for name in differ if name in options],
@@ -274,7 +299,7 @@ def _value(group: Group, quantity: str) -> Row:
     last = group[-1]
     about = {
         "origin": last.origin,
-        "method": last.method.name,
+        "method": last.method.label,
         "version": last.method.version,
         "platform": last.platform,
         "dtype": last.workload.dtype,

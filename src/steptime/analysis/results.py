@@ -8,7 +8,8 @@ from statistics import median
 from steptime.analysis.row import Row, grouped, headline, samples_by_run
 from steptime.analysis.statistics import summarize
 from steptime.core.progress import watched
-from steptime.core.record import Quantity, Record
+from steptime.core.record import Quantity, Record, stack_of
+from steptime.stacks import apart
 from steptime.store import identity
 
 FACTS = (  # that a pair takes from the last record of its cell
@@ -30,10 +31,15 @@ def pairs(records: Iterable[Record]) -> Iterator[tuple[list[Record], Record | No
     """Return what each row of `results` is made from: measurements, and the prediction if any."""
     cells = grouped((record for record in records if not record.scope), cell_of)
     for held in watched(list(cells.values()), "networks"):
-        for attempts in by_method(tried(held, alone=True)) or [[]]:
-            for predicted in _latest(held) or [None]:
-                if attempts or predicted:
-                    yield attempts, predicted
+        every, predictions = by_method(tried(held, alone=True)), _latest(held)
+        paired: list[Record] = []
+        for attempts in every:
+            beside = [one for one in predictions if not apart(attempts[-1], one)]
+            paired += beside
+            yield from ((attempts, one) for one in beside)
+            if not beside:
+                yield attempts, None
+        yield from (([], one) for one in predictions if not any(one is it for it in paired))
 
 
 def tried(held: Sequence[Record], *, alone: bool = False) -> list[Record]:
@@ -60,9 +66,10 @@ def by_method(records: Iterable[Record]) -> list[list[Record]]:
     return list(grouped(records, lambda record: identity(record.method)).values())
 
 
-def _latest(records: Iterable[Record]) -> list[Record | None]:
-    """Return the last prediction of each method name: a device file may have been probed again."""
-    return list({r.method.name: r for r in records if r.origin == "predicted"}.values())
+def _latest(records: Iterable[Record]) -> list[Record]:
+    """Return the last prediction by each method name of a stack: a device may be probed again."""
+    told = (record for record in records if record.origin == "predicted")
+    return list({(one.method.name, stack_of(one)): one for one in told}.values())
 
 
 def good(records: Iterable[Record], quantity: str = "step_s") -> list[Record]:

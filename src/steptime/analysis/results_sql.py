@@ -20,6 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steptime import stacks
 from steptime.analysis import cache, flat
 from steptime.analysis.row import HOW, UNTOLD, WAYS, Row, grouped, said, telling_of
 from steptime.core.units import seconds
@@ -43,6 +44,9 @@ PREDICTED = {
     "peak_flop_per_s": "peak_flop_per_s",
     "memory_bytes_per_s": "memory_bytes_per_s",
 }
+_SAME = " AND ".join(f"t.{one} = p.{one}" for one in CELL.split(", "))
+_FIRST = " AND ".join(f"coalesce(t.{one}, p.{one}) = f.{one}" for one in CELL.split(", "))
+_CELL_OF_FIRST = ", ".join(f"f.{one} AS {one}" for one in CELL.split(", "))
 _ALIKE = ", ".join(f"any_value({one}) AS {one}" for one in OF_CELL)
 _SAID = ("batch", "devices", "method_version", "method_options")
 _TOLD = ", ".join(f"coalesce(t.{one}, p.{one}) AS {one}" for one in OF_CELL)
@@ -67,7 +71,7 @@ VIEWS = {
         SELECT {CELL}, min(place) AS t, {_ALIKE},
             {", ".join(f"arg_max_null({one}, place) AS {one}" for one in (*_SAID, "origin"))},
             {", ".join(f"arg_max_null({one}, rank) AS {one}" for one in LAST)},
-            list(host ORDER BY place) FILTER (host <> '') AS hosts,
+            any_value(stack) AS stack, list(host ORDER BY place) FILTER (host <> '') AS hosts,
             list(samples ORDER BY place) FILTER (good AND samples IS NOT NULL) AS every,
             list([(hash(place, r) >> 1)::BIGINT for r in run] ORDER BY place)
                 FILTER (good AND samples IS NOT NULL) AS every_run,
@@ -84,14 +88,15 @@ VIEWS = {
         FROM tried GROUP BY {CELL}, tried.method, tried.method_version, tried.method_options
     """,
     "predictions": f"""
-        SELECT {CELL}, method AS predicted_by, min(place) AS p, {_ALIKE},
+        SELECT {CELL}, method AS predicted_by, stack, min(place) AS p, {_ALIKE},
             {", ".join(f"arg_max_null({one}, place) AS {one}" for one in _SAID)},
             {", ".join(f"arg_max_null({made}, place) AS {one}" for one, made in PREDICTED.items())},
             {", ".join(f"arg_max_null(if(status = 'ok', NULL, {w}), place) AS {w}" for w in WHY)}
-        FROM whole WHERE origin = 'predicted' GROUP BY {CELL}, method
+        FROM whole WHERE origin = 'predicted' GROUP BY {CELL}, method, stack
     """,
     "pairs": f"""
-        SELECT {CELL}, t, p, {_TOLD}, {_BOTH}, {_LAST},
+        SELECT {_CELL_OF_FIRST}, t, p, {_TOLD}, {_BOTH}, {_LAST},
+            coalesce(t.stack, p.stack) AS stack,
             coalesce(origin, 'predicted') AS origin, predicted_by, first, every, every_run, sampled,
             array_to_string(list_filter(hosts, lambda h, i: list_position(hosts, h) = i), ', ')
                 AS host,
@@ -99,8 +104,10 @@ VIEWS = {
                 AS measured_s, measured_min_s, examples, mean, runs, samples_n,
             disturbed_share, measured_memory_bytes, {", ".join(PREDICTED)},
             flop / nullif(traffic_bytes, 0) AS intensity
-        FROM tries AS t FULL OUTER JOIN predictions AS p USING ({CELL})
-        JOIN (SELECT {CELL}, min(place) AS first FROM whole GROUP BY {CELL}) USING ({CELL})
+        FROM tries AS t FULL OUTER JOIN predictions AS p ON {_SAME}
+            AND (t.stack = p.stack OR p.stack IS NULL OR coalesce(t.stack, '') NOT IN $STACKS)
+        JOIN (SELECT {CELL}, min(place) AS first FROM whole GROUP BY {CELL}) AS f
+            ON {_FIRST}
     """,
 }
 """Views over `flat`, each over those before it."""
@@ -109,7 +116,7 @@ COLUMNS = {  # of `results`, over `pairs`
     **dict.fromkeys(("model", "family", "batch", "replicas")),
     "strategy": "nullif(exchange, '')",
     **dict.fromkeys(("overlap", "dtype", "phase", "optimizer", "platform", "workload_key", *LAST)),
-    **dict.fromkeys(("origin", "host", "predicted_by", "measured_s")),
+    **dict.fromkeys(("origin", "host", "predicted_by", "stack", "measured_s")),
     "measured_low_s": "estimate.low",
     "measured_high_s": "estimate.high",
     "measured_min_s": None,
@@ -141,7 +148,8 @@ def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
     """Add the view `results`, its names still unknown, with columns of hyperparameters."""
     connection.create_function("interval_in_words", _interval, ["DOUBLE", "DOUBLE"], "VARCHAR")
     for view, sql in VIEWS.items():
-        connection.execute(f"CREATE VIEW {view} AS {sql}")
+        known = f"({', '.join(map(flat.text, stacks.measured()))})"
+        connection.execute(f"CREATE VIEW {view} AS {sql.replace('$STACKS', known)}")
     _view(connection, params, "NULL::VARCHAR", "NULL::VARCHAR")
 
 

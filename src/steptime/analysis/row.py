@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from steptime.analysis.statistics import summarize
 from steptime.core.errors import InputError
-from steptime.core.record import Quantity, Record
+from steptime.core.record import Quantity, Record, stack_of
 from steptime.core.units import QUANTITIES
 from steptime.core.workload import Workload, plan_to_json
 
@@ -45,7 +45,7 @@ COLUMNS: Mapping[str, type] = {
     "threads": int,
     **dict.fromkeys(("method_options", "env", "gpu"), str),
     "devices": int,
-    **dict.fromkeys(("strategy", "input", "staging"), str),
+    **dict.fromkeys(("stack", "strategy", "input", "staging"), str),
     **dict.fromkeys(("loaders", "prefetch"), int),
 }
 """The columns that every table has, in order; further quantities and hyperparameters follow."""
@@ -70,7 +70,7 @@ def facts(record: Record) -> Row:
     return {
         **{name: getattr(record, name) for name in ("origin", "status", "platform", "scope")},
         **{name: getattr(record, name) or None for name in ("cause", "note", "taken_at")},
-        "method": record.method.name,
+        "method": record.method.label,
         "method_version": record.method.version,
         "model": workload.label,
         "family": workload.model,
@@ -86,6 +86,7 @@ def facts(record: Record) -> Row:
         "overlap": options.get("overlap", True),
         **_input(record),
         **{name: env.get(name) for name in OF_ENV},
+        "stack": stack_of(record),
         "settings": settings_of(workload),
         "options": dict(options),
     }

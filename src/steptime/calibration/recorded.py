@@ -12,8 +12,8 @@ from steptime.core.record import Record
 from steptime.core.workload import Workload
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import lower
+from steptime.stacks import stack_of
 
-COMPILED = "torch-compile"  # the stack of records that were compiled
 OLD = ("pytorch-paradnn",)  # sources that ran PyTorch before 2.0
 
 
@@ -65,7 +65,8 @@ def _alone(record: Record) -> tuple[Kernel, ...]:
 def _stack(record: Record) -> str:
     if record.method.name in OLD:
         return "torch-eager-1"
-    return COMPILED if record.method.options.get("compile") else ""
+    named = stack_of(record)
+    return "" if named == catalog.DEFAULT_STACK else named
 
 
 def step_kernels(workload: Workload, stack: str = "") -> tuple[Kernel, ...]:

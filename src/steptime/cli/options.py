@@ -90,6 +90,13 @@ Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
 Backend = Annotated[str, option("--backend", "torch, or one that a package adds.")]
+Stack = Annotated[
+    Text,
+    option(
+        "--stack NAME",
+        "A backend and how it is told to run: torch, torch-compile, ... (steptime list stacks).",
+    ),
+]
 Place = Annotated[str, option("--device", "Where to run: cpu, cuda[:n] or mps.")]
 Threads = Annotated[Text, option("--threads K", "CPU threads. Default: all cores.")]
 
@@ -170,6 +177,26 @@ def check_backend(backend: str) -> None:
     from steptime.measure import registry
 
     registry.backend(backend)
+
+
+def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]:
+    """Return the backend that is asked for, and whether it compiles, by a stack's name or apart.
+
+    Raises `InputError` for unknown names, for both ways at once, and for what cannot be compiled.
+    """
+    from steptime.measure import registry
+
+    if name is not None:
+        refuse(
+            {"--backend": backend != "torch", "--compile": compiled},
+            "{} says what --stack says; keep one of them",
+        )
+        found = registry.stack(name)
+        return found.backend, found.compile
+    registry.backend(backend)
+    if not registry.compiles(backend, compiled):
+        raise InputError(f"--compile: {backend} is not told to compile; leave it out")
+    return backend, compiled
 
 
 def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:

@@ -34,6 +34,9 @@ def predict(
     optimizer: options.Optimizer = "sgd",
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
+    stack: Text = option(
+        "--stack NAME,...", "What runs it (steptime list stacks); several side by side.", None
+    ),
     allow_unknown: options.AllowUnknown = False,
     steps: Text = option("--steps N", "Steps of a run, for its energy.", None),
     kwh_price: float | None = option(
@@ -71,6 +74,16 @@ def predict(
 ) -> Answer:
     """Predict how long one step takes on a device."""
     given = options.pairs(option_, "option")
+    stacks = [] if stack is None else grid.names(stack, "--stack")
+    if stacks:
+        options.refuse({"--option stack": "stack" in given}, "{} says what --stack says")
+        given = _on_stack(stacks[0], given)
+    if len(stacks) > 1:
+        options.refuse(
+            {"--in": folder, "--grid": all_cells, "--by-op": by_op, "--trace": trace,
+             "--steps": steps},
+            "{} takes one --stack",
+        )  # fmt: skip
     if folder is not None:
         options.refuse(
             {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps,
@@ -107,6 +120,10 @@ def predict(
     if trace:
         _write_trace(trace, beside, workload, options.one_device(device), method, given)
         note(str(trace))
+    if len(stacks) > 1:
+        each = ((workload, options.one_device(device), method, _on_stack(one, given), None)
+                for one in stacks)  # fmt: skip
+        return _side_by_side([_predicted(*one)[0] for one in each], stacks)
     document, source = _predicted(workload, options.one_device(device), method, given, run)
     tables = [_totals(document, source if sources else None)]
     if by_op:
@@ -116,6 +133,30 @@ def predict(
         )  # fmt: skip
         tables.append(Table(heads, document["ops"]))
     return Answer(document, tables, _notes(document))
+
+
+def _side_by_side(every: list[dict[str, Any]], stacks: list[str]) -> Answer:
+    """Return the predictions of one step on several stacks, one row each."""
+    rows = [{"stack": name, **document} for name, document in zip(stacks, every, strict=True)]
+    heads = columns(
+        "stack", "step_s=step", "?low_s=from", "?high_s=to",
+        *(f"{part}_s={part}" for part in PARTS), "peak_memory_bytes=peak memory",
+    )  # fmt: skip
+    said = [_notes(row) for row in rows]
+    notes = [
+        one if all(one in others for others in said) else f"{row['stack']}: {one}"
+        for row, own in zip(rows, said, strict=True)
+        for one in own
+    ]
+    return Answer({"stacks": rows}, [Table(heads, rows, _title(every[0]))], [*dict.fromkeys(notes)])
+
+
+def _on_stack(name: str, given: dict[str, str]) -> dict[str, str]:
+    """Return the options with that of a stack, by the name of its file."""
+    from steptime import catalog
+
+    found = catalog.stack(name)
+    return {**given, "stack": name if name.lower().endswith(".toml") else found.name}
 
 
 def _write_trace(
@@ -262,12 +303,16 @@ def _totals(document: dict[str, Any], source: str | None) -> Table:
     ]
     if source is not None:
         rows.append(("device data", " ".join(source.split())))
-    title = (
+    title = _title(document)
+    fits = "" if document["status"] == "ok" else " - DOES NOT FIT"
+    return facts(title + fits, "one step", rows)
+
+
+def _title(document: dict[str, Any]) -> str:
+    return (
         f"{document['model']}, batch {document['batch']}, {document['phase']}, "
         f"{document['dtype']} on {document['device']} ({document['method']})"
     )
-    fits = "" if document["status"] == "ok" else " - DOES NOT FIT"
-    return facts(title + fits, "one step", rows)
 
 
 def _step(document: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ LONG_S = 10.0  # a run that may take longer says so
 def run(
     model: options.Model,
     batch: options.Batch = None,
+    stack: options.Stack = None,
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     phase: options.Phase = "train",
@@ -78,7 +79,7 @@ def run(
     from steptime.sweep.run import How, measure_cell, profile_cell
     from steptime.sweep.workers import Workers
 
-    options.check_backend(backend)
+    backend, compile_ = options.stack_of(stack, backend, compile_)
     given = {
         "data": data,
         "staging": staging,

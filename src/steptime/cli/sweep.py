@@ -78,18 +78,23 @@ def sweep(
 
 def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
     """Write the predictions that a folder lacks of an experiment; nothing runs."""
+    from steptime.analysis.row import grouped
     from steptime.cli.grid import written
     from steptime.predict import DEFAULT
+    from steptime.predict.method import stack_option
     from steptime.predict.space import place_of
     from steptime.sweep.cells import cells_of
-    from steptime.sweep.predict_folder import predict_space
+    from steptime.sweep.predict_folder import Predicted, predict_space
 
     if experiment.by_op or max(experiment.replicas) > 1:
         raise InputError(f"{where}: measure = false takes neither by_op nor several replicas")
     cells, must_fit = cells_of(experiment, where)
     places = [place_of(name) for name in experiment.predict]
-    workloads = [cell.workload for cell in cells]
-    return written(out, DEFAULT, predict_space(out, workloads, places, note, must_fit=must_fit))
+    found = Predicted()
+    for stack, held in grouped(cells, lambda cell: cell.stack).items():
+        workloads, told = [cell.workload for cell in held], stack_option(stack)
+        found += predict_space(out, workloads, places, note, options=told, must_fit=must_fit)
+    return written(out, DEFAULT, found)
 
 
 def request_of(

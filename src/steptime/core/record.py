@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from steptime.core.stack import label_of
 from steptime.core.workload import Workload, workload_from_json, workload_to_json
 
 SCHEMA = 1
@@ -11,6 +12,7 @@ ORIGINS = ("measured", "predicted", "published")
 STATUSES = ("ok", "oom", "timeout", "unsupported", "failed")
 DONE = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try these again
 
+PROFILER = "-profiler"  # behind a backend's name: what its profiler says of ops
 NO_OP, UNATTRIBUTED = "no op", "unattributed"
 """Scopes of a profile beside its ops: what ran no kernel, and kernels of no op that is known."""
 
@@ -37,6 +39,11 @@ class Method:
     version: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def label(self) -> str:
+        """Its name in tables, which tells software stacks apart: `torch-compile`."""
+        return label_of(self.name, self.options.get("compile"))
+
 
 @dataclass(frozen=True)
 class Record:
@@ -58,6 +65,15 @@ class Record:
     env: Mapping[str, Any] = field(default_factory=dict)
     taken_at: str = ""
     schema: int = SCHEMA
+
+
+def stack_of(record: Record) -> str | None:
+    """Return the software stack that ran a step, or that one was predicted for; None is unknown."""
+    if record.origin == "measured":
+        return label_of(
+            record.method.name.removesuffix(PROFILER), record.method.options.get("compile")
+        )
+    return record.env.get("stack")
 
 
 _AS_IT_STANDS = ("schema", "origin", "platform", "scope", "status", "cause", "note", "taken_at")

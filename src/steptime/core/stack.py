@@ -58,7 +58,8 @@ class Stack:
     one kernel that moves every tensor once. `host` are seconds of the host, by names such as
     `host.forward_op_s` (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody
     measured them. Images are laid out with their `channels_last`, or before height and width;
-    convolutions in float32 run as `conv_tf32` where a device has it.
+    convolutions in float32 run as `conv_tf32` where a device has it. `backend` measures it, told to
+    `compile` or not; "" where nothing here does.
     """
 
     name: str
@@ -69,6 +70,18 @@ class Stack:
     host: Mapping[str, Constant] = field(default_factory=dict)
     channels_last: bool = False
     conv_tf32: bool = False
+    backend: str = ""
+    compile: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name in tables, as what it measures has it: `torch`, `torch-compile`, `jax`."""
+        return label_of(self.backend, self.compile) if self.backend else self.name
+
+
+def label_of(backend: str, compiled: object) -> str:
+    """Return the name in tables of what a backend runs, compiled or not."""
+    return f"{backend}-compile" if compiled else backend
 
 
 UNITS = ("vector", "matrix")
@@ -92,6 +105,8 @@ _STACK: dict[str, Check] = {
     "host": TABLE,
     "channels_last": FLAG,
     "conv_tf32": FLAG,
+    "backend": TEXT,
+    "compile": FLAG,
 }
 _EXECUTION: dict[str, Check] = {
     "reads": WHOLES,

@@ -15,7 +15,9 @@ from steptime.core.units import percent, seconds
 from steptime.core.workload import Plan, Workload
 from steptime.diagnosis.bound import BOUNDS, Input, Path, ceilings_s, method_for
 from steptime.diagnosis.help import WORTH, Asked, helps
+from steptime.predict.method import stack_option
 from steptime.predict.step_model import StepModel
+from steptime.stacks import stack_of
 
 SHOWN = 3  # ops, and changes in a sentence
 UNEXPLAINED = "unexplained"  # share of a measured step that no share of the model can be
@@ -196,7 +198,7 @@ def _options(record: Record, model: StepModel) -> dict[str, str]:
     """Return the options of the method that say how a record ran."""
     said = record.method.options
     found = {"tf32": "yes"} if said.get("tf32") else {}
-    found |= {"stack": "torch-compile"} if said.get("compile") else {}
+    found |= stack_option(stack_of(record))
     return {key: value for key, value in found.items()
             if key in model.method.options and key not in model.options}  # fmt: skip
 

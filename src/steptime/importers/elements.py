@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from steptime.core.graph import Attr, Op
 from steptime.layers import dense
+from steptime.layers.blocks import ACTIVATIONS
 from steptime.ops.builder import Builder
 from steptime.ops.pointwise import function_of
 from steptime.ops.table import require
 
 Operand = str | float
-ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu")
+OF_THEIR_OWN = ("relu", "sigmoid", "tanh", "gelu", "silu", *ACTIVATIONS)
 OF_WHOLE_NUMBERS = (  # pointwise functions that make whole numbers of them
     *("neg", "abs", "sign", "add", "sub", "mul", "maximum", "minimum", "mod", "floor_divide"),
     *("where", "clamp", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "logical_not"),
@@ -173,8 +174,11 @@ def pointwise(
     if function == "clamp" and math.inf in (high, -low):
         one = "maximum" if high == math.inf else "minimum"
         function, operands = one, (*operands, low if one == "maximum" else high)
-    if function in ACTIVATIONS or (function == "maximum" and 0.0 in operands[1:]):
-        return op(b, function if function in ACTIVATIONS else "relu", tensors[0], name=name)
+    if function == "maximum" and 0.0 in operands[1:] and is_float(b, tensors[0]):
+        function = "relu"
+    if function in OF_THEIR_OWN:
+        kind, how = ACTIVATIONS.get(function, (function, {}))
+        return op(b, kind, tensors[0], name=name, **how)
     row = function_of(function)
     require(len(operands) == len(row.gradients), f"{name}: {function} of {len(operands)} operands")
     fractions = [x for x in operands if not isinstance(x, str) and x != int(_finite(b, x))]

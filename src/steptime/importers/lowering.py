@@ -264,34 +264,39 @@ def attention(
     name: str,
     *,
     causal: bool = False,
+    window: int = 0,
     mask: str = "",
     scale: float | None = None,
 ) -> str:
-    """Return attention of `q [n, h, l, d], k, v [n, g, m, d] -> [n, h, l, d]`; g divides h.
+    """Return attention of `q [n, h, l, d], k [n, g, m, d], v [n, g, m, e] -> [n, h, l, e]`.
 
-    It is one op (a scale is part of it) unless there is a `mask` that is added to the scores, or
-    values have a width of their own. A mask of constants alone should be left out: it costs nothing
-    there.
+    It is one op, of which a scale is part, and a `mask` that is added to the scores where it is the
+    same for every example (`[h, l, m]`, perhaps after ones); with another it is products around a
+    softmax. A mask of constants alone should be left out: it costs nothing there. g divides h; in a
+    `window` a place sees those less than so many away.
     """
-    (n, heads, length, width), groups = b.shape(q), b.shape(k)[1]
+    n, heads, length, _ = b.shape(q)
+    groups, keys, width = b.shape(k)[1], b.shape(k)[2], b.shape(v)[3]
     require(heads % max(1, groups) == 0, f"{name}: {heads} heads do not share {groups}")
-    if not mask and b.shape(v) == b.shape(k):
+    scores = (heads, length, keys)
+    if not mask or (b.shape(mask)[-3:] == scores and b.tensors[mask].size == math.prod(scores)):
         joined = [_heads_joined(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
+        joined += [reshape(b, mask, scores, f"{name}/mask")] if mask else []
         how: dict[str, Attr] = {"heads": heads, "kv_heads": groups, "causal": causal}
+        how |= {"window": window} if window else {}
         y = op(b, "attention", *joined, name=name, **how)
         y = reshape(b, y, (n, length, heads, width), f"{name}/heads")
         return transpose(b, y, (0, 2, 1, 3), f"{name}/transpose")
     if groups != heads:
         k, v = (_repeated(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v)))
     turned = transpose(b, k, (0, 1, 3, 2), f"{name}/transpose_k")
-    scores = matmul(b, q, turned, f"{name}/scores")
-    scores = pointwise(b, "mul", scores, scale or width**-0.5, name=f"{name}/scale")
-    masks = [mask] if mask else []
-    if causal:
-        masks.append(b.buffer(free_name(b, f"{name}/causal"), (length, b.shape(k)[2])))
-    for one in masks:
-        scores = pointwise(b, "add", scores, one, name=f"{name}/mask")
-    return matmul(b, softmax(b, scores, -1, f"{name}/softmax"), v, name)
+    y = matmul(b, q, turned, f"{name}/scores")
+    y = pointwise(b, "mul", y, scale or b.shape(q)[3] ** -0.5, name=f"{name}/scale")
+    if causal or window:
+        own = b.buffer(free_name(b, f"{name}/causal"), (length, keys))
+        y = pointwise(b, "add", y, own, name=f"{name}/mask")
+    y = pointwise(b, "add", y, mask, name=f"{name}/mask")
+    return matmul(b, softmax(b, y, -1, f"{name}/softmax"), v, name)
 
 
 def _heads_joined(b: Builder, x: str, name: str) -> str:

@@ -141,7 +141,7 @@ def _from_latent(b: Builder, x: str, p: Parameters, heads: int, angles: str) -> 
     return b.op("reshape", keys, name="keys", shape=(n, length, heads * p["head_width"])), v
 
 
-_ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # by an op and its attributes
+ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # by an op and its attributes
     "gelu_tanh": ("gelu", {"tanh": True}),
     "quick_gelu": ("silu", {"beta": 1.702}),
 }
@@ -149,7 +149,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # by an op and it
 
 def activated(b: Builder, x: str, activation: str) -> str:
     """Return an activation of `x`."""
-    kind, how = _ACTIVATIONS.get(activation, (activation, {}))
+    kind, how = ACTIVATIONS.get(activation, (activation, {}))
     return b.op(kind, x, name=kind, **how)
 
 

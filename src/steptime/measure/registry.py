@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
+from steptime import catalog, stacks
 from steptime.core.errors import InputError, unknown
+from steptime.core.stack import Stack, label_of
 
 GROUP = "steptime.backends"
 
@@ -30,16 +32,45 @@ GONE = {
 }
 
 
+def stack(name: str, where: str = "") -> Stack:
+    """Return the stack of a name as it is measured; a backend without a data file is one, too.
+
+    Raises `InputError` for an unknown name, and for a stack that nothing here runs.
+    """
+    labels = stacks.measured()
+    if name in labels or name in catalog.stack_names() or name.endswith(".toml"):
+        found = catalog.stack(labels.get(name, name))
+        if not found.backend:
+            raise InputError(
+                f"{where}{': ' if where else ''}stack {name} is for predictions: no backend runs it"
+            )
+        return found
+    if name not in (known := backends()):
+        raise unknown("stack", name, (*labels, *known), where)
+    return Stack(name, "", backend=name)
+
+
+def compiles(name: str, compiled: bool) -> bool:
+    """Whether a backend can be told so; other packages' know for themselves."""
+    return name not in BACKENDS or label_of(name, compiled) in stacks.measured()
+
+
 def backend(name: str, where: str = "") -> Row:
     """Return the row of a backend; raises `InputError` for a name that no package has."""
     if name in BACKENDS:
         return BACKENDS[name]
     if name in GONE:
         raise InputError(f"{where}{': ' if where else ''}backend {name} is gone: {GONE[name]}")
+    known = backends()
+    if name not in known:
+        raise unknown("backend", name, known, where)
+    return known[name]
+
+
+def backends() -> dict[str, Row]:
+    """Return all backends by name: these, and those of other packages."""
     added = {
         point.name: Row(point.value, point.dist.name if point.dist else "")
         for point in metadata.entry_points(group=GROUP)
     }
-    if name not in added:
-        raise unknown("backend", name, (*BACKENDS, *added), where)
-    return added[name]
+    return {**BACKENDS, **added, **BACKENDS}  # none of ours is replaced

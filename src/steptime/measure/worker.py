@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from steptime.build import Choice, build, make_workload
 from steptime.core.errors import InputError
-from steptime.core.record import Record, record_to_json
+from steptime.core.record import PROFILER, Record, record_to_json
 from steptime.core.workload import PHASES, workload_from_json
 from steptime.measure import contract, cpus, machine, ranks, registry, scratch
 from steptime.measure.cell import Tell, measure_cell
@@ -172,7 +172,7 @@ def measure(
 def profile(session: Session, request: Mapping[str, Any]) -> list[Record]:
     """Return a record for each op of a step under the profiler, or one that says why not."""
     session, record = _asked(session, request)
-    name, trace = f"{session.name}-profiler", request["trace"]
+    name, trace = session.name + PROFILER, request["trace"]
     record = replace(record, method=replace(record.method, name=name))
     told = {name: session.env[name] for name in ("host", "threads", "product")}
     try:

@@ -71,8 +71,6 @@ FUNCTIONS: dict[str, Function] = {
     "softplus": _unary(3, "a", 5),  # log(1 + exp(x))
     "log_sigmoid": _unary(5, "a", 6),
     "mish": _unary(5, "a", 13),  # x tanh(softplus(x))
-    "quick_gelu": _unary(6, "a", 11),  # x sigmoid(1.702 x)
-    "gelu_tanh": _unary(8, "a", 17),  # x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
     "add": Function(1, (("", 0), ("", 0))),
     "sub": Function(1, (("", 0), ("", 1))),
     "mul": Function(1, (("b", 1), ("a", 1))),

@@ -120,6 +120,11 @@ def _stack(method: Method, text: str) -> Method:
     return method.tuned(stack=text)
 
 
+def stack_option(name: str) -> dict[str, str]:
+    """Return the option that says a stack, nothing for the default one and for "", unknown."""
+    return {} if name in {"", catalog.DEFAULT_STACK} else {"stack": name}
+
+
 STACK = Option(
     "the software that runs the step, a name or FILE.toml", catalog.DEFAULT_STACK, _stack
 )

@@ -29,7 +29,7 @@ def records(model: StepModel) -> Sequence[Record]:
             cause="" if made.fits else "predicted-not-to-fit",
             note="; ".join(made.remarks),
             scope=scope,
-            env={"steptime": __version__, **about},
+            env={"steptime": __version__, **_stack(model), **about},
             taken_at=taken_at,
         )
 
@@ -87,9 +87,14 @@ def step_record(
         cause="" if fits else "predicted-not-to-fit",
         note="; ".join(remarks),
         scope=scope,
-        env={"steptime": __version__},
+        env={"steptime": __version__, **_stack(model)},
         taken_at=taken_at,
     )
+
+
+def _stack(model: StepModel) -> dict[str, str]:
+    """Return the stack that was predicted; nothing for a method that knows none."""
+    return {"stack": model.stack.label} if "stack" in model.method.options else {}
 
 
 def record_method(model: StepModel) -> Method:

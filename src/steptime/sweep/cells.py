@@ -8,14 +8,17 @@ import re
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from steptime import stacks
 from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.progress import watched
+from steptime.core.stack import label_of
 from steptime.core.workload import Workload
 from steptime.count import Count, count, peak_memory_bytes
+from steptime.measure import registry
 from steptime.measure.contract import Options, meaningful, method
 from steptime.models.family import resolve
 from steptime.sweep.experiment import (
@@ -40,18 +43,22 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 _FILTER = re.compile(r"\s*(\w+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*")
 FIXED = ("data", "stage_to", "train_steps")  # the same for all cells of an experiment
 Fixed = Mapping[str, Any]
-_OWN_AXES = {*PLACE_AXES, *FEED_AXES, *STEP_AXES, "request"}
+_OWN_AXES = {"stack", *PLACE_AXES, *FEED_AXES, *STEP_AXES, "request"}
 _COUNTED = ("parameters", "flop", "traffic_bytes", "activation_bytes", "peak_memory_bytes")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload at one place: a backend with its options, and what it needs of a cluster."""
+    """One workload at one place: a backend with its options, and what it needs of a cluster.
+
+    `stack` is the file of the software stack that predicts it, "" where none says this backend.
+    """
 
     workload: Workload
     backend: str
     options: Options
     request: ResourceRequest | None = None
+    stack: str = field(default="", compare=False)
 
     @property
     def process(self) -> tuple[str, Options]:
@@ -204,6 +211,14 @@ def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
     if request and request.cpus and (chosen["threads"] or 0) > request.cpus:
         threads = f"{chosen['threads']} threads on cpus = {request.cpus}"
         raise InputError(f"{one.place}: {threads}: a thread needs a core of its own")
+    if "stack" in chosen:
+        named = registry.stack(chosen["stack"], one.place)
+        chosen = {**chosen, "backend": named.backend, "compile": named.compile}
+        stack = named.name if named.source else ""
+    else:
+        compiled = registry.compiles(chosen["backend"], chosen["compile"]) and chosen["compile"]
+        chosen = {**chosen, "compile": compiled}  # for others the same cell
+        stack = stacks.measured().get(label_of(chosen["backend"], compiled), "")
     options = Options(
         **{name: chosen[name] for name in (*PLACE_AXES[1:], *FEED_AXES)},
         **fixed,
@@ -211,7 +226,7 @@ def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
         allocation=request.name if request else "",
     )
     backend = chosen["backend"]
-    return Cell(workload, backend, meaningful(options, workload.plan.data), request)
+    return Cell(workload, backend, meaningful(options, workload.plan.data), request, stack)
 
 
 def _indices(axes: Sequence[Axes], sample: Sample, where: str) -> Sequence[int]:

@@ -51,6 +51,7 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     name: str
+    stack: Axis = []
     backend: Axis = ["torch"]
     device: Axis = ["cpu"]
     threads: Axis = [None]
@@ -110,6 +111,7 @@ class Axes:
     values: Mapping[str, Sequence[Any]]
 
 
+STACK_AXES = ("backend", "compile")  # a stack is a name for both
 PLACE_AXES = ("backend", "device", "threads", "compile", "tf32")
 FEED_AXES = ("input", "staging", "loaders", "prefetch", "strategy", "overlap")
 STEP_AXES = ("dtype", "phase", "optimizer", "replicas", "batch")
@@ -134,11 +136,16 @@ def check_experiment(table: object, where: str) -> Experiment:
     experiment = validated(table, Experiment, where)
     _check_words(experiment, where)
     _check_numbers(experiment, where)
+    for stack in experiment.stack:
+        registry.stack(stack, where)
+    for axis in STACK_AXES if experiment.stack else ():
+        if axis in table:
+            raise InputError(f"{where}: stack says {axis}, too; keep one of them")
     return experiment
 
 
 def _check_words(experiment: Experiment, where: str) -> None:
-    for axis in (*_WORDS, "backend", "device", "predict"):
+    for axis in (*_WORDS, "stack", "backend", "device", "predict"):
         for value in getattr(experiment, axis):
             if axis in _WORDS and value not in _WORDS[axis]:
                 raise unknown(axis, value, _WORDS[axis], where)
@@ -208,6 +215,10 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
         values: dict[str, Sequence[Any]] = {
             axis: getattr(experiment, axis) for axis in (*PLACE_AXES, *FEED_AXES, *STEP_AXES[:-1])
         }
+        if experiment.stack:  # in the place of the backend, so that it is the outer axis
+            values = {"stack": experiment.stack} | {
+                axis: given for axis, given in values.items() if axis not in STACK_AXES
+            }
         batch = choice.batch if choice.batch is not None else experiment.batch
         if batch is None:
             batch = chosen.batch_sweep or chosen.batch

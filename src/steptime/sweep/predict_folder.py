@@ -1,10 +1,12 @@
 """Predictions of every network that a folder of records holds, beside what was measured."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
+from typing import Self
 
 from steptime import catalog, store
 from steptime.core.errors import InputError
@@ -12,11 +14,13 @@ from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.progress import watched
 from steptime.core.record import Record
 from steptime.core.workload import Workload
-from steptime.predict import DEFAULT
+from steptime.predict import DEFAULT, cost_model
+from steptime.predict.method import stack_option
 from steptime.predict.parallel.replicas import predict_replicas
 from steptime.predict.records import records
 from steptime.predict.space import Place, predicted
 from steptime.predict.step_model import StepModel
+from steptime.stacks import stack_of
 
 AT_ONCE = 1000  # records put on the disk together
 
@@ -31,6 +35,11 @@ class Predicted:
     written: int = 0
     there: int = 0
     refused: dict[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Self) -> Self:
+        """Return what both are together."""
+        refused = Counter(self.refused) + Counter(other.refused)
+        return type(self)(self.written + other.written, self.there + other.there, dict(refused))
 
 
 @dataclass(frozen=True)
@@ -120,13 +129,13 @@ def predict_space(
 
 
 def _steps(known: Iterable[Record]) -> list[Record]:
-    """Return one record for each workload, platform and exchange that was not predicted."""
+    """Return one record for each workload, platform, exchange and stack not predicted."""
     found: dict[tuple[object, ...], Record] = {}
     for record in known:
         if record.origin != "predicted" and not record.scope:
             options = record.method.options
-            exchange = options.get("strategy"), options.get("overlap")
-            found.setdefault((record.workload.key, record.platform, *exchange), record)
+            how = options.get("strategy"), options.get("overlap"), stack_of(record)
+            found.setdefault((record.workload.key, record.platform, *how), record)
     return list(found.values())
 
 
@@ -141,14 +150,16 @@ def _devices(record: Record, asked: Asked, found: Predicted) -> tuple[Device, ..
 
 
 def _records(record: Record, device: Device, asked: Asked) -> list[Record]:
-    workload = record.workload
+    workload, given = record.workload, asked.options
+    if "stack" in cost_model(asked.method).options:
+        given = {**stack_option(stack_of(record)), **given}
     if workload.plan.data == 1:
-        return list(records(StepModel(workload, device, None, asked.method, asked.options)))
+        return list(records(StepModel(workload, device, None, asked.method, given)))
     options = record.method.options
     levels = ((workload.plan.data, asked.link),) if asked.link else ()
     strategy, overlap = options.get("strategy", "allreduce"), options.get("overlap", True)
     cluster = Cluster(device, levels)
-    return list(predict_replicas(workload, cluster, strategy, overlap, asked.method, asked.options))
+    return list(predict_replicas(workload, cluster, strategy, overlap, asked.method, given))
 
 
 def _refuse(found: Predicted, why: str) -> None:

@@ -22,6 +22,7 @@ from steptime.launch.local import Failure, Worker, WorkerDiedError
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
 from steptime.measure.worker_key import WorkerKey
+from steptime.predict.method import stack_option
 from steptime.predict.parallel.replicas import predict_replicas
 from steptime.predict.records import records
 from steptime.predict.space import place_of
@@ -317,7 +318,7 @@ def predict(
         for one in cells:
             workload = replace(one.workload, dtype=dtype_named(dtype or one.workload.dtype))
             cell, options = replace(one, workload=workload), one.options
-            mark = (workload.key, options.strategy, options.overlap, device.name)
+            mark = (workload.key, options.strategy, options.overlap, device.name, cell.stack)
             if mark in seen:
                 continue
             seen.add(mark)
@@ -343,13 +344,14 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
     `link` joins its replicas; none are given where that is needed and not known.
     """
     workload, options = cell.workload, cell.options
+    told = stack_option(cell.stack)
     if workload.plan.data > 1:
         if link is None and options.strategy != "independent":
             return []
         cluster = Cluster(device, ((workload.plan.data, link),) if link else ())
-        every = predict_replicas(workload, cluster, options.strategy, options.overlap)
+        every = predict_replicas(workload, cluster, options.strategy, options.overlap, options=told)
     else:
-        every = records(StepModel(workload, device))
+        every = records(StepModel(workload, device, options=told))
     return list(every) if by_op else [every[0]]
 
 

@@ -39,8 +39,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "softplus": functional.softplus,
     "log_sigmoid": functional.logsigmoid,
     "mish": functional.mish,
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "div": operator.truediv,
     "maximum": _larger,
     "minimum": _smaller,
