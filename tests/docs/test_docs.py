@@ -62,7 +62,7 @@ EXACT = ("count", "predict", "fit", "choose", "explain", "split", "scale", "ener
 SLOW = ("run", "sweep", "probe", "calibrate", "quickstart", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
-    "results", "errors", "roofline", "heatmap", "nodes", "history", "breakdown", "evaluate",
+    "results", "errors", "roofline", "heatmap", "nodes", "history", "breakdown", "evaluate", "plan",
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 

@@ -28,6 +28,7 @@ COMMANDS = {  # name: the function, or the analysis, that answers it
     "fit": "steptime.cli.fit:fit",
     "choose": "steptime.cli.choose:choose",
     "scale": "steptime.cli.scale:scale",
+    "plan": "steptime.cli.plan:plan",
     "explain": "steptime.cli.explain:explain",
     "whatif": "steptime.cli.whatif:whatif",
     "why": "steptime.cli.why:why",

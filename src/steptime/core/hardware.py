@@ -85,7 +85,8 @@ class Link:
     """A connection, one direction: time of a message = latency_s + bytes / bytes_per_s.
 
     A latency of `None` is not published, which is not zero; `latency_range_s` is between what
-    sources and software differ.
+    sources and software differ. `reached_bytes_per_s` is the largest bus bandwidth that collectives
+    are published to reach, adding up included; None where nobody says.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Link:
     unverified: tuple[str, ...] = ()
     note: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
+    reached_bytes_per_s: float | None = None
 
 
 class Level(NamedTuple):
@@ -166,7 +168,11 @@ OF_DEVICE: Numbers = {
     "idle_W": ("idle_w", 1.0),
     "tdp_W": ("peak_w", 1.0),
 }
-_OF_LINK: Numbers = {"latency_us": ("latency_s", 1e-6), "GB_per_s": ("bytes_per_s", GB)}
+_OF_LINK: Numbers = {
+    "latency_us": ("latency_s", 1e-6),
+    "GB_per_s": ("bytes_per_s", GB),
+    "reached_GB_per_s": ("reached_bytes_per_s", GB),
+}
 DETAILS = {  # number of [details]: (field, factor to SI, type)
     "multiprocessors": ("multiprocessors", 1, int),
     "compute_units": ("multiprocessors", 1, int),

@@ -57,9 +57,9 @@ class Stack:
     `vector`, or `matrix` for one with matrix products. `kinds` holds what runs otherwise than as
     one kernel that moves every tensor once. `host` are seconds of the host, by names such as
     `host.forward_op_s` (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody
-    measured them. Images are laid out with their `channels_last`, or before height and width;
-    convolutions in float32 run as `conv_tf32` where a device has it. `backend` measures it, told to
-    `compile` or not; "" where nothing here does.
+    measured them. `training` are constants of a training over many devices (`plans/`), {} for those
+    of the default stack. Images are laid out with their `channels_last`, or before height and
+    width; convolutions in float32 run as `conv_tf32` where a device has it.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Stack:
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: Mapping[str, Execution] = field(default_factory=dict)
     host: Mapping[str, Constant] = field(default_factory=dict)
+    training: Mapping[str, Constant] = field(default_factory=dict)
     channels_last: bool = False
     conv_tf32: bool = False
     backend: str = ""
@@ -89,6 +90,22 @@ HOST = (  # seconds: a step, an update, ops by pass, a launch beyond an op's fir
     *("host.step_s", "host.update_s", "host.forward_op_s", "host.backward_op_s"),
     *("host.update_op_s", "host.launch_s", "host.view_s", "host.factor"),
 )
+TRAINING = tuple(  # of a training over many devices: what each means, docs/plans.md says
+    f"training.{name}"
+    for name in (
+        *("gradient_bytes", "accumulate_bytes", "update_bytes", "state_bytes", "exchange_s"),
+        *(
+            "tensor_hidden",
+            "data_hidden",
+            "shard_hidden",
+            "slowed",
+            "layer_s",
+            "step_s",
+            "context_bytes",
+        ),
+        *("buffer_bytes", "logit_bytes", "fragmented", "cast_bytes"),
+    )
+)
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 
 
@@ -103,6 +120,7 @@ _STACK: dict[str, Check] = {
     "joins": TABLE,
     "kinds": TABLE,
     "host": TABLE,
+    "training": TABLE,
     "channels_last": FLAG,
     "conv_tf32": FLAG,
     "backend": TEXT,
@@ -142,9 +160,17 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
     missing = [name for name in HOST if host and name not in host]
     if missing:
         raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
+    training = constants_from_table({"training": given.pop("training", {})}, where)
+    for name in training:
+        if name not in TRAINING:
+            raise unknown("training", name, TRAINING, where)
     joins = given.pop("joins", {})
     for kind, into in joins.items():
         checked({kind: into}, {kind: TEXTS}, (), where, "joins.")
     return Stack(
-        joins={kind: tuple(into) for kind, into in joins.items()}, kinds=kinds, host=host, **given
+        joins={kind: tuple(into) for kind, into in joins.items()},
+        kinds=kinds,
+        host=host,
+        training=training,
+        **given,
     )

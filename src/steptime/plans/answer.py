@@ -1,0 +1,263 @@
+"""A plan's step as rows of named quantities: what commands print and programs read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError
+from steptime.core.workload import plan_to_json
+from steptime.plans.memory import PARTS
+from steptime.plans.planner import Planner
+from steptime.plans.request import Asked
+from steptime.plans.step import PlanTime, plan_time
+from steptime.predict.prices import Offer, cheapest, offers
+
+KWH_J = 3.6e6
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a plan with which it fits, and its step."""
+
+    words: str
+    asked: Asked
+    found: PlanTime
+
+
+def room_bytes(planner: Planner) -> float:
+    """Return the bytes that a device has, infinite where that is not known."""
+    return planner.device.memory_bytes or inf
+
+
+def fits(planner: Planner, found: PlanTime) -> bool:
+    """Whether the fullest device has room."""
+    return found.memory[found.fullest].total <= room_bytes(planner)
+
+
+def offer_of(planner: Planner, path: Path | None = None) -> Offer | None:
+    """Return the cheapest price of the device, None where no file has one."""
+    return cheapest(offers(path)).get(planner.device.name)
+
+
+def mfu(planner: Planner, found: PlanTime) -> dict[str, float]:
+    """Return the share of the peak that counted arithmetic reaches, by convention.
+
+    `full` and `half` are products and attention, of which a causal mask leaves half; `6N` is six
+    FLOP a parameter and token. Of experts, those that a token reaches count.
+    """
+    products, attention = planner.flops
+    whole = planner.device.peak_flop_per_s[planner.dtype] * found.step_s * found.plan.devices
+    tokens = planner.shape.length
+    parameters = planner.active
+    a_sequence = {
+        "full": 3 * (products + attention),
+        "half": 3 * (products + attention / 2),
+        "6N": 6.0 * parameters * tokens,
+    }
+    return {name: found.batch * flop / whole for name, flop in a_sequence.items()}
+
+
+def document(
+    planner: Planner,
+    asked: Asked,
+    found: PlanTime,
+    offer: Offer | None,
+    tokens: float | None = None,
+) -> dict[str, Any]:
+    """Return the answer to one plan as JSON values; what is not known is None."""
+    shape, devices = planner.shape, found.plan.devices
+    in_step = found.batch * shape.length
+    does_fit = fits(planner, found)
+    return {
+        "model": shape.label,
+        "device": planner.device.name,
+        "devices": devices,
+        "parameters": planner.parameters,
+        "plan": {**plan_to_json(found.plan), "order": asked.order},
+        "micro_batch": found.micro_batch,
+        "batch": found.batch,
+        "length": shape.length,
+        "dtype": planner.dtype,
+        "method": planner.method.name,
+        "stack": planner.method.settings.stack,
+        "step_s": found.step_s,
+        "low": found.low,
+        "high": found.high,
+        "tokens_per_s": in_step / found.step_s,
+        "tokens_per_s_per_device": in_step / found.step_s / devices,
+        "parts": {
+            "compute_s": found.compute_s,
+            "recompute_s": found.recompute_s,
+            "exposed_s": found.exposed_s,
+            "host_s": found.host_s,
+            "bubble_s": found.bubble_s,
+            "update_s": found.update_s,
+        },
+        "fits": does_fit,
+        "memory": _memory(planner, found),
+        "exposed_communication": [
+            {
+                "collective": one.collective,
+                "level": one.link,
+                "group": one.group,
+                "bytes": one.bytes,
+                "total_s": one.total_s,
+                "exposed_s": one.exposed_s,
+            }
+            for one in found.exposures
+        ],
+        "bubble": found.bubble,
+        "mfu": mfu(planner, found),
+        "cost": _cost(found, offer, devices),
+        "energy": _energy(found, devices),
+        "training": _training(found, offer, devices, in_step, tokens),
+        "nearest_that_fits": None if does_fit else _said(planner, nearest(planner, asked)),
+    }
+
+
+def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
+    """Return bytes of the fullest device by part, and of each device of the pipeline."""
+    fullest = found.memory[found.fullest]
+    room = planner.device.memory_bytes
+    per_device = found.plan.virtual
+    return {
+        "total_bytes": fullest.total,
+        "device_bytes": room,
+        "over_bytes": max(0.0, fullest.total - room) if room else None,
+        "fullest_stage": found.fullest,
+        "by_part": {f"{name}_bytes": value for name, value in fullest.parts.items()},
+        "by_stage": [
+            {
+                "stage": d,
+                "layers": sum(found.layers[d :: found.plan.pipeline]) if per_device else 0,
+                "total_bytes": one.total,
+                **{f"{name}_bytes": one.parts[name] for name in PARTS},
+            }
+            for d, one in enumerate(found.memory)
+        ],
+    }
+
+
+def _cost(found: PlanTime, offer: Offer | None, devices: int) -> dict[str, Any] | None:
+    if offer is None:
+        return None
+    an_hour = offer.price * devices
+    return {
+        "step": an_hour * found.step_s / 3600,
+        "hour": an_hour,
+        "currency": offer.currency,
+        "offer": offer.name,
+        "date": offer.date,
+    }
+
+
+def _energy(found: PlanTime, devices: int) -> dict[str, Any] | None:
+    if found.energy_j is None:
+        return None
+    return {
+        "step_j": found.energy_j,
+        "device_w": found.energy_j / found.step_s / devices,
+        "of": "devices alone: nodes add 20 to 40 %",
+    }
+
+
+def _training(
+    found: PlanTime, offer: Offer | None, devices: int, in_step: int, tokens: float | None
+) -> dict[str, Any] | None:
+    """Return what a whole training of so many tokens takes."""
+    if tokens is None:
+        return None
+    steps = tokens / in_step
+    hours = steps * found.step_s / 3600
+    energy = found.energy_j
+    return {
+        "tokens": tokens,
+        "steps": steps,
+        "train_h": hours,
+        "low_h": steps * found.low / 3600,
+        "high_h": steps * found.high / 3600,
+        "device_hours": hours * devices,
+        "cost": None if offer is None else hours * offer.price * devices,
+        "energy_kwh": None if energy is None else energy * steps / KWH_J,
+    }
+
+
+def nearest(planner: Planner, asked: Asked) -> Change | None:
+    """Return the change of a plan that fits and is fastest, one change before two; None for none.
+
+    Tried are recomputing, smaller micro-batches, and states, gradients and weights shared out;
+    then the same devices with more tensor, pipeline or context parallel.
+    """
+    from steptime.plans.request import checked
+
+    singles = list(_changes(asked))
+    doubles = [
+        (f"{words}, {more}", other) for words, one in singles for more, other in _changes(one)
+    ]
+    for tries in (singles, doubles):
+        found: list[Change] = []
+        for words, other in tries:
+            try:
+                sound = checked(planner.shape, other)
+                time = plan_time(
+                    planner, sound.plan, sound.micro_batch, sound.batch, sound.order, exact=False
+                )
+            except InputError:
+                continue
+            if fits(planner, time):
+                found.append(Change(words, sound, time))
+        if found:
+            return min(found, key=lambda change: change.found.step_s)
+    return None
+
+
+def _changes(asked: Asked) -> list[tuple[str, Asked]]:
+    from dataclasses import replace
+
+    plan, found = asked.plan, []
+
+    def change(words: str, **fields: Any) -> None:
+        found.append((words, replace(asked, plan=replace(plan, **fields))))
+
+    for recompute in ("selective", "full"):
+        if (plan.recompute, recompute) in (
+            ("none", "selective"), ("none", "full"), ("selective", "full")
+        ):  # fmt: skip
+            change(f"--recompute {recompute}", recompute=recompute)
+    if asked.micro_batch % 2 == 0:
+        half = asked.micro_batch // 2
+        found.append((f"--micro-batch {half}", replace(asked, micro_batch=half)))
+    if plan.data * plan.context > 1:
+        for zero in range(plan.zero + 1, 4):
+            change(f"--zero {zero}", zero=zero)
+    if plan.tensor > 1 and not plan.sequence:
+        change("--sequence-parallel", sequence=True)
+    for name in ("tensor", "pipeline", "context"):
+        if plan.data % 2 == 0 and plan.data // 2 * plan.context % plan.expert == 0:
+            wider = {name: getattr(plan, name) * 2, "data": plan.data // 2}
+            words = f"--{name} {wider[name]} --data {wider['data']}"
+            change(words, **wider)
+    return found
+
+
+def _said(planner: Planner, change: Change | None) -> dict[str, Any] | None:
+    if change is None:
+        return None
+    found = change.found
+    return {
+        "change": change.words,
+        "plan": asdict(change.asked.plan),
+        "micro_batch": change.asked.micro_batch,
+        "step_s": found.step_s,
+        "total_bytes": found.memory[found.fullest].total,
+    }
+
+
+def rows_of(exposures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return exchanges for people, the longest wait first."""
+    return sorted((dict(one) for one in exposures), key=lambda one: -one["exposed_s"])

@@ -1,0 +1,269 @@
+"""One rank's graph in pieces: an end of the network, or a layer, for one micro-batch.
+
+A network's layers are few kinds, so one of each is built, differentiated, lowered and priced, and a
+stage is arithmetic over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from steptime.core.dtypes import precision
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph, Op
+from steptime.core.hardware import Device
+from steptime.core.workload import Plan
+from steptime.models.family import Family
+from steptime.ops import OPS
+from steptime.ops.builder import Builder
+from steptime.ops.table import ShapeError
+from steptime.ops.training import training_graph
+from steptime.predict.host import calls_of, host_of
+from steptime.predict.kernel import Interval, Kernel
+from steptime.predict.lower import stack_of
+from steptime.predict.method import Method
+from steptime.predict.schedule import total
+
+FIRST, LAST = "first", "last"
+BLOCK = "block"
+_BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
+
+
+class Trade(NamedTuple):
+    """An exchange of a micro-batch: pass, op kind, its group as ranks and stride, and bytes."""
+
+    pass_: str
+    kind: str
+    ranks: int
+    stride: int
+    bytes: float
+
+
+class Kept(NamedTuple):
+    """Bytes of activations: kept, of attention's core, of the input, and live for a moment."""
+
+    kept: int = 0
+    core: int = 0
+    input: int = 0
+    working: int = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a layer, or an end of the network, takes of one rank for one micro-batch.
+
+    `forward` and `backward` are the seconds of kernels, without exchanges; `weight_s` of the
+    backward ones make gradients of weights, `core_s` of the forward ones are attention itself. The
+    host takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them
+    that experts share out. `held` are bytes of activations, `flop` are executed (forward,
+    backward), `kernels` what a meter of energy asks for.
+    """
+
+    forward: Interval
+    backward: Interval
+    weight_s: float
+    core_s: float
+    host_s: tuple[float, float]
+    trades: tuple[Trade, ...]
+    parameters: int
+    routed: int
+    held: Kept
+    flop: tuple[float, float]
+    kernels: tuple[Kernel, ...]
+
+
+def rank_of_one(family: Family, params: Mapping[str, Any], plan: Plan, dtype: str, b: int) -> Graph:
+    """Return a rank's graph of a training step, differentiated; its optimizer is priced apart.
+
+    Raises `InputError` where the plan does not divide what it shares.
+    """
+    builder = Builder(family.name, precision(dtype), training=True, plan=plan)
+    try:
+        return training_graph(builder.graph(family.build(builder, params, b)), "sgd")
+    except ShapeError as error:
+        raise InputError(f"plan: {error}") from None
+
+
+def pieces(
+    graph: Graph, method: Method, device: Device, dtype: str, eighth: bool, regathers: bool
+) -> dict[str, Piece]:
+    """Return the pieces of a rank's graph by name: first, last, and `block1`, ... of its layers.
+
+    `device` is as the method sees it. With `eighth` the products of layers run in 8 bit. A rank
+    that `regathers` keeps its own part of what it gathered, and gathers again.
+    """
+    lowered = method.lower(graph, dtype, method.settings)
+    kinds = {op.name: op.kind for op in graph.ops}
+    by: dict[str, list[Kernel]] = {}
+    for kernel in lowered.kernels:
+        by.setdefault(piece_of(kernel.op), []).append(kernel)
+    held, params = _held(graph, method, regathers), _parameters(graph)
+    found = {}
+    for name, kernels in by.items():
+        low = eighth and name not in (FIRST, LAST)
+        own = [_in_eight_bits(one, kinds) for one in kernels] if low else kernels
+        found[name] = _piece(own, kinds, method, device, held[name], params[name])
+    return found
+
+
+def _piece(
+    kernels: Sequence[Kernel],
+    kinds: Mapping[str, str],
+    method: Method,
+    device: Device,
+    held: Kept,
+    params: tuple[int, int],
+) -> Piece:
+    @cache
+    def price(kernel: Kernel) -> Interval:
+        return method.price(kernel, device)
+
+    times: dict[str, list[Interval]] = {"forward": [], "backward": []}
+    flop, core_s = {"forward": 0.0, "backward": 0.0}, 0.0
+    trades, mine, of_weights = [], [], {}
+    for kernel in kernels:
+        pass_ = kernel.pass_
+        if pass_ == "update":
+            continue
+        if kernel.exchange is not None:
+            _, ranks, stride = kernel.exchange
+            trades.append(Trade(pass_, kernel.kind, ranks, stride, kernel.bytes))
+            continue
+        time = price(kernel._replace(op="", after=(), views=0))
+        times[pass_].append(time)
+        flop[pass_] += kernel.flop
+        mine.append(kernel)
+        if kinds[kernel.op] == "attention":
+            core_s += time.value if pass_ == "forward" else 0.0
+        elif pass_ == "backward" and kernel.unit == "matrix":
+            of_weights[kernel.op] = time.value  # a row's last product
+    host = host_of(calls_of(mine), device.constants)
+    ends = (0.0, 0.0, 0.0) if host is None else (host.base_s, *host.issued_s[:2])
+    return Piece(
+        total(times["forward"]),
+        total(times["backward"]),
+        sum(of_weights.values()),
+        core_s,
+        (ends[1] - ends[0], ends[2] - ends[1]),
+        tuple(trades),
+        *params,
+        held,
+        (flop["forward"], flop["backward"]),
+        tuple(mine),
+    )
+
+
+def piece_of(row: str) -> str:
+    """Return the piece that a row belongs to: what is no layer's stands before or after them."""
+    head = row.partition("/")[0]
+    if head.startswith(BLOCK):
+        return head
+    return FIRST if head.startswith(_BEFORE) else LAST
+
+
+def _in_eight_bits(kernel: Kernel, kinds: Mapping[str, str]) -> Kernel:
+    """Return a kernel with its products in 8 bit, where they are not attention's."""
+    if kernel.unit == "vector" or kinds.get(kernel.op) == "attention":
+        return kernel
+    return kernel._replace(dtype="float8")
+
+
+def _held(graph: Graph, method: Method, regathers: bool) -> dict[str, Kept]:
+    """Return what each piece keeps from its forward for its backward pass, and needs besides.
+
+    Views and results in place are what they are made of.
+    """
+    source: dict[str, str] = {}
+    maker: dict[str, Op] = {}
+    for op in graph.ops:
+        shared = {"new": 0, "view": 1, "in_place": len(op.inputs)}[OPS[op.kind].storage]
+        shared = 1 if regathers and op.kind == "all_gather" and op.part == "forward" else shared
+        for i, name in enumerate(op.outputs):
+            source[name] = source.get(op.inputs[i], op.inputs[i]) if i < shared else name
+            if i >= shared:
+                maker[name] = op
+    read = {
+        source.get(name, name) for op in graph.ops if op.part == "backward" for name in op.inputs
+    }
+    kept: dict[str, list[int]] = {}
+    for name in read & maker.keys():
+        made = maker[name]
+        if made.part == "forward":
+            into = kept.setdefault(piece_of(made.name), [0, 0])
+            size = graph.tensors[name].size_bytes
+            into[0] += size
+            into[1] += size if made.kind == "attention" and name != made.outputs[0] else 0
+    _add_scores(graph, method, kept)
+    found = {}
+    for piece, (size, working) in _moments(graph).items():
+        all_kept, core = kept.get(piece, (0, 0))
+        found[piece] = Kept(all_kept, core, size, working)
+    return found
+
+
+def _add_scores(graph: Graph, method: Method, kept: Mapping[str, list[int]]) -> None:
+    """Add the scores of attention that a stack runs unfused, which keeps no sums of softmax.
+
+    They are the result of softmax in 16 bit, and with dropout its mask of 8 and its result.
+    """
+    how = stack_of(method.settings).kinds.get("attention")
+    if how is None or not how.scores:
+        return
+    drops = any(op.kind == "dropout" for op in graph.ops)
+    for op in graph.ops:
+        if op.kind == "attention":
+            q, k = (graph.tensors[name] for name in op.inputs[:2])
+            scores = q.shape[0] * int(str(op.attrs["heads"])) * q.shape[1] * k.shape[1]
+            into = kept[piece_of(op.name)]
+            more = scores * (5 if drops else 2) - into[1]
+            into[0] += more
+            into[1] += more
+
+
+def _moments(graph: Graph) -> dict[str, tuple[int, int]]:
+    """Return of each piece the bytes of its input, and of gradients that live at its worst moment.
+
+    Gradients of weights are not among them: they live on.
+    """
+    of_weights = {op.inputs[-1] for op in graph.ops if op.part == "update"}
+    last = {name: i for i, op in enumerate(graph.ops) for name in op.inputs}
+    live: dict[str, int] = {}
+    worst: dict[str, int] = {}
+    inputs: dict[str, int] = {}
+    for i, op in enumerate(graph.ops):
+        piece = piece_of(op.of or op.name)
+        if op.part == "forward":
+            inputs.setdefault(piece, graph.tensors[op.inputs[0]].size_bytes)
+        if op.part != "backward":
+            continue
+        if OPS[op.kind].storage == "new":
+            made = (name for name in op.outputs if name not in of_weights)
+            live.update({name: graph.tensors[name].size_bytes for name in made})
+        worst[piece] = max(worst.get(piece, 0), sum(live.values()))
+        for name in op.inputs:
+            if last[name] == i:
+                live.pop(name, None)
+    return {piece: (size, worst.get(piece, 0)) for piece, size in inputs.items()}
+
+
+def _parameters(graph: Graph) -> dict[str, tuple[int, int]]:
+    """Return of each piece its parameters, and those of them that belong to routed experts."""
+    found: dict[str, tuple[int, int]] = {FIRST: (0, 0), LAST: (0, 0)}
+    for name in graph.weights:
+        piece, size = piece_of(name), graph.tensors[name].size
+        whole, routed = found.get(piece, (0, 0))
+        found[piece] = whole + size, routed + (size if "/experts/" in name else 0)
+    return found
+
+
+def seen_by_plan(method: Method, device: Device, dtype: str) -> Device:
+    """Return the device as a method's kernels find it, with its 8-bit peak where it has one."""
+    found = method.sees(device, dtype, method.settings)
+    eighth = device.peak_flop_per_s.get("float8")
+    if eighth is None:
+        return found
+    peaks = {**found.peak_flop_per_s, "float8": eighth * method.settings.compute_efficiency}
+    return replace(found, peak_flop_per_s=peaks)

@@ -1,0 +1,222 @@
+"""A pipeline's schedule as a graph of stage, micro-batch and direction, and when each part runs.
+
+A device runs its own parts in the order of the schedule, each as soon as what it needs is there. Of
+`devices` devices, device d has the stages d, d + devices, ... (one, or `virtual` ones interleaved).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from steptime.core.errors import unknown
+
+FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
+MOST_EVENTS = 400_000  # simulated; larger pipelines repeat what they do
+
+
+class Stage(NamedTuple):
+    """Seconds of a stage for a micro-batch; `weight_s` of `backward_s` make weights' gradients."""
+
+    forward_s: float
+    backward_s: float
+    weight_s: float = 0.0
+
+
+class Event(NamedTuple):
+    """What a device does: a stage's direction of a micro-batch, from `start_s` to `end_s`."""
+
+    device: int
+    stage: int
+    micro_batch: int
+    direction: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A pipeline's run.
+
+    `most_held` is, by stage, how many micro-batches it holds when its device holds most.
+    """
+
+    events: tuple[Event, ...]
+    devices: int
+    ends_s: tuple[float, ...]
+    busy_s: tuple[float, ...]
+    most_held: tuple[int, ...]
+
+    @property
+    def end_s(self) -> float:
+        """Seconds until the last device is done."""
+        return max(self.ends_s)
+
+    @property
+    def bubble(self) -> float:
+        """The share of the devices' time in which they wait."""
+        whole = self.end_s * self.devices
+        return 1 - sum(self.busy_s) / whole if whole else 0.0
+
+
+Step = tuple[str, int, int]  # direction, stage, micro-batch
+
+
+def gpipe(device: int, devices: int, virtual: int, micro_batches: int) -> Iterator[Step]:
+    """Yield all forward parts, then all backward ones (Huang and others 2019)."""
+    stages = range(device, devices * virtual, devices)
+    yield from ((FORWARD, stage, i) for stage in stages for i in range(micro_batches))
+    yield from (
+        (BACKWARD, stage, i) for stage in reversed(stages) for i in reversed(range(micro_batches))
+    )
+
+
+def one_forward_one_backward(
+    device: int, devices: int, virtual: int, micro_batches: int
+) -> Iterator[Step]:
+    """Yield forward parts until the pipeline is full, then one of each (Narayanan 2021).
+
+    With several stages a device takes `devices` micro-batches through each before the next stage.
+    """
+    forward, backward = [], []
+    for first in range(0, micro_batches, devices):
+        group = range(first, min(first + devices, micro_batches))
+        for place in range(virtual):
+            forward += [(FORWARD, place * devices + device, i) for i in group]
+            back = (virtual - 1 - place) * devices + device
+            backward += [(BACKWARD, back, i) for i in group]
+    ahead = devices - 1 - device
+    if virtual > 1:
+        ahead = 2 * ahead + (virtual - 1) * min(devices, micro_batches)
+    ahead = min(ahead, len(forward))
+    yield from forward[:ahead]
+    for one, other in zip(forward[ahead:], backward, strict=False):
+        yield from (one, other)
+    yield from backward[len(forward) - ahead :]
+
+
+def zero_bubble(device: int, devices: int, _virtual: int, micro_batches: int) -> Iterator[Step]:
+    """Yield 1F1B, with gradients of weights as far behind as devices are from the first.
+
+    This is zero bubble H1 (Qi and others 2024): a device holds as many micro-batches as the first
+    one does in 1F1B.
+    """
+    ahead, late = min(devices - device, micro_batches), 0
+    yield from ((FORWARD, device, i) for i in range(ahead))
+    for i in range(micro_batches):
+        yield BACKWARD, device, i
+        if i >= device:
+            yield WEIGHT, device, late
+            late += 1
+        if i + ahead < micro_batches:
+            yield FORWARD, device, i + ahead
+    yield from ((WEIGHT, device, k) for k in range(late, micro_batches))
+
+
+Order = Callable[[int, int, int, int], Iterator[Step]]
+ORDERS: dict[str, Order] = {
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "interleaved": one_forward_one_backward,
+    "zero-bubble": zero_bubble,
+}
+
+
+def simulate(
+    schedule: str, stages: Sequence[Stage], devices: int, micro_batches: int, send_s: float = 0.0
+) -> Flow:
+    """Return when each device does what; `send_s` is between neighbouring stages.
+
+    Raises `InputError` for an unknown schedule.
+    """
+    if schedule not in ORDERS:
+        raise unknown("schedule", schedule, ORDERS)
+    virtual = len(stages) // devices
+    takes = [_seconds(stage, schedule == "zero-bubble") for stage in stages]
+    orders = [list(ORDERS[schedule](d, devices, virtual, micro_batches)) for d in range(devices)]
+    done: dict[Step, float] = {}
+    free, next_, events = [0.0] * devices, [0] * devices, []
+    waiting: dict[Step, int] = {}
+    ready = list(range(devices))
+    last = len(stages) - 1
+    while ready:
+        device = ready.pop()
+        order, at, now = orders[device], next_[device], free[device]
+        while at < len(order):
+            direction, stage, i = step = order[at]
+            needed = _needed(direction, stage, i, last)
+            if needed is not None and needed not in done:
+                waiting[needed] = device
+                break
+            start = now if needed is None else max(now, done[needed] + _hop(needed, stage, send_s))
+            now = start + takes[stage][direction]
+            done[step] = now
+            events.append(Event(device, stage, i, direction, start, now))
+            at += 1
+            if step in waiting:
+                ready.append(waiting.pop(step))
+        next_[device], free[device] = at, now
+    return _flow(events, devices, len(stages))
+
+
+def _needed(direction: str, stage: int, i: int, last: int) -> Step | None:
+    """Return what a part waits for beside its device."""
+    if direction == FORWARD:
+        return (FORWARD, stage - 1, i) if stage else None
+    if direction == WEIGHT:
+        return (BACKWARD, stage, i)
+    return (BACKWARD, stage + 1, i) if stage < last else (FORWARD, last, i)
+
+
+def _seconds(stage: Stage, splits: bool) -> dict[str, float]:
+    later = stage.weight_s if splits else 0.0
+    return {FORWARD: stage.forward_s, BACKWARD: stage.backward_s - later, WEIGHT: later}
+
+
+def _hop(needed: Step, stage: int, send_s: float) -> float:
+    return send_s if needed[1] != stage else 0.0
+
+
+def _flow(events: Sequence[Event], devices: int, stages: int) -> Flow:
+    ends, busy, most = [0.0] * devices, [0.0] * devices, [0] * devices
+    held, fullest = [0] * stages, [0] * stages
+    splits = any(event.direction == WEIGHT for event in events)
+    ending = WEIGHT if splits else BACKWARD
+    for device, stage, _, direction, start, end in sorted(events, key=lambda one: one.start_s):
+        ends[device] = max(ends[device], end)
+        busy[device] += end - start
+        if direction == FORWARD:
+            held[stage] += 1
+            if sum(held[device::devices]) > most[device]:
+                fullest[device::devices] = held[device::devices]
+                most[device] = sum(held[device::devices])
+        elif direction == ending:
+            held[stage] -= 1
+    return Flow(tuple(events), devices, tuple(ends), tuple(busy), tuple(fullest))
+
+
+def bubble_s(schedule: str, stage: Stage, devices: int) -> float:
+    """Return the seconds in which each device of equal stages waits.
+
+    (p - 1)(F + B), of stages that are v times smaller where v are interleaved and p divides the
+    micro-batches; zero bubble H1 (p - 1)(F + B - 2 W), where B makes weights' gradients too.
+    """
+    spared = 2 * stage.weight_s if schedule == "zero-bubble" else 0.0
+    return (devices - 1) * (stage.forward_s + stage.backward_s - spared)
+
+
+def length_s(
+    schedule: str, stages: Sequence[Stage], devices: int, micro_batches: int, send_s: float = 0.0
+) -> float:
+    """Return the seconds of a pipeline of unequal stages without simulating it.
+
+    Filling and draining take each stage's time once, the rest waits for the slowest device:
+    exact for equal stages where p divides the micro-batches.
+    """
+    sums = [sum(sum(stages[k][:2]) for k in range(d, len(stages), devices)) for d in range(devices)]
+    slowest = max(range(devices), key=sums.__getitem__)
+    first = [sum(stage[:2]) for stage in stages[:devices]]
+    spare = 2 * max(stage.weight_s for stage in stages) if schedule == "zero-bubble" else 0.0
+    others = sum(one - spare for d, one in enumerate(first) if d != slowest)
+    return micro_batches * sums[slowest] + others + 2 * (devices - 1) * send_s

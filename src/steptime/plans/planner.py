@@ -1,0 +1,177 @@
+"""A network on a cluster, ready to be asked for plans: pieces and exchanges are kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from steptime.core.errors import InputError
+from steptime.core.hardware import Cluster, Device, Level, Link
+from steptime.core.workload import Plan
+from steptime.count import op_work
+from steptime.models.family import Family
+from steptime.ops import OPS
+from steptime.plans.pieces import FIRST, LAST, Piece, piece_of, pieces, rank_of_one, seen_by_plan
+from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of_group, ring
+from steptime.predict.kernel import Interval, Kernel
+from steptime.predict.method import Method
+
+EIGHT_BIT = "float8"
+WIDTHS = ("tensor", "context", "expert", "sequence")
+
+
+class Exchanged(NamedTuple):
+    """Seconds of an exchange, and the link that it crosses."""
+
+    seconds: float
+    link: str
+
+
+class Flops(NamedTuple):
+    """FLOP of a sequence's forward pass, a multiply-add as 2: products, attention in full."""
+
+    products: float
+    attention: float
+
+
+def reached(link: Link) -> Link:
+    """Return a link at the bus bandwidth that collectives reach, adding up included."""
+    if link.reached_bytes_per_s is None:
+        return link
+    return replace(link, bytes_per_s=link.reached_bytes_per_s, measured={"bus": "published"})
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A language model as plans need it: its layers' kinds, in order, and its parameters.
+
+    `one` are hyperparameters of the same network with one layer of each kind, `length` the tokens
+    of a sequence, `tied` whether first and last stage share a table; a token reaches the share
+    `reached` of the routed `experts`.
+    """
+
+    family: Family
+    one: Mapping[str, Any]
+    kinds: tuple[str, ...]
+    length: int
+    vocabulary: int
+    tied: bool
+    experts: int
+    reached: float
+    label: str
+
+
+class Planner:
+    """Prices what plans are made of, once. Raises `InputError` for a type without a peak."""
+
+    def __init__(self, shape: Shape, cluster: Cluster, method: Method, dtype: str) -> None:
+        self.shape = shape
+        self.method = method
+        self.dtype = dtype
+        self.eighth = dtype == EIGHT_BIT
+        self.in_memory = "bfloat16" if self.eighth else dtype
+        self.device: Device = cluster.device
+        if self.eighth and "float8" not in self.device.peak_flop_per_s:
+            raise InputError(f"device '{self.device.name}': no peak is known for float8")
+        self.seen = seen_by_plan(method, self.device, self.in_memory)
+        levels = [Level(size, reached(link), links) for size, link, links in cluster.ladder]
+        self.cluster = Cluster(self.device, tuple(levels))
+        self.names = [link.name for _, link, _ in cluster.ladder]
+        self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
+        self._exchanged: dict[tuple[Any, ...], Exchanged] = {}
+        self._fabrics: dict[tuple[int, int], tuple[Fabric, str]] = {}
+
+    def constant(self, name: str) -> float:
+        """Return a constant of the stack's training."""
+        return float(self.seen.constants.get(f"training.{name}", 0.0))
+
+    def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
+        """Return the pieces of a rank under a plan, for micro-batches of so many sequences."""
+        one = Plan(
+            tensor=plan.tensor,
+            context=plan.context,
+            expert=plan.expert,
+            data=plan.expert,  # experts lie inside the data dimension
+            sequence=plan.sequence and plan.tensor > 1,
+        )
+        key = (one, micro_batch)
+        if key not in self._pieces:
+            shape = self.shape
+            graph = rank_of_one(shape.family, shape.one, one, self.in_memory, micro_batch)
+            self._pieces[key] = pieces(
+                graph, self.method, self.seen, self.in_memory, self.eighth, one.sequence
+            )
+        return self._pieces[key]
+
+    def exchange(self, kind: str, size_bytes: float, ranks: int, stride: int) -> Exchanged:
+        """Return the seconds of an exchange among ranks so far apart.
+
+        Raises `InputError` where nothing joins them.
+        """
+        if ranks == 1 or not size_bytes:
+            return Exchanged(0.0, "")
+        key = (kind, size_bytes, ranks, stride)
+        if key not in self._exchanged:
+            fabric, link = self._fabric(ranks, stride)
+            one = ring if kind == "all_reduce" else EXCHANGES[kind]
+            seconds = one(size_bytes, ranks, fabric) + self.constant("exchange_s")
+            self._exchanged[key] = Exchanged(seconds, link)
+        return self._exchanged[key]
+
+    def _fabric(self, ranks: int, stride: int) -> tuple[Fabric, str]:
+        key = (ranks, stride)
+        if key not in self._fabrics:
+            group = range(0, ranks * stride, stride)
+            place = self.cluster.level_of(group)
+            fabric = fabric_of_group(self.cluster, group)
+            if place is None or fabric is None:
+                raise InputError("several devices need a link: --link LINK (steptime list links)")
+            adds = None if fabric.between.measured else self.device.memory_bytes_per_s
+            share = self.method.settings.link_efficiency
+            fabric = replace(fabric, memory_bytes_per_s=adds, efficiency=share)
+            self._fabrics[key] = (fabric, self.names[place])
+        return self._fabrics[key]
+
+    def traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> Interval:
+        """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""
+        kernel = Kernel("", kind, "update", "float32", "vector", flop, moved)
+        return self.method.price(kernel, self.seen)
+
+    @cached_property
+    def whole(self) -> dict[str, Piece]:
+        """The pieces of the network on one device, a sequence at a time."""
+        return self.pieces(Plan(), 1)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Parameters of the whole network."""
+        return self.of_all(lambda piece: piece.parameters)
+
+    @cached_property
+    def active(self) -> float:
+        """Parameters that a token reaches: of experts, its share."""
+        return self.parameters - self.of_all(lambda piece: piece.routed) * (1 - self.shape.reached)
+
+    def of_all(self, what: Callable[[Piece], int]) -> int:
+        """Return the sum of something over all pieces of the network."""
+        found = self.whole
+        times = Counter(self.shape.kinds)
+        layers = sum(what(found[kind]) * count for kind, count in times.items())
+        return layers + what(found[FIRST]) + what(found[LAST])
+
+    @cached_property
+    def flops(self) -> Flops:
+        """FLOP of the forward pass of a sequence."""
+        shape = self.shape
+        graph = rank_of_one(shape.family, shape.one, Plan(), self.in_memory, 1)
+        times = {**Counter(shape.kinds)}
+        found = {"matmul": 0.0, "attention": 0.0}
+        for op in graph.ops:
+            work = OPS[op.kind].work
+            if op.part == "forward" and work:
+                into = "attention" if work == "attention" else "matmul"
+                found[into] += op_work(graph, op)[0] * times.get(piece_of(op.name), 1)
+        return Flops(found["matmul"], found["attention"])

@@ -1,0 +1,153 @@
+"""From what a user asks to a planner and a plan; what does not work is said with what would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steptime import catalog
+from steptime.build import Choice, family_of, read_model
+from steptime.core.errors import InputError, unknown
+from steptime.core.hardware import Cluster, Level
+from steptime.core.workload import RECOMPUTES, SCHEDULES, Plan
+from steptime.models.family import resolve
+from steptime.plans.planner import EIGHT_BIT, Planner, Shape
+from steptime.plans.stages import ORDERS, USUAL, layers_of
+from steptime.predict import cost_model
+from steptime.predict.method import Method
+
+DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "float8": EIGHT_BIT}
+ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
+_ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A step that a user asks for: how it is split, and on which sequences."""
+
+    plan: Plan
+    micro_batch: int
+    batch: int
+    order: str = USUAL
+
+
+def shape_of(model: str, length: int | None = None) -> Shape:
+    """Return the language model that a text names; raises `InputError` for another network."""
+    choice: Choice = read_model(model)
+    family = family_of(choice)
+    missing = [name for name in _ASKED if name not in family.parameters]
+    if missing:
+        raise InputError(f"{model}: a plan needs a transformer; {family.name} has no {missing[0]}")
+    given = dict(choice.given)
+    if length is not None:
+        if "length" in given and str(given["length"]) != str(length):
+            raise InputError(f"--length {length} contradicts length={given['length']} of the model")
+        given["length"] = length
+    params: dict[str, Any] = resolve(family, given, choice.where or choice.model)
+    kinds = ("block1",) * int(params["layers"])
+    one = {**params, "layers": 1}
+    tied = params["kind"] == "decoder" and bool(params["tied"])
+    return Shape(
+        family, one, kinds, params["length"], params["vocabulary"], tied, 0, 1.0, model,
+    )  # fmt: skip
+
+
+def cluster_of(
+    device: str, devices: int, per_node: int, inside: str | None, link: str | None, nics: int | None
+) -> Cluster:
+    """Return nodes of `per_node` devices, joined by `inside`, and each other by `link`.
+
+    A node has a link a device (`nics` otherwise). Raises `InputError` where devices are not joined.
+    """
+    one = catalog.device(device)
+    near = min(per_node, devices)
+    nodes = -(-devices // per_node)
+    levels: list[Level] = []
+    if near > 1:
+        name = inside or link
+        if name is None:
+            raise InputError(f"{near} devices of a node need a link: --inside LINK")
+        levels.append(Level(near, catalog.link(name)))
+    if nodes > 1:
+        if link is None:
+            raise InputError(f"{nodes} nodes need a link: --link LINK (steptime list links)")
+        levels.append(Level(nodes, catalog.link(link), nics or per_node))
+    return Cluster(one, tuple(levels))
+
+
+def planner_of(
+    shape: Shape, cluster: Cluster, dtype: str, method: str | Method, options: Mapping[str, str]
+) -> Planner:
+    """Return what prices plans of a network on a cluster; raises `InputError`."""
+    word = ALIASES.get(dtype.lower(), dtype.lower())
+    if word not in DTYPES:
+        raise unknown("dtype", dtype, DTYPES, "plan")
+    chosen = method if isinstance(method, Method) else cost_model(method)
+    return Planner(shape, cluster, chosen.under(options), DTYPES[word])
+
+
+def checked(shape: Shape, asked: Asked) -> Asked:
+    """Return the plan as asked for, its micro-batches counted.
+
+    Raises `InputError` for what does not divide, with the nearest that does.
+    """
+    plan, one = asked.plan, shape.one
+    if asked.order not in ORDERS:
+        raise unknown("order", asked.order, ORDERS, "plan")
+    heads, layers = int(one["heads"]), len(shape.kinds)
+    ffn = int(one["ffn"])
+    _divides("tensor", plan.tensor, heads, "heads", (t for t in _divisors(heads) if ffn % t == 0))
+    _divides("tensor", plan.tensor, ffn, "columns of the feed-forward part", _divisors(ffn))
+    cut = plan.tensor if plan.sequence else 1
+    if shape.length % cut:
+        raise InputError(
+            f"plan: --tensor {cut} does not divide {shape.length} tokens: leave out "
+            "--sequence-parallel"
+        )
+    part = shape.length // cut
+    _divides("context", plan.context, part, "tokens", _divisors(part))
+    if plan.pipeline > layers:
+        _too_many("pipeline", plan.pipeline, layers, layers)
+    if plan.pipeline * plan.virtual > layers:
+        _too_many("virtual", plan.virtual, layers, layers // plan.pipeline)
+    if plan.virtual > 1 and plan.pipeline == 1:
+        raise InputError("plan: --virtual needs --pipeline of 2 or more; nearest: --virtual 1")
+    layers_of(layers, plan.pipeline * plan.virtual)
+    if plan.expert > 1 and not shape.experts:
+        raise InputError(f"plan: {shape.label} has no experts; nearest: --expert 1")
+    if shape.experts:
+        _divides("expert", plan.expert, shape.experts, "experts", _divisors(shape.experts))
+    share, left = divmod(asked.batch, plan.data)
+    if left or share == 0:
+        _divides("data", plan.data, asked.batch, "sequences", _divisors(asked.batch))
+    _divides("micro-batch", asked.micro_batch, share, "sequences of a replica", _divisors(share))
+    micro_batches = share // asked.micro_batch
+    return replace(asked, plan=replace(plan, micro_batches=micro_batches))
+
+
+def _too_many(option: str, given: int, layers: int, most: int) -> None:
+    what = f"--{option} {given} makes more stages than there are layers ({layers})"
+    raise InputError(f"plan: {what}; nearest: --{option} {most}")
+
+
+def _divides(option: str, given: int, whole: int, what: str, works: Iterable[int]) -> None:
+    if whole % given:
+        near = min(works, key=lambda one: (abs(one - given), one))
+        raise InputError(
+            f"plan: --{option} {given} does not divide {whole} {what}; nearest: --{option} {near}"
+        )
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number, in order."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def words_of(name: str, value: str) -> str:
+    """Return a schedule or a recompute as the plan knows it; raises `InputError`."""
+    known = {"schedule": SCHEDULES, "recompute": RECOMPUTES}[name]
+    if value not in known:
+        raise unknown(f"--{name}", value, known)
+    return value

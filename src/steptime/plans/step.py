@@ -1,0 +1,307 @@
+"""One plan: the time of a step, what of it waits for exchanges, and the memory of each device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from steptime.core.workload import Plan
+from steptime.plans.memory import Memory, memories
+from steptime.plans.passes import HALF, Step
+from steptime.plans.pieces import FIRST, LAST, Trade
+from steptime.plans.pipeline import MOST_EVENTS, Flow, Stage, length_s, simulate
+from steptime.plans.planner import Planner
+from steptime.plans.stages import USUAL, first_of, layers_of
+from steptime.predict.calibrated.interval import bounds
+from steptime.predict.calibrated.power import drawn_of, spent_j
+
+OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/optimizer.py`)
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """An exchange of a step of the device that ends last: by group, kind and link.
+
+    It takes `total_s`, of which the step waits `exposed_s`; `bytes` are those of one device.
+    """
+
+    group: str
+    collective: str
+    link: str
+    bytes: float
+    total_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True)
+class PlanTime:
+    """A plan's step: seconds between `low` and `high` (80 %), memory by device of the pipeline.
+
+    `compute_s` are the seconds of kernels of the device that ends last, `update_s` those of its
+    optimizer, `host_s` what it waits for the host, `recompute_s` what it computes again. `bubble`
+    is the share of the pipeline's time in which devices wait for each other.
+    """
+
+    plan: Plan
+    micro_batch: int
+    batch: int
+    step_s: float
+    low: float
+    high: float
+    compute_s: float
+    recompute_s: float
+    update_s: float
+    host_s: float
+    bubble: float
+    bubble_s: float
+    exposures: tuple[Exposure, ...]
+    memory: tuple[Memory, ...]
+    layers: tuple[int, ...]
+    energy_j: float | None
+    flow: Flow | None
+
+    @property
+    def fullest(self) -> int:
+        """The place of the device that holds most."""
+        return max(range(len(self.memory)), key=lambda d: self.memory[d].total)
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds in which the device that ends last waits for exchanges."""
+        return sum(one.exposed_s for one in self.exposures)
+
+
+def plan_time(
+    planner: Planner,
+    plan: Plan,
+    micro_batch: int,
+    batch: int,
+    order: str = USUAL,
+    exact: bool = True,
+) -> PlanTime:
+    """Return the time and the memory of a step of `batch` sequences.
+
+    `exact` simulates the pipeline; else its length is a closed form. Raises `InputError` where
+    the plan does not fit the network.
+    """
+    shape = planner.shape
+    stages = plan.pipeline * plan.virtual
+    counts = layers_of(len(shape.kinds), stages)
+    micro_batches = batch // (micro_batch * plan.data)
+    one = Step(planner, plan, micro_batch, order)
+    of_kind = {name: one.passes(name) for name in one.found}
+    held = [list(kinds) for kinds in first_of(shape.kinds, counts)]
+    held[0].insert(0, FIRST)
+    held[-1].append(LAST)
+    weight = {name: piece.weight_s for name, piece in one.found.items()}
+    times = [
+        Stage(
+            sum(of_kind[name][0].seconds for name in names),
+            sum(of_kind[name][1].seconds for name in names),
+            sum(weight[name] for name in names),
+        )
+        for names in held
+    ]
+    send_s, send_link, send_bytes = _send(one)
+    schedule = "interleaved" if plan.virtual > 1 else plan.schedule
+    flow = None
+    devices = plan.pipeline
+    if exact and stages * micro_batches * 2 <= MOST_EVENTS:
+        flow = simulate(schedule, times, devices, micro_batches, send_s)
+        ends, most = flow.ends_s, flow.most_held
+    else:
+        whole = length_s(schedule, times, devices, micro_batches, send_s)
+        ends, most = (whole,) * devices, most_held(schedule, devices, plan.virtual, micro_batches)
+    of_device = [
+        [name for k in range(d, stages, devices) for name in held[k]] for d in range(devices)
+    ]
+    tails = [_tail(one, names) for names in of_device]
+    total = [end + tail.seconds for end, tail in zip(ends, tails, strict=True)]
+    last = max(range(devices), key=total.__getitem__)
+    step_s = total[last] + planner.constant("step_s")
+    names = Counter(of_device[last])
+    passes = [(of_kind[name], count * micro_batches) for name, count in names.items()]
+    busy = sum((f.seconds + b.seconds) * count for (f, b), count in passes)
+    idle = max(0.0, ends[last] - busy)
+    bubble_s = _bubble(ends, times, devices, micro_batches)
+    exposures = _exposures(one, names, micro_batches, tails[last])
+    if devices > 1:
+        sent = 2 * micro_batches * plan.virtual
+        waits = min(idle, 2 * (devices - 1) * send_s)
+        exposures.append(
+            Exposure("pipeline", "send", send_link, send_bytes * sent, send_s * sent, waits)
+        )
+    low, high, _ = bounds("plan", planner.seen.constants)
+    memory = memories(one, held, of_device, most, micro_batches)
+    return PlanTime(
+        plan, micro_batch, batch, step_s, step_s * low, step_s * high,
+        sum((f.compute + b.compute) * count for (f, b), count in passes),
+        sum((f.recompute + b.recompute) * count for (f, b), count in passes),
+        tails[last].update_s,
+        sum((f.host + b.host) * count for (f, b), count in passes),
+        bubble_s / max(ends) if ends else 0.0,
+        bubble_s,
+        tuple(exposures),
+        tuple(memory),
+        counts,
+        _energy(one, of_device, micro_batches, step_s),
+        flow,
+    )  # fmt: skip
+
+
+def most_held(schedule: str, devices: int, virtual: int, micro_batches: int) -> tuple[int, ...]:
+    """Return how many micro-batches each stage holds at most, of equal stages."""
+    m = micro_batches
+    if schedule == "gpipe":
+        return (m,) * devices * virtual
+    if schedule == "zero-bubble":
+        return (min(m, devices),) * devices
+    if virtual == 1:
+        return tuple(min(m, devices - d) for d in range(devices))
+    found = []
+    group = min(devices, m)
+    for k in range(devices * virtual):
+        chunk, device = divmod(k, devices)
+        ahead = min(m * virtual, 2 * (devices - 1 - device) + (virtual - 1) * group + 1)
+        round_ = group * virtual
+        full, rest = divmod(ahead, round_)
+        found.append(min(m, full * group + min(group, max(0, rest - chunk * group))))
+    return tuple(found)
+
+
+def _send(one: Step) -> tuple[float, str, float]:
+    """Return seconds, link and bytes of what a stage hands to the next."""
+    if one.plan.pipeline == 1:
+        return 0.0, "", 0.0
+    size = float(one.found[LAST].held.input)
+    if one.plan.tensor > 1 and not one.plan.sequence:
+        size /= one.plan.tensor  # scattered, and gathered again inside
+    found = one.planner.exchange("send", size, 2, one.strides["pipeline"])
+    return found.seconds, found.link, size
+
+
+def _bubble(ends: Sequence[float], times: Sequence[Stage], devices: int, m: int) -> float:
+    """Return the mean seconds in which a device of the pipeline waits."""
+    busy = m * sum(sum(stage[:2]) for stage in times) / devices
+    return max(0.0, max(ends) - busy)
+
+
+class _Tail(NamedTuple):
+    """What comes once a step: exchange of gradients and weights, and the update."""
+
+    seconds: float
+    update_s: float
+    exposures: tuple[Exposure, ...]
+
+
+def _tail(one: Step, names: Sequence[str]) -> _Tail:
+    """Return what a device's step ends, and begins, with."""
+    plan, planner = one.plan, one.planner
+    pieces = [one.found[name] for name in names]
+    routed = sum(piece.routed for piece in pieces)
+    dense = sum(piece.parameters for piece in pieces) - routed
+    sharded = 0.0
+    moves: list[Exposure] = []
+    last_s = sum(piece.backward.value for piece in pieces)
+    first_s = sum(piece.forward.value for piece in pieces)
+    stride = one.strides["context"] if plan.context > 1 else one.strides["data"]
+    for count, ranks, apart in (
+        (dense, one.replicas, stride),
+        (routed, one.replicas // plan.expert, stride * plan.expert),
+    ):
+        sharded += count / (ranks if plan.zero else 1)
+        if plan.zero == 3 or ranks == 1 or not count:
+            continue
+        size = planner.constant("gradient_bytes") * count
+        kinds = [("reduce_scatter", size, last_s), ("all_gather", HALF * count, first_s)]
+        for kind, moved, beside in kinds if plan.zero else [("all_reduce", size, last_s)]:
+            found = planner.exchange(kind, moved, ranks, apart)
+            hides = planner.constant("data_hidden") * max(0.0, beside) * (1 - 1 / len(names))
+            exposed = max(found.seconds - hides, found.seconds / max(2, len(names)))
+            exposed = min(found.seconds, exposed)
+            moves.append(Exposure("data", kind, found.link, moved, found.seconds, exposed))
+    if planner.shape.tied and plan.pipeline > 1 and {FIRST, LAST} & set(names):
+        size = planner.constant("gradient_bytes") * one.found[FIRST].parameters
+        ranks = one.strides["pipeline"] * (plan.pipeline - 1)
+        found = planner.exchange("all_reduce", size, 2, ranks)
+        moves.append(
+            Exposure("embedding", "all_reduce", found.link, size, found.seconds, found.seconds)
+        )
+    bytes_ = planner.constant("update_bytes") * sharded
+    update_s = planner.traffic_s("adam", bytes_, OPTIMIZER_FLOP * sharded).value
+    return _Tail(update_s + sum(move.exposed_s for move in moves), update_s, tuple(moves))
+
+
+def _exposures(one: Step, names: Counter[str], micro_batches: int, tail: _Tail) -> list[Exposure]:
+    """Return the exchanges of a device's step, by group, kind and link."""
+    plan, planner = one.plan, one.planner
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for name, count in names.items():
+        piece = one.found[name]
+        for trade in piece.trades:
+            times = count * micro_batches
+            times *= 2 if plan.recompute == "full" and trade.pass_ == "forward" else 1
+            group = _group_of(trade, plan)
+            exchanged = planner.exchange(trade.kind, trade.bytes, trade.ranks, trade.stride)
+            into = found.setdefault((group, trade.kind, exchanged.link), [0.0, 0.0, 0.0])
+            into[0] += times * trade.bytes
+            into[1] += times * exchanged.seconds
+            into[2] += times * one.exposed(trade)
+        if plan.zero == 3:
+            _shards(one, name, count * micro_batches, found)
+    return [Exposure(*key, *sums) for key, sums in found.items()] + list(tail.exposures)
+
+
+def _shards(
+    one: Step, name: str, times: int, found: dict[tuple[str, str, str], list[float]]
+) -> None:
+    """Add what ZeRO-3 gathers and scatters of a piece, and what of it is not hidden."""
+    piece = one.found[name]
+    gather, scatter = one.sharded(piece)
+    size = HALF * piece.parameters
+    link = one.planner.exchange("all_gather", size, one.replicas, one.strides["context"]).link
+    fore, back = one.passes(name)
+    waits = [
+        sum(one.exposed(t) for t in piece.trades if t.pass_ == p) for p in ("forward", "backward")
+    ]
+    open_ = max(0.0, fore.exposed - waits[0]) + max(0.0, back.exposed - waits[1])
+    whole = 2 * gather + scatter
+    gradients = one.planner.constant("gradient_bytes") * piece.parameters
+    for kind, seconds, moved in (
+        ("all_gather", 2 * gather, 2.0 * size), ("reduce_scatter", scatter, gradients)
+    ):  # fmt: skip
+        into = found.setdefault(("data", kind, link), [0.0, 0.0, 0.0])
+        into[0] += times * moved
+        into[1] += times * seconds
+        into[2] += times * open_ * (seconds / whole if whole else 0.0)
+
+
+def _group_of(trade: Trade, plan: Plan) -> str:
+    if trade.stride < plan.tensor:
+        return "tensor"
+    return "expert" if trade.kind == "all_to_all" else "context"
+
+
+def _energy(
+    one: Step, of_device: Sequence[Sequence[str]], micro_batches: int, step_s: float
+) -> float | None:
+    """Return the joules of a step of all devices, None where their power is not known."""
+    device = one.planner.seen
+    spent: Mapping[str, float] = {
+        name: spent_j(piece.kernels, device) * (4 / 3 if _repeats(one, name) else 1)
+        for name, piece in one.found.items()
+    }
+    whole = 0.0
+    for names in of_device:
+        dynamic = micro_batches * sum(spent[name] for name in names)
+        drawn = drawn_of(dynamic, (step_s, step_s, step_s), device)
+        if drawn is None:
+            return None
+        whole += drawn[0]
+    return whole * one.plan.devices / len(of_device)
+
+
+def _repeats(one: Step, name: str) -> bool:
+    return one.plan.recompute == "full" and name not in (FIRST, LAST)

@@ -1,0 +1,70 @@
+"""Schedules of pipelines: closed forms equal the simulation where stages are equal."""
+
+import itertools
+
+import pytest
+
+from steptime.core.errors import InputError
+from steptime.plans.pipeline import Stage, bubble_s, length_s, simulate
+from steptime.plans.step import most_held
+
+SAME = Stage(1.0, 2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "devices", "virtual", "micro_batches"),
+    [
+        *(("gpipe", p, 1, m) for p, m in ((2, 2), (4, 8), (8, 3))),
+        *(("1f1b", p, 1, m) for p, m in ((2, 2), (4, 8), (8, 9))),
+        *(("interleaved", p, v, m) for p, v, m in ((2, 2, 4), (4, 3, 8), (8, 12, 16))),
+        *(("zero-bubble", p, 1, m) for p, m in ((2, 4), (4, 8), (8, 32))),
+    ],
+)
+def test_the_closed_form_is_the_simulation(
+    schedule: str, devices: int, virtual: int, micro_batches: int
+) -> None:
+    stages = [SAME] * (devices * virtual)
+    flow = simulate(schedule, stages, devices, micro_batches)
+    waits = bubble_s(schedule, SAME, devices)
+    assert flow.end_s == pytest.approx(micro_batches * virtual * 3.0 + waits)
+    assert length_s(schedule, stages, devices, micro_batches) == pytest.approx(flow.end_s)
+    assert flow.most_held == most_held(schedule, devices, virtual, micro_batches)
+
+
+def test_what_the_page_says_of_bubbles() -> None:
+    ideal = 8 * 3.0  # 8 micro-batches, forward 1 and backward 2
+    assert simulate("1f1b", [SAME] * 4, 4, 8).end_s / ideal - 1 == pytest.approx(3 / 8)
+    small = Stage(0.5, 1.0)
+    found = simulate("interleaved", [small] * 8, 4, 8)
+    assert found.end_s / ideal - 1 == pytest.approx(3 / (2 * 8))
+    assert found.most_held[0] + found.most_held[4] == 4 * 2 + 3  # layers / (p v): p v + p - 1
+    assert simulate("zero-bubble", [SAME] * 4, 4, 8).end_s == 24 + 3 * (1 + 2 - 2 * 1)
+
+
+def test_stages_that_differ_wait_for_the_slowest() -> None:
+    stages = [Stage(1, 2), Stage(1, 2), Stage(1, 2), Stage(2, 4)]
+    flow = simulate("1f1b", stages, 4, 8)
+    assert flow.end_s == pytest.approx(3 * 3 + 8 * 6)  # all once, then 7 more of the slowest
+    assert length_s("1f1b", stages, 4, 8) == pytest.approx(flow.end_s)
+    assert 1 - flow.bubble == pytest.approx((3 * 8 * 3 + 8 * 6) / (4 * 57))
+
+
+def test_sending_fills_and_drains() -> None:
+    flow = simulate("gpipe", [SAME] * 4, 4, 8, send_s=0.1)
+    assert flow.end_s == pytest.approx(33 + 2 * 3 * 0.1)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+def test_a_device_does_one_thing_at_a_time_and_all_of_it(schedule: str) -> None:
+    flow = simulate(schedule, [Stage(1, 2.5, 1.1), Stage(1.5, 2, 0.7), Stage(0.7, 3, 1)], 3, 5, 0.2)
+    for device in range(3):
+        own = sorted(e for e in flow.events if e.device == device)
+        own.sort(key=lambda event: event.start_s)
+        assert all(a.end_s <= b.start_s + 1e-12 for a, b in itertools.pairwise(own))
+    parts = 3 if schedule == "zero-bubble" else 2
+    assert len(flow.events) == 3 * 5 * parts
+
+
+def test_an_unknown_schedule_is_said() -> None:
+    with pytest.raises(InputError, match="did you mean '1f1b'"):
+        simulate("1f2b", [SAME], 1, 1)
