@@ -59,7 +59,8 @@ class Stack:
     `host.forward_op_s` (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody
     measured them. `training` are constants of a training over many devices (`plans/`), {} for those
     of the default stack. Images are laid out with their `channels_last`, or before height and
-    width; convolutions in float32 run as `conv_tf32` where a device has it.
+    width; convolutions in float32 run as `conv_tf32` where a device has it. `backend` measures it,
+    told to `compile` or not; "" where nothing here does.
     """
 
     name: str
