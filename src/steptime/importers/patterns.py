@@ -1,8 +1,345 @@
-"""Recognises what exporters write out in pieces, as the last piece is lowered."""
+"""Recognises what exporters write out in pieces, so that a network counts the same by every way.
 
+Attention between two products, layer and root-mean-square norms, GELU, SiLU and rotary positions.
+The pieces stay where another op, or an output, reads them too; else nobody reads them any more.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+from steptime.core.graph import Op
+from steptime.importers import lowering
+from steptime.ops import OPS
 from steptime.ops.builder import Builder
+
+Operand = str | float
+_NAMED = ("add", "sub", "mul", "maximum")
+_DEEPEST = 8
 
 
 def recognised(b: Builder, y: str, name: str) -> str:
     """Return the tensor that a whole kind makes where `y` is its last piece, else `y`."""
-    return y
+    made = b.made_by.get(y)
+    if made is None:
+        return y
+    found = None
+    for rule in _RULES.get(_function(made), ()):
+        found = found or rule(b, y, name)
+    return found or y
+
+
+def _function(op: Op) -> str:
+    """Return the function of an op of elements, the kind of any other."""
+    return "add" if op.kind == "bias" else str(op.attrs.get("function", op.kind))
+
+
+def _operands(b: Builder, x: Operand, *functions: str) -> list[Operand]:
+    """Return the operands, a number among them, of the op that makes `x`; none for another op."""
+    op = b.made_by.get(x) if isinstance(x, str) else None
+    if op is None or _function(op) not in functions:
+        return []
+    operands: list[Operand] = list(op.inputs)
+    scalar = op.attrs.get("scalar")
+    if isinstance(scalar, float | int) and op.kind == "pointwise":
+        place = op.attrs.get("scalar_place", -1)
+        at = len(operands) if place == -1 or not isinstance(place, int) else place
+        operands.insert(at, float(scalar))
+    return operands
+
+
+def _only(operands: list[Operand]) -> str:
+    """Return the only tensor among operands, "" for none or several."""
+    tensors = [x for x in operands if isinstance(x, str)]
+    return tensors[0] if len(tensors) == 1 else ""
+
+
+def _pairs(operands: list[Operand]) -> Iterator[tuple[str, str]]:
+    """Return two tensors in both orders."""
+    if len(operands) == 2 and isinstance(operands[0], str) and isinstance(operands[1], str):
+        yield operands[0], operands[1]
+        yield operands[1], operands[0]
+
+
+# activations
+
+
+def _leads_to(b: Builder, x: Operand, source: str, steps: int = 10) -> bool:
+    """Whether everything that `x` is made of is `source` and numbers."""
+    if not isinstance(x, str) or x == source:
+        return True
+    operands = _operands(b, x, "add", "sub", "mul", "div", "pow", "erf", "tanh")
+    return (
+        bool(operands) and steps > 0 and all(_leads_to(b, o, source, steps - 1) for o in operands)
+    )
+
+
+def _factors(b: Builder, x: Operand, stop: str = "", depth: int = 3) -> tuple[float, list[str]]:
+    """Return the number and the tensors whose product `x` is; `stop` is not taken apart."""
+    if not isinstance(x, str):
+        return float(x), []
+    operands = _operands(b, x, "mul") if depth and x != stop else []
+    if not operands:
+        return 1.0, [x]
+    numbers, tensors = 1.0, []
+    for operand in operands:
+        number, more = _factors(b, operand, stop, depth - 1)
+        numbers *= number
+        tensors += more
+    return numbers, tensors
+
+
+def _gelu(b: Builder, y: str, name: str) -> str | None:
+    """Recognise x/2 (1 + erf(x / sqrt 2)), and the form with tanh."""
+    for term in _factors(b, y)[1]:
+        inner = _only(_operands(b, term, "add"))
+        made = b.made_by.get(inner)
+        if made is None or _function(made) not in ("erf", "tanh"):
+            continue
+        for x in dict.fromkeys(t for deep in (1, 2, 3) for t in _factors(b, y, "", deep)[1]):
+            number, rest = _factors(b, y, x)
+            fits = x != term and sorted(rest) == sorted((x, term)) and abs(number - 0.5) < 1e-3
+            if fits and _leads_to(b, inner, x):
+                function = "gelu" if _function(made) == "erf" else "gelu_tanh"
+                return lowering.pointwise(b, function, x, name=name)
+    return None
+
+
+def _gated_by_itself(b: Builder, y: str, name: str) -> str | None:
+    """Recognise x sigmoid(x), x sigmoid(1.702 x) and x hard_sigmoid(x)."""
+    for x, gate in _pairs(_operands(b, y, "mul")):
+        if _operands(b, gate, "sigmoid") == [x]:
+            return lowering.pointwise(b, "silu", x, name=name)
+        if _operands(b, gate, "hard_sigmoid")[:1] == [x]:
+            return lowering.pointwise(b, "hard_swish", x, name=name)
+        for inner in _operands(b, gate, "sigmoid"):
+            scaled = _operands(b, inner, "mul")
+            if scaled and scaled[0] == x and abs(float(scaled[-1]) - 1.702) < 1e-3:
+                return lowering.pointwise(b, "quick_gelu", x, name=name)
+    return None
+
+
+# norms
+
+
+def _mean_of(b: Builder, x: Operand) -> str:
+    """Return what `x` is the mean of along the last axis, kept; "" if it is not one."""
+    op = b.made_by.get(x) if isinstance(x, str) else None
+    if op is None or op.kind != "reduce" or op.attrs["function"] != "mean" or not op.attrs["keep"]:
+        return ""
+    last = (len(b.shape(op.inputs[0])) - 1,)
+    return op.inputs[0] if op.attrs["axes"] == last else ""
+
+
+def _spread_of(b: Builder, x: Operand) -> str:
+    """Return t where `x` is sqrt(mean(t^2) + epsilon), "" if it is not."""
+    inside = _only(_operands(b, x, "sqrt"))
+    square = _mean_of(b, _only(_operands(b, inside, "add")))
+    power = _operands(b, square, "pow")
+    if power and power[1] == 2.0:
+        return str(power[0])
+    twice = _operands(b, square, "mul")
+    return str(twice[0]) if len(twice) == 2 and twice[0] == twice[1] else ""
+
+
+def _over_spread(b: Builder, x: Operand) -> tuple[str, str]:
+    """Return d and t where `x` is d / sqrt(mean(t^2) + epsilon), written in any way."""
+    operands = _operands(b, x, "div")
+    if len(operands) == 2 and isinstance(operands[0], str):
+        return operands[0], _spread_of(b, operands[1])
+    for d, root in _pairs(_operands(b, x, "mul")):
+        inverse = _operands(b, root, "reciprocal") or _operands(b, root, "div")
+        spread = _spread_of(b, inverse[-1]) if inverse else ""
+        operands = _operands(b, root, "rsqrt")
+        if operands:
+            square = _mean_of(b, _only(_operands(b, operands[0], "add")))
+            power = _operands(b, square, "pow")
+            spread = str(power[0]) if power and power[1] == 2.0 else ""
+        if spread:
+            return d, spread
+    return "", ""
+
+
+def _is_vector(b: Builder, w: str, x: str) -> bool:
+    """Whether `w` is a weight for the last axis of `x`."""
+    return w not in b.made_by and b.tensors[w].size == b.shape(x)[-1]
+
+
+def _rms_norm(b: Builder, y: str, name: str) -> str | None:
+    for w, normed in _pairs(_operands(b, y, "mul")):
+        x, spread = _over_spread(b, normed)
+        if x and x == spread and _is_vector(b, w, x):
+            flat = lowering.reshape(b, w, (b.shape(x)[-1],), f"{name}/w")
+            return lowering.rms_norm(b, x, name, flat)
+    return None
+
+
+def _layer_norm(b: Builder, y: str, name: str) -> str | None:
+    for scaled, bias in _pairs(_operands(b, y, "add")):
+        for w, normed in _pairs(_operands(b, scaled, "mul")):
+            centred, spread = _over_spread(b, normed)
+            ends = [_operands(b, t, "sub") for t in (centred, spread)]
+            if not all(len(o) == 2 and o[0] == _mean_of(b, o[1]) for o in ends):
+                continue
+            x = str(ends[0][0])
+            if ends[0][0] == ends[1][0] and _is_vector(b, w, x) and _is_vector(b, bias, x):
+                width = (b.shape(x)[-1],)
+                flat = [lowering.reshape(b, t, width, f"{name}/w") for t in (w, bias)]
+                return lowering.layer_norm(b, x, name, flat[0], flat[1])
+    return None
+
+
+# positions
+
+
+def _rotary(b: Builder, y: str, name: str) -> str | None:
+    """Recognise x cos + (-upper half, lower half of x) sin, of `[n, heads, l, d]`."""
+    for plain, turned in _pairs(_operands(b, y, "add")):
+        for x, cosines in _pairs(_operands(b, plain, "mul")):
+            for swapped, _ in _pairs(_operands(b, turned, "mul")):
+                halves = _operands(b, swapped, "concat")
+                if len(halves) != 2 or len(b.shape(x)) != 4:
+                    continue
+                upper = _only(_operands(b, halves[0], "neg"))
+                both = [_operands(b, half, "slice") for half in (upper, halves[1])]
+                n, heads, length, width = b.shape(x)
+                if both != [[x], [x]] or b.shape(cosines)[-2:] != (length, width):
+                    continue
+                table = "rotary_positions"
+                if b.named(table) not in b.tensors or b.shape(b.named(table)) != (length, width):
+                    b.buffer(lowering.free_name(b, table), (length, width))
+                seen = lowering.transpose(b, x, (0, 2, 1, 3), f"{name}/transpose")
+                seen = lowering.reshape(b, seen, (n, length, heads * width), f"{name}/join")
+                seen = lowering.op(b, "rotary", seen, b.named(table), name=name, head_width=width)
+                seen = lowering.reshape(b, seen, (n, length, heads, width), f"{name}/heads")
+                return lowering.transpose(b, seen, (0, 2, 1, 3), f"{name}/back")
+    return None
+
+
+# attention
+
+
+def _softmax_under(b: Builder, x: str) -> Op | None:
+    """Return the softmax that a tensor comes from, through dropout and guards against NaN."""
+    for _ in range(_DEEPEST):
+        op = b.made_by.get(x)
+        if op is None or op.kind == "softmax":
+            return op
+        passes = OPS[op.kind].storage == "view" or op.kind in ("cast", "dropout")
+        if not passes and _function(op) != "where":
+            return None
+        x = op.inputs[-1]
+    return None
+
+
+def _scores_under(
+    b: Builder, x: str, masks: tuple[str, ...], depth: int = 0
+) -> tuple[Op, tuple[str, ...]] | None:
+    """Return the product that scores come from, and the masks that are added on the way."""
+    op = b.made_by.get(x)
+    if op is None or depth > _DEEPEST:
+        return None
+    if op.kind == "matmul":
+        return op, masks
+    passes = op.kind in ("reshape", "cast", "dropout")
+    if passes or _function(op) in ("mul", "div", "maximum", "clamp", "tanh"):
+        return _scores_under(b, op.inputs[0], masks, depth + 1) if len(op.inputs) == 1 else None
+    if _function(op) not in ("add", "sub", "where", "mul"):
+        return None
+    for i, one in enumerate(op.inputs):
+        others = tuple(other for j, other in enumerate(op.inputs) if j != i)
+        found = _scores_under(b, one, (*masks, *others), depth + 1)
+        if found and b.tensors[one].size == b.tensors[x].size:
+            return found
+    return None
+
+
+def _is_learnt(b: Builder, x: str, seen: set[str]) -> bool:
+    """Whether a tensor is made of a weight, or of too much to tell."""
+    if x in b.weights or len(seen) > 500:
+        return True
+    op = b.made_by.get(x)
+    if op is None or x in seen:
+        return False
+    seen.add(x)
+    return any(_is_learnt(b, one, seen) for one in op.inputs)
+
+
+def _unscaled(b: Builder, x: str) -> str:
+    """Return what a tensor is a multiple of."""
+    found = _operands(b, x, "mul") or _operands(b, x, "div")
+    return _only(found) if len(found) == 2 and not isinstance(found[1], str) else x
+
+
+def heads_shared(b: Builder, k: str, v: str) -> tuple[str, str]:
+    """Return keys and values `[n, g, m, d]`, of which each head is repeated, if both are."""
+    shared = _head_shared(b, k), _head_shared(b, v)
+    alike = b.shape(shared[0])[:2] == b.shape(shared[1])[:2]
+    return shared if alike else (k, v)
+
+
+def _head_shared(b: Builder, x: str) -> str:
+    """Return `[n, g, m, d]` where `x [n, h, m, d]` repeats each of its heads, else `x`."""
+    wide = _operands(b, x, "reshape")
+    apart = _operands(b, str(wide[0]), "broadcast") if wide else []
+    before = _operands(b, str(apart[0]), "reshape") if apart else []
+    if not before or not isinstance(before[0], str):
+        return x
+    shape, own = b.shape(str(apart[0])), b.shape(before[0])
+    fits = len(shape) == 5 and shape[2] == 1 and own == (*shape[:2], *shape[3:])
+    return before[0] if fits and own[2:] == b.shape(x)[2:] else x
+
+
+def _keys(b: Builder, turned: str, name: str) -> str:
+    """Return keys `[..., m, d]` of what a product reads, `[..., d, m]`."""
+    shape = b.shape(turned)
+    wanted = (*shape[:-2], shape[-1], shape[-2])
+    # exporters join the heads to one axis, turn, and take them apart again
+    turn = _operands(b, str((_operands(b, turned, "reshape") or [turned])[0]), "transpose")
+    joined = _operands(b, str(turn[0]), "reshape") if turn else []
+    if joined and isinstance(joined[0], str) and b.shape(joined[0]) == wanted:
+        op = b.made_by[str((_operands(b, turned, "reshape") or [turned])[0])]
+        if op.attrs["order"] == (0, 2, 1):
+            return joined[0]
+    order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    return lowering.transpose(b, turned, order, f"{name}/k")
+
+
+def _attention(b: Builder, y: str, name: str) -> str | None:
+    """Recognise values weighted by the softmax of a product, by way of scales and masks."""
+    weights, v = b.made_by[y].inputs
+    top = _softmax_under(b, weights)
+    found = _scores_under(b, top.inputs[0], ()) if top else None
+    if found is None or found[0].attrs or b.made_by[y].attrs:
+        return None
+    product, masks = found
+    q, turned = (_unscaled(b, x) for x in product.inputs)
+    rank = len(b.shape(q))
+    if rank not in (3, 4) or not len(b.shape(turned)) == len(b.shape(v)) == rank:
+        return None
+    k = _unscaled(b, _keys(b, turned, name))
+    lead, length, keys = b.shape(q)[:-2], b.shape(q)[-2], b.shape(k)[-2]
+    if b.shape(k)[:-2] != lead or b.shape(v)[:-1] != (*lead, keys):
+        return None
+    parts = [q, k, v]
+    if rank == 3:
+        parts = [
+            lowering.reshape(b, x, (lead[0], 1, *b.shape(x)[1:]), f"{name}/heads") for x in parts
+        ]
+    parts[1:] = heads_shared(b, parts[1], parts[2])
+    learnt = [mask for mask in masks if _is_learnt(b, mask, set())]
+    scores = (*b.shape(parts[0])[1:2], length, keys)
+    for mask in learnt:
+        if b.shape(mask)[-3:] != scores or b.tensors[mask].size != math.prod(scores):
+            return None
+    if len(learnt) > 1:
+        return None
+    made = lowering.attention(b, parts[0], parts[1], parts[2], name, mask="".join(learnt))
+    return lowering.reshape(b, made, b.shape(y), f"{name}/reshape")
+
+
+_Rule = Callable[[Builder, str, str], str | None]
+_RULES: dict[str, tuple[_Rule, ...]] = {
+    "mul": (_gelu, _gated_by_itself, _rms_norm),
+    "add": (_layer_norm, _rotary),
+    "matmul": (_attention,),
+}

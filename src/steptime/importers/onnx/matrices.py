@@ -10,6 +10,7 @@ from steptime.importers import lowering
 from steptime.importers.constants import Array, axis_of, scalar
 from steptime.importers.onnx.run import Run
 from steptime.importers.onnx.values import Constant, Function, Value
+from steptime.importers.patterns import heads_shared
 from steptime.ops.table import require
 
 Values = Sequence[Value]
@@ -222,7 +223,7 @@ def _attention(r: Run, q: Value, k: Value, v: Value, *_: Value) -> Values:
     groups = r.attr("kv_num_heads", 0) or heads
     parts = [_heads(r, x, n) for x, n in ((q, heads), (k, groups), (v, groups))]
     causal = bool(r.attr("is_causal", 0) or r.attr("unidirectional", 0))
-    q, k, v = parts
+    q, k, v = parts[0], *heads_shared(r.b, parts[1], parts[2])
     y: Value = lowering.attention(r.b, q, k, v, r.name, causal=causal)
     if rank == 3:
         n, h, length, width = r.shape(y)

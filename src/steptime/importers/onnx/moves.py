@@ -51,7 +51,7 @@ def _concat(r: Run, *values: Value) -> Value:
         return r.constant(constants.concat([r.of(v) for v in values], axis), *values)
     tensors = [r.tensor(v) for v in values]
     if axis_of(axis, len(r.shape(values[0]))) != 0:
-        tensors = [str(x) for x in r.stretched(tensors)]
+        tensors = [str(x) for x in r.stretched(tensors, broadcast=False)]
     return lowering.concat(r.b, tensors, axis, r.name)
 
 

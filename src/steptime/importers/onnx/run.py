@@ -237,9 +237,14 @@ class Run:
         )
         return self.recognised(made)
 
-    def stretched(self, operands: Sequence[str | float]) -> list[str | float]:
-        """Return operands with those repeated to the batch that the file gives its own batch to."""
-        if self.before is None or self.before.batch == self.batch:
+    def stretched(
+        self, operands: Sequence[str | float], broadcast: bool = True
+    ) -> list[str | float]:
+        """Return operands with those repeated to the batch that the file gives its own batch to.
+
+        Where they `broadcast`, a batch of 1 need not be.
+        """
+        if self.before is None or (broadcast and self.before.batch == 1):
             return list(operands)
         return [self._stretched(x, operands) for x in operands]
 
