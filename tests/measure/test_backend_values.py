@@ -1,4 +1,8 @@
-"""numpy and PyTorch, built from one graph, give the same numbers: ops, gradients, whole steps."""
+"""The contract of backends: built from one graph, each gives numpy's numbers, op by op and whole.
+
+Values of every kind in float32 within 1e-5; values, gradients and whole steps in float64, where
+deep networks do not amplify the rounding of one op.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from reference.backend import execute, initial_values
 from steptime.build import build, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
+from steptime.core.workload import OPTIMIZERS
 from steptime.layers.dense import classify, mean_loss
 from steptime.ops import OPS, communication
 from steptime.ops.builder import Builder
@@ -21,10 +26,10 @@ from steptime.ops.pointwise import FUNCTIONS
 from steptime.ops.sequence import GATES
 from steptime.ops.training import training_graph
 
-pytestmark = pytest.mark.framework
-
 Network = Callable[[Builder], str]
-RELATIVE = 1e-9
+Values = dict[str, Any]
+RELATIVE = 1e-10
+SINGLE = 1e-5  # of float32
 
 
 def weighed(b: Builder, y: str) -> str:
@@ -295,15 +300,29 @@ CASES: dict[str, Network] = {
     "rotary": _rotary(8),
     "rotary of a part": _rotary(4),
     "cross_entropy": _cross_entropy,
+    **{
+        cell: op(cell, (2, 3, 4), (rows * 5, 4), (rows * 5, 5), (rows * 5,), (rows * 5,))
+        for cell, rows in GATES.items()
+    },
 }
-# dropout draws, and has a test of its own; recurrent kinds are held against their formulas
+BACKWARD = {kind for kind in OPS if kind.endswith(("_grad", "_grad_weight"))}
+FORWARD = [k for k in OPS if k not in {*BACKWARD, *OPTIMIZERS, *communication.KINDS}]
+APART = {"dropout": "it draws, and has tests of its own", "cast": "numpy has no bfloat16"}
 
 
 def test_every_differentiable_kind_has_a_case() -> None:
     covered = {name.split(maxsplit=1)[0] for name in CASES}
     assert {kind for kind, row in OPS.items() if row.gradient} - covered == {
-        *("dropout", *GATES, *communication.KINDS)
+        *("dropout", *communication.KINDS)
     }
+
+
+def example(kind: str) -> Graph:
+    """A graph of the example of a kind."""
+    b = Builder(kind, precision("float32"), training=False)
+    row = OPS[kind].example
+    names = [b.input(f"in{i}", spec.shape, spec.dtype) for i, spec in enumerate(row.specs)]
+    return b.graph(b.op(kind, *names, name="op", **row.attrs))
 
 
 def drawn_values(graph: Graph) -> dict[str, np.ndarray]:
@@ -317,7 +336,7 @@ def drawn_values(graph: Graph) -> dict[str, np.ndarray]:
     return values
 
 
-def torch_module(graph: Graph, values: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any]]:
+def torch_module(graph: Graph, values: Values) -> tuple[Any, dict[str, Any]]:
     """The module of a forward graph and its tensors, copied from numpy's values."""
     import torch
 
@@ -330,40 +349,142 @@ def torch_module(graph: Graph, values: dict[str, np.ndarray]) -> tuple[Any, dict
     return module_of(graph, tensors, precision("float64")), tensors
 
 
+def torch_output(graph: Graph, values: Values) -> Any:
+    module, tensors = torch_module(graph, values)
+    return module(*(tensors[name] for name in graph.inputs)).detach().numpy()
+
+
+def torch_gradients(graph: Graph, values: Values) -> tuple[Any, Values]:
+    module, tensors = torch_module(graph, values)
+    loss = module(*(tensors[name] for name in graph.inputs))
+    loss.backward()
+    grads = {name: tensors[name].grad for name in graph.weights}
+    return loss.detach().numpy(), {
+        name: np.zeros(()) if grad is None else grad.numpy() for name, grad in grads.items()
+    }
+
+
+def torch_steps(graph: Graph, values: Values, optimizer: str, steps: int) -> tuple[Any, Values]:
+    from steptime.measure.backends.torch.step import optimizer_of
+
+    module, tensors = torch_module(graph, values)
+    theirs = optimizer_of(optimizer, [tensors[name] for name in graph.weights], "float64")
+    losses = []
+    for _ in range(steps):
+        theirs.zero_grad(set_to_none=True)
+        loss = module(*(tensors[name] for name in graph.inputs))
+        loss.backward()
+        theirs.step()
+        losses.append(loss.item())
+    return losses, {name: tensors[name].detach().numpy() for name in graph.weights}
+
+
+def jax_arguments(graph: Graph, values: Values) -> tuple[Values, Values, Values, int]:
+    import steptime.measure.backends.jax.backend  # noqa: F401  # turns 64-bit types on
+
+    kept = (graph.weights, graph.buffers, graph.inputs)
+    return *({name: values[name] for name in names} for names in kept), 0
+
+
+def jax_output(graph: Graph, values: Values) -> Any:
+    import jax
+
+    arguments = jax_arguments(graph, values)
+    from steptime.measure.backends.jax.program import network_of
+
+    return np.asarray(jax.jit(network_of(graph))(*arguments)[0])
+
+
+def jax_gradients(graph: Graph, values: Values) -> tuple[Any, Values]:
+    import jax
+
+    arguments = jax_arguments(graph, values)
+    from steptime.measure.backends.jax.program import network_of
+
+    differentiated = jax.jit(jax.value_and_grad(network_of(graph), has_aux=True))
+    (loss, _), grads = differentiated(*arguments)
+    return np.asarray(loss), {name: np.asarray(grads[name]) for name in graph.weights}
+
+
+def jax_steps(graph: Graph, values: Values, optimizer: str, steps: int) -> tuple[Any, Values]:
+    import jax
+
+    inputs = jax_arguments(graph, values)[2]
+    from steptime.measure.backends.jax.program import carry_of, training_step
+
+    carry = carry_of(graph, optimizer, values.__getitem__, np.zeros_like)
+    step, losses = jax.jit(training_step(graph, optimizer)), []
+    for _ in range(steps):
+        loss, carry = step(carry, inputs)
+        losses.append(float(loss))
+    return losses, {name: np.asarray(carry.weights[name]) for name in graph.weights}
+
+
+OUTPUT = {"torch": torch_output, "jax": jax_output}
+GRADIENTS = {"torch": torch_gradients, "jax": jax_gradients}
+STEPS = {"torch": torch_steps, "jax": jax_steps}
+MARKS = {"torch": pytest.mark.framework, "jax": pytest.mark.jax}
+
+
+def each(table: dict[str, Any]) -> Any:
+    """Run a test on every backend of a table, each in its group."""
+    rows = [pytest.param(name, marks=MARKS[name], id=name) for name in table]
+    return pytest.mark.parametrize("backend", rows)
+
+
 def assert_same(ours: Any, theirs: Any, relative: float = RELATIVE) -> None:
-    theirs = theirs.detach().numpy()
     scale = float(np.abs(theirs).max(initial=0))
     # some gradients are 0 but for rounding: a softmax does not feel the bias of the keys
     atol = max(relative * scale, 1e-14)
     np.testing.assert_allclose(ours, theirs, rtol=relative, atol=atol)
 
 
-def compare_gradients(graph: Graph, relative: float = RELATIVE) -> None:
+def compare_gradients(backend: str, graph: Graph, relative: float = RELATIVE) -> None:
     training = training_graph(graph, "sgd")
     values = drawn_values(training)
     grads = {o.inputs[0]: o.inputs[-1] for o in training.ops if o.part == "update"}
     made = execute(training, values, keep=grads.values())
-    module, tensors = torch_module(graph, values)
-    loss = module(*(tensors[name] for name in graph.inputs))
-    loss.backward()
+    loss, theirs = GRADIENTS[backend](graph, values)
     assert_same(made[graph.outputs[0]], loss, relative)
     for weight in graph.weights:
-        theirs = tensors[weight].grad
         if weight in grads:
-            assert_same(made[grads[weight]], theirs, relative)
+            assert_same(made[grads[weight]], theirs[weight], relative)
         else:  # a function without a slope
-            assert theirs is None or not theirs.any()
+            assert not theirs[weight].any()
 
 
+@pytest.mark.jax
+def test_jax_has_a_row_for_every_forward_kind() -> None:
+    from steptime.measure.backends.jax.kinds import RUNS
+
+    assert sorted(set(FORWARD) - RUNS.keys()) == []
+    assert sorted(RUNS.keys() - set(FORWARD)) == []
+
+
+@each(GRADIENTS)
 @pytest.mark.parametrize("case", CASES)
-def test_value_and_gradient_agree(case: str) -> None:
+def test_value_and_gradient_agree(case: str, backend: str) -> None:
     b = Builder("small", precision("float64"), training=True)
     graph = b.graph(CASES[case](b))
     # a cast to float32 and back rounds to 24 bits, and so does torch the sixth of a hard sigmoid
     rounded = case in ("cast", "pointwise hard_sigmoid")
-    compare_gradients(graph, 1e-6 if rounded else RELATIVE)
+    compare_gradients(backend, graph, 1e-6 if rounded else RELATIVE)
 
 
+@each(OUTPUT)
+@pytest.mark.parametrize("kind", [kind for kind in FORWARD if kind not in APART])
+def test_the_example_of_every_kind_agrees_in_float32(kind: str, backend: str) -> None:
+    graph = example(kind)
+    rng = np.random.default_rng(9)
+    values = initial_values(graph, 3)  # integers of the right range
+    for name in graph.inputs:
+        if values[name].dtype == np.float32:
+            values[name] = rng.standard_normal(values[name].shape, np.float32)
+    output = OUTPUT[backend](graph, values)
+    assert_same(execute(graph, values)[graph.outputs[0]], output, SINGLE)
+
+
+@pytest.mark.framework
 def test_dropout_agrees_under_the_same_mask() -> None:
     import torch
 
@@ -378,14 +499,18 @@ def test_dropout_agrees_under_the_same_mask() -> None:
     tensor = torch.from_numpy(values["x"].copy()).requires_grad_()
     loss = (tensor * mask / (1 - 0.25) * torch.from_numpy(values["weighing"])).mean()
     loss.backward()
-    assert_same(made["loss"], loss)
-    assert_same(made["op/grad_input"], tensor.grad)
+    assert_same(made["loss"], loss.item())
+    assert_same(made["op/grad_input"], tensor.grad.numpy())
 
 
 NETWORKS = {
     "fc": "fc:layers=3,nodes=16,inputs=10,outputs=7,batch=5",
     "cnn residual": "cnn:block=residual,blocks=1,filters=4,image=33,classes=7,batch=3",
     "cnn bottleneck": "cnn:block=bottleneck,blocks=1-2-1-1,filters=4,image=33,classes=7,batch=3",
+    **{
+        cell: f"rnn:cell={cell},layers=2,embedding=4,length=5,vocabulary=7,batch=3"
+        for cell in GATES
+    },
     "encoder": "transformer:kind=encoder,layers=2,width=16,heads=2,ffn=24,length=6,vocabulary=11,"
     "batch=2",
     "decoder": "transformer:kind=decoder,layers=2,width=16,heads=2,ffn=24,length=6,vocabulary=11,"
@@ -404,102 +529,37 @@ NETWORKS = {
 }
 
 
+@each(GRADIENTS)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_gradients_of_whole_networks_agree(network: str) -> None:
-    compare_gradients(build(make_workload(read_model(NETWORKS[network]), None, "float64")))
+def test_gradients_of_whole_networks_agree(network: str, backend: str) -> None:
+    graph = build(make_workload(read_model(NETWORKS[network]), None, "float64"))
+    compare_gradients(backend, graph)
 
 
+@each(STEPS)
 @pytest.mark.parametrize("optimizer", STATES)
 @pytest.mark.parametrize("network", ["fc", "llama"])
-def test_three_steps_of_each_optimizer_agree(network: str, optimizer: str) -> None:
-    from steptime.measure.backends.torch.step import optimizer_of
-
+def test_three_steps_of_each_optimizer_agree(network: str, optimizer: str, backend: str) -> None:
     work = make_workload(read_model(NETWORKS[network]), None, "float64", optimizer=optimizer)
     graph = build(work)
     training = training_graph(graph, optimizer)
     values = initial_values(training, 5)
-    module, tensors = torch_module(graph, values)
-    theirs = optimizer_of(optimizer, [tensors[name] for name in graph.weights], "float64")
+    losses, theirs = STEPS[backend](graph, values, optimizer, 3)
     updates = [o for o in training.ops if o.part == "update"]
     for step in (1, 2, 3):
         made = execute(training, values, [name for o in updates for name in o.outputs], step)
         for o in updates:
             values |= {old: made[new] for old, new in zip(o.inputs, o.outputs, strict=False)}
-        theirs.zero_grad(set_to_none=True)
-        loss = module(*(tensors[name] for name in graph.inputs))
-        loss.backward()
-        theirs.step()
-        assert_same(made[graph.outputs[0]], loss)
+        assert_same(made[graph.outputs[0]], losses[step - 1])
     for name in graph.weights:
-        assert_same(values[name], tensors[name])
+        assert_same(values[name], theirs[name])
 
 
-def test_inference_agrees_with_running_statistics() -> None:
+@each(OUTPUT)
+def test_inference_agrees_with_running_statistics(backend: str) -> None:
     work = make_workload(read_model(NETWORKS["cnn residual"]), None, "float64", phase="infer")
     graph = build(work)
     values = initial_values(graph, 6)
     rng = np.random.default_rng(7)
     values |= {name: rng.uniform(0.5, 1.5, values[name].shape) for name in graph.buffers}
-    module, tensors = torch_module(graph, values)
-    assert_same(
-        execute(graph, values)[graph.outputs[0]],
-        module(*(tensors[name] for name in graph.inputs)),
-    )
-
-
-def _rnn_by_hand(x: Any, w: Any, u: Any, b: Any, c: Any) -> Any:
-    import torch
-
-    h, made = x.new_zeros(x.shape[0], u.shape[1]), []
-    for t in range(x.shape[1]):
-        h = torch.tanh(x[:, t] @ w.T + b + h @ u.T + c)
-        made.append(h)
-    return torch.stack(made, 1)
-
-
-def _lstm_by_hand(x: Any, w: Any, u: Any, b: Any, c: Any) -> Any:
-    import torch
-
-    h = x.new_zeros(x.shape[0], u.shape[1])
-    cell, made = torch.zeros_like(h), []
-    for t in range(x.shape[1]):
-        i, f, g, o = (x[:, t] @ w.T + b + h @ u.T + c).chunk(4, 1)
-        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(cell)
-        made.append(h)
-    return torch.stack(made, 1)
-
-
-def _gru_by_hand(x: Any, w: Any, u: Any, b: Any, c: Any) -> Any:
-    import torch
-
-    h, made = x.new_zeros(x.shape[0], u.shape[1]), []
-    for t in range(x.shape[1]):
-        r, z, n = (x[:, t] @ w.T + b).chunk(3, 1)
-        r_h, z_h, n_h = (h @ u.T + c).chunk(3, 1)
-        z = torch.sigmoid(z + z_h)
-        h = (1 - z) * torch.tanh(n + torch.sigmoid(r + r_h) * n_h) + z * h
-        made.append(h)
-    return torch.stack(made, 1)
-
-
-@pytest.mark.parametrize(
-    ("cell", "formula"), [("rnn", _rnn_by_hand), ("lstm", _lstm_by_hand), ("gru", _gru_by_hand)]
-)
-def test_recurrent_layers_are_their_formulas(cell: str, formula: Callable[..., Any]) -> None:
-    import torch
-
-    from steptime.measure.backends.torch.kinds import RUNS
-
-    rows = GATES[cell] * 5
-    shapes = ((2, 3, 4), (rows, 4), (rows, 5), (rows,), (rows,))
-    torch.manual_seed(8)
-    first = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    second = [tensor.detach().clone().requires_grad_() for tensor in first]
-    weighing = torch.randn(2, 3, 5, dtype=torch.float64)
-    ours, written = RUNS[cell](*first), formula(*second)
-    torch.testing.assert_close(ours, written, rtol=RELATIVE, atol=RELATIVE)
-    (ours * weighing).sum().backward()
-    (written * weighing).sum().backward()
-    for a, b in zip(first, second, strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=RELATIVE, atol=RELATIVE)
+    assert_same(execute(graph, values)[graph.outputs[0]], OUTPUT[backend](graph, values))

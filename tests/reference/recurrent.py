@@ -1,49 +1,96 @@
-"""How numpy runs recurrent layers over `[n, l, width]`: their formulas, step by step."""
+"""How numpy runs recurrent layers, step by step, and their gradients, backwards through time.
+
+A layer saves nothing: the gradient runs it again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from reference.kinds import Array, Run
+from reference.kinds import Array, Run, sigmoid
+
+State = dict[str, Any]
 
 
-def _sigmoid(x: Array) -> Array:
-    half: Array = 0.5 * (1 + np.tanh(0.5 * x))
-    return half
+def _rnn(given: Array, own: Array, before: State) -> State:
+    return {"h": np.tanh(given + own)}
 
 
-def _rnn(x: Array, h: Array, state: Array) -> tuple[Array, Array]:
-    return np.tanh(x + h), state
+def _rnn_back(s: State, before: State, dh: Array, dc: Array) -> tuple[Array, Array, Array, Array]:
+    d = dh * (1 - s["h"] ** 2)
+    return d, d, np.zeros_like(dh), np.zeros_like(dh)
 
 
-def _lstm(x: Array, h: Array, state: Array) -> tuple[Array, Array]:
-    i, f, g, o = np.split(x + h, 4, 1)
-    cell = _sigmoid(f) * state + _sigmoid(i) * np.tanh(g)
-    return _sigmoid(o) * np.tanh(cell), cell
+def _lstm(given: Array, own: Array, before: State) -> State:
+    i, f, g, o = np.split(given + own, 4, -1)
+    i, f, o, g = sigmoid(i), sigmoid(f), sigmoid(o), np.tanh(g)
+    c = f * before["c"] + i * g
+    return {"i": i, "f": f, "g": g, "o": o, "c": c, "h": o * np.tanh(c)}
 
 
-def _gru(x: Array, h: Array, state: Array) -> tuple[Array, Array]:
-    r, z, n = np.split(x, 3, 1)
-    r_h, z_h, n_h = np.split(h, 3, 1)
-    z = _sigmoid(z + z_h)
-    new = (1 - z) * np.tanh(n + _sigmoid(r + r_h) * n_h) + z * state
-    return new, new
+def _lstm_back(s: State, before: State, dh: Array, dc: Array) -> tuple[Array, Array, Array, Array]:
+    i, f, g, o, t = s["i"], s["f"], s["g"], s["o"], np.tanh(s["c"])
+    dc = dc + dh * o * (1 - t * t)
+    parts = (dc * g * i * (1 - i), dc * before["c"] * f * (1 - f), dc * i * (1 - g * g))
+    d = np.concatenate((*parts, dh * t * o * (1 - o)), -1)
+    return d, d, np.zeros_like(dh), dc * f
 
 
-def layer(cell: Callable[[Array, Array, Array], tuple[Array, Array]]) -> Run:
-    """Return the layer of a cell: from the products of input and output to the next output."""
+def _gru(given: Array, own: Array, before: State) -> State:
+    (r, z, n), (own_r, own_z, own_n) = np.split(given, 3, -1), np.split(own, 3, -1)
+    r, z = sigmoid(r + own_r), sigmoid(z + own_z)
+    n = np.tanh(n + r * own_n)
+    return {"r": r, "z": z, "n": n, "own": own_n, "h": (1 - z) * n + z * before["h"]}
 
-    def run(x: Array, w: Array, u: Array, b: Array, c: Array) -> Array:
-        y = state = np.zeros((x.shape[0], u.shape[1]), x.dtype)
-        made = []
-        for t in range(x.shape[1]):
-            y, state = cell(x[:, t] @ w.T + b, y @ u.T + c, state)
-            made.append(y)
-        return np.stack(made, 1)
+
+def _gru_back(s: State, before: State, dh: Array, dc: Array) -> tuple[Array, Array, Array, Array]:
+    r, z, n = s["r"], s["z"], s["n"]
+    dn = dh * (1 - z) * (1 - n * n)
+    dz = dh * (before["h"] - n) * z * (1 - z)
+    dr = dn * s["own"] * r * (1 - r)
+    return np.concatenate((dr, dz, dn), -1), np.concatenate((dr, dz, dn * r), -1), dh * z, dc
+
+
+def _states(cell: Callable[..., State], x: Array, *w: Array) -> list[State]:
+    w_ih, w_hh, b_ih, b_hh = w
+    zeros = np.zeros((x.shape[0], w_hh.shape[1]), x.dtype)
+    states = [{"h": zeros, "c": zeros}]
+    for t in range(x.shape[1]):
+        before = states[-1]
+        states.append(cell(x[:, t] @ w_ih.T + b_ih, before["h"] @ w_hh.T + b_hh, before))
+    return states
+
+
+def _layer(cell: Callable[..., State]) -> Run:
+    def run(x: Array, *w: Array) -> tuple[Array, Array]:
+        return np.stack([s["h"] for s in _states(cell, x, *w)[1:]], 1), np.zeros(0)
 
     return run
 
 
-RUNS: dict[str, Run] = {"rnn": layer(_rnn), "lstm": layer(_lstm), "gru": layer(_gru)}
+def _layer_grad(cell: Callable[..., State], back: Callable[..., Any]) -> Run:
+    def run(x: Array, w_ih: Array, w_hh: Array, *rest: Array) -> tuple[Array, ...]:
+        b_ih, b_hh, _, _, grad = rest
+        states = _states(cell, x, w_ih, w_hh, b_ih, b_hh)
+        dx, grads = np.zeros_like(x), [np.zeros_like(w) for w in (w_ih, w_hh, b_ih, b_hh)]
+        dh = dc = np.zeros_like(states[0]["h"])
+        for t in reversed(range(x.shape[1])):
+            before = states[t]
+            given, own, passed, dc = back(states[t + 1], before, dh + grad[:, t], dc)
+            dx[:, t] = given @ w_ih
+            dh = passed + own @ w_hh
+            made = (given.T @ x[:, t], own.T @ before["h"], given.sum(0), own.sum(0))
+            grads = [old + new for old, new in zip(grads, made, strict=True)]
+        return dx, *grads
+
+    return run
+
+
+_CELLS = {"rnn": (_rnn, _rnn_back), "lstm": (_lstm, _lstm_back), "gru": (_gru, _gru_back)}
+RUNS: dict[str, Run] = {
+    **{kind: _layer(cell) for kind, (cell, _) in _CELLS.items()},
+    **{f"{kind}_grad": _layer_grad(*rules) for kind, rules in _CELLS.items()},
+}

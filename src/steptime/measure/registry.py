@@ -25,6 +25,7 @@ class Row:
 
 BACKENDS: Mapping[str, Row] = {
     "torch": Row("steptime.measure.backends.torch.backend", "torch"),
+    "jax": Row("steptime.measure.backends.jax.backend", "jax"),
     "onnxruntime": Row("steptime.measure.backends.onnxruntime.backend", "onnxruntime"),
 }
 GONE = {

@@ -1,0 +1,82 @@
+"""Where JAX can run here: finding a device, its name, what is known of it, its memory."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+
+from steptime.core.errors import InputError, shorten
+from steptime.measure import machine
+from steptime.measure.contract import DeviceFacts
+
+PLATFORMS = {"cpu": "cpu", "cuda": "cuda,cpu", "tpu": "tpu,cpu"}  # what is started for a device
+_PEAK = "peak_bytes_in_use"
+
+
+def find(name: str) -> jax.Device:
+    """Return the device of `cpu`, `cuda[:n]` or `tpu[:n]`; raises `InputError` for none here."""
+    kind, colon, number = name.partition(":")
+    if kind in PLATFORMS:
+        jax.config.update("jax_platforms", PLATFORMS[kind])  # what was started stays
+    try:
+        found = jax.devices(kind) if kind in PLATFORMS else []
+    except RuntimeError:
+        found = []
+    if kind == "cpu":
+        found = found[: not colon]
+    index = int(number) if re.fullmatch(r"\d{1,6}", number) else 0 if not colon else len(found)
+    if index < len(found):
+        return found[index]
+    jax.config.update("jax_platforms", "cpu")
+    here = ["cpu", *(f"{kind}:{n}" for n in range(len(found)) if kind != "cpu")]
+    raise InputError(f"{shorten(name)} is not available to jax; there is: {', '.join(here)}")
+
+
+def product(device: jax.Device) -> str:
+    """Return the name that the driver or the system gives the device."""
+    return machine.cpu_model() if device.platform == "cpu" else str(device.device_kind)
+
+
+def facts(device: jax.Device) -> DeviceFacts:
+    """Return what is known of the device."""
+    if device.platform == "cpu":
+        return machine.host_facts()
+    stats = device.memory_stats() or {}
+    limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
+    capability = re.match(r"\d+", str(getattr(device, "compute_capability", "")))
+    has_tf32 = device.platform == "tpu" or (capability is not None and int(capability[0]) >= 8)
+    return DeviceFacts(limit, limit and limit - used, None, True, has_tf32)
+
+
+class MemoryMeter:
+    """The peak memory of a compiled step on a device."""
+
+    def __init__(self, device: jax.Device, compiled: Any) -> None:
+        self._device, self._compiled = device, compiled
+        self._before = self._peak()
+
+    def _peak(self) -> int:
+        return int((self._device.memory_stats() or {}).get(_PEAK, 0))
+
+    def reset(self) -> None:
+        """Take the peak so far for that of others: JAX cannot set it back."""
+        self._before = self._peak()
+
+    def read(self) -> tuple[int | None, str]:
+        """Return the peak in bytes and the meter's name, or None and why there is none.
+
+        On a CPU, and on a device whose peak another network has made, it is what XLA has planned.
+        """
+        peak = self._peak()
+        if peak > self._before:
+            return peak, f"memory_stats, {_PEAK}"
+        plan = self._compiled.memory_analysis()
+        if plan is None:
+            return None, "XLA tells no plan of its memory"
+        planned = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
+        return (
+            int(planned - plan.alias_size_in_bytes),
+            "XLA's plan: arguments, outputs and temporaries, what is donated once",
+        )

@@ -1,0 +1,350 @@
+"""How JAX runs each op kind: one function a kind, `(inputs..., **attributes) -> array`.
+
+Shapes and attributes are those of the op table; gradients are left to `jax.vjp`. A kind of `DRAWS`
+takes a key of random numbers after its inputs; one of `KEEPS` gives the new values of some of its
+inputs after its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax, nn
+from jax import numpy as jnp
+
+from steptime.core.graph import TensorSpec
+from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
+from steptime.ops.experts import GATED
+from steptime.ops.loss import IGNORED_LABEL
+from steptime.ops.pooling import pool_outputs
+
+Array = jax.Array
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+NONE: Sides = (0, 0, 0, 0)
+
+
+def _wide(x: Array) -> Array:
+    """Return `x` in float32, or as it is where that is wider: what sums are made in."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _in(dtype: Any, made: Array) -> Array:
+    return made.astype(dtype)
+
+
+def matmul(
+    a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, fold: bool = False
+) -> Array:
+    """Return the product of two (batches of) matrices."""
+    if fold:
+        a, b = (t.reshape(-1, t.shape[-1]) for t in (a, b))
+    return (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
+
+
+def _along(vector: Array, x: Array, axis: int = 1) -> Array:
+    return vector.reshape(-1, *(1,) * (x.ndim - 1 - axis % x.ndim))
+
+
+def expand(x: Array, shape: Sequence[int], scale: float = 1.0) -> Array:
+    """Return `x` repeated to `shape` along new last dimensions, times `scale`."""
+    return jnp.broadcast_to(x.reshape(*x.shape, *(1,) * (len(shape) - x.ndim)), shape) * scale
+
+
+def conv2d(
+    x: Array,
+    w: Array,
+    stride: Pair = (1, 1),
+    padding: Sides = NONE,
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> Array:
+    """Return the convolution of `x [n, c, h, w]` with `w [out, c/groups, kh, kw]`."""
+    return lax.conv_general_dilated(
+        x,
+        w,
+        stride,
+        (padding[:2], padding[2:]),
+        rhs_dilation=dilation,
+        feature_group_count=groups,
+    )
+
+
+def conv_transpose2d(x: Array, w: Array, *, output_size: Pair, **attrs: Any) -> Array:
+    """Return the transpose of the convolution that leads from `output_size` to `x`."""
+    shape = (x.shape[0], w.shape[1] * attrs.get("groups", 1), *output_size)
+    back = jax.linear_transpose(
+        lambda image: conv2d(image, w, **attrs), jax.ShapeDtypeStruct(shape, x.dtype)
+    )
+    made: tuple[Array] = back(x)
+    return made[0]
+
+
+def _pooled(
+    x: Array,
+    start: float,
+    how: Callable[..., Array],
+    kernel: Pair,
+    stride: Pair,
+    padding: Sides,
+    ceil: bool,
+) -> Array:
+    """Return what `how` makes of each window, which may hang over the end with `ceil`."""
+    (spec,) = pool_outputs(TensorSpec(x.shape), kernel, stride, padding, ceil)
+    pads = [(0, 0), (0, 0)]
+    for i in (0, 1):
+        before, after = padding[2 * i : 2 * i + 2]
+        reach = (spec.shape[2 + i] - 1) * stride[i] + kernel[i]
+        pads.append((before, max(after, reach - before - x.shape[2 + i])))
+    window = ((1, 1, *kernel), (1, 1, *stride), pads)
+    made: Array = lax.reduce_window(x, x.dtype.type(start), how, *window)
+    return made[:, :, : spec.shape[2], : spec.shape[3]]
+
+
+def max_pool2d(
+    x: Array, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
+) -> Array:
+    """Return the maxima of windows; padding never wins."""
+    return _pooled(x, -np.inf, lax.max, kernel, stride, padding, ceil)
+
+
+def avg_pool2d(
+    x: Array, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
+) -> Array:
+    """Return the means of windows, padding counted as zeros; what lies beyond it is not counted."""
+    sums = _pooled(x, 0.0, lax.add, kernel, stride, padding, ceil)
+    sizes = []
+    for i in (0, 1):
+        starts = np.arange(sums.shape[2 + i]) * stride[i]
+        end = x.shape[2 + i] + sum(padding[2 * i : 2 * i + 2])
+        sizes.append(np.minimum(starts + kernel[i], end) - starts)
+    return sums / np.outer(*sizes).astype(x.dtype)
+
+
+def batch_norm(
+    x: Array, w: Array, b: Array, mean: Array, variance: Array, training: bool = True
+) -> Any:
+    """Return `x` normalised by channel; in training the new running statistics after it."""
+    wide, used = _wide(x), (mean, variance)
+    axes = (0, *range(2, x.ndim))
+    if training:
+        used = wide.mean(axes), wide.var(axes)
+    inverse = lax.rsqrt(_wide(used[1]) + NORM_EPSILON)
+    normal = (wide - _along(used[0], x)) * _along(inverse, x)
+    y = _in(x.dtype, normal * _along(w, x) + _along(b, x))
+    if not training:
+        return y
+    count = x.size // x.shape[1]
+    seen = used[0], used[1] * (count / max(1, count - 1))
+    pairs = zip((mean, variance), seen, strict=True)
+    kept = (old + RUNNING_SHARE * (lax.stop_gradient(new) - old) for old, new in pairs)
+    return y, *(_in(mean.dtype, new) for new in kept)
+
+
+def layer_norm(x: Array, w: Array, b: Array) -> Array:
+    """Return `x` normalised over the last axis."""
+    wide = _wide(x)
+    centred = wide - wide.mean(-1, keepdims=True)
+    inverse = lax.rsqrt((centred * centred).mean(-1, keepdims=True) + NORM_EPSILON)
+    return _in(x.dtype, centred * inverse * w + b)
+
+
+def rms_norm(x: Array, w: Array) -> Array:
+    """Return `x` divided by its root mean square over the last axis."""
+    wide = _wide(x)
+    inverse = lax.rsqrt((wide * wide).mean(-1, keepdims=True) + NORM_EPSILON)
+    return _in(x.dtype, wide * inverse * w)
+
+
+def local_response_norm(x: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+    """Return `x` divided by a power of the squares of neighbouring channels."""
+    rest = (1,) * (x.ndim - 2)
+    sides = ((0, 0), (size // 2, (size - 1) // 2), *((0, 0) for _ in rest))
+    window = ((1, size, *rest), (1,) * x.ndim, sides)
+    sums: Array = lax.reduce_window(x * x, x.dtype.type(0), lax.add, *window)
+    return x * (sums * (alpha / size) + k) ** -beta
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *more: Array,
+    heads: int,
+    kv_heads: int,
+    causal: bool,
+    window: int = 0,
+) -> Array:
+    """Return attention, `[n, l, heads*e]`; a group of heads shares a head of keys and values."""
+    n, length, keys = *q.shape[:2], k.shape[1]
+    queries = q.reshape(n, length, kv_heads, heads // kv_heads, -1)
+    k, v = (t.reshape(n, keys, kv_heads, -1) for t in (k, v))
+    scores = _wide(jnp.einsum("nlkgd,nmkd->nkglm", queries, k)) / sqrt(queries.shape[-1])
+    away = np.arange(length)[:, None] - np.arange(keys)
+    unseen = (away < (0 if causal else -keys)) | (abs(away) >= (window or length + keys))
+    if unseen.any():
+        scores = jnp.where(unseen, -np.inf, scores)
+    for one in sorted(more, key=np.ndim, reverse=True):
+        part = one.reshape(scores.shape[1:3] + (one.shape[1:] or (1, 1)))
+        if one.ndim == 3:
+            scores = scores + part
+        else:  # a sink: the score of a key without a value
+            column = jnp.broadcast_to(part, (*scores.shape[:-1], 1)).astype(scores.dtype)
+            scores = jnp.concatenate((scores, column), -1)
+    share = _in(v.dtype, nn.softmax(scores, -1)[..., :keys])
+    return jnp.einsum("nkglm,nmkd->nlkgd", share, v).reshape(n, length, -1)
+
+
+def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Array:
+    """Return `x [n, l, heads*d]`, of r features of a head i and i + r/2 turned as a pair."""
+    turned = table.shape[1]
+    cos, sin = jnp.split(_in(x.dtype, table)[:, None], 2, -1)
+    sin = -sin if inverse else sin
+    wide = x.reshape(*x.shape[:2], -1, head_width)
+    first, second = jnp.split(wide[..., :turned], 2, -1)
+    pairs = (first * cos - second * sin, first * sin + second * cos)
+    return jnp.concatenate((*pairs, wide[..., turned:]), -1).reshape(x.shape)
+
+
+def experts(
+    x: Array,
+    logits: Array,
+    up: Array,
+    down: Array,
+    *bias: Array,
+    per_token: int,
+    activation: str,
+) -> Array:
+    """Return what the experts of each token make of it: tokens in order of experts, ragged."""
+    rows = x.reshape(-1, x.shape[-1])
+    best, chosen = lax.top_k(logits.reshape(-1, logits.shape[-1]), per_token)
+    order = jnp.argsort(chosen.ravel())
+    of, token = chosen.ravel()[order], order // per_token
+    sizes = jnp.bincount(of, length=len(up)).astype(jnp.int32)
+
+    def product(h: Array, w: Array, b: tuple[Array, ...]) -> Array:
+        made: Array = lax.ragged_dot(h, w.mT, sizes)
+        return made + b[0][of] if b else made
+
+    h = product(rows[token], up, bias[:1])
+    gate = GATED.get(activation)
+    first, *rest = jnp.split(h, 2, -1) if gate else (h,)
+    h = _ACTIVATIONS[gate or activation](first)
+    h = product(h * rest[0] if rest else h, down, bias[1:])
+    weights = nn.softmax(best, -1).ravel()[order]
+    y = jnp.zeros_like(rows).at[token].add(_in(x.dtype, h * weights[:, None]))
+    return y.reshape(x.shape)
+
+
+def gelu(x: Array, tanh: bool = False) -> Array:
+    """Return x Phi(x), or its approximation by a `tanh`."""
+    return nn.gelu(x, approximate=tanh)
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": nn.relu,
+    "gelu": gelu,
+    "gelu_tanh": nn.gelu,
+    "silu": nn.silu,
+}
+
+
+Cell = Callable[[Array, Array, Array], tuple[Array, Array]]  # products, state -> state, cell state
+
+
+def _recurrent(cell: Cell) -> Callable[..., Array]:
+    """Return a layer `[n, l, width] -> [n, l, hidden]`: the inputs' product, then step by step."""
+
+    def layer(x: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array) -> Array:
+        def step(state: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], Array]:
+            h, c = cell(given, state[0] @ w_hh.T + b_hh, jnp.stack(state))
+            return (h, c), h
+
+        zeros = jnp.zeros((x.shape[0], w_hh.shape[1]), x.dtype)
+        _, made = lax.scan(step, (zeros, zeros), (x @ w_ih.T + b_ih).swapaxes(0, 1))
+        return made.swapaxes(0, 1)
+
+    return layer
+
+
+def _rnn(given: Array, own: Array, state: Array) -> tuple[Array, Array]:
+    return jnp.tanh(given + own), state[1]
+
+
+def _lstm(given: Array, own: Array, state: Array) -> tuple[Array, Array]:
+    i, f, g, o = jnp.split(given + own, 4, -1)
+    c = nn.sigmoid(f) * state[1] + nn.sigmoid(i) * jnp.tanh(g)
+    return nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def _gru(given: Array, own: Array, state: Array) -> tuple[Array, Array]:
+    (r, z, n), (own_r, own_z, own_n) = (jnp.split(t, 3, -1) for t in (given, own))
+    z = nn.sigmoid(z + own_z)
+    n = jnp.tanh(n + nn.sigmoid(r + own_r) * own_n)
+    return (1 - z) * n + z * state[0], state[1]
+
+
+def dropout(x: Array, key: Array, p: float) -> Array:
+    """Return `x` with a share `p` dropped and the rest scaled."""
+    return jnp.where(jax.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), 0)
+
+
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    """Return the mean over labels that are not ignored."""
+    log_p = nn.log_softmax(_wide(logits), -1)
+    counts = labels != IGNORED_LABEL
+    chosen = jnp.where(counts, labels, 0)[..., None]
+    picked = jnp.take_along_axis(log_p, chosen, -1)[..., 0]
+    return _in(logits.dtype, -jnp.where(counts, picked, 0).sum() / counts.sum())
+
+
+RUNS: dict[str, Callable[..., Any]] = {
+    "linear": lambda x, w: x @ w.T,
+    "matmul": matmul,
+    "bias": lambda x, b, axis=-1: x + _along(b, x, axis),
+    "reduce_sum": lambda x, axes, shape: x.sum(axes).reshape(shape),
+    "mean": jnp.mean,
+    "expand": expand,
+    "conv2d": conv2d,
+    "conv_transpose2d": conv_transpose2d,
+    "max_pool2d": max_pool2d,
+    "avg_pool2d": avg_pool2d,
+    "global_avg_pool": lambda x: x.mean((2, 3)),
+    "upsample2d": lambda x, scale: x.repeat(scale[0], 2).repeat(scale[1], 3),
+    "batch_norm": batch_norm,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "local_response_norm": local_response_norm,
+    "relu": nn.relu,
+    "sigmoid": nn.sigmoid,
+    "tanh": jnp.tanh,
+    "gelu": gelu,
+    "silu": lambda x, beta=1.0: x * nn.sigmoid(beta * x),
+    "softmax": lambda x: nn.softmax(x, -1),
+    "add": jnp.add,
+    "sub": jnp.subtract,
+    "mul": jnp.multiply,
+    "maximum": jnp.maximum,
+    "prelu": lambda x, slope: jnp.where(x > 0, x, x * _along(slope, x)),
+    "dropout": dropout,
+    "cast": lambda x, dtype: x.astype(dtype),
+    "concat": lambda *arrays, axis: jnp.concatenate(arrays, axis),
+    "reshape": jnp.reshape,
+    "flatten": lambda x: x.reshape(x.shape[0], -1),
+    "transpose": lambda x, order: x.transpose(order),
+    "slice": lambda x, axis, start, stop: lax.slice_in_dim(x, start, stop, axis=axis),
+    "embedding": lambda ids, w: w[ids],
+    "attention": attention,
+    "rotary": rotary,
+    "experts": experts,
+    "rnn": _recurrent(_rnn),
+    "lstm": _recurrent(_lstm),
+    "gru": _recurrent(_gru),
+    "cross_entropy": cross_entropy,
+}
+DRAWS = ("dropout",)
+KEEPS = {"batch_norm": (3, 4)}

@@ -1,0 +1,146 @@
+"""A step as one pure function: weights and input in, loss and new weights out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax import numpy as jnp
+
+from steptime.core.graph import Graph
+from steptime.measure import synthetic
+from steptime.measure.backends.jax.kinds import DRAWS, KEEPS, RUNS
+from steptime.measure.interpreter import Call, calls_of, interpret
+from steptime.measure.synthetic import ADAM_DECAYS, LEARNING_RATE, MOMENTUM, RMSPROP_DECAY
+from steptime.ops.optimizer import STATES
+
+Arrays = Mapping[str, Any]  # by the name of the tensor
+UPDATE = "optimizer"  # the scope of all updates
+
+
+class Carry(NamedTuple):
+    """What one step hands to the next: all that training changes.
+
+    `states` are those of the optimizer, in its order, by weight; `count` is of the steps so far.
+    """
+
+    weights: dict[str, Any]
+    states: dict[str, Any]
+    buffers: dict[str, Any]
+    count: Any
+
+
+Network = Callable[[Arrays, Arrays, Arrays, Any], tuple[Array, dict[str, Any]]]
+
+
+def network_of(graph: Graph, seed: int = 0) -> Network:
+    """Return the function of a forward graph: weights, buffers, inputs, count -> output, buffers.
+
+    The buffers that it gives hold the new running statistics; `count` says the masks of dropout.
+    Every op runs in a scope of its name. Raises `UnsupportedError` for kinds without a function.
+    """
+    calls = calls_of(graph, RUNS, "jax")
+
+    def network(
+        weights: Arrays, buffers: Arrays, inputs: Arrays, count: Any
+    ) -> tuple[Array, dict[str, Any]]:
+        live, kept = {**inputs, **weights, **buffers}, dict(buffers)
+        key = jax.random.fold_in(jax.random.key(seed), count)
+
+        def apply(call: Call, tensors: list[Any]) -> Any:
+            nonlocal key
+            if call.kind in DRAWS:
+                key, own = jax.random.split(key)
+                tensors = [*tensors, own]
+            with jax.named_scope(call.of):
+                made = call.function(*tensors, **call.attrs)
+            if call.kind in KEEPS and isinstance(made, tuple):
+                made, *new = made
+                kept.update(zip((call.inputs[i] for i in KEEPS[call.kind]), new, strict=True))
+            return made
+
+        interpret(calls, live, apply)
+        return live[graph.outputs[0]], kept
+
+    return network
+
+
+def training_step(
+    graph: Graph, optimizer: str, seed: int = 0
+) -> Callable[[Carry, Arrays], tuple[Array, Carry]]:
+    """Return the function of a step: carry and inputs -> loss and all that the next one needs."""
+    network = network_of(graph, seed)
+
+    def step(carry: Carry, inputs: Arrays) -> tuple[Array, Carry]:
+        differentiated = jax.value_and_grad(network, has_aux=True)
+        (loss, buffers), grads = differentiated(carry.weights, carry.buffers, inputs, carry.count)
+        return loss, updated(optimizer, carry, buffers, grads)
+
+    return step
+
+
+def updated(optimizer: str, carry: Carry, buffers: dict[str, Any], grads: Arrays) -> Carry:
+    """Return what the next step starts from."""
+    with jax.named_scope(UPDATE):
+        count = carry.count + 1
+        new = {
+            name: OPTIMIZERS[optimizer](count, w, grads[name], *carry.states[name])
+            for name, w in carry.weights.items()
+        }
+    typed = {
+        name: [value.astype(carry.weights[name].dtype) for value in values]
+        for name, values in new.items()
+    }
+    weights = {name: values[0] for name, values in typed.items()}
+    return Carry(weights, {name: values[1:] for name, values in typed.items()}, buffers, count)
+
+
+def _rmsprop(_: Array, w: Array, grad: Array, square: Array) -> tuple[Array, ...]:
+    square = RMSPROP_DECAY * square + (1 - RMSPROP_DECAY) * grad * grad
+    root = jnp.sqrt(square) + synthetic.optimizer_epsilon(w.dtype.name)
+    return w - LEARNING_RATE * grad / root, square
+
+
+def _momentum(_: Array, w: Array, grad: Array, velocity: Array) -> tuple[Array, ...]:
+    velocity = MOMENTUM * velocity + grad
+    return w - LEARNING_RATE * velocity, velocity
+
+
+def _adam(count: Array, w: Array, grad: Array, first: Array, second: Array) -> tuple[Array, ...]:
+    times = count.astype(jnp.promote_types(w.dtype, jnp.float32))
+    rest = [-jnp.expm1(times * float(np.log(decay))) for decay in ADAM_DECAYS]  # 1 - decay^count
+    a, b = ADAM_DECAYS
+    first = a * first + (1 - a) * grad
+    second = b * second + (1 - b) * grad * grad
+    root = jnp.sqrt(second) / jnp.sqrt(rest[1]) + synthetic.optimizer_epsilon(w.dtype.name)
+    return w - (LEARNING_RATE / rest[0]) * first / root, first, second
+
+
+OPTIMIZERS: dict[str, Callable[..., tuple[Array, ...]]] = {  # count, weight, gradient, states...
+    "sgd": lambda _, w, grad: (w - LEARNING_RATE * grad,),
+    "momentum": _momentum,
+    "rmsprop": _rmsprop,
+    "adam": _adam,
+}
+
+
+def carry_of(graph: Graph, optimizer: str, made: Callable[[str], Any], zeros: Any) -> Carry:
+    """Return what the first step starts from: `made(name)` by tensor, `zeros` like a value."""
+    weights = {name: made(name) for name in graph.weights}
+    count = STATES.get(optimizer, 0)
+    states = {name: [zeros(w) for _ in range(count)] for name, w in weights.items()}
+    return Carry(weights, states, {name: made(name) for name in graph.buffers}, np.int32(0))
+
+
+def specs_of(graph: Graph, optimizer: str, sharding: Any = None) -> tuple[Carry, dict[str, Any]]:
+    """Return the shapes of a step's carry and inputs: enough to compile it for any device."""
+
+    def spec(shape: tuple[int, ...], dtype: Any) -> Any:
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
+
+    carry = carry_of(graph, optimizer, lambda name: spec(*graph.tensors[name]), lambda w: w)
+    inputs = {name: spec(*graph.tensors[name]) for name in graph.inputs}
+    return carry._replace(count=spec((), "int32")), inputs
