@@ -27,8 +27,7 @@ from steptime.ops.loss import IGNORED_LABEL
 from steptime.ops.sequence import GATES
 from steptime.ops.training import training_graph
 
-RECURRENT = {f"{cell}_grad" for cell in GATES}  # the reference has them in inference alone
-LEFT_OUT = {*RECURRENT, *communication.KINDS}  # one process has nobody to exchange with
+LEFT_OUT = {*communication.KINDS}  # one process has nobody to exchange with
 
 
 def drawn(spec: TensorSpec, rng: np.random.Generator, most: int = 3) -> np.ndarray:
@@ -38,7 +37,7 @@ def drawn(spec: TensorSpec, rng: np.random.Generator, most: int = 3) -> np.ndarr
     return rng.uniform(0.5, 1.5, spec.shape).astype(spec.dtype)
 
 
-def test_every_kind_but_the_recurrent_ones_has_a_row() -> None:
+def test_every_kind_of_one_process_has_a_row() -> None:
     assert RUNS.keys() == OPS.keys() - LEFT_OUT
 
 
@@ -52,7 +51,10 @@ def test_example_runs_to_the_shapes_and_types_of_its_row(kind: str) -> None:
     made = RUNS[kind](*(drawn(spec, rng) for spec in row.example.specs), **attrs, **also)
     arrays = made if isinstance(made, tuple) else (made,)
     wanted = outputs_of(kind, row.example.specs, frozen(attrs))
-    wanted += saved_of(kind, row.example.specs, frozen(attrs))
+    if kind in GATES:  # the reference's gradient runs the layer again: it saves nothing
+        arrays = arrays[:1]
+    else:
+        wanted += saved_of(kind, row.example.specs, frozen(attrs))
     assert [(a.shape, a.dtype.name) for a in arrays] == [(s.shape, s.dtype) for s in wanted]
 
 
@@ -238,9 +240,6 @@ def test_activations_stay_near_1_in_a_deep_network() -> None:
 def test_what_numpy_cannot_run_says_which() -> None:
     with pytest.raises(UnsupportedError, match="numpy has no 'float7'"):
         element_type("float7")
-    rnn = workload("rnn:cell=gru,layers=1,embedding=4,length=2,vocabulary=5,batch=2")
-    with pytest.raises(UnsupportedError, match="numpy does not run: gru_grad"):
-        prepare(build(rnn), rnn, Options())
     work = workload(SMALL_FC)
     with pytest.raises(InputError, match="'cuda' is not available to numpy; there is: cpu"):
         prepare(build(work), work, Options(device="cuda"))

@@ -89,7 +89,7 @@ NoOverlap = Annotated[
 Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
-Backend = Annotated[str, option("--backend", "torch, or one that a package adds.")]
+Backend = Annotated[str, option("--backend", "torch, jax, onnxruntime, or one that a package adds.")]
 Stack = Annotated[
     Text,
     option(
@@ -97,7 +97,7 @@ Stack = Annotated[
         "A backend and how it is told to run: torch, torch-compile, ... (steptime list stacks).",
     ),
 ]
-Place = Annotated[str, option("--device", "Where to run: cpu, cuda[:n] or mps.")]
+Place = Annotated[str, option("--device", "Where to run: cpu, cuda[:n], mps, tpu[:n].")]
 Threads = Annotated[Text, option("--threads K", "CPU threads. Default: all cores.")]
 
 

@@ -8,8 +8,8 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 * `PHASES`, those that it runs if these are not both, training and inference,
 * `STRATEGIES`, the table of those in which it can run several replicas, empty for none,
 * `version() -> str`, of the framework, as its package has it, without the tag of a build,
-* `device_product(device) -> str`, the name of `cpu`, `cuda[:n]` or `mps` as its driver or system
-  reports it, `machine.cpu_model()` for `cpu`; raises `InputError` for a device that is not there,
+* `device_product(device) -> str`, the name of `cpu`, `cuda[:n]`, `mps` or `tpu[:n]` as its driver
+  or system reports it, `machine.cpu_model()` for `cpu`; raises `InputError` for one that is absent,
 * `device_facts(device) -> DeviceFacts`, what is known of it; `machine.host_facts()` for `cpu`,
 * `collectives(options, sizes, budget_s)`, where `STRATEGIES` has rows: the times of all-reduces.
 """
@@ -85,8 +85,9 @@ STRATEGIES = {
 
 @dataclass(frozen=True)
 class Options:
-    """Where and how a backend runs: `device` is cpu, cuda[:n] or mps; `seed` fixes the values.
+    """Where and how a backend runs: `device` is one of cpu, cuda[:n], mps, tpu[:n].
 
+    `seed` fixes the values.
     `threads` are CPU cores of one process. `input` is one of `INPUTS`; for `dataset`, `data` is the
     folder, `staging` one of `STAGINGS`, `stage_to` where copies go, `loaders` how many processes
     read (0: the one that runs the steps), and `prefetch` how many batches each has ready.

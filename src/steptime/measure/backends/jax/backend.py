@@ -33,7 +33,7 @@ from steptime.measure.backends.jax.program import (
     updated,
 )
 from steptime.measure.infeed import HOST_CLOCK, clocked
-from steptime.measure.synthetic import Fill, fills, rotary_angle
+from steptime.measure.initial import initial_values
 
 __all__ = ["RUNS", "STRATEGIES", "device_facts", "device_product", "prepare", "version"]
 
@@ -96,7 +96,7 @@ def prepare(
     trains = workload.phase == "train"
     network = network_of(graph, options.seed)
     with _translated():
-        values = _initial_values(graph, options.seed)
+        values = initial_values(graph, options.seed, jnp.dtype)
         put = partial(jax.device_put, device=device, may_alias=False)
         carry = put(carry_of(graph, workload.optimizer, values.__getitem__, np.zeros_like))
         inputs = {name: put(values[name]) for name in graph.inputs}
@@ -165,38 +165,6 @@ def _translated() -> Iterator[None]:
         if "UNIMPLEMENTED" in text:
             raise contract.UnsupportedError(f"XLA has no code for it here: {text}") from error
         raise
-
-
-def _initial_values(graph: Graph, seed: int) -> dict[str, Any]:
-    """Return values for every input, weight and buffer of `graph`, on the host."""
-    rng = np.random.default_rng(seed)
-    return {
-        name: _DRAWS[fill.how](graph.tensors[name].shape, fill, rng).astype(
-            jnp.dtype(graph.tensors[name].dtype), copy=False
-        )
-        for name, fill in fills(graph).items()
-    }
-
-
-def _normal(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Any:
-    made = rng.standard_normal(shape, np.float32)
-    made *= np.float32(fill.amount)
-    return made
-
-
-def _angles(shape: tuple[int, ...], *_: object) -> Any:
-    length, width = shape
-    turns = [rotary_angle(1, i, width) for i in range(width // 2)]
-    angles = np.outer(np.arange(length), turns)
-    return np.concatenate((np.cos(angles), np.sin(angles)), -1)
-
-
-_DRAWS: dict[str, Callable[..., Any]] = {
-    "normal": _normal,
-    "constant": lambda shape, fill, _: np.full(shape, fill.amount),
-    "ids": lambda shape, fill, rng: rng.integers(0, int(fill.amount), shape),
-    "angles": _angles,
-}
 
 
 def _input(

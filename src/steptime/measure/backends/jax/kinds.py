@@ -17,6 +17,7 @@ from jax import lax, nn
 from jax import numpy as jnp
 
 from steptime.core.graph import TensorSpec
+from steptime.measure.backends.jax import general
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.ops.experts import GATED
 from steptime.ops.loss import IGNORED_LABEL
@@ -151,6 +152,14 @@ def layer_norm(x: Array, w: Array, b: Array) -> Array:
     centred = wide - wide.mean(-1, keepdims=True)
     inverse = lax.rsqrt((centred * centred).mean(-1, keepdims=True) + NORM_EPSILON)
     return _in(x.dtype, centred * inverse * w + b)
+
+
+def group_norm(x: Array, w: Array, b: Array, groups: int) -> Array:
+    """Return `x` normalised over groups of channels."""
+    wide = _wide(x).reshape(x.shape[0], groups, -1)
+    centred = wide - wide.mean(-1, keepdims=True)
+    inverse = lax.rsqrt((centred * centred).mean(-1, keepdims=True) + NORM_EPSILON)
+    return _in(x.dtype, (centred * inverse).reshape(x.shape) * _along(w, x) + _along(b, x))
 
 
 def rms_norm(x: Array, w: Array) -> Array:
@@ -303,6 +312,7 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 
 
 RUNS: dict[str, Callable[..., Any]] = {
+    **general.RUNS,
     "linear": lambda x, w: x @ w.T,
     "matmul": matmul,
     "bias": lambda x, b, axis=-1: x + _along(b, x, axis),
@@ -318,6 +328,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "batch_norm": batch_norm,
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
+    "group_norm": group_norm,
     "local_response_norm": local_response_norm,
     "relu": nn.relu,
     "sigmoid": nn.sigmoid,
@@ -336,7 +347,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "reshape": jnp.reshape,
     "flatten": lambda x: x.reshape(x.shape[0], -1),
     "transpose": lambda x, order: x.transpose(order),
-    "slice": lambda x, axis, start, stop: lax.slice_in_dim(x, start, stop, axis=axis),
+    "slice": lambda x, axis, start, stop, step=1: lax.slice_in_dim(x, start, stop, step, axis),
     "embedding": lambda ids, w: w[ids],
     "attention": attention,
     "rotary": rotary,
