@@ -22,7 +22,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "neg": jnp.negative,
     "rsqrt": lax.rsqrt,
     "erf": lax.erf,
-    "clamp": lambda x, low, high: jnp.clip(x, low, high),
+    "clamp": lambda x, low, high: jnp.clip(x, min=low, max=high),
     "leaky_relu": nn.leaky_relu,
     "elu": nn.elu,
     "selu": nn.selu,
@@ -78,9 +78,9 @@ MODES = {"reflect": "reflect", "edge": "edge", "circular": "wrap"}
 
 def pad(x: Array, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0) -> Array:
     """Return `x` padded, or cut where pads are negative."""
-    pairs = [pads[2 * i : 2 * i + 2] for i in range(x.ndim)]
+    pairs = [(pads[2 * i], pads[2 * i + 1]) for i in range(x.ndim)]
     if mode == "constant":
-        return lax.pad(x, x.dtype.type(value), [(*pair, 0) for pair in pairs])
+        return lax.pad(x, x.dtype.type(value), [(a, b, 0) for a, b in pairs])
     return jnp.pad(x, pairs, MODES[mode])
 
 
@@ -128,12 +128,12 @@ RUNS: dict[str, Callable[..., Any]] = {
     "pointwise": pointwise,
     "reduce": reduce,
     "broadcast": jnp.broadcast_to,
-    "tile": lambda x, times: jnp.tile(x, times),
+    "tile": lambda x, times: jnp.tile(x, reps=times),
     "pad": pad,
-    "gather": lambda x, indices, axis: jnp.take(x, indices, axis),
+    "gather": jnp.take,
     "gather_elements": gather_elements,
     "topk": topk,
     "cumsum": lambda x, axis, reverse=False: lax.cumsum(x, axis, reverse=reverse),
-    "flip": lambda x, axes: jnp.flip(x, axes),
+    "flip": lambda x, axes: jnp.flip(x, axis=axes),
     "resize2d": resize2d,
 }
