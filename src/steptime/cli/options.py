@@ -89,7 +89,9 @@ NoOverlap = Annotated[
 Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
-Backend = Annotated[str, option("--backend", "torch, jax, onnxruntime, or one that a package adds.")]
+Backend = Annotated[
+    str, option("--backend", "torch, jax, onnxruntime, or one that a package adds.")
+]
 Stack = Annotated[
     Text,
     option(
