@@ -29,7 +29,7 @@ def free_name(b: Builder, name: str) -> str:
     """Return `name`, or with a number after it where it is taken in the open scopes."""
     found, i = name, 1
     while b.named(found) in b.tensors:
-        found, i = f"{name}_{i}", i + 1
+        found, i = f"{name}_{i}", i + 1 if i < 9 else i + len(b.tensors)  # of many, soon a free one
     return found
 
 
