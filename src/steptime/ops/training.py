@@ -66,7 +66,7 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
     wanted = set(graph.weights)
     for op in graph.ops:
         if any(name in wanted for name in op.inputs):
-            wanted.update(op.outputs)
+            wanted.update([n for n in op.outputs if "float" in graph.tensors[n].dtype])
     kept: dict[str, tuple[str, ...]] = {}
     for op in graph.ops:
         if op.outputs[0] not in wanted:
