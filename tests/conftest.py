@@ -22,6 +22,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     path for path in (os.environ.get("PYTHONPATH"), NULL_BACKEND) if path
 )
 
+if os.access(sys.prefix, os.W_OK):  # what torch.compile has compiled is kept with the tools
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(sys.prefix) / "inductor"))
+
 settings.register_profile("steptime", deadline=None, derandomize=True, database=None)
 settings.load_profile("steptime")
 

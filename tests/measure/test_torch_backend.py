@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,10 +237,29 @@ def test_too_large_a_network_is_out_of_memory() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports warn
-def test_a_compiled_network_trains() -> None:
-    ready = prepared(workload(FC), Options(compile=True))
-    ready.step()
-    assert ready.facts["compile"] == "inductor, default mode"
+def test_a_compiled_network_trains_and_says_what_the_compiler_did() -> None:
+    for network in (FC, TINY["decoder"]):
+        ready = prepared(workload(network), Options(compile=True))
+        ready.step()
+        assert ready.facts["compile"] == "inductor, default mode"
+        found = ready.afterwards()
+        assert (found["graphs"], found["graph_breaks"]) == (1, {})
+        assert found["compile_s"] > 0
+        assert found["cache_hits"] + found["cache_misses"] == 2  # forward and backward
+
+
+@pytest.mark.slow
+def test_a_missing_compiler_is_said_in_one_line(tmp_path: Path) -> None:
+    """In a process of its own: Inductor looks for its compiler once."""
+    from steptime.measure.backends.torch.backend import NO_COMPILER
+
+    line = [sys.executable, "-m", "steptime", "run", FC, "--stack", "torch-compile"]
+    variables = {"CXX": str(tmp_path / "none"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        line, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert NO_COMPILER in done.stdout + done.stderr
 
 
 @pytest.mark.gpu

@@ -10,6 +10,7 @@ from typing import Any
 from steptime.analysis.row import Row, row_of
 from steptime.analysis.statistics import WITHIN
 from steptime.core.record import Record
+from steptime.core.units import counted
 
 FACTS_SHOWN = ("status", "model", "replicas", "strategy", "phase", "dtype", "optimizer", "platform")
 PARTS = ("forward_s", "backward_s", "update_s")
@@ -73,6 +74,9 @@ def _remarks(record: Record, told: Row) -> list[str]:
         remarks.append(f"no energy: {record.env['energy_meter']}")
     if "comm_meter" in record.env and "comm_s" not in record.quantities:
         remarks.append(f"no time of communication: {record.env['comm_meter']}")
+    if breaks := record.env.get("graph_breaks"):
+        why = max(breaks, key=breaks.get)
+        remarks.append(f"{counted(sum(breaks.values()), 'graph break')}, most of them: {why}")
     if record.env.get("few_samples"):
         remarks.append("fewer than 20 samples: a longer --budget gives more")
     if record.env.get("steady") is False:

@@ -232,6 +232,9 @@ def _answer(document: dict[str, Any]) -> Answer:
             for name, share in document["fraction_of_peak"].items()
         ),
     ]
+    if (compile_s := document["env"].get("compile_s")) is not None:
+        first = seconds(document["first_step_s"])
+        rows.append(("compiling", f"{seconds(compile_s)}; the first step took {first}"))
     if document["input_s"] is not None:
         share = f"{percent(document['infeed'])} of all steps' time"
         rows.append(("waiting for input", f"{seconds(document['input_s'])} ({share})"))

@@ -77,6 +77,7 @@ def measure_cell(
         "steps_per_sample": samples.steps_per_sample,
         **found.facts,
         **prepared.facts,
+        **prepared.afterwards(),
         **(given.facts if given else {}),
     }
     return found

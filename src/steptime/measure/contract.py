@@ -213,8 +213,9 @@ class Prepared:
     `inference(graph)` takes the inference graph of the same network and gives its function: inputs
     by name to the output as a numpy array, by the weights as they are when it is called.
 
-    `group` joins the processes of a step of several replicas; None for one. `trace` runs some steps
-    under the framework's profiler, and gives its trace (`measure/trace.py`); None without one.
+    `facts` are known at once, those of `afterwards` once steps have run: what a compiler did in the
+    first. `group` joins the processes of a step of several replicas; None for one. `trace` runs
+    some steps under the framework's profiler, and gives its trace (`measure/trace.py`), or is None.
     """
 
     step: Callable[[], None]
@@ -228,5 +229,6 @@ class Prepared:
     loss: Callable[[], float] | None = None
     inference: Callable[[Graph], Callable[[Arrays], Any]] | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    afterwards: Callable[[], Mapping[str, object]] = dict
     group: ProcessGroup | None = None
     trace: Callable[[int], str] | None = None

@@ -28,6 +28,10 @@ TOOLS = {  # what: (commands, any of which will do; what it is for, and how to g
         ("chromium", "chromium-browser", "google-chrome"),
         "only tests of report pages need a browser: install your system's package 'chromium'",
     ),
+    "g++": (
+        ("g++", "c++", "clang++"),
+        "torch.compile needs a C++ compiler: install your system's package 'g++'",
+    ),
     "slurm": (("sbatch",), "only sending work to a cluster needs Slurm: run where 'sbatch' is"),
 }
 

@@ -109,17 +109,17 @@ def take_samples(
 
     `sync` returns when the device has finished. `timer(step, n)`, if given, gives the seconds of
     `n` steps by a backend's own means (CUDA events); else `clock` is read around them. `waited`
-    gives the seconds that steps waited for input since it was last asked. `started` is told the
-    seconds of the first step when it is over, and those that the rest may take.
+    gives the seconds that steps waited for input since it was last asked. After the second step
+    `started` is told the seconds of the first, and those that the rest may take.
     `few_samples` says that there are fewer than `wanted`. What `step` raises passes through.
     """
     seconds_of = timer or timer_of(sync, clock)
     first_step_s = timer_of(sync, clock)(step, 1)
-    if started:
-        started(first_step_s, max(budget_s, least * first_step_s))
     start_s = clock()
 
     total_s, row = _Taker(step, seconds_of, watch, waited).take(1)
+    if started:  # the second tells how long a step is where the first compiled
+        started(first_step_s, max(budget_s - total_s, (least - 1) * total_s))
     step_s, rows = ([total_s], [row]) if total_s >= budget_s else ([], [])
     warmup_s: list[float] = []
     ordered, steps = list(step_s), 1

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from steptime.core.dtypes import Precision, precision
+from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
 from steptime.measure import contract, ranks
@@ -33,6 +34,10 @@ __all__ = [
     "version",
 ]
 
+NO_COMPILER = (
+    "torch.compile needs a C++ compiler and found none that works: install your system's package "
+    "'g++', or name one in CXX"
+)
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of oneDNN, of PyTorch
 
@@ -122,6 +127,7 @@ def prepare(
         loss=found.loss,
         inference=lambda one: outputs_of(one, found.values, types, device),
         facts=_facts(options, device) | found.facts,
+        afterwards=_compiled if options.compile else dict,
         group=group,
         trace=trace,
     )
@@ -166,7 +172,10 @@ def _settings(options: contract.Options) -> None:
     torch.backends.cudnn.allow_tf32 = options.tf32
     torch.backends.cudnn.benchmark = True  # shapes never change, so the search pays
     if options.compile:
-        torch.compiler.reset()
+        from torch._dynamo.utils import counters  # takes a second
+
+        torch.compiler.reset()  # and its clock
+        counters.clear()
 
 
 def _process_group(
@@ -205,6 +214,8 @@ def _translator(compiled: bool) -> Callable[[Callable[[], None]], Callable[[], N
                 call()
             except (MemoryError, RuntimeError) as error:
                 text = str(error).strip().partition("\n")[0]
+                if compiled and "InvalidCxxCompiler" in str(error):
+                    raise InputError(NO_COMPILER) from error
                 if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
                     raise contract.OutOfMemoryError(text or "no memory left") from error
                 if any(sign in text for sign in _NO_KERNEL):
@@ -221,6 +232,20 @@ def _translator(compiled: bool) -> Callable[[Callable[[], None]], Callable[[], N
         return run
 
     return translated
+
+
+def _compiled() -> dict[str, object]:
+    """Return what the compiler did: seconds, graphs, breaks by reason, what its cache had."""
+    from torch._dynamo.utils import calculate_time_spent, counters
+
+    inductor = counters["inductor"]
+    return {
+        "compile_s": calculate_time_spent()["total_wall_time"],
+        "graphs": counters["stats"]["unique_graphs"],
+        "graph_breaks": dict(counters["graph_break"]),
+        "cache_hits": inductor["fxgraph_cache_hit"],
+        "cache_misses": inductor["fxgraph_cache_miss"],
+    }
 
 
 def _facts(options: contract.Options, device: torch.device) -> dict[str, object]:
