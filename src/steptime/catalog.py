@@ -27,7 +27,6 @@ from steptime.core.toml_files import read_toml, shown, toml_text, write_whole
 
 LOCAL = "local"
 DEFAULT_STACK = "torch-eager"
-_STACK_ALIASES = {"torch": DEFAULT_STACK}  # as it is called beside others
 _DATA = Path(__file__).parent / "data"
 _ALIASES = _DATA / "devices" / "aliases.toml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
@@ -213,7 +212,7 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
 
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
-    return _STACKS.one(_STACK_ALIASES.get(name, name))
+    return _STACKS.one(DEFAULT_STACK if name == "torch" else name)
 
 
 @lru_cache(maxsize=8)
