@@ -266,3 +266,43 @@ def test_bytes_follow_the_dtype() -> None:
     assert traffic("linear", x, w) == (24 + 30 + 20) * 2
     assert traffic("cast", x, dtype="float32") == 24 * 2 + 24 * 4
     assert traffic("add", spec(3, 4), spec(4)) == (12 + 4 + 12) * 4  # the small one is read once
+
+
+def test_a_function_of_elements_counts_what_it_makes() -> None:
+    x, gate = spec(2, 3, 4, 4), spec(2, 3, 1, 1)
+    assert shape_of("pointwise", gate, x, function="mul") == (2, 3, 4, 4)
+    assert cost("pointwise", x, gate, function="mul") == (96, (96 + 6 + 96) * 4)
+    assert flop("pointwise", x, function="mish") == 5 * 96
+    assert flop("pointwise", x, function="pow", scalar=2.0) == 96
+    half, whole = spec(3, dtype="float16"), spec(3, dtype="int64")
+    (made,) = outputs_of("pointwise", (half, whole), frozen({"function": "add"}))
+    assert made == half  # numbers with a point win, whatever their size
+    (made,) = outputs_of("pointwise", (half,), frozen({"function": "gt", "scalar": 0.0}))
+    assert made == spec(3, dtype="bool")
+
+
+def test_reductions_resizes_and_moves() -> None:
+    x = spec(2, 5, 3)
+    assert cost("reduce", x, function="sum", axes=(1,)) == (30, (30 + 6) * 4)
+    assert shape_of("reduce", x, function="argmax", axes=(1,), keep=True) == (2, 1, 3)
+    assert flop("reduce_grad", spec(2, 3), function="mean", axes=(1,), shape=(2, 5, 3)) == 6
+    assert cost("pad", x, pads=(0, 0, 1, -2, 0, 3)) == (0, (30 + 2 * 4 * 6) * 4)
+    at = spec(4, dtype="int64")
+    assert cost("gather", x, at, axis=1) == (0, 4 * 8 + 2 * 24 * 4)  # what it copies
+    assert flop("gather_grad", at, spec(2, 4, 3), axis=1, size=5) == 24
+    image = spec(1, 2, 4, 4)
+    for mode, each in (("nearest", 0), ("bilinear", 8), ("bicubic", 32)):
+        assert flop("resize2d", image, size=(6, 5), mode=mode) == each * 60
+    assert shape_of("topk", x, k=2, axis=1) == (2, 2, 3)
+    assert shape_of("slice", x, axis=1, start=0, stop=5, step=2) == (2, 3, 3)
+    assert flop("group_norm", image, spec(2), spec(2), groups=2) == 8 * 32
+    assert (
+        saved_of("group_norm", (image, spec(2), spec(2)), frozen({"groups": 2}))
+        == (spec(1, 2),) * 2
+    )
+
+
+def test_a_product_of_batches_that_broadcast() -> None:
+    a, b = spec(2, 1, 3, 4), spec(5, 4, 6)
+    assert shape_of("matmul", a, b) == (2, 5, 3, 6)
+    assert products_of("matmul", (a, b)) == ((10, 3, 6, 4),)

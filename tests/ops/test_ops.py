@@ -159,6 +159,8 @@ def test_the_table_is_closed() -> None:
     assert 50 <= len(OPS) <= 110
     with pytest.raises(InputError, match=r"unknown op kind 'conv3d'; did you mean 'conv2d'\?"):
         kind_row("conv3d")
+    with pytest.raises(InputError, match="unknown pointwise function 'expp'; did you mean 'exp'"):
+        outputs_of("pointwise", (spec(2),), frozen({"function": "expp"}))
     assert tuple(STATES) == tuple(SCRATCH) == OPTIMIZERS
 
 
@@ -216,6 +218,75 @@ WRONG: list[tuple[str, Specs, dict[str, Any], str]] = [
     ("rotary", (spec(2, 3, 8), spec(4, 2)), {"head_width": 2}, "rotary of [2, 3, 8] and [4, 2]"),
     ("lstm", (spec(2, 3, 4), spec(20, 4), spec(15, 5), spec(20), spec(20)), {}, "with 4 gates"),
     ("gru", (spec(2, 3, 4), spec(15, 4), spec(15, 5), spec(15)), {}, "two bias vectors of 15"),
+    (
+        "pointwise",
+        (spec(2, 3), spec(2)),
+        {"function": "mul"},
+        "mul of shapes [2, 3] and [2], which do not",
+    ),
+    ("pointwise", (spec(2),), {"function": "mul"}, "mul takes 2 operands, not 1"),
+    (
+        "pointwise",
+        (spec(2),),
+        {"function": "mul", "scalar": 1.0, "scalar_place": 2},
+        "mul has no operand 2",
+    ),
+    (
+        "pointwise",
+        (spec(2),),
+        {"function": "mul", "scalar": "a"},
+        "mul has no operand -1 that could be 'a'",
+    ),
+    ("pointwise", (spec(2),), {"function": "clamp", "low": 0.0}, "clamp with low"),
+    (
+        "reduce",
+        (spec(2, 3),),
+        {"function": "mode", "axes": (0,)},
+        "reduce knows sum, mean, max, min, prod, ",
+    ),
+    (
+        "reduce",
+        (spec(2, 3),),
+        {"function": "sum", "axes": ()},
+        "reduce over axes () of [2, 3]",
+    ),
+    (
+        "reduce",
+        (spec(2, 3),),
+        {"function": "argmax", "axes": (0, 1)},
+        "argmax over 2 axes",
+    ),
+    ("broadcast", (spec(2, 3),), {"shape": (2, 4)}, "[2, 3] does not broadcast to [2, 4]"),
+    ("tile", (spec(2, 3),), {"times": (2,)}, "[2, 3] times (2,)"),
+    (
+        "pad",
+        (spec(2, 3),),
+        {"pads": (0, -2, 0, 0)},
+        "padding (0, -2, 0, 0) of [2, 3] leaves nothin",
+    ),
+    (
+        "pad",
+        (spec(1, 1, 4),),
+        {"pads": (0, 0, 0, 0, 4, 0), "mode": "reflect"},
+        "reflect padding (0, 0, 0, 0, 4, 0) of [1, 1, 4]",
+    ),
+    ("gather", (spec(2, 3), spec(2)), {"axis": 0}, "indices of float32"),
+    ("gather", (spec(2), spec(2, dtype="int64")), {"axis": 1}, "axis 1 of [2]"),
+    (
+        "gather_elements",
+        (spec(2, 3), spec(4, 3, dtype="int64")),
+        {"axis": 1},
+        "elements of [2, 3] at [4, 3] along 1",
+    ),
+    ("topk", (spec(2, 3),), {"k": 4, "axis": 1}, "top 4 of [2, 3] along 1"),
+    ("group_norm", (X4, spec(4), spec(4)), {"groups": 3}, "4 channels in 3 groups"),
+    (
+        "resize2d",
+        (X4,),
+        {"size": (3, 3), "mode": "area"},
+        "resizing knows nearest, bilinear, bicub",
+    ),
+    ("slice", (spec(2, 3),), {"axis": 1, "start": 0, "stop": 3, "step": 0}, "slice 0:3:0 of"),
     ("cross_entropy", (spec(3, 5), spec(4, dtype="int64")), {}, "cross-entropy of [3, 5] and [4]"),
 ]
 

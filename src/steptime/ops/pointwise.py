@@ -114,10 +114,11 @@ def pointwise_outputs(
     arity = len(row.gradients)
     given = len(specs) + (scalar is not None and arity > 1)
     require(bool(specs) and given == arity, f"{function} takes {arity} operands, not {given}")
-    places = scalar is None or -arity <= scalar_place < arity
-    require(places, f"{function} has no operand {scalar_place}")
+    places = scalar is None or (type(scalar) is float and -arity <= scalar_place < arity)
+    require(places, f"{function} has no operand {scalar_place} that could be {scalar!r}")
     wanted = {"low", "high"} if function == "clamp" else set()
-    require(limits.keys() == wanted, f"{function} with {', '.join(limits) or 'no limits'}")
+    right = limits.keys() == wanted and all(type(n) is float for n in limits.values())
+    require(right, f"{function} with {', '.join(limits) or 'no limits'}")
     shape = broadcast_shape(*(spec.shape for spec in specs))
     require(shape is not None, f"{function} of shapes {show(*specs)}, which do not broadcast")
     chosen = specs[1 if len(specs) > 1 else 0 :] if function == "where" else specs

@@ -156,7 +156,9 @@ KINDS = {
     "resize2d": OpKind(
         resize_outputs,
         lambda x, size, mode, **_: RESIZES[mode] * resize_outputs(x, size, mode)[0].size,
-        Example((vector(2, 3, 4, 5),), {"size": (6, 7), "mode": "bilinear"}),
+        Example(
+            (vector(2, 3, 4, 5),), {"size": (6, 7), "mode": "bilinear", "align_corners": False}
+        ),
         "definition: a multiply-add for each of 4 or 16 neighbours; the nearest is copied",
         gradient=resize_gradient,
         autocast="wide",
@@ -164,7 +166,9 @@ KINDS = {
     "resize2d_grad": OpKind(
         resize_outputs,
         lambda grad, size, mode, **_: (RESIZES[mode] or 1) * grad.size,
-        Example((vector(2, 3, 6, 7),), {"size": (4, 5), "mode": "bilinear"}),
+        Example(
+            (vector(2, 3, 6, 7),), {"size": (4, 5), "mode": "bilinear", "align_corners": False}
+        ),
         "derivative of resize2d: as many multiply-adds; of the nearest one addition an element",
     ),
 }
