@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from steptime.build import build_step, make_workload, read_model
-from steptime.core.graph import check
+from onnx_bytes import message, model, node, tensor, value, whole
+from steptime.build import build, build_step, make_workload, read_model
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph, check
 from steptime.count import Count, count
+from steptime.exporters.protobuf import varint
 from steptime.ops import OPS
 
 # FLOP of products and convolutions at batch 1, float constants
@@ -74,3 +79,159 @@ def test_reading_needs_no_framework() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_large_file_is_counted_without_its_weights(tmp_path: Path) -> None:
+    """2 GB of weights in the file, a hole: under a second of work and 100 MB."""
+    rows = 2**29 // 4096  # of 4,096 floats: 2 GiB
+    path = tmp_path / "large.onnx"
+    with path.open("wb") as file:
+        file.write(head_of(rows))
+        file.truncate(file.tell() + 2**31)
+    code = (
+        "import resource, sys, time; from steptime.cli.main import run;"
+        "start, own = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "code = run(['count', sys.argv[1], '--batch', '1', '--phase', 'infer', '--json']);"
+        "used = time.process_time() - start;"
+        "most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024;"
+        "sys.exit(code or (f'{used} s, {most} MB' if used > 1 or most > 100 else 0))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parameters"] == rows * 4096
+
+
+def head_of(rows: int) -> bytes:
+    """Return all of a file of a product but the numbers of its weight `[rows, 4096]`."""
+    size = rows * 4096 * 4
+    weight = message((1, rows), (1, 4096), (2, 1), (8, "w")) + varint(9 << 3 | 2) + varint(size)
+    graph = message(
+        (1, node("Gemm", "x w", "y", transB=1)), (11, value("x", "n", 4096)), (12, value("y"))
+    )
+    graph += varint(5 << 3 | 2) + varint(len(weight) + size) + weight
+    before = message((1, 8), (8, message((2, 20))))
+    return before + varint(7 << 3 | 2) + varint(len(graph) + size) + graph
+
+
+def built(folder: Path, content: bytes, batch: int = 1) -> Graph:
+    """Return the graph of a file in inference."""
+    path = folder / "net.onnx"
+    path.write_bytes(content)
+    return build(make_workload(read_model(str(path)), batch, phase="infer"))
+
+
+def kinds(graph: Graph) -> list[str]:
+    """Return the kinds of its ops that are not views."""
+    return [op.kind for op in graph.ops if OPS[op.kind].storage != "view"]
+
+
+def number(name: str, given: float) -> bytes:
+    """Return a number as a constant."""
+    return tensor(name, (), struct.pack("<f", given))
+
+
+ATTENTION = [
+    node("MatMul", "x wq", "q1"),
+    node("Reshape", "q1 apart", "q2"),
+    node("Transpose", "q2", "q", perm=(0, 2, 1, 3)),
+    node("Transpose", "q2", "kt", perm=(0, 2, 3, 1)),
+    node("Mul", "q scale", "qs"),
+    node("Mul", "kt scale", "ks"),
+    node("MatMul", "qs ks", "scores"),
+    node("Where", "allowed zero low", "mask"),
+    node("Add", "scores mask", "masked"),
+    node("Softmax", "masked", "p", axis=-1),
+    node("IsNaN", "p", "nan"),
+    node("Where", "nan zero p", "kept"),
+    node("MatMul", "kept q", "y"),
+]
+
+
+def test_attention_in_pieces_is_attention(tmp_path: Path) -> None:
+    """2 n h l m (d + d): 2 * 4 heads * 6 * 6 * 16 FLOP beside the product of 6 rows by 32 by 32."""
+    weights = [
+        tensor("wq", (32, 32)),
+        whole("apart", 0, 6, 4, 8),
+        *(number(name, n) for name, n in (("scale", 0.5), ("zero", 0.0), ("low", -1e9))),
+        tensor("allowed", (6, 6), bytes(36), dtype=9),
+    ]
+    graph = built(tmp_path, model(ATTENTION, weights, [value("x", "n", 6, 32)]), 3)
+    assert kinds(graph) == ["linear", "attention"]
+    assert graph.weights == ("wq",)
+    assert count(graph).flop == 3 * (2 * 6 * 32 * 32 + 2 * 4 * 6 * 6 * 16)
+
+
+GELU = {
+    "erf, halved last": "Div x root a|Erf a b|Add b one c|Mul x c d|Mul d half y",
+    "erf, halved first": "Mul x half h|Div x root a|Erf a b|Add one b c|Mul h c y",
+    "tanh": "Pow x three p|Mul p k q|Add x q r|Mul r s t|Tanh t u|Add u one v|Mul v half h|"
+    "Mul h x y",
+}
+
+
+@pytest.mark.parametrize("pieces", GELU)
+def test_gelu_in_pieces_is_gelu(tmp_path: Path, pieces: str) -> None:
+    nodes = [
+        node(op, " ".join(names[:-1]), names[-1])
+        for op, *names in (piece.split() for piece in GELU[pieces].split("|"))
+    ]
+    numbers = {"root": 2**0.5, "one": 1.0, "half": 0.5, "three": 3.0, "k": 0.044715, "s": 0.79788}
+    graph = built(tmp_path, model(nodes, [number(name, n) for name, n in numbers.items()]))
+    assert kinds(graph) == ["gelu"]
+    assert graph.parameters == 0
+
+
+NORM = (
+    "ReduceMean x last m|Sub x m d|Pow d two p|ReduceMean p last v|Add v eps e|Sqrt e s|"
+    "Div d s n|Mul n w g|Add g b y"
+)
+RMS = "Pow x two p|ReduceMean p last v|Add v eps e|Sqrt e s|Reciprocal s r|Mul x r n|Mul w n y"
+
+
+@pytest.mark.parametrize(("text", "kind", "size"), [(NORM, "layer_norm", 8), (RMS, "rms_norm", 4)])
+def test_norms_in_pieces_are_norms(tmp_path: Path, text: str, kind: str, size: int) -> None:
+    nodes = [
+        node(op, " ".join(names[:-1]), names[-1], **({"keepdims": 1} if "Mean" in op else {}))
+        for op, *names in (piece.split() for piece in text.split("|"))
+    ]
+    weights = [tensor("w", (4,)), tensor("b", (4,)), number("two", 2.0), number("eps", 1e-5)]
+    graph = built(tmp_path, model(nodes, [*weights, whole("last", -1)]))
+    assert kinds(graph) == [kind]
+    assert graph.parameters == size
+
+
+def test_a_reshape_for_one_batch_is_mended(tmp_path: Path) -> None:
+    """`[1, -1]` would make one example of eight without a word."""
+    nodes = [node("Reshape", "x s", "f"), node("Gemm", "f w", "y", transB=1)]
+    for sizes in ((1, -1), (1, 12), (-1, 12), (0, -1)):
+        weights = [tensor("w", (5, 12)), whole("s", *sizes)]
+        content = model(nodes, weights, [value("x", 1, 3, 4)])
+        assert count(built(tmp_path, content, 8)).flop == 8 * 2 * 5 * 12
+
+
+def test_what_does_not_follow_the_batch_is_refused(tmp_path: Path) -> None:
+    content = model([node("ReduceSum", "x", "y", keepdims=0)], inputs=[value("x", 1, 3)])
+    assert count(built(tmp_path, content)).flop == 3
+    with pytest.raises(InputError, match=r"makes \[\] for batch 2, \[\] for 1: written for one"):
+        built(tmp_path, content, 2)
+
+
+def test_named_sizes_are_hyperparameters(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model([node("Relu", "x", "y")], inputs=[value("x", "batch", "seq len", 8)]))
+    assert count(build(make_workload(read_model(f"{path}:seq_len=5"), 2, phase="infer"))).flop == 80
+    with pytest.raises(InputError, match="give the sizes of its inputs, FILE:seq_len=128"):
+        make_workload(read_model(str(path)), 2)
+
+
+def test_the_weights_are_no_part_of_what_a_file_says(tmp_path: Path) -> None:
+    hashes = []
+    for byte in (b"\0", b"\1"):
+        path = tmp_path / "net.onnx"
+        path.write_bytes(model([node("MatMul", "x w", "y")], [tensor("w", (4, 8), byte * 128)]))
+        hashes.append(read_model(str(path)).sha256)
+    path.write_bytes(model([node("MatMul", "x w", "y")], [tensor("w", (4, 9))]))
+    assert hashes[0] == hashes[1] != read_model(str(path)).sha256

@@ -175,8 +175,12 @@ def _rms_norm(b: Builder, y: str, name: str) -> str | None:
 
 def _layer_norm(b: Builder, y: str, name: str) -> str | None:
     for scaled, bias in _pairs(_operands(b, y, "add")):
-        for w, normed in _pairs(_operands(b, scaled, "mul")):
-            centred, spread = _over_spread(b, normed)
+        forms = [(w, *_over_spread(b, normed)) for w, normed in _pairs(_operands(b, scaled, "mul"))]
+        # written with one difference, its root-mean-square norm was recognised before
+        made = b.made_by.get(scaled)
+        if made and made.kind == "rms_norm":
+            forms.append((made.inputs[1], made.inputs[0], made.inputs[0]))
+        for w, centred, spread in forms:
             ends = [_operands(b, t, "sub") for t in (centred, spread)]
             if not all(len(o) == 2 and o[0] == _mean_of(b, o[1]) for o in ends):
                 continue

@@ -322,7 +322,9 @@ def _input(table: Mapping[str, Any]) -> Input:
     sizes = (
         one.get("size") or one.get("name", "") for one in tensor.get("shape", {}).get("sizes", ())
     )
-    return Input(name, DTYPES.get(tensor.get("dtype", 0), ("text", 0, ""))[0], tuple(sizes))
+    if tensor.get("dtype", 0) not in DTYPES:
+        raise WireError(f"input {shorten(name)} is not of numbers")
+    return Input(name, DTYPES[tensor["dtype"]][0], tuple(sizes))
 
 
 @lru_cache(maxsize=2)

@@ -237,6 +237,7 @@ def _cast(r: Run, x: Value, like: Value = None) -> Value:
             return x
         kept = x.derived or bool(x.array.shape and "float" in dtype)
         return r.constant(constants.cast(x.array, dtype), derived=kept)
+    require(dtype != "text", "a cast to what is not of numbers")
     x = r.tensor(x)
     if "float" in dtype:
         return (

@@ -151,7 +151,7 @@ def _resize(r: Run, x: Value, *given: Value) -> Value:
 
 def _if(r: Run, condition: Value) -> Values:
     number = r.number(condition)
-    require(number is not None, "a branch that depends on data; only one of constants can be read")
+    require(number is not None, _BRANCH)
     branch = r.node.attrs.get("then_branch" if number else "else_branch")
     require(isinstance(branch, Subgraph), "a branch is missing")
     chosen: Subgraph = branch  # type: ignore[assignment]
@@ -195,6 +195,7 @@ _REDUCED = {
     "ReduceSumSquare": "sum_square",
     "ReduceLogSumExp": "logsumexp",
 }
+_BRANCH = "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
 _LOOP = "a loop, whose number of turns the file does not say"
 OPS: Mapping[str, Function] = {
     **{name: _pointwise(function) for name, function in _POINTWISE.items()},

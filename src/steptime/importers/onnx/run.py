@@ -90,7 +90,8 @@ class Run:
             return [passed] * len(node.outputs)
         given = [value for value in values if value is not None]
         constant = bool(given) and all(isinstance(v, Constant) for v in given)
-        if constant and not (node.op in FOR_WEIGHTS and any(map(is_weight, given))):
+        moved = node.op in FOR_WEIGHTS and any(map(is_weight, given))
+        if constant and not moved and node.op != "If":
             return self._worked_out(function, values)
         return _listed(function(self, *values))
 
