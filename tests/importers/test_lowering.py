@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from measure.test_backend_values import GRADIENTS, compare_gradients, each
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, check
 from steptime.count import count
@@ -233,12 +234,12 @@ def test_what_no_kind_can_do_is_refused_by_name() -> None:
         low.softmax(b, x, 7, "softmax")
 
 
-@pytest.mark.framework
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "tagger"])
-def test_values_and_gradients_are_those_of_the_reference(name: str) -> None:
-    from measure.test_backend_values import compare_gradients
-
-    compare_gradients(graph_of(name, dtype="float64"), 1e-7)  # a sixth of a hard sigmoid is rounded
+@each(GRADIENTS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_values_and_gradients_are_those_of_the_reference(name: str, backend: str) -> None:
+    compare_gradients(
+        backend, graph_of(name, dtype="float64"), 1e-7
+    )  # a sixth of a hard sigmoid is rounded
 
 
 @pytest.mark.framework

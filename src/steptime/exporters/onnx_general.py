@@ -28,10 +28,6 @@ def _log_sigmoid(b: Nodes, x: str) -> str:
     return b.add("Neg", b.add("Softplus", b.add("Neg", x)))
 
 
-def _quick_gelu(b: Nodes, x: str) -> str:
-    return b.add("Mul", x, b.add("Sigmoid", _of(1.702, "Mul")(b, x)))
-
-
 def _quotient(b: Nodes, x: str, y: str) -> str:
     """Return the quotient rounded down: whole numbers as floats, which hold up to 2^53."""
     if "float" in b.output.dtype:
@@ -75,8 +71,6 @@ FUNCTIONS: dict[str, Write] = {
     "hard_sigmoid": _same("HardSigmoid", alpha=1 / 6, beta=0.5),
     "hard_swish": _same("HardSwish"),
     "log_sigmoid": _log_sigmoid,
-    "quick_gelu": _quick_gelu,
-    "gelu_tanh": _same("Gelu", approximate="tanh"),
     "maximum": _same("Max"),
     "minimum": _same("Min"),
     "mod": _mod,

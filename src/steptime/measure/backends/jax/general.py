@@ -32,8 +32,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "softplus": nn.softplus,
     "log_sigmoid": nn.log_sigmoid,
     "mish": nn.mish,
-    "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
-    "gelu_tanh": nn.gelu,
     "add": jnp.add,
     "sub": jnp.subtract,
     "mul": jnp.multiply,
