@@ -76,6 +76,17 @@ FORMATS = (
         "steptime.importers.paleo.read:read",
         lambda table: "layers" in table and not {"family", "model"} & table.keys(),
     ),
+    Format(
+        ".json",
+        "steptime.importers.keras.read:read",
+        lambda table: "class_name" in table and isinstance(table.get("config"), dict | list),
+    ),
+    Format(
+        ".keras",
+        "steptime.importers.keras.read:read",
+        identity="steptime.importers.keras.read:config_of",
+        mapped=True,
+    ),
     Format(".prototxt", "steptime.importers.caffe.read:read"),
     Format(
         ".onnx",

@@ -39,10 +39,11 @@ SHORT = {  # a name as it is said: the network that it stands for
 }
 
 
-_OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".keras", ".safetensors")
+_OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors")
 BRING_YOUR_OWN = (
-    "a network of your own is a family's settings (a .toml file), a file of Paleo or a native graph"
-    " (.json), a file of Caffe (.prototxt) or ONNX (.onnx), or a new family (docs/cookbook.md)"
+    "a network of your own is a family's settings (a .toml file), a file of Paleo, of Keras or a "
+    "native graph (.json), a file of Caffe (.prototxt), ONNX (.onnx) or Keras (.keras), or a new "
+    "family (docs/cookbook.md)"
 )
 
 

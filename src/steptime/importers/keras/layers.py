@@ -1,0 +1,335 @@
+"""What each layer of Keras is lowered to: a function `(layer, *values) -> value`.
+
+Who lacks a layer adds a function and a row of `LAYERS`, or of `OPERATIONS` for `keras.ops`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from steptime.core.windows import reach, same_padding
+from steptime.importers import lowering
+from steptime.importers.keras import norms
+from steptime.importers.keras.layer import Layer, Lower, Value
+from steptime.ops.table import require
+
+
+def dense(at: Layer, x: Value) -> Value:
+    """Return a linear layer over the last axis."""
+    rows, units = at.last(x), at.whole("units")
+    w = at.weight("kernel", units, at.b.shape(rows)[-1])
+    bias = at.weight("bias", units) if at.flag("use_bias", True) else ""
+    y = Value(lowering.linear(at.b, rows, w, at.name, bias))
+    return at.activated(y, at.config.get("activation"), f"{at.name}/activation")
+
+
+def _sides(at: Layer, size: list[int], kernel: list[int], stride: list[int]) -> list[int]:
+    """Return the padding before and after each axis; SAME has more after."""
+    padding = at.word("padding", "valid", ("valid", "same", "causal"))
+    if padding == "valid":
+        return [0] * 2 * len(size)
+    if padding == "causal":
+        return [n for k in kernel for n in (k - 1, 0)]
+    return [n for one in zip(size, kernel, stride, strict=True) for n in same_padding(*one)]
+
+
+def convolution(axes: int, depthwise: bool = False, separable: bool = False) -> Lower:
+    """Return what lowers a convolution over so many axes."""
+
+    def lower(at: Layer, x: Value) -> Value:
+        image = at.image(x)
+        require(len(at.b.shape(image)) == axes + 2, f"a convolution of {list(at.shape(x))}")
+        channels, size = at.b.shape(image)[1], list(at.b.shape(image)[2:])
+        kernel, stride = at.sizes("kernel_size", axes), at.sizes("strides", axes, 1)
+        dilation = at.sizes("dilation_rate", axes, 1)
+        wide = [reach(1, k, 1, d) for k, d in zip(kernel, dilation, strict=True)]
+        each = depthwise or separable
+        groups = channels if each else at.whole("groups", 1)
+        filters = channels * at.whole("depth_multiplier", 1) if each else at.whole("filters")
+        require(channels % groups == 0, f"{channels} channels in {groups} groups")
+        w = at.weight(
+            "depthwise_kernel" if each else "kernel", filters, channels // groups, *kernel
+        )
+        last = at.whole("filters") if separable else filters
+        bias = at.weight("bias", last) if at.flag("use_bias", True) else ""
+        sides = _sides(at, size, wide, stride)
+        how: dict[str, Any] = {"stride": stride, "padding": sides, "dilation": dilation}
+        how["groups"] = groups
+        if separable:
+            y = lowering.convolution(at.b, image, w, f"{at.name}/depthwise", **how)
+            w = at.weight("pointwise_kernel", last, filters, *[1] * axes)
+            how = {"stride": [1] * axes, "padding": [0] * 2 * axes, "dilation": [1] * axes}
+            y = lowering.convolution(at.b, y, w, at.name, bias, **how)
+        else:
+            y = lowering.convolution(at.b, image, w, at.name, bias, **how)
+        made = at.of_image(y)
+        return at.activated(made, at.config.get("activation"), f"{at.name}/activation")
+
+    return lower
+
+
+def transposed(axes: int) -> Lower:
+    """Return what lowers a transposed convolution: its padding is that of the way back."""
+
+    def lower(at: Layer, x: Value) -> Value:
+        image, filters = at.image(x), at.whole("filters")
+        require(len(at.b.shape(image)) == axes + 2, f"a convolution of {list(at.shape(x))}")
+        channels, size = at.b.shape(image)[1], at.b.shape(image)[2:]
+        kernel, stride = at.sizes("kernel_size", axes), at.sizes("strides", axes, 1)
+        dilation = at.sizes("dilation_rate", axes, 1)
+        same = at.word("padding", "valid", ("valid", "same")) == "same"
+        more = at.config.get("output_padding")
+        beyond = at.sizes("output_padding", axes, 0, 0)
+        sides, added = [], []
+        for n, k, s, d, extra in zip(size, kernel, stride, dilation, beyond, strict=True):
+            covered, wide = reach(n, k, s, d), reach(1, k, 1, d)
+            out = n * s if same else covered + max(s - wide, 0)
+            if more is not None:
+                out = (n - 1) * s + wide - (2 * (wide // 2) if same else 0) + extra
+            cut = max(covered - out, 0)
+            sides += [cut // 2, cut - cut // 2]
+            added.append(max(out - covered, 0))
+        w = at.weight("kernel", channels, filters, *kernel)
+        bias = at.weight("bias", filters) if at.flag("use_bias", True) else ""
+        how: dict[str, Any] = {"stride": stride, "padding": sides, "dilation": dilation}
+        how |= {"transposed": True, "output_padding": added}
+        y = at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how))
+        return at.activated(y, at.config.get("activation"), f"{at.name}/activation")
+
+    return lower
+
+
+def pool(kind: str, axes: int) -> Lower:
+    """Return what lowers pooling over so many axes."""
+
+    def lower(at: Layer, x: Value) -> Value:
+        image, kernel = at.image(x), at.sizes("pool_size", axes, 2)
+        stride = at.sizes("strides", axes) if at.config.get("strides") else kernel
+        require(len(at.b.shape(image)) == axes + 2, f"pooling of {list(at.shape(x))}")
+        sides = _sides(at, list(at.b.shape(image)[2:]), kernel, stride)
+        how: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": sides}
+        return at.of_image(
+            lowering.pool(at.b, image, "max" if kind == "max" else "avg", at.name, **how)
+        )
+
+    return lower
+
+
+def global_pool(function: str) -> Lower:
+    """Return what lowers pooling over the whole image."""
+
+    def lower(at: Layer, x: Value) -> Value:
+        image, keep = at.image(x), at.flag("keepdims")
+        axes = tuple(range(2, len(at.b.shape(image))))
+        y = lowering.reduce(at.b, function, image, axes, at.name, keep)
+        return at.of_image(y) if keep else Value(y)
+
+    return lower
+
+
+def relu(at: Layer, x: Value) -> Value:
+    """Return the larger of `x` and 0, perhaps with a slope below and a limit above."""
+    most, slope = at.config.get("max_value"), at.number("negative_slope")
+    if at.number("threshold") or (slope and most is not None):
+        raise at.refuse("a ReLU with a threshold, or with a slope and a limit")
+    if slope:
+        how: dict[str, Any] = {"function": "leaky_relu", "parameter": slope}
+    elif most is not None:
+        how = {"function": "clamp", "low": 0.0, "high": at.number("max_value")}
+    else:
+        how = {"function": "relu"}
+    function = how.pop("function")
+    return Value(lowering.pointwise(at.b, function, x.name, name=at.name, **how), x.first)
+
+
+def prelu(at: Layer, x: Value) -> Value:
+    """Return the larger of `x` and 0 plus a trained slope times the smaller."""
+    y, shape = at.last(x), list(at.shape(x)[1:])
+    shared = at.config.get("shared_axes") or []
+    for axis in shared:
+        shape[axis - 1] = 1
+    alpha = at.weight("alpha", *shape)
+    above = lowering.pointwise(at.b, "relu", y, name=f"{at.name}/above")
+    below = lowering.pointwise(at.b, "minimum", y, 0.0, name=f"{at.name}/below")
+    sloped = lowering.pointwise(at.b, "mul", below, alpha, name=f"{at.name}/slope")
+    return Value(lowering.pointwise(at.b, "add", above, sloped, name=at.name))
+
+
+def function_of(function: str, key: str = "", default: float = 0.0) -> Lower:
+    """Return what lowers a function of elements, its parameter under a key."""
+
+    def lower(at: Layer, x: Value) -> Value:
+        how: dict[str, Any] = {"parameter": at.number(key, default)} if key else {}
+        return Value(lowering.pointwise(at.b, function, x.name, name=at.name, **how), x.first)
+
+    return lower
+
+
+def merge(function: str) -> Lower:
+    """Return what lowers a function of several tensors, or of tensors and numbers."""
+
+    def lower(at: Layer, *values: Value | float) -> Value:
+        operands, first = at.alike(values)
+        require(len(operands) >= 2, f"{function} of one tensor")
+        y: str | float = operands[0]
+        for i, other in enumerate(operands[1:], start=1):
+            name = at.name if i == len(operands) - 1 else f"{at.name}/{i}"
+            y = lowering.pointwise(at.b, function, y, other, name=name)
+        return Value(str(y), first)
+
+    return lower
+
+
+def scaled_sum(at: Layer, x: Value, y: Value) -> Value:
+    """Return `x + scale y`, as Inception-ResNet of `keras.applications` has it."""
+    scaled = lowering.pointwise(
+        at.b, "mul", y.name, at.number("scale", 1.0), name=f"{at.name}/scale"
+    )
+    return merge("add")(at, x, Value(scaled, y.first))
+
+
+def average(at: Layer, *values: Value) -> Value:
+    """Return the mean of several tensors."""
+    whole = merge("add")(at, *values)
+    y = lowering.pointwise(at.b, "mul", whole.name, 1 / len(values), name=f"{at.name}/mean")
+    return Value(y, whole.first)
+
+
+def concatenate(at: Layer, *values: Value) -> Value:
+    """Return tensors joined along an axis."""
+    rank = len(at.shape(values[0]))
+    axis = at.whole("axis", -1, -rank)
+    tensors, first = at.alike(values)
+    place = axis % rank
+    if first and place:
+        place = 1 if place == rank - 1 else place + 1
+    return Value(lowering.concat(at.b, [str(x) for x in tensors], place, at.name), first)
+
+
+def reshape(at: Layer, x: Value) -> Value:
+    """Return another shape of the same elements; `target_shape` leaves the batch out."""
+    y, target = at.last(x), at.config.get("target_shape")
+    if not isinstance(target, list) or any(type(n) is not int for n in target):
+        raise at.refuse(f"target_shape is a list of whole numbers, not {target}")
+    return Value(lowering.reshape(at.b, y, (at.b.shape(y)[0], *target), at.name))
+
+
+def flatten(at: Layer, x: Value) -> Value:
+    """Return `[n, ...] -> [n, rest]`."""
+    y = at.last(x)
+    return Value(lowering.reshape(at.b, y, (at.b.shape(y)[0], math.prod(at.shape(x)[1:])), at.name))
+
+
+def permute(at: Layer, x: Value) -> Value:
+    """Return axes in another order, counted from 1."""
+    order = at.sizes("dims", len(at.shape(x)) - 1)
+    return Value(lowering.transpose(at.b, at.last(x), (0, *order), at.name))
+
+
+def repeat(at: Layer, x: Value) -> Value:
+    """Return `[n, c] -> [n, times, c]`."""
+    n, width = at.b.shape(x.name)
+    seen = lowering.reshape(at.b, x.name, (n, 1, width), f"{at.name}/row")
+    return Value(lowering.op(at.b, "tile", seen, name=at.name, times=(1, at.whole("n"), 1)))
+
+
+def padding(key: str, axes: int, sign: int) -> Lower:
+    """Return what lowers padding by zeros, or cropping, of so many axes."""
+
+    def lower(at: Layer, x: Value) -> Value:
+        image = at.image(x)
+        said: Any = at.config.get(key)
+        pairs = said if isinstance(said, list) else [said] * axes
+        if axes == 1 and len(pairs) == 2:
+            pairs = [pairs]
+        sides = [n for one in pairs for n in (one if isinstance(one, list) else [one, one])]
+        if len(sides) != 2 * axes or any(type(n) is not int or n < 0 for n in sides):
+            raise at.refuse(f"{key} is pairs of whole numbers, not {said}")
+        pads = (0, 0, 0, 0, *(sign * n for n in sides))
+        return at.of_image(lowering.pad(at.b, image, pads, at.name))
+
+    return lower
+
+
+def upsample(axes: int) -> Lower:
+    """Return what lowers up-sampling."""
+
+    def lower(at: Layer, x: Value) -> Value:
+        image, times = at.image(x), at.sizes("size", axes, 2)
+        mode = at.word("interpolation", "nearest", ("nearest", "bilinear", "bicubic"))
+        size = [n * m for n, m in zip(at.b.shape(image)[2:], times, strict=True)]
+        return at.of_image(lowering.resize(at.b, image, size, mode, at.name))
+
+    return lower
+
+
+def dropout(at: Layer, x: Value) -> Value:
+    """Return `x` with a share dropped in training."""
+    rate = at.number("rate", at.number("drop_path_rate"))
+    return Value(lowering.dropout(at.b, x.name, rate, at.name), x.first)
+
+
+def embedding(at: Layer, x: Value) -> Value:
+    """Return a row of a table for each number."""
+    ids = at.last(x)
+    if lowering.is_float(at.b, ids):
+        ids = lowering.cast(at.b, ids, "int64", f"{at.name}/ids")
+    table = at.weight("embeddings", at.whole("input_dim"), at.whole("output_dim"))
+    return Value(lowering.embedding(at.b, ids, table, at.name))
+
+
+LAYERS: dict[str, Lower] = {
+    **norms.LAYERS,
+    "Dense": dense,
+    "Conv1D": convolution(1),
+    "Conv2D": convolution(2),
+    "Conv1DTranspose": transposed(1),
+    "Conv2DTranspose": transposed(2),
+    "DepthwiseConv1D": convolution(1, depthwise=True),
+    "DepthwiseConv2D": convolution(2, depthwise=True),
+    "SeparableConv1D": convolution(1, separable=True),
+    "SeparableConv2D": convolution(2, separable=True),
+    **{f"MaxPooling{n}D": pool("max", n) for n in (1, 2)},
+    **{f"AveragePooling{n}D": pool("avg", n) for n in (1, 2)},
+    **{f"GlobalMaxPooling{n}D": global_pool("max") for n in (1, 2)},
+    **{f"GlobalAveragePooling{n}D": global_pool("mean") for n in (1, 2)},
+    "Activation": lambda at, x: at.activated(x, at.config.get("activation"), at.name),
+    "ReLU": relu,
+    "LeakyReLU": function_of("leaky_relu", "negative_slope", 0.3),
+    "PReLU": prelu,
+    "ELU": function_of("elu", "alpha", 1.0),
+    "Softmax": lambda at, x: at.softmax(x, at.whole("axis", -1, -8), at.name),
+    "Add": merge("add"),
+    "Subtract": merge("sub"),
+    "Multiply": merge("mul"),
+    "Maximum": merge("maximum"),
+    "Minimum": merge("minimum"),
+    "Average": average,
+    "CustomScaleLayer": scaled_sum,
+    "Concatenate": concatenate,
+    "Reshape": reshape,
+    "Flatten": flatten,
+    "Permute": permute,
+    "RepeatVector": repeat,
+    **{f"ZeroPadding{n}D": padding("padding", n, 1) for n in (1, 2)},
+    **{f"Cropping{n}D": padding("cropping", n, -1) for n in (1, 2)},
+    **{f"UpSampling{n}D": upsample(n) for n in (1, 2)},
+    **dict.fromkeys(("Dropout", "SpatialDropout1D", "SpatialDropout2D"), dropout),
+    **dict.fromkeys(("GaussianDropout", "AlphaDropout", "StochasticDepth"), dropout),
+    "ActivityRegularization": lambda at, x: x,
+    "Embedding": embedding,
+}
+_FUNCTIONS = "relu sigmoid tanh gelu silu softplus exp log sqrt abs sin cos rsqrt hard_sigmoid"
+OPERATIONS: dict[str, Lower] = {
+    **{name: LAYERS[name] for name in ("Add", "Subtract", "Multiply", "Maximum", "Minimum")},
+    **dict.fromkeys(("Divide", "TrueDivide"), merge("div")),
+    "Power": merge("pow"),
+    "Matmul": lambda at, x, y: Value(lowering.matmul(at.b, at.last(x), at.last(y), at.name)),
+    **{name.title().replace("_", ""): function_of(name) for name in _FUNCTIONS.split()},
+    "Absolute": function_of("abs"),
+    "Negative": function_of("neg"),
+    "HardSilu": function_of("hard_swish"),
+    "Relu6": lambda at, x: at.activated(x, "relu6", at.name),
+    "Softmax": LAYERS["Softmax"],
+}
