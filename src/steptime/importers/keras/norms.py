@@ -79,13 +79,16 @@ def normalization(at: Layer, x: Value) -> Value:
     """Return `(x - mean) / deviation` by what the layer has seen, along the last axis."""
     y = at.last(x)
     shape = at.b.shape(y)[-1:] if at.config.get("axis", -1) not in (None, []) else ()
-    for name in ("mean", "variance"):
+    given = at.config.get("mean") is not None  # then they are no weights
+    mean, variance = (
         at.weight(name, *shape, trained=False)
-    if at.config.get("mean") is None:
+        for name in (("offset", "scale") if given else ("mean", "variance"))
+    )
+    if not given:
         at.weight("count", trained=False, dtype="int64")
-    y = lowering.pointwise(at.b, "sub", y, at.kept["mean"], name=f"{at.name}/centre")
-    deviation = at.kept["variance"]  # its root is made once
-    return Value(lowering.pointwise(at.b, "div", y, deviation, name=at.name))
+    y = lowering.pointwise(at.b, "sub", y, mean, name=f"{at.name}/centre")
+    # the root of the variance is made once
+    return Value(lowering.pointwise(at.b, "div", y, variance, name=at.name))
 
 
 def layer_scale(at: Layer, x: Value) -> Value:
