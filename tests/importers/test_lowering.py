@@ -179,6 +179,8 @@ def test_what_a_file_writes_out_becomes_the_kinds_that_families_have() -> None:
     kinds = [op.kind for op in b.graph(low.loss_of(b, [y])).ops]
     assert kinds == ["conv2d", "reshape", "bias", "transpose", "softmax", "transpose"]
     graph = graph_of("vit")
+    (position,) = [op for op in graph.ops if op.name == "add_position"]
+    assert (position.kind, graph.tensors[position.inputs[1]].shape) == ("add", (17, 32))
     around = [op.kind for op in graph.ops if op.name.startswith(("attention", "q/", "merge"))]
     # heads that a file splits off and joins again leave no view around the attention
     assert around == ["linear", "bias"] * 3 + ["attention", "linear", "bias"]

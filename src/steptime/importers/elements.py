@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from steptime.core.graph import Attr, Op
 from steptime.layers import dense
 from steptime.layers.blocks import ACTIVATIONS
+from steptime.ops import OPS
 from steptime.ops.builder import Builder
 from steptime.ops.pointwise import function_of
 from steptime.ops.table import require
@@ -42,6 +43,15 @@ def made_by(b: Builder, x: str, *kinds: str) -> Op | None:
     """Return the op that makes a tensor, if it is of one of `kinds` (or any, without them)."""
     found = b.made_by.get(x)
     return found if found and (not kinds or found.kind in kinds) else None
+
+
+def is_kept(b: Builder, x: str) -> bool:
+    """Whether a tensor is a weight or a buffer, or a view of one."""
+    maker = b.made_by.get(x)
+    while maker and OPS[maker.kind].storage == "view":
+        x = maker.inputs[0]
+        maker = b.made_by.get(x)
+    return maker is None and x not in b.inputs
 
 
 def axis_of(b: Builder, x: str, axis: int) -> int:
@@ -212,15 +222,18 @@ def _dedicated(b: Builder, function: str, x: str, y: str, name: str) -> str | No
     """Return a sum, product or maximum by the kind of its own, None where that does not fit."""
     if not (is_float(b, x) and is_float(b, y)):
         return None
-    if function in ("add", "mul") and b.tensors[x].size < b.tensors[y].size:
-        x, y = y, x
+    if function in ("add", "mul"):
+        x, y = sorted((x, y), key=lambda one: (-b.tensors[one].size, is_kept(b, one)))
     long, short = b.shape(x), b.shape(y)
+    if function in ("add", "sub", "mul") and short[:1] == (1,) and is_kept(b, y):
+        short = short[next((i for i, n in enumerate(short) if n != 1), len(short)) :]
+        y = reshape(b, y, short, f"{name}/each")  # a table, the same for every example
     if function == "maximum" and long == short:
         return op(b, function, x, y, name=name)
     if function not in ("add", "sub", "mul"):
         return None
     product = made_by(b, x, *PRODUCTS)
-    if function == "add" and product and not made_by(b, y):
+    if function == "add" and product and is_kept(b, y):
         axis = 1 if product.kind.startswith("conv") else len(long) - 1
         after = (1,) * (len(long) - axis - 1)
         if (

@@ -21,6 +21,7 @@ from steptime.importers.elements import (
     free_name,
     gather,
     is_float,
+    is_kept,
     made_by,
     op,
     pad,
@@ -36,7 +37,6 @@ from steptime.importers.elements import (
     where,
 )
 from steptime.importers.loss import loss_of
-from steptime.ops import OPS
 from steptime.ops.builder import Builder
 from steptime.ops.sequence import GATES
 from steptime.ops.table import require
@@ -48,15 +48,6 @@ __all__ = [
     "recurrent", "reduce", "reshape", "resize", "rms_norm", "select", "slice_", "softmax",
     "split", "topk", "transpose", "where",
 ]  # fmt: skip
-
-
-def _is_kept(b: Builder, x: str) -> bool:
-    """Whether a tensor is a weight or a buffer, or a view of one."""
-    maker = b.made_by.get(x)
-    while maker and OPS[maker.kind].storage == "view":
-        x = maker.inputs[0]
-        maker = b.made_by.get(x)
-    return maker is None and x not in b.inputs
 
 
 def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
@@ -75,7 +66,7 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     """
     before, after = len(b.shape(x)) == 1, len(b.shape(y)) == 1
     require(min(len(b.shape(x)), len(b.shape(y))) >= 1, f"{name}: a product of scalars")
-    if len(b.shape(y)) == 2 and _is_kept(b, y):
+    if len(b.shape(y)) == 2 and is_kept(b, y):
         return linear(b, x, transpose(b, y, (1, 0), f"{name}/transpose"), name)
     if before:
         x = reshape(b, x, (1, -1), f"{name}/row")
