@@ -264,6 +264,31 @@ def test_the_example_of_replicas_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert kinds["measured"] == kinds["predicted"] > 1
 
 
+@pytest.mark.slow
+@pytest.mark.framework
+@pytest.mark.jax
+@pytest.mark.onnxruntime
+def test_the_example_of_stacks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "examples/stacks.toml").read_text("utf-8")
+    for key, value in (("budget_s", "0.02"), ("rounds", "1"), ("phase", '"infer"')):
+        text = re.sub(rf"{key} = .*", f"{key} = {value}", text)
+    Path("stacks.toml").write_text(text, encoding="utf-8")
+    found = []
+    for line in (
+        "sweep stacks.toml --out stacks --json",
+        "compare stacks --by stack --against torch --json",
+    ):
+        command = [sys.executable, "-m", "steptime", *line.split()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    assert found[0]["status"] == {"ok": 16}  # four networks on four stacks
+    levels = {row["level"]: row["pairs"] for row in found[1]["levels"]}
+    assert levels == {"torch-compile": 4, "jax": 4, "onnxruntime": 4}
+    assert all(row["verdict"] for row in found[1]["pairs"])
+
+
 def _of_pages(*names: str) -> list[Any]:
     """Return the examples but for those of the folder `examples`, which have tests of their own."""
     return [one for one in _of(*names) if "examples/" not in one.values[1]]
