@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from steptime.build import build, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.core.workload import OPTIMIZERS
+from steptime.count import count
 from steptime.exporters import onnx_general
 from steptime.exporters.onnx import model_of
 from steptime.exporters.onnx_kinds import KINDS
@@ -176,3 +178,20 @@ def test_what_onnx_cannot_say_is_named() -> None:
 
 def communication_attrs() -> dict[str, Any]:
     return dict(OPS["all_reduce"].example.attrs)
+
+
+AS_FILES = ("fc", "cnn bottleneck", "lstm", "gru", "rnn", "encoder", "resnet18")
+
+
+@pytest.mark.parametrize("name", AS_FILES)
+def test_our_reader_reads_it_back_to_the_same_network(name: str, tmp_path: Path) -> None:
+    chosen, path = read_model(WHOLE[name]), tmp_path / "net.onnx"
+    path.write_bytes(model_of(build(make_workload(chosen, phase="infer"))))
+    for batch in (chosen.batch, 8):  # the file's own batch, and another
+        named = read_model(WHOLE[name].rpartition("batch=")[0].rstrip(",:"))
+        ours, theirs = (
+            build(make_workload(one, batch, phase="infer"))
+            for one in (named, read_model(str(path)))
+        )
+        assert theirs.parameters == ours.parameters
+        assert count(theirs).flop == count(ours).flop
