@@ -2,8 +2,8 @@
 
 Where the host's clock is the only one, forward, backward and update are timed apart, in rounds. A
 round that was disturbed (`disturbance.DISTURBED_RULE`) counts only where too few were not, and of
-those then the least. One thread on a CPU is timed by its CPU time, which no other work lengthens by
-waiting.
+those then the least. One thread on a CPU is timed by the CPU time of the process (a backend may compute in
+a thread of its own), which no other work lengthens by waiting.
 """
 
 import time
@@ -73,7 +73,7 @@ def _settled(quiet: list[dict[str, float]]) -> bool:
 def _parts(prepared: Prepared, options: Options) -> Callable[[], dict[str, float]]:
     """Return what runs a step and returns the seconds of its parts by the host's clock."""
     alone = options.device == "cpu" and options.threads == 1
-    clock = time.thread_time if alone else time.perf_counter
+    clock = time.process_time if alone else time.perf_counter
 
     def rounds() -> dict[str, float]:
         found = {}
