@@ -68,22 +68,20 @@ def by_hand() -> dict[str, tuple[dict[str, tuple[int, ...]], Callable[..., Any]]
         return loss_of(made @ p["w"].T + p["b"], labels)
 
     def norm(x: Any, w: Any, b: Any) -> Any:
-        mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-        return (x - mean) * lax.rsqrt(variance + 1e-5) * w + b
+        centred = x - x.mean(-1, keepdims=True)
+        variance = (centred * centred).mean(-1, keepdims=True)
+        return centred * lax.rsqrt(variance + 1e-5) * w + b
 
     def transformer(p: Any, x: Any, labels: Any, key: Any) -> Any:
         x = p["table"][x] + p["place"]
         n, length, width = x.shape
-        mask = jnp.tril(jnp.ones((length, length), bool))
         for i in range(2):
             q = norm(x, p[f"n{i}"], p[f"m{i}"])
             heads = [
                 (q @ p[f"{name}{i}"].T + p[f"{name}b{i}"]).reshape(n, length, 4, width // 4)
                 for name in ("q", "k", "v")
             ]
-            scores = jnp.einsum("nlhd,nmhd->nhlm", *heads[:2]) / (width // 4) ** 0.5
-            share = nn.softmax(jnp.where(mask, scores, -jnp.inf))
-            y = jnp.einsum("nhlm,nmhd->nlhd", share, heads[2]).reshape(x.shape)
+            y = nn.dot_product_attention(*heads, is_causal=True).reshape(x.shape)
             x = x + y @ p[f"o{i}"].T + p[f"ob{i}"]
             y = norm(x, p[f"r{i}"], p[f"s{i}"])
             y = nn.gelu(y @ p[f"up{i}"].T + p[f"ub{i}"], approximate=False)

@@ -2,8 +2,8 @@
 
 Where the host's clock is the only one, forward, backward and update are timed apart, in rounds. A
 round that was disturbed (`disturbance.DISTURBED_RULE`) counts only where too few were not, and of
-those then the least. One thread on a CPU is timed by the CPU time of the process (a backend may compute in
-a thread of its own), which no other work lengthens by waiting.
+those then the least. One thread on a CPU is timed by the CPU time of the process, which no other
+work lengthens by waiting, and which has the threads that a backend computes in.
 """
 
 import time
