@@ -15,6 +15,7 @@ from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
 from steptime.count import Count, count
+from steptime.exporters.onnx import model_of
 from steptime.exporters.protobuf import varint
 from steptime.ops import OPS
 
@@ -162,6 +163,40 @@ def test_attention_in_pieces_is_attention(tmp_path: Path) -> None:
     assert kinds(graph) == ["linear", "attention"]
     assert graph.weights == ("wq",)
     assert count(graph).flop == 3 * (2 * 6 * 32 * 32 + 2 * 4 * 6 * 6 * 16)
+
+
+def test_weights_of_attention_that_are_an_output_stay(tmp_path: Path) -> None:
+    """What is read elsewhere, too, is not counted twice."""
+    weights = [
+        tensor("wq", (32, 32)),
+        whole("apart", 0, 6, 4, 8),
+        *(number(name, n) for name, n in (("scale", 0.5), ("zero", 0.0), ("low", -1e9))),
+        tensor("allowed", (6, 6), bytes(36), dtype=9),
+    ]
+    content = model(ATTENTION, weights, [value("x", "n", 6, 32)], ("y", "kept"))
+    graph = built(tmp_path, content)
+    assert kinds(graph).count("matmul") == 2
+    assert "attention" not in kinds(graph)
+
+
+DECODER = (
+    "transformer:kind=decoder,layers=2,width=64,heads=4,kv_heads=2,norm=rms,positions=rotary,"
+    "activation=swiglu,bias=no,length=16,vocabulary=50"
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["squeezenet1_1", "mobilenet_v2", "bert_base", DECODER, "rnn:cell=lstm", "rnn:cell=gru"]
+)
+def test_a_family_comes_back_from_its_onnx_file(tmp_path: Path, name: str) -> None:
+    """The same FLOP, op for op, and parameters as the family counts by itself."""
+    ours = build(make_workload(read_model(name), 2, phase="infer"))
+    for batch in (2, 6):
+        theirs = built(tmp_path, model_of(ours), batch)
+        assert count(theirs).flop == count(ours).flop * batch // 2
+        assert theirs.parameters == ours.parameters
+    for kind in {*kinds(ours), *kinds(theirs)} - {"concat"}:
+        assert kinds(theirs).count(kind) == kinds(ours).count(kind), kind
 
 
 GELU = {

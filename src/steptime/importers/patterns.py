@@ -5,7 +5,7 @@ The pieces stay where another op, or an output, reads them too; else nobody read
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from steptime.core.graph import Op
 from steptime.importers import lowering
@@ -17,15 +17,31 @@ _NAMED = ("add", "sub", "mul", "maximum")
 _DEEPEST = 8
 
 
-def recognised(b: Builder, y: str, name: str) -> str:
-    """Return the tensor that a whole kind makes where `y` is its last piece, else `y`."""
+def recognised(b: Builder, y: str, name: str, kept: Collection[str] = ()) -> str:
+    """Return the tensor that a whole kind makes where `y` is its last piece, else `y`.
+
+    A piece that is among those `kept`, as an output of the network is, leaves them all as they are.
+    """
     made = b.made_by.get(y)
     if made is None:
         return y
     found = None
     for rule in _RULES.get(_function(made), ()):
         found = found or rule(b, y, name)
-    return found or y
+    if found is None or not kept:
+        return found or y
+    inside = _before(b, y, 2 * _DEEPEST) - _before(b, found, 3 * _DEEPEST)
+    return y if inside & {*kept} else found
+
+
+def _before(b: Builder, x: str, steps: int) -> set[str]:
+    """Return the tensors that lead to `x` in so many steps."""
+    found: set[str] = set()
+    last = {x}
+    for _ in range(steps):
+        last = {i for t in last if (op := b.made_by.get(t)) for i in op.inputs} - found
+        found |= last
+    return found
 
 
 def _function(op: Op) -> str:
@@ -205,18 +221,24 @@ def _rotary(b: Builder, y: str, name: str) -> str | None:
                     continue
                 upper = _only(_operands(b, halves[0], "neg"))
                 both = [_operands(b, half, "slice") for half in (upper, halves[1])]
-                n, heads, length, width = b.shape(x)
+                length, width = b.shape(x)[-2:]
                 if both != [[x], [x]] or b.shape(cosines)[-2:] != (length, width):
                     continue
-                table = "rotary_positions"
-                if b.named(table) not in b.tensors or b.shape(b.named(table)) != (length, width):
-                    b.buffer(lowering.free_name(b, table), (length, width))
-                seen = lowering.transpose(b, x, (0, 2, 1, 3), f"{name}/transpose")
-                seen = lowering.reshape(b, seen, (n, length, heads * width), f"{name}/join")
-                seen = lowering.op(b, "rotary", seen, b.named(table), name=name, head_width=width)
-                seen = lowering.reshape(b, seen, (n, length, heads, width), f"{name}/heads")
-                return lowering.transpose(b, seen, (0, 2, 1, 3), f"{name}/back")
+                return turned_by_position(b, x, width, name)
     return None
+
+
+def turned_by_position(b: Builder, x: str, width: int, name: str) -> str:
+    """Return `x [n, heads, l, d]` with the first `width` of each head turned by their position."""
+    n, heads, length, head = b.shape(x)
+    table = b.named(f"rotary_positions_{length}_{width}")
+    if table not in b.tensors:
+        b.buffer(f"rotary_positions_{length}_{width}", (length, width))
+    seen = lowering.transpose(b, x, (0, 2, 1, 3), f"{name}/transpose")
+    seen = lowering.reshape(b, seen, (n, length, heads * head), f"{name}/join")
+    seen = lowering.op(b, "rotary", seen, table, name=name, head_width=head)
+    seen = lowering.reshape(b, seen, (n, length, heads, head), f"{name}/heads")
+    return lowering.transpose(b, seen, (0, 2, 1, 3), f"{name}/back")
 
 
 # attention

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from steptime.importers import constants, lowering
 from steptime.importers.constants import axis_of
+from steptime.importers.onnx.fused import FUSED
 from steptime.importers.onnx.matrices import MATRICES
 from steptime.importers.onnx.model import Subgraph
 from steptime.importers.onnx.moves import MOVES
@@ -205,6 +206,7 @@ OPS: Mapping[str, Function] = {
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
     **MATRICES,
+    **FUSED,
     **MOVES,
     "LeakyRelu": _parametrised("leaky_relu", "alpha", 0.01),
     "Elu": _parametrised("elu", "alpha", 1.0),

@@ -46,9 +46,11 @@ class Run:
         self.allow_unknown = allow_unknown
         self.env: dict[str, Value] = {"": None}
         self.node = Node("", "", (), (), {}, 0)
+        self.kept: set[str] = set()  # tensors that are outputs
         self.scaled: set[str] = set()  # what grows with the batch
         self.inner: dict[str, int] = {}  # elements before the batch within its axis, if not 1
         self._roots: dict[str, tuple[str, tuple[Step, ...]]] = {}
+        self.outputs = frozenset(model.graph.outputs)
         self._name_constants(model.graph)
 
     def _name_constants(self, graph: Subgraph) -> None:
@@ -70,6 +72,8 @@ class Run:
                 for name in node.outputs[len(made) :]:
                     self.env.setdefault(name, made[0])
                 self.env[""] = None
+                ends = set(node.outputs) & self.outputs
+                self.kept |= {str(self.env[name]) for name in ends}
                 self._follow(node)
             except ShapeError as error:
                 raise InputError(f"{where}: {error}") from None
@@ -122,7 +126,7 @@ class Run:
 
     def recognised(self, tensor: str) -> str:
         """Return a tensor, that of a whole kind where it is the last piece of one."""
-        return recognised(self.b, tensor, f"{self.name}/fused")
+        return recognised(self.b, tensor, f"{self.name}/fused", self.kept)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,201 @@
+"""Operators that do the work of several: attention, recurrent layers, ONNX Runtime's fusions.
+
+8-bit products are counted, and run, as products of the run's own type.
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steptime.importers import lowering
+from steptime.importers.constants import Array, scalar
+from steptime.importers.onnx.matrices import convolution, layer_norm, matmul, rms_norm
+from steptime.importers.onnx.run import Run
+from steptime.importers.onnx.values import Constant, Function, Value
+from steptime.importers.patterns import heads_shared, turned_by_position
+from steptime.ops.sequence import GATES
+from steptime.ops.table import require
+
+Values = Sequence[Value]
+
+
+def _skip_norm(norm: Function) -> Function:
+    """Return a sum and the norm of it, and the sum as the last output (ONNX Runtime's fusion)."""
+
+    def lowered(r: Run, x: Value, skip: Value, w: Value, *more: Value) -> Values:
+        biased = len(more) > (norm is layer_norm)
+        total = r.pointwise("add", x, skip)
+        if biased and more[-1] is not None:
+            total = r.pointwise("add", total, more[-1])
+        beta = more[:1] if norm is layer_norm else ()
+        return [norm(r, total, w, *beta), None, None, total]  # type: ignore[list-item]
+
+    return lowered
+
+
+def _heads(r: Run, x: Value, heads: int) -> str:
+    """Return `[n, l, heads*d]` as `[n, heads, l, d]`, what has four axes as it is."""
+    shape = r.shape(x)
+    if len(shape) == 4:
+        return r.tensor(x)
+    require(
+        len(shape) == 3 and heads >= 1 and shape[2] % heads == 0, f"{list(shape)} in {heads} heads"
+    )
+    apart = r.view(x, "reshape", (*shape[:2], heads, shape[2] // heads))
+    return r.tensor(r.view(apart, "transpose", (0, 2, 1, 3)))
+
+
+def _attention(r: Run, q: Value, k: Value, v: Value, *_: Value) -> Values:
+    """Return attention; a mask is part of it and costs nothing, as in every format."""
+    rank = len(r.shape(q))
+    heads = r.attr("q_num_heads", 0) or r.attr("num_heads", 0)
+    groups = r.attr("kv_num_heads", 0) or heads
+    parts = [_heads(r, x, n) for x, n in ((q, heads), (k, groups), (v, groups))]
+    causal = bool(r.attr("is_causal", 0) or r.attr("unidirectional", 0))
+    q, k, v = parts[0], *heads_shared(r.b, parts[1], parts[2])
+    y: Value = lowering.attention(r.b, q, k, v, r.name, causal=causal)
+    return [_joined(r, y) if rank == 3 else y, k, v]
+
+
+def _joined(r: Run, x: Value) -> Value:
+    """Return `[n, h, l, d]` as `[n, l, h*d]`."""
+    n, heads, length, width = r.shape(x)
+    return r.view(r.view(x, "transpose", (0, 2, 1, 3)), "reshape", (n, length, heads * width))
+
+
+def _packed_attention(r: Run, x: Value, w: Value, bias: Value = None, *_: Value) -> Values:
+    """Return attention of `x`, whose queries, keys and values one product makes."""
+    made = matmul(r, x, w)
+    made = made if bias is None else r.pointwise("add", made, bias)
+    width = r.shape(made)[-1] // 3
+    q, k, v = lowering.split(r.b, r.tensor(made), [width] * 3, -1, r.name)
+    return _attention(r, q, k, v)[:1]
+
+
+def _grouped_attention(r: Run, q: Value, k: Value = None, v: Value = None, *more: Value) -> Values:
+    """Return attention with shared keys and values, and rotary positions if it is to turn them."""
+    heads, groups = r.attr("num_heads", 0), r.attr("kv_num_heads", 0)
+    if k is None:
+        head = r.shape(q)[-1] // max(1, heads + 2 * groups)
+        sizes = [heads * head, groups * head, groups * head]
+        q, k, v = lowering.split(r.b, r.tensor(q), sizes, -1, r.name)
+    if r.attr("do_rotary", 0):
+        q, k = (_turned(r, x, n, r.shape(more[4])) for x, n in ((q, heads), (k, groups)))
+    return _attention(r, q, k, v)
+
+
+def _turned(r: Run, x: Value, heads: int, cache: Sequence[int]) -> Value:
+    """Return `x` with its heads turned by position; tables hold half of the width."""
+    seen = _heads(r, x, heads)
+    made = turned_by_position(r.b, seen, min(2 * cache[-1], r.shape(seen)[-1]), r.name)
+    return made if len(r.shape(x)) == 4 else _joined(r, made)
+
+
+def _rotary(r: Run, x: Value, *tables: Value) -> Value:
+    cache = tables[1] if r.node.op.startswith("com.") else tables[0]
+    shape = r.shape(x)
+    heads = r.attr("num_heads", 0) or shape[-1] // max(1, 2 * r.shape(cache)[-1])
+    return _turned(r, x, heads, r.shape(cache))
+
+
+def _linear_of_few_bits(r: Run, x: Value, w: Value, *_: Value) -> Value:
+    """Return `x [..., k]` times a packed weight, a parameter `[n, k]` of the run's own type."""
+    require(isinstance(w, Constant), "a packed weight that is computed")
+    packed: Constant = w  # type: ignore[assignment]
+    weight = Constant(packed.name, Array((r.attr("N", 0), r.attr("K", 0)), "float32"))
+    return lowering.linear(r.b, r.tensor(x), r.tensor(weight), r.name)
+
+
+def _recurrent(cell: str) -> Function:
+    def lowered(r: Run, x: Value, w: Value, u: Value, bias: Value = None, *_: Value) -> Values:
+        ways, rows, width = r.shape(w)
+        if r.node.op.startswith("com."):  # 8-bit weights lie the other way round
+            rows, width = width, rows
+        hidden = rows // GATES[cell]
+        last = bool(r.attr("layout", 0))
+        weights = []
+        for way in range(ways):
+            own = [_part(r, w, way, (rows, width)), _part(r, u, way, (rows, hidden))]
+            if bias is not None:
+                own += [_part(r, bias, way, (rows,), half) for half in (0, 1)]
+            weights.append(own)
+        y, state = lowering.recurrent(
+            r.b, r.tensor(x), cell, weights, r.name, bidirectional=ways == 2, batch_first=last
+        )
+        shape = r.shape(y)
+        apart = r.view(y, "reshape", (*shape[:2], ways, hidden))
+        state_out = r.view(state, "transpose", (1, 0, 2)) if last else state
+        return [
+            r.view(apart, "transpose", (0, 1, 2, 3) if last else (0, 2, 1, 3)),
+            state_out,
+            state_out,
+        ]
+
+    return lowered
+
+
+def _part(r: Run, value: Value, way: int, shape: tuple[int, ...], half: int | None = None) -> str:
+    """Return one direction's part of a weight, as a weight of its own."""
+    if isinstance(value, Constant):
+        name = f"{value.name}/{way}" + ("" if half is None else f"/{'wr'[half]}")
+        return r.tensor(Constant(name, Array(shape, value.array.dtype)))
+    own = lowering.select(r.b, r.tensor(value), 0, way, f"{r.name}/way")
+    first = (half or 0) * shape[0]
+    return lowering.slice_(r.b, own, 0, first, first + shape[0], f"{r.name}/half")
+
+
+def _quantized(r: Run, x: Value, *_: Value) -> Values:
+    """Return `x` scaled, rounded: numbers of the run's own type stand for those of 8 bits."""
+    if isinstance(x, Constant):
+        return [x, None, None]
+    scaled = lowering.pointwise(r.b, "mul", r.tensor(x), 0.5, name=r.name)
+    rounded = lowering.pointwise(r.b, "round", scaled, name=f"{r.name}/round")
+    small = r.constant(scalar(0.5, "float32"))
+    return [rounded, small, small]
+
+
+def _dequantized(r: Run, x: Value, *_: Value) -> Value:
+    if isinstance(x, Constant):
+        return Constant(x.name, Array(x.array.shape, "float32"), x.steps)
+    return lowering.pointwise(r.b, "mul", _floats(r, x), 0.5, name=r.name)
+
+
+def _floats(r: Run, x: Value) -> str:
+    value = _dequantized(r, x) if isinstance(x, Constant) else x
+    tensor = r.tensor(value)
+    if lowering.is_float(r.b, tensor):
+        return tensor
+    return lowering.cast(r.b, tensor, r.b.precision.weights, f"{r.name}/cast")
+
+
+def _of_integers(product: Function, *places: int) -> Function:
+    """Return a product of 8-bit numbers, counted as one of the run's type; the rest are scales."""
+
+    def lowered(r: Run, *values: Value) -> Any:
+        chosen = [values[i] for i in places if i < len(values)]
+        constants = [
+            _dequantized(r, v) if isinstance(v, Constant) else _floats(r, v) for v in chosen
+        ]
+        return product(r, *constants)
+
+    return lowered
+
+
+FUSED: Mapping[str, Function] = {
+    "com.microsoft.SkipLayerNormalization": _skip_norm(layer_norm),
+    "com.microsoft.SkipSimplifiedLayerNormalization": _skip_norm(rms_norm),
+    "com.microsoft.BiasGelu": lambda r, x, b: r.pointwise("gelu", r.pointwise("add", x, b)),
+    **dict.fromkeys(("Attention", "com.microsoft.MultiHeadAttention"), _attention),
+    "com.microsoft.Attention": _packed_attention,
+    "com.microsoft.GroupQueryAttention": _grouped_attention,
+    **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _rotary),
+    "com.microsoft.MatMulNBits": _linear_of_few_bits,
+    **{name: _recurrent(name.lower()) for name in ("LSTM", "GRU", "RNN")},
+    "com.microsoft.DynamicQuantizeLSTM": _recurrent("lstm"),
+    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), _quantized),
+    "DequantizeLinear": _dequantized,
+    "MatMulInteger": _of_integers(matmul, 0, 1),
+    "ConvInteger": _of_integers(convolution, 0, 1),
+    "QLinearMatMul": _of_integers(matmul, 0, 3),
+    "QLinearConv": _of_integers(convolution, 0, 3, 8),
+}
