@@ -244,6 +244,63 @@ def test_flatten_puts_channels_last_as_keras_does(tmp_path: Path) -> None:
     assert (y == x.reshape(1, 12)).all()
 
 
+def operation(kind: str, name: str, *args: Any, **config: Any) -> dict[str, Any]:
+    """A function of `keras.ops`; a text among its arguments is a tensor."""
+    found = layer(kind, name, **config)
+    tensors = [
+        {"class_name": "__keras_tensor__", "config": {"keras_history": [one, 0, 0]}}
+        if isinstance(one, str)
+        else one
+        for one in args
+    ]
+    nodes = [{"args": tensors, "kwargs": {}}]
+    return found | {
+        "module": "keras.src.ops.numpy",
+        "registered_name": kind,
+        "inbound_nodes": nodes,
+    }
+
+
+def _slice(start: int | None, stop: int | None) -> dict[str, Any]:
+    return {"class_name": "__slice__", "config": {"start": start, "stop": stop, "step": None}}
+
+
+X = np.arange(48, dtype=np.float32).reshape(2, 4, 6)
+OPERATIONS: dict[str, tuple[dict[str, Any], Any]] = {
+    "mean": (operation("Mean", "y", "x", axis=1, keepdims=False), X.mean(1)),
+    "max": (operation("Max", "y", "x", axis=[-1], keepdims=True), X.max(-1, keepdims=True)),
+    "transpose": (operation("Transpose", "y", "x", axes=[0, 2, 1]), X.transpose(0, 2, 1)),
+    "reshape": (operation("Reshape", "y", "x", newshape=[-1, 24]), X.reshape(2, 24)),
+    "expand": (operation("ExpandDims", "y", "x", axis=-1), X[..., None]),
+    "item": (operation("GetItem", "y", "x", [_slice(None, None), 0]), X[:, 0]),
+    "items": (operation("GetItem", "y", "x", [_slice(None, None), _slice(1, 3)]), X[:, 1:3]),
+    "less": (operation("Subtract", "y", 1.0, "x"), 1 - X),
+    "square": (operation("Square", "y", "x"), X * X),
+    "split": (operation("Split", "y", "x", indices_or_sections=2, axis=1), X[:, :2]),
+    "softmax": (operation("Softmax", "y", "x", axis=-1), None),
+}
+
+
+@pytest.mark.parametrize("case", OPERATIONS)
+def test_functions_are_numpys(case: str, tmp_path: Path) -> None:
+    said, wanted = OPERATIONS[case]
+    graph = graph_of(functional(given("x", 4, 6), said), tmp_path)
+    (y,) = execute(graph, {"x": X}).values()
+    if wanted is None:
+        wanted = np.exp(X - X.max(-1, keepdims=True))
+        wanted = wanted / wanted.sum(-1, keepdims=True)
+    np.testing.assert_allclose(y, wanted, rtol=1e-6)
+
+
+def test_what_varies_its_input_in_training_infers_alone(tmp_path: Path) -> None:
+    table = functional(
+        given("x", 4, 4, 3), layer("RandomFlip", "flip", "x"), layer("Flatten", "f", "flip")
+    )
+    assert graph_of(table, tmp_path).parameters == 0
+    with pytest.raises(InputError, match="layer 'flip': it varies its input in training"):
+        graph_of(table, tmp_path, phase="train")
+
+
 CANARY = "canary.txt"
 
 

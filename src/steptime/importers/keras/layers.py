@@ -270,6 +270,22 @@ def dropout(at: Layer, x: Value) -> Value:
     return Value(lowering.dropout(at.b, x.name, rate, at.name), x.first)
 
 
+def augmentation(at: Layer, x: Value) -> Value:
+    """Return `x`: what varies it does so in training, at a cost that nobody counts."""
+    if at.b.training:
+        raise at.refuse("it varies its input in training, which is not counted: --phase infer")
+    return x
+
+
+def resizing(at: Layer, x: Value) -> Value:
+    """Return an image of another size."""
+    mode = at.word("interpolation", "bilinear", ("nearest", "bilinear", "bicubic"))
+    if at.flag("crop_to_aspect_ratio") or at.flag("pad_to_aspect_ratio"):
+        raise at.refuse("resizing that crops or pads")
+    size = (at.whole("height"), at.whole("width"))
+    return at.of_image(lowering.resize(at.b, at.image(x), size, mode, at.name))
+
+
 def embedding(at: Layer, x: Value) -> Value:
     """Return a row of a table for each number."""
     ids = at.last(x)
@@ -279,6 +295,10 @@ def embedding(at: Layer, x: Value) -> Value:
     return Value(lowering.embedding(at.b, ids, table, at.name))
 
 
+VARIED = (
+    *("Brightness", "Contrast", "Crop", "Flip", "Hue", "Rotation", "Saturation"),
+    *("Translation", "Zoom"),
+)
 LAYERS: dict[str, Lower] = {
     **norms.LAYERS,
     "Dense": dense,
@@ -317,19 +337,9 @@ LAYERS: dict[str, Lower] = {
     **{f"UpSampling{n}D": upsample(n) for n in (1, 2)},
     **dict.fromkeys(("Dropout", "SpatialDropout1D", "SpatialDropout2D"), dropout),
     **dict.fromkeys(("GaussianDropout", "AlphaDropout", "StochasticDepth"), dropout),
-    "ActivityRegularization": lambda at, x: x,
+    **dict.fromkeys(("ActivityRegularization", "Identity"), lambda at, x: x),
+    **{f"Random{name}": augmentation for name in VARIED},
+    "GaussianNoise": augmentation,
+    "Resizing": resizing,
     "Embedding": embedding,
-}
-_FUNCTIONS = "relu sigmoid tanh gelu silu softplus exp log sqrt abs sin cos rsqrt hard_sigmoid"
-OPERATIONS: dict[str, Lower] = {
-    **{name: LAYERS[name] for name in ("Add", "Subtract", "Multiply", "Maximum", "Minimum")},
-    **dict.fromkeys(("Divide", "TrueDivide"), merge("div")),
-    "Power": merge("pow"),
-    "Matmul": lambda at, x, y: Value(lowering.matmul(at.b, at.last(x), at.last(y), at.name)),
-    **{name.title().replace("_", ""): function_of(name) for name in _FUNCTIONS.split()},
-    "Absolute": function_of("abs"),
-    "Negative": function_of("neg"),
-    "HardSilu": function_of("hard_swish"),
-    "Relu6": lambda at, x: at.activated(x, "relu6", at.name),
-    "Softmax": LAYERS["Softmax"],
 }

@@ -15,7 +15,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST
 from steptime.importers import Source, json_of, lowering
 from steptime.importers.archive import member
-from steptime.importers.keras import layers, sequences
+from steptime.importers.keras import layers, operations, sequences
 from steptime.importers.keras.layer import Layer, Value
 from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
@@ -250,7 +250,7 @@ class _Network:
         if kind in MODELS and not own:
             given = [one for one in values if isinstance(one, Value)]
             return self.model(layer, given, f"{path}/", depth + 1)
-        table = layers.OPERATIONS if str(module).startswith("keras.src.ops") else LAYERS
+        table = operations.OPERATIONS if str(module).startswith("keras.src.ops") else LAYERS
         lower = table.get(kind) if isinstance(kind, str) else None
         if own or lower is None:
             if self.allow_unknown and values and isinstance(values[0], Value):
@@ -267,7 +267,8 @@ class _Network:
         also = {key: kwargs[key] for key in _PASSED if kwargs.get(key) is not None}
         values = [*values, *(kwargs[key] for key in _TENSORS if kwargs.get(key) is not None)]
         try:
-            return [lower(at, *values, **also)]
+            made: Value | list[Value] = lower(at, *values, **also)
+            return made if isinstance(made, list) else [made]
         except ShapeError as error:
             raise ShapeError(f"layer {shorten(path)}: {error}") from None
         except InputError:

@@ -1,0 +1,128 @@
+"""Functions of `keras.ops` in a network: `(layer, *values) -> value`, attributes as settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from steptime.importers import lowering
+from steptime.importers.keras.layer import Layer, Lower, Value
+from steptime.importers.keras.layers import LAYERS, function_of, merge
+from steptime.ops.table import require
+
+
+def _whole_list(at: Layer, key: str) -> list[int] | None:
+    """Return whole numbers, one alone as a list, None where nothing is said."""
+    said: Any = at.config.get(key)
+    found: Any = [said] if type(said) is int else said
+    whole = isinstance(found, list) and all(type(one) is int for one in found)
+    if found is not None and not whole:
+        raise at.refuse(f"{key} is whole numbers, not {said}")
+    return found  # type: ignore[no-any-return]
+
+
+def reduction(function: str) -> Lower:
+    """Return what lowers a reduction over axes."""
+
+    def lower(at: Layer, x: Value) -> Value:
+        axes, keep = _whole_list(at, "axis"), at.flag("keepdims")
+        return Value(lowering.reduce(at.b, function, at.last(x), axes, at.name, keep))
+
+    return lower
+
+
+def transpose(at: Layer, x: Value) -> Value:
+    """Return axes in another order, the opposite one where none is said."""
+    y = at.last(x)
+    order = _whole_list(at, "axes") or list(range(len(at.b.shape(y))))[::-1]
+    return Value(lowering.transpose(at.b, y, order, at.name))
+
+
+def reshape(at: Layer, x: Value) -> Value:
+    """Return another shape, the batch's size as it is here."""
+    y, shape = at.last(x), _whole_list(at, "newshape") or []
+    return Value(lowering.reshape(at.b, y, shape, at.name))
+
+
+def expand_dims(at: Layer, x: Value) -> Value:
+    """Return an axis of size 1 more."""
+    y = at.last(x)
+    shape = list(at.b.shape(y))
+    for axis in _whole_list(at, "axis") or []:
+        shape.insert(axis % (len(shape) + 1), 1)
+    return Value(lowering.reshape(at.b, y, shape, at.name))
+
+
+def squeeze(at: Layer, x: Value) -> Value:
+    """Return axes of size 1 less."""
+    y = at.last(x)
+    shape, axes = at.b.shape(y), _whole_list(at, "axis")
+    drop = {i for i, n in enumerate(shape) if n == 1} if axes is None else set(axes)
+    drop = {i % len(shape) for i in drop}
+    require(all(shape[i] == 1 for i in drop), f"squeeze of {list(shape)} along {sorted(drop)}")
+    kept = [n for i, n in enumerate(shape) if i not in drop]
+    return Value(lowering.reshape(at.b, y, kept, at.name))
+
+
+def stack(at: Layer, *values: Value) -> Value:
+    """Return tensors joined along a new axis."""
+    apart = [expand_dims(at, one) for one in values]
+    axis = at.whole("axis", 0, -8)
+    return Value(lowering.concat(at.b, [one.name for one in apart], axis, at.name))
+
+
+def split(at: Layer, x: Value) -> list[Value]:
+    """Return parts of equal size, or those between places."""
+    y, axis = at.last(x), lowering.axis_of(at.b, at.last(x), at.whole("axis", 0, -8))
+    size, said = at.b.shape(y)[axis], at.config.get("indices_or_sections")
+    if isinstance(said, list):
+        ends = [*(_whole_list(at, "indices_or_sections") or []), size]
+        sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    else:
+        count = at.whole("indices_or_sections")
+        require(size % count == 0, f"{size} in {count} parts")
+        sizes = [size // count] * count
+    return [Value(one) for one in lowering.split(at.b, y, sizes, axis, at.name)]
+
+
+def get_item(at: Layer, x: Value, *keys: Any) -> Value:
+    """Return `x[key, ...]` of slices and whole numbers."""
+    y, axis = at.last(x), 0
+    for key in keys:
+        if type(key) is int:
+            y = lowering.select(at.b, y, axis, key, at.name)
+            continue
+        config = key.get("config") if isinstance(key, dict) else None
+        if not isinstance(config, dict) or key.get("class_name") != "__slice__":
+            raise at.refuse("an index that is neither a slice nor a whole number")
+        start, stop, step = (config.get(word) for word in ("start", "stop", "step"))
+        size = at.b.shape(y)[axis]
+        first, last, each = slice(start, stop, step).indices(size)
+        require(each > 0, "a slice that goes backwards")
+        y = lowering.slice_(at.b, y, axis, first, last, at.name, each)
+        axis += 1
+    return Value(y)
+
+
+_FUNCTIONS = "relu sigmoid tanh gelu silu softplus exp log sqrt abs sin cos rsqrt hard_sigmoid"
+OPERATIONS: dict[str, Callable[..., Value | list[Value]]] = {
+    **{name: LAYERS[name] for name in ("Add", "Subtract", "Multiply", "Maximum", "Minimum")},
+    **dict.fromkeys(("Divide", "TrueDivide"), merge("div")),
+    "Power": merge("pow"),
+    "Square": lambda at, x: merge("mul")(at, x, x),
+    "Matmul": lambda at, x, y: Value(lowering.matmul(at.b, at.last(x), at.last(y), at.name)),
+    **{name.title().replace("_", ""): function_of(name) for name in _FUNCTIONS.split()},
+    "Absolute": function_of("abs"),
+    "Negative": function_of("neg"),
+    "HardSilu": function_of("hard_swish"),
+    "Relu6": lambda at, x: at.activated(x, "relu6", at.name),
+    **{name: LAYERS[name] for name in ("Softmax", "Concatenate")},
+    **{name.title(): reduction(name) for name in ("mean", "max", "min", "sum", "prod")},
+    "Transpose": transpose,
+    "Reshape": reshape,
+    "ExpandDims": expand_dims,
+    "Squeeze": squeeze,
+    "Stack": stack,
+    "Split": split,
+    "GetItem": get_item,
+}
