@@ -104,7 +104,15 @@ TRAINING = tuple(  # of a training over many devices: what each means, docs/plan
             "step_s",
             "context_bytes",
         ),
-        *("buffer_bytes", "logit_bytes", "fragmented", "cast_bytes"),
+        *(
+            "buffer_bytes",
+            "logit_bytes",
+            "fragmented",
+            "cast_bytes",
+            "quantised_bytes",
+            "products",
+            "stops_early",
+        ),
     )
 )
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`

@@ -51,7 +51,8 @@ def blocks(b: Builder, x: str, p: Mapping[str, Any]) -> str:
     """Return all blocks of `x [n, l, width]`, each of them attention and feed-forward."""
     angles = ""
     if p["positions"] == "rotary":
-        angles = b.buffer("angles", (b.shape(x)[1], p["rotary_width"]))
+        length = b.shape(x)[1] * (b.plan.tensor if b.plan.sequence else 1)
+        angles = b.buffer("angles", (length, p["rotary_width"]))
     for i in b.repeat(p["layers"]):
         window = p["window"] if p["windows"][i % len(p["windows"])] == "w" else 0
         sight = Sight(p["kind"] == "decoder", window, angles)

@@ -90,6 +90,5 @@ class Step:
 
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
-        return {"none": 0.0, "selective": piece.core_s, "full": piece.forward.value}[
-            self.plan.recompute
-        ]
+        whole = piece.forward.value - piece.last_s * self.planner.constant("stops_early")
+        return {"none": 0.0, "selective": piece.core_s, "full": whole}[self.plan.recompute]

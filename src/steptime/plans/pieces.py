@@ -6,7 +6,7 @@ stage is arithmetic over them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -29,6 +29,8 @@ from steptime.predict.schedule import total
 
 FIRST, LAST = "first", "last"
 BLOCK = "block"
+HALVES = ("bfloat16", "float16")
+EIGHTHS = ("linear", "experts")  # rows whose products may run in 8 bit
 _BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 
 
@@ -56,16 +58,18 @@ class Piece:
     """What a layer, or an end of the network, takes of one rank for one micro-batch.
 
     `forward` and `backward` are the seconds of kernels, without exchanges; `weight_s` of the
-    backward ones make gradients of weights, `core_s` of the forward ones are attention itself. The
-    host takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them
-    that experts share out. `held` are bytes of activations, `flop` are executed (forward,
-    backward), `kernels` what a meter of energy asks for.
+    backward ones make gradients of weights, `core_s` of the forward ones are attention itself and
+    `last_s` the last product, which those need not repeat who stop at what is needed. The host
+    takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
+    experts share out. `held` are bytes of activations, `flop` are executed (forward, backward),
+    `kernels` what a meter of energy asks for.
     """
 
     forward: Interval
     backward: Interval
     weight_s: float
     core_s: float
+    last_s: float
     host_s: tuple[float, float]
     trades: tuple[Trade, ...]
     parameters: int
@@ -98,7 +102,7 @@ def pieces(
     lowered = method.lower(graph, dtype, method.settings)
     kinds = {op.name: op.kind for op in graph.ops}
     by: dict[str, list[Kernel]] = {}
-    for kernel in lowered.kernels:
+    for kernel in (*_wide_loss(lowered.kernels, kinds), *_extra(graph, device, eighth)):
         by.setdefault(piece_of(kernel.op), []).append(kernel)
     held, params = _held(graph, method, regathers), _parameters(graph)
     found = {}
@@ -117,12 +121,18 @@ def _piece(
     held: Kept,
     params: tuple[int, int],
 ) -> Piece:
+    slower = device.constants.get("training.products", 1.0)
+
     @cache
     def price(kernel: Kernel) -> Interval:
-        return method.price(kernel, device)
+        time = method.price(kernel, device)
+        if kernel.unit == "vector" or kinds[kernel.op] == "attention":
+            return time
+        ends = (None if end is None else end * slower for end in (time.low, time.high))
+        return time._replace(value=time.value * slower, low=next(ends), high=next(ends))
 
     times: dict[str, list[Interval]] = {"forward": [], "backward": []}
-    flop, core_s = {"forward": 0.0, "backward": 0.0}, 0.0
+    flop, core_s, last_s = {"forward": 0.0, "backward": 0.0}, 0.0, 0.0
     trades, mine, of_weights = [], [], {}
     for kernel in kernels:
         pass_ = kernel.pass_
@@ -132,14 +142,16 @@ def _piece(
             _, ranks, stride = kernel.exchange
             trades.append(Trade(pass_, kernel.kind, ranks, stride, kernel.bytes))
             continue
-        time = price(kernel._replace(op="", after=(), views=0))
+        time = price(kernel._replace(after=(), views=0))
         times[pass_].append(time)
         flop[pass_] += kernel.flop
         mine.append(kernel)
         if kinds[kernel.op] == "attention":
             core_s += time.value if pass_ == "forward" else 0.0
-        elif pass_ == "backward" and kernel.unit == "matrix":
+        elif kernel.unit == "matrix" and pass_ == "backward":
             of_weights[kernel.op] = time.value  # a row's last product
+        elif kernel.unit == "matrix":
+            last_s = time.value
     host = host_of(calls_of(mine), device.constants)
     ends = (0.0, 0.0, 0.0) if host is None else (host.base_s, *host.issued_s[:2])
     return Piece(
@@ -147,6 +159,7 @@ def _piece(
         total(times["backward"]),
         sum(of_weights.values()),
         core_s,
+        last_s,
         (ends[1] - ends[0], ends[2] - ends[1]),
         tuple(trades),
         *params,
@@ -164,11 +177,38 @@ def piece_of(row: str) -> str:
     return FIRST if head.startswith(_BEFORE) else LAST
 
 
+def _wide_loss(kernels: Sequence[Kernel], kinds: Mapping[str, str]) -> Iterator[Kernel]:
+    """Yield kernels, those of the loss in 32 bit: twice the bytes of 16."""
+    for one in kernels:
+        wide = kinds.get(one.op) == "cross_entropy" and one.dtype in HALVES
+        yield one._replace(bytes=2 * one.bytes, dtype="float32") if wide else one
+
+
+def _extra(graph: Graph, device: Device, eighth: bool) -> Iterator[Kernel]:
+    """Yield kernels that a training adds: casts of logits to 32 bit, and to 8 bit of operands.
+
+    What several products read is cast once; a gradient is cast for the two products that read it.
+    """
+    each = device.constants.get("training.quantised_bytes", 0.0)
+    seen: set[str] = set()
+    for op in graph.ops:
+        piece = piece_of(op.name)
+        if op.kind == "cross_entropy" and graph.tensors[op.inputs[0]].dtype in HALVES:
+            size = 6.0 * graph.tensors[op.inputs[0]].size  # 2 read and 4 written, or back
+            yield Kernel(op.name, "cast", "forward", "float32", "vector", 0, size)
+            yield Kernel(op.name, "cast", "backward", "float32", "vector", 0, size)
+        if eighth and op.kind in EIGHTHS and piece not in (FIRST, LAST):
+            for pass_, name in (("forward", op.inputs[0]), ("backward", op.outputs[0])):
+                if name not in seen:
+                    seen.add(name)
+                    moved = each * graph.tensors[name].size
+                    yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
+
+
 def _in_eight_bits(kernel: Kernel, kinds: Mapping[str, str]) -> Kernel:
     """Return a kernel with its products in 8 bit, where they are not attention's."""
-    if kernel.unit == "vector" or kinds.get(kernel.op) == "attention":
-        return kernel
-    return kernel._replace(dtype="float8")
+    low = kernel.unit == "matrix" and kinds.get(kernel.op) in EIGHTHS
+    return kernel._replace(dtype="float8") if low else kernel
 
 
 def _held(graph: Graph, method: Method, regathers: bool) -> dict[str, Kept]:
