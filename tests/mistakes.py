@@ -155,6 +155,7 @@ _PLAN = [
     ("--prices none.toml", "none.toml"),
     ("--method paleoo", "did you mean 'paleo'?"),
     ("--option stack=tourch", "unknown stack 'tourch'"),
+    ("--stack megatron-2205", "unknown stack 'megatron-2205'; did you mean 'megatron-2025'?"),
 ]
 _CHOOSE = [
     ("--devices T4,,V100", "--devices 'T4,,V100': a name is empty"),

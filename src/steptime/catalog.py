@@ -219,14 +219,14 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the constants of the model of calibrated times for a kind of device.
 
-    Kinds that nobody measured take those of a GPU. Constants of the host and of training over many
-    devices are those of the stack `software`; a CPU is its own host.
+    Kinds that nobody measured take those of a GPU. Those of the host and of training over many
+    devices are the stack's (`software`); a CPU is its own host.
     """
     path = _DATA / "priors" / f"{kind}.toml"
     path = path if path.is_file() else path.with_stem("gpu")
-    found = constants_from_table(read_toml(path), shown(path))
-    training = {**stack().training, **stack(software).training}
-    return {**found, **training, **({} if kind == "cpu" else stack(software).host)}
+    found = {**constants_from_table(read_toml(path), shown(path)), **stack().training}
+    found |= stack(software).training
+    return found if kind == "cpu" else {**found, **stack(software).host}
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:

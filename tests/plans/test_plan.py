@@ -9,7 +9,7 @@ from steptime.cli.main import run
 from steptime.core.workload import Plan
 from steptime.plans.pieces import Piece
 from steptime.plans.planner import Planner
-from steptime.plans.request import Asked, checked, cluster_of, planner_of, shape_of
+from steptime.plans.request import Asked, Site, checked, cluster_of, planner_of, shape_of
 from steptime.plans.stages import layers_of
 from steptime.plans.step import PlanTime, plan_time
 
@@ -19,7 +19,8 @@ NORMS = 2 * 2 * 4 * 2048  # mean and deviation of two norms, in float32, which t
 
 
 def planner(model: str = GPT, devices: int = 64, **options: str) -> Planner:
-    cluster = cluster_of("a100-sxm4-80gb", devices, 8, "nvlink-3", "infiniband-hdr", None)
+    cluster = cluster_of(Site("a100-sxm4-80gb", 8, "nvlink-3", "infiniband-hdr"), devices)
+    options = {"stack": "megatron-2025", **options}
     return planner_of(shape_of(model), cluster, "float16", "calibrated", options)
 
 

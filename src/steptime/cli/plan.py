@@ -59,6 +59,11 @@ def plan(
     prices: Path | None = option(
         "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates.", None
     ),
+    stack: Text = option(
+        "--stack NAME",
+        "The software (steptime list stacks). Default: megatron-2025, with --zero 3 torch-eager.",
+        None,
+    ),
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
 ) -> Answer:
@@ -67,38 +72,46 @@ def plan(
     Time, memory by stage, what waits for which link, and cost.
     """
     from steptime.core.workload import Plan
-    from steptime.plans.answer import document, offer_of
-    from steptime.plans.request import Asked, checked, cluster_of, planner_of, shape_of, words_of
-    from steptime.plans.stages import USUAL
-    from steptime.plans.step import plan_time
+    from steptime.plans.answer import answered
+    from steptime.plans.request import Site, words_of
 
-    def number(text: str, name: str) -> int:
-        return whole_number(text, name)
+    def count(text: str | None, name: str) -> Any:
+        return None if text is None else whole_number(text, name)
 
-    tokens_ = None if tokens is None else _tokens(tokens)
-    shape = shape_of(model, None if length is None else number(length, "--length"))
     split = Plan(
-        data=number(data, "--data"),
-        tensor=number(tensor, "--tensor"),
-        pipeline=number(pipeline, "--pipeline"),
-        expert=number(expert, "--expert"),
+        data=count(data, "--data"),
+        tensor=count(tensor, "--tensor"),
+        pipeline=count(pipeline, "--pipeline"),
+        expert=count(expert, "--expert"),
         sequence=sequence_parallel,
-        context=number(context, "--context"),
+        context=count(context, "--context"),
         schedule=words_of("schedule", schedule),
         zero=whole_number(zero, "--zero", 0),
         recompute=words_of("recompute", recompute),
         offload=offload,
-        virtual=number(virtual, "--virtual"),
+        virtual=count(virtual, "--virtual"),
     )
-    each = number(micro_batch, "--micro-batch")
-    whole = each * split.data if batch is None else number(batch, "--batch")
-    node = number(per_node, "--per-node")
-    asked = checked(shape, Asked(split, each, whole, order or USUAL))
-    nics = None if links_per_node is None else number(links_per_node, "--links-per-node")
-    cluster = cluster_of(options.one_device(device), split.devices, node, inside, link, nics)
-    planner = planner_of(shape, cluster, dtype, method, options.pairs(option_, "option"))
-    found = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
-    told = document(planner, asked, found, offer_of(planner, prices), tokens_)
+    told = answered(
+        model,
+        Site(
+            options.one_device(device),
+            count(per_node, "--per-node"),
+            inside,
+            link,
+            count(links_per_node, "--links-per-node"),
+        ),
+        split,
+        count(micro_batch, "--micro-batch"),
+        count(batch, "--batch"),
+        count(length, "--length"),
+        dtype,
+        stack,
+        method,
+        options.pairs(option_, "option"),
+        order,
+        prices,
+        None if tokens is None else _tokens(tokens),
+    )
     return Answer(told, tables(told))
 
 
@@ -131,7 +144,7 @@ def tables(told: dict[str, Any]) -> list[Table]:
     ]
     for key, word in (
         ("recompute_s", "computing again"), ("exposed_s", "waiting for exchanges"),
-        ("host_s", "waiting for the host"), ("bubble_s", "pipeline bubble"), ("update_s", "update"),
+        ("host_s", "waiting for the host"), ("bubble_s", "pipeline bubble"), ("update_s", "update"), ("rest_s", "outside of the layers"),
     ):  # fmt: skip
         if parts[key] > 0:
             share = f" ({told['bubble']:.1%} of the pipeline)" if key == "bubble_s" else ""

@@ -112,6 +112,9 @@ TRAINING = tuple(  # of a training over many devices: what each means, docs/plan
             "quantised_bytes",
             "products",
             "stops_early",
+            "routed_bytes",
+            "routed_s",
+            "expert_hidden",
         ),
     )
 )

@@ -9,6 +9,7 @@ from steptime.layers.dense import dropout, linear
 from steptime.layers.image import batch_norm, conv2d
 from steptime.ops.builder import Builder
 from steptime.ops.experts import GATED
+from steptime.ops.table import ShapeError
 
 
 def conv_norm(
@@ -170,20 +171,30 @@ def feed_forward(b: Builder, x: str, width: int, activation: str, bias: bool, na
 
 def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
     """Return what the experts chosen for each token make of it, and a shared one for all."""
-    count, width = p["experts"], p["width"]
+    width, ranks, chosen = p["width"], b.plan.expert, p["experts_per_token"]
+    count = p["experts"] // ranks
+    if p["experts"] % ranks:
+        raise ShapeError(f"{p['experts']} experts do not divide into expert {ranks}")
     inner = b.share(p["expert_ffn"], "columns of an expert")
     rows = inner * (2 if p["activation"] in GATED else 1)
     with b.scope(name):
         whole = b.whole(x, "gather")
-        logits = linear(b, whole, count, "router", p["router_bias"])
+        logits = linear(b, whole, p["experts"], "router", p["router_bias"])
+        if ranks > 1:  # an own row for each of a token's experts, which go where these are
+            logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=count)
+            logits = b.op("concat", *[logits] * chosen, name="chosen", axis=1)
+            whole, chosen = b.routed(whole, "dispatch", copies=chosen), 1
         weights = [
             b.weight("up/w", (count, rows, width)),
             b.weight("down/w", (count, width, inner)),
         ]
         if p["ffn_bias"]:
             weights += [b.weight("up/b", (count, rows)), b.weight("down/b", (count, width))]
-        how = {"per_token": p["experts_per_token"], "activation": p["activation"]}
-        y = b.summed(b.op("experts", whole, logits, *weights, name="experts", **how), "sum")
+        how = {"per_token": chosen, "activation": p["activation"]}
+        y = b.op("experts", whole, logits, *weights, name="experts", **how)
+        if ranks > 1:
+            y = b.routed(y, "combine", merged=p["experts_per_token"])
+        y = b.summed(y, "sum")
         if not p["shared_ffn"]:
             return y
         shared = feed_forward(b, x, p["shared_ffn"], p["activation"], p["ffn_bias"], "shared")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Attr, Graph, Layer, Op, TensorSpec, frozen
@@ -200,6 +201,16 @@ class Builder:
         if ranks == 1:
             return x
         return self.op("all_gather", x, name=name, ranks=ranks, stride=self.plan.tensor, axis=1)
+
+    def routed(self, x: str, name: str, copies: int = 1, merged: int = 1) -> str:
+        """Return rows of `x [n, l, width]` where their experts are, or back, among expert ranks.
+
+        Each row goes to `copies` experts; `merged` of them come back as one.
+        """
+        group: dict[str, Any] = {"ranks": self.plan.expert, "stride": self.plan.tensor}
+        return self.op(
+            "all_to_all", x, name=name, split=1, join=1, copies=copies, merged=merged, **group
+        )
 
     def graph(self, *outputs: str) -> Graph:
         """Return the finished graph."""

@@ -66,12 +66,24 @@ def reduce_scatter_outputs(*x: TensorSpec, ranks: int, stride: int = 1, axis: in
     return tuple(_resized(one, axis, -(-_length(one, axis) // ranks)) for one in x)
 
 
-def all_to_all_outputs(x: TensorSpec, ranks: int, split: int, join: int, stride: int = 1) -> Specs:
-    """Return what a rank holds after it cut its tensor along `split` and joined along `join`."""
+def all_to_all_outputs(
+    x: TensorSpec,
+    ranks: int,
+    split: int,
+    join: int,
+    stride: int = 1,
+    copies: int = 1,
+    merged: int = 1,
+) -> Specs:
+    """Return what a rank holds after it cut its tensor along `split` and joined along `join`.
+
+    Each row goes to `copies` of the ranks; the sum of `merged` ones comes back as one.
+    """
     _group(ranks, stride)
-    require(_length(x, split) % ranks == 0, f"axis {split} of {show(x)} in {ranks} parts")
-    cut = _resized(x, split, x.shape[split] // ranks)
-    return (_resized(cut, join, _length(cut, join) * ranks),)
+    parts = ranks * merged
+    require(_length(x, split) % parts == 0, f"axis {split} of {show(x)} in {parts} parts")
+    cut = _resized(x, split, x.shape[split] // parts)
+    return (_resized(cut, join, _length(cut, join) * ranks * copies),)
 
 
 def send_outputs(x: TensorSpec, ranks: int = 2, stride: int = 1) -> Specs:
@@ -95,11 +107,17 @@ def reduce_scatter_gradient(b: Backward) -> tuple[str | None, ...]:
 def all_to_all_gradient(b: Backward) -> tuple[str | None, ...]:
     """Send everything back."""
     back = {**b.attrs, "split": b.attrs["join"], "join": b.attrs["split"]}
+    turned = {"copies": b.attrs.get("merged", 1), "merged": b.attrs.get("copies", 1)}
+    back |= {name: times for name, times in turned.items() if times != 1 or name in back}
     return (b.emit("all_to_all", (b.grad,), "grad_input", **back)[0],)
 
 
 def _given(*x: TensorSpec, **_: Any) -> int:
     return sum(one.size_bytes for one in x)
+
+
+def _sent(x: TensorSpec, copies: int = 1, **_: Any) -> int:
+    return x.size_bytes * copies
 
 
 def _gathered(*x: TensorSpec, **attrs: Any) -> int:
@@ -137,9 +155,9 @@ KINDS = {
         all_to_all_outputs,
         no_flop,
         Example((vector(8, 3, 4),), {"ranks": 4, "split": 0, "join": 1}),
-        f"{_MPI}: MPI_Alltoall; bytes are those that a rank holds",
+        f"{_MPI}: MPI_Alltoall; bytes are those that a rank sends, its own part with them",
         gradient=all_to_all_gradient,
-        exchanged=_given,
+        exchanged=_sent,
     ),
     "send": OpKind(
         send_outputs,

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.workload import plan_to_json
+from steptime.core.workload import Plan, plan_to_json
 from steptime.plans.memory import PARTS
 from steptime.plans.planner import Planner
-from steptime.plans.request import Asked
+from steptime.plans.request import (
+    Asked,
+    Site,
+    checked,
+    cluster_of,
+    planner_of,
+    shape_of,
+    stack_for,
+)
+from steptime.plans.stages import USUAL
 from steptime.plans.step import PlanTime, plan_time
+from steptime.predict import DEFAULT
 from steptime.predict.prices import Offer, cheapest, offers
 
 KWH_J = 3.6e6
@@ -97,6 +107,7 @@ def document(
             "host_s": found.host_s,
             "bubble_s": found.bubble_s,
             "update_s": found.update_s,
+            "rest_s": planner.constant("step_s"),
         },
         "fits": does_fit,
         "memory": _memory(planner, found),
@@ -118,6 +129,34 @@ def document(
         "training": _training(found, offer, devices, in_step, tokens),
         "nearest_that_fits": None if does_fit else _said(planner, nearest(planner, asked)),
     }
+
+
+def answered(
+    model: str,
+    site: Site,
+    plan: Plan,
+    micro_batch: int = 1,
+    batch: int | None = None,
+    length: int | None = None,
+    dtype: str = "bfloat16",
+    stack: str | None = None,
+    method: str = DEFAULT,
+    given: Mapping[str, str] | None = None,
+    order: str | None = None,
+    prices: Path | None = None,
+    tokens: float | None = None,
+) -> dict[str, Any]:
+    """Return the answer to one plan as a user asks for it; raises `InputError`.
+
+    Without a `batch` each replica has one micro-batch; without a `stack` it is the plan's usual.
+    """
+    shape = shape_of(model, length)
+    whole = micro_batch * plan.data if batch is None else batch
+    asked = checked(shape, Asked(plan, micro_batch, whole, order or USUAL))
+    under = {"stack": stack or stack_for(plan), **(given or {})}
+    planner = planner_of(shape, cluster_of(site, plan.devices), dtype, method, under)
+    found = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
+    return document(planner, asked, found, offer_of(planner, prices), tokens)
 
 
 def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
@@ -193,8 +232,6 @@ def nearest(planner: Planner, asked: Asked) -> Change | None:
     Tried are recomputing, smaller micro-batches, and states, gradients and weights shared out;
     then the same devices with more tensor, pipeline or context parallel.
     """
-    from steptime.plans.request import checked
-
     singles = list(_changes(asked))
     doubles = [
         (f"{words}, {more}", other) for words, one in singles for more, other in _changes(one)
@@ -217,8 +254,6 @@ def nearest(planner: Planner, asked: Asked) -> Change | None:
 
 
 def _changes(asked: Asked) -> list[tuple[str, Asked]]:
-    from dataclasses import replace
-
     plan, found = asked.plan, []
 
     def change(words: str, **fields: Any) -> None:
@@ -256,8 +291,3 @@ def _said(planner: Planner, change: Change | None) -> dict[str, Any] | None:
         "step_s": found.step_s,
         "total_bytes": found.memory[found.fullest].total,
     }
-
-
-def rows_of(exposures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return exchanges for people, the longest wait first."""
-    return sorted((dict(one) for one in exposures), key=lambda one: -one["exposed_s"])

@@ -42,7 +42,9 @@ class Step:
 
     def hidden(self, trade: Trade) -> float:
         """Return the share of an exchange that is computed beside."""
-        return self.planner.constant("tensor_hidden") if trade.stride < self.plan.tensor else 0.0
+        if trade.stride < self.plan.tensor:
+            return self.planner.constant("tensor_hidden")
+        return self.planner.constant("expert_hidden") if trade.kind == "all_to_all" else 0.0
 
     def sharded(self, piece: Piece) -> tuple[float, float]:
         """Return the seconds of gathering a piece's weights, and of scattering its gradients."""
@@ -63,6 +65,7 @@ class Step:
         again = 0.0 if ends else self.again_s(piece)
         gather, scatter = self.sharded(piece)
         layer_s = 0.0 if ends else planner.constant("layer_s")
+        layer_s += planner.constant("routed_s") if piece.routed else 0.0
         waits = [
             sum(self.exposed(one) for one in piece.trades if one.pass_ == pass_)
             for pass_ in ("forward", "backward")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, Op
+from steptime.core.graph import Graph, Op, Part
 from steptime.core.hardware import Device
 from steptime.core.workload import Plan
 from steptime.models.family import Family
@@ -185,11 +185,12 @@ def _wide_loss(kernels: Sequence[Kernel], kinds: Mapping[str, str]) -> Iterator[
 
 
 def _extra(graph: Graph, device: Device, eighth: bool) -> Iterator[Kernel]:
-    """Yield kernels that a training adds: casts of logits to 32 bit, and to 8 bit of operands.
+    """Yield kernels that a training adds: sorting of rows, casts of logits and of operands.
 
     What several products read is cast once; a gradient is cast for the two products that read it.
     """
     each = device.constants.get("training.quantised_bytes", 0.0)
+    sorts = device.constants.get("training.routed_bytes", 0.0)
     seen: set[str] = set()
     for op in graph.ops:
         piece = piece_of(op.name)
@@ -197,8 +198,13 @@ def _extra(graph: Graph, device: Device, eighth: bool) -> Iterator[Kernel]:
             size = 6.0 * graph.tensors[op.inputs[0]].size  # 2 read and 4 written, or back
             yield Kernel(op.name, "cast", "forward", "float32", "vector", 0, size)
             yield Kernel(op.name, "cast", "backward", "float32", "vector", 0, size)
+        if op.kind == "experts":  # rows are sorted by experts, and back
+            moved = sorts * graph.tensors[op.inputs[0]].size * float(str(op.attrs["per_token"]))
+            yield Kernel(op.name, "gather", "forward", "bfloat16", "vector", 0, moved)
+            yield Kernel(op.name, "gather", "backward", "bfloat16", "vector", 0, moved)
         if eighth and op.kind in EIGHTHS and piece not in (FIRST, LAST):
-            for pass_, name in (("forward", op.inputs[0]), ("backward", op.outputs[0])):
+            passes: tuple[Part, ...] = ("forward", "backward")
+            for pass_, name in zip(passes, (op.inputs[0], op.outputs[0]), strict=True):
                 if name not in seen:
                     seen.add(name)
                     moved = each * graph.tensors[name].size
@@ -292,10 +298,11 @@ def _moments(graph: Graph) -> dict[str, tuple[int, int]]:
 def _parameters(graph: Graph) -> dict[str, tuple[int, int]]:
     """Return of each piece its parameters, and those of them that belong to routed experts."""
     found: dict[str, tuple[int, int]] = {FIRST: (0, 0), LAST: (0, 0)}
+    of_experts = {name for op in graph.ops if op.kind == "experts" for name in op.inputs}
     for name in graph.weights:
         piece, size = piece_of(name), graph.tensors[name].size
         whole, routed = found.get(piece, (0, 0))
-        found[piece] = whole + size, routed + (size if "/experts/" in name else 0)
+        found[piece] = whole + size, routed + (size if name in of_experts else 0)
     return found
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from steptime import catalog
 from steptime.build import Choice, family_of, read_model
 from steptime.core.errors import InputError, unknown
-from steptime.core.hardware import Cluster, Level
+from steptime.core.hardware import Cluster, Device, Level
 from steptime.core.workload import RECOMPUTES, SCHEDULES, Plan
 from steptime.models.family import resolve
 from steptime.plans.planner import EIGHT_BIT, Planner, Shape
@@ -36,44 +37,65 @@ def shape_of(model: str, length: int | None = None) -> Shape:
     """Return the language model that a text names; raises `InputError` for another network."""
     choice: Choice = read_model(model)
     family = family_of(choice)
-    missing = [name for name in _ASKED if name not in family.parameters]
-    if missing:
-        raise InputError(f"{model}: a plan needs a transformer; {family.name} has no {missing[0]}")
     given = dict(choice.given)
-    if length is not None:
-        if "length" in given and str(given["length"]) != str(length):
+    if length is not None and "length" in family.parameters:
+        if str(given.get("length", length)) != str(length):
             raise InputError(f"--length {length} contradicts length={given['length']} of the model")
         given["length"] = length
-    params: dict[str, Any] = resolve(family, given, choice.where or choice.model)
-    kinds = ("block1",) * int(params["layers"])
-    one = {**params, "layers": 1}
-    tied = params["kind"] == "decoder" and bool(params["tied"])
-    return Shape(
-        family, one, kinds, params["length"], params["vocabulary"], tied, 0, 1.0, model,
-    )  # fmt: skip
+    values: dict[str, Any] = dict(getattr(family, "settings", {}))
+    values |= resolve(family, given, choice.where or choice.model)
+    missing = [name for name in _ASKED if name not in values]
+    if missing:
+        raise InputError(f"{model}: a plan needs a transformer; {family.name} has no {missing[0]}")
+    values["length"] = length or values["length"]
+    values["max_length"] = max(values["max_length"], values["length"])
+    first: dict[tuple[bool, str], int] = {}
+    kinds = []
+    for i in range(values["layers"]):
+        routed = bool(values["experts"]) and i >= values["dense_layers"]
+        routed = routed and (i + 1) % values["expert_every"] == 0
+        window = values["windows"][i % len(values["windows"])] if values["window"] else ""
+        kinds.append(f"block{first.setdefault((routed, window), i) + 1}")
+    share = values["experts_per_token"] / values["experts"] if values["experts"] else 1.0
+    tied = values["kind"] == "decoder" and bool(values["tied"])
+    sizes = (values["length"], values["vocabulary"], tied, values["experts"], share)
+    one = {**values, "layers": max(first.values()) + 1}
+    return Shape(family, one, tuple(kinds), *sizes, model)
 
 
-def cluster_of(
-    device: str, devices: int, per_node: int, inside: str | None, link: str | None, nics: int | None
-) -> Cluster:
-    """Return nodes of `per_node` devices, joined by `inside`, and each other by `link`.
+class Site(NamedTuple):
+    """Where a training runs: nodes of `per_node` devices that `inside` joins.
 
-    A node has a link a device (`nics` otherwise). Raises `InputError` where devices are not joined.
+    `link` is that of a device to other nodes; `links_per_node` says where a node has fewer of them.
     """
-    one = catalog.device(device)
-    near = min(per_node, devices)
-    nodes = -(-devices // per_node)
+
+    device: str | Path | Device
+    per_node: int = 8
+    inside: str | None = None
+    link: str | None = None
+    links_per_node: int | None = None
+
+
+def cluster_of(site: Site, devices: int) -> Cluster:
+    """Return the cluster of so many devices; raises `InputError` where they are not joined."""
+    device = site.device if isinstance(site.device, Device) else catalog.device(site.device)
+    near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
     levels: list[Level] = []
     if near > 1:
-        name = inside or link
+        name = site.inside or site.link
         if name is None:
             raise InputError(f"{near} devices of a node need a link: --inside LINK")
         levels.append(Level(near, catalog.link(name)))
     if nodes > 1:
-        if link is None:
+        if site.link is None:
             raise InputError(f"{nodes} nodes need a link: --link LINK (steptime list links)")
-        levels.append(Level(nodes, catalog.link(link), nics or per_node))
-    return Cluster(one, tuple(levels))
+        levels.append(Level(nodes, catalog.link(site.link), site.links_per_node or site.per_node))
+    return Cluster(device, tuple(levels))
+
+
+def stack_for(plan: Plan) -> str:
+    """Return the software that a plan is run by where nobody says: Megatron, PyTorch of ZeRO-3."""
+    return "torch-eager" if plan.zero == 3 else "megatron-2025"
 
 
 def planner_of(
@@ -99,6 +121,8 @@ def checked(shape: Shape, asked: Asked) -> Asked:
     ffn = int(one["ffn"])
     _divides("tensor", plan.tensor, heads, "heads", (t for t in _divisors(heads) if ffn % t == 0))
     _divides("tensor", plan.tensor, ffn, "columns of the feed-forward part", _divisors(ffn))
+    if shape.experts:
+        _divides("tensor", plan.tensor, int(one["expert_ffn"]), "columns of an expert", [1])
     cut = plan.tensor if plan.sequence else 1
     if shape.length % cut:
         raise InputError(
