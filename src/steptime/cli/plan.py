@@ -144,7 +144,8 @@ def tables(told: dict[str, Any]) -> list[Table]:
     ]
     for key, word in (
         ("recompute_s", "computing again"), ("exposed_s", "waiting for exchanges"),
-        ("host_s", "waiting for the host"), ("bubble_s", "pipeline bubble"), ("update_s", "update"), ("rest_s", "outside of the layers"),
+        ("host_s", "waiting for the host"), ("bubble_s", "pipeline bubble"), ("update_s", "update"),
+        ("rest_s", "outside of the layers"),
     ):  # fmt: skip
         if parts[key] > 0:
             share = f" ({told['bubble']:.1%} of the pipeline)" if key == "bubble_s" else ""
