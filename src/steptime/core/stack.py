@@ -115,6 +115,8 @@ TRAINING = tuple(  # of a training over many devices: what each means, docs/plan
             "routed_bytes",
             "routed_s",
             "expert_hidden",
+            "selective_kept",
+            "selective_again",
         ),
     )
 )

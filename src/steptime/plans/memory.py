@@ -74,7 +74,9 @@ def _kept(one: Step, name: str) -> float:
     held = one.found[name].held
     if name in (FIRST, LAST) or one.plan.recompute == "none":
         return held.kept
-    return held.input if one.plan.recompute == "full" else held.kept - held.core
+    if one.plan.recompute == "full":
+        return held.input
+    return (held.kept - held.core) * one.planner.constant("selective_kept")
 
 
 def _memory(one: Step, names: Sequence[str], in_flight: float) -> Memory:

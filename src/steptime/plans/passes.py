@@ -94,4 +94,6 @@ class Step:
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
         whole = piece.forward.value - piece.last_s * self.planner.constant("stops_early")
-        return {"none": 0.0, "selective": piece.core_s, "full": whole}[self.plan.recompute]
+        share = self.planner.constant("selective_again")
+        some = piece.core_s + share * (piece.forward.value - piece.core_s)
+        return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]
