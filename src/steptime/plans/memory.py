@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from steptime.plans.passes import HALF, Step
 from steptime.plans.pieces import FIRST, LAST
 from steptime.plans.planner import EIGHT_BIT
+from steptime.plans.stages import Layout, Load
 
 PARTS = (
     "weights",
@@ -21,8 +22,7 @@ PARTS = (
 )
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes of a device of a plan by part, at the worst moment of a step.
 
     `activations` are of all micro-batches in flight, with what lives for a moment in the backward
@@ -42,30 +42,31 @@ class Memory:
     @property
     def total(self) -> float:
         """Bytes in all."""
-        return sum(self.parts.values())
+        return sum(self)
 
     @property
     def parts(self) -> Mapping[str, float]:
         """Bytes by part."""
-        return {name: getattr(self, name) for name in PARTS}
+        return self._asdict()
 
 
-def memories(
-    one: Step,
-    held: Sequence[Sequence[str]],
-    of_device: Sequence[Sequence[str]],
-    most: Sequence[int],
-    micro_batches: int,
-) -> list[Memory]:
+def memories(one: Step, shape: Layout, most: Sequence[int], micro_batches: int) -> list[Memory]:
     """Return the memory of each device of the pipeline."""
-    devices = len(of_device)
+    devices = len(shape.devices)
+    kept = {
+        load: sum(_kept(one, name) * count for name, count in load if name != LAST)
+        for load in {*shape.stages}
+    }
+    still = {load: _standing(one, load) for load in {*shape.devices}}
     found = []
-    for d, names in enumerate(of_device):
-        in_flight = 0.0
-        for k in range(d, len(held), devices):
-            kept = sum(_kept(one, name) for name in held[k] if name != LAST)
-            in_flight += kept * min(most[k], micro_batches)
-        found.append(_memory(one, names, in_flight))
+    for d, load in enumerate(shape.devices):
+        flights = sum(
+            kept[stage] * min(held, micro_batches)
+            for stage, held in zip(shape.stages[d::devices], most[d::devices], strict=True)
+        )
+        fixed = still[load]
+        grown = flights * (1 + one.planner.constant("fragmented"))
+        found.append(fixed._replace(activations=fixed.activations + grown))
     return found
 
 
@@ -79,41 +80,48 @@ def _kept(one: Step, name: str) -> float:
     return (held.kept - held.core) * one.planner.constant("selective_kept")
 
 
-def _memory(one: Step, names: Sequence[str], in_flight: float) -> Memory:
-    plan, planner = one.plan, one.planner
-    pieces = [one.found[name] for name in names]
-    routed = sum(piece.routed for piece in pieces)
-    dense = sum(piece.parameters for piece in pieces) - routed
-    n = one.replicas
-    shares = [(dense, n), (routed, n // plan.expert)]
+def _standing(one: Step, load: Load) -> Memory:
+    """Return what a device holds beside the micro-batches in flight."""
+    plan, constant = one.plan, one.planner.constant
+    dense, routed = parameters_of(one, load)
+    shares = [(dense, one.replicas), (routed, one.replicas // plan.expert)]
     weights, gradients, states = (
         sum(count / (ranks if plan.zero >= least else 1) for count, ranks in shares)
         for least in (3, 2, 1)
     )
-    constant = planner.constant
-    largest = max(piece.parameters for piece in pieces)
-    layers = [one.found[name] for name in names if name not in (FIRST, LAST)]
-    working = max(piece.held.working for piece in layers) if layers else 0
-    if plan.recompute == "full" and layers:
-        working += max(piece.held.kept for piece in layers)
-    elif plan.recompute == "selective" and layers:
-        working += max(piece.held.core for piece in layers)
-    logits = 0.0
-    if LAST in names:
-        head = one.found[LAST].held
-        shape = planner.shape
-        tokens = one.micro_batch * shape.length / plan.context
-        words = tokens * shape.vocabulary / plan.tensor
-        logits = head.kept + head.working + words * constant("logit_bytes")
-    in_weights = HALF + (1 if planner.dtype == EIGHT_BIT else 0)
-    gathered = 2 * HALF * largest + constant("gradient_bytes") * largest if plan.zero == 3 else 0.0
+    pieces = [one.found[name] for name, _ in load]
+    layers = [one.found[name].held for name, _ in load if name not in (FIRST, LAST)]
+    working = max((held.working for held in layers), default=0)
+    if plan.recompute == "full":
+        working += max((held.kept for held in layers), default=0)
+    elif plan.recompute == "selective":
+        working += max((held.core for held in layers), default=0)
+    gathered = 0.0
+    if plan.zero == 3:
+        largest = max(piece.parameters for piece in pieces)
+        gathered = (2 * HALF + constant("gradient_bytes")) * largest
+    in_weights = HALF + (1 if one.planner.dtype == EIGHT_BIT else 0)
     return Memory(
         weights * (0 if plan.zero == 3 else in_weights),
         gradients * constant("gradient_bytes"),
         states * constant("state_bytes") if plan.offload != "optimizer" else 0.0,
-        (in_flight + working) * (1 + constant("fragmented")),
+        working * (1 + constant("fragmented")),
         gathered,
-        logits,
+        _logits(one) if any(name == LAST for name, _ in load) else 0.0,
         constant("buffer_bytes"),
         constant("context_bytes"),
     )
+
+
+def _logits(one: Step) -> float:
+    """Return the bytes of head and loss."""
+    head, shape = one.found[LAST].held, one.planner.shape
+    tokens = one.micro_batch * shape.length / one.plan.context
+    words = tokens * shape.vocabulary / one.plan.tensor
+    return head.kept + head.working + words * one.planner.constant("logit_bytes")
+
+
+def parameters_of(one: Step, load: Load) -> tuple[int, int]:
+    """Return the parameters of a device that all replicas share, and those of routed experts."""
+    routed = sum(one.found[name].routed * count for name, count in load)
+    return sum(one.found[name].parameters * count for name, count in load) - routed, routed

@@ -60,6 +60,15 @@ class Step:
 
     def passes(self, name: str) -> tuple[Pass, Pass]:
         """Return the forward and the backward pass of a piece."""
+        shards = (self.replicas, self.strides["context"]) if self.plan.zero == 3 else ()
+        key = (id(self.found), name, self.plan.recompute, *shards)
+        if key not in self.planner.passes:
+            self.planner.passes[key] = self.computed(name)
+        found: tuple[Pass, Pass] = self.planner.passes[key]
+        return found
+
+    def computed(self, name: str) -> tuple[Pass, Pass]:
+        """Return the forward and the backward pass of a piece, worked out."""
         piece, planner = self.found[name], self.planner
         ends = name in (FIRST, LAST)
         again = 0.0 if ends else self.again_s(piece)

@@ -77,29 +77,34 @@ class Planner:
         if self.eighth and "float8" not in self.device.peak_flop_per_s:
             raise InputError(f"device '{self.device.name}': no peak is known for float8")
         self.seen = seen_by_plan(method, self.device, self.in_memory)
+        self._constants = {
+            name.removeprefix("training."): value for name, value in self.seen.constants.items()
+        }
         levels = [Level(size, reached(link), links) for size, link, links in cluster.ladder]
         self.cluster = Cluster(self.device, tuple(levels))
         self.names = [link.name for _, link, _ in cluster.ladder]
         self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
         self._exchanged: dict[tuple[Any, ...], Exchanged] = {}
+        self.passes: dict[tuple[Any, ...], Any] = {}
         self._fabrics: dict[tuple[int, int], tuple[Fabric, str]] = {}
 
     def constant(self, name: str) -> float:
         """Return a constant of the stack's training."""
-        return float(self.seen.constants.get(f"training.{name}", 0.0))
+        return self._constants.get(name, 0.0)
 
     def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
         """Return the pieces of a rank under a plan, for micro-batches of so many sequences."""
-        one = Plan(
-            tensor=plan.tensor,
-            context=plan.context,
-            expert=plan.expert,
-            data=plan.expert,  # experts lie inside the data dimension
-            sequence=plan.sequence and plan.tensor > 1,
-        )
-        key = (one, micro_batch)
+        sequence = plan.sequence and plan.tensor > 1
+        key = (plan.tensor, plan.context, plan.expert, sequence, micro_batch)
         if key not in self._pieces:
             shape = self.shape
+            one = Plan(
+                tensor=plan.tensor,
+                context=plan.context,
+                expert=plan.expert,
+                data=plan.expert,  # experts lie inside the data dimension
+                sequence=sequence,
+            )
             graph = rank_of_one(shape.family, shape.one, one, self.in_memory, micro_batch)
             self._pieces[key] = pieces(
                 graph, self.method, self.seen, self.in_memory, self.eighth, one.sequence

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from functools import lru_cache
+from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
+from steptime.plans.pieces import FIRST, LAST
 
 ORDERS = {  # of groups, from the inside out
     "tensor-context-data-pipeline": ("tensor", "context", "data", "pipeline"),
@@ -43,10 +46,26 @@ def strides(plan: Plan, order: str = USUAL) -> dict[str, int]:
     return found
 
 
-def first_of(kinds: Sequence[str], counts: Sequence[int]) -> list[Sequence[str]]:
-    """Return the kinds of layers of each stage, cut in order."""
+Load = tuple[tuple[str, int], ...]  # names of pieces, and how many of each
+
+
+class Layout(NamedTuple):
+    """Which layers a pipeline's stages have: their number, and the pieces of stages and devices."""
+
+    layers: tuple[int, ...]
+    stages: tuple[Load, ...]
+    devices: tuple[Load, ...]
+
+
+@lru_cache(maxsize=1 << 12)
+def layout(kinds: tuple[str, ...], pipeline: int, virtual: int) -> Layout:
+    """Return who has which layers of these kinds; raises `InputError` for an empty stage."""
+    counts = layers_of(len(kinds), pipeline * virtual)
     found, start = [], 0
     for count in counts:
-        found.append(kinds[start : start + count])
+        found.append(Counter(kinds[start : start + count]))
         start += count
-    return found
+    found[0][FIRST] += 1
+    found[-1][LAST] += 1
+    devices = [sum(found[d::pipeline], Counter()) for d in range(pipeline)]
+    return Layout(counts, *(tuple(tuple(one.items()) for one in some) for some in (found, devices)))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
-from steptime.plans.memory import Memory, memories
+from steptime.plans.memory import Memory, memories, parameters_of
 from steptime.plans.passes import HALF, Step
 from steptime.plans.pieces import FIRST, LAST, Trade
 from steptime.plans.pipeline import MOST_EVENTS, Flow, Stage, length_s, simulate
 from steptime.plans.planner import Planner
-from steptime.plans.stages import USUAL, first_of, layers_of
+from steptime.plans.stages import USUAL, Layout, Load, layout
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.power import drawn_of, spent_j
 
@@ -86,69 +85,104 @@ def plan_time(
     `exact` simulates the pipeline; else its length is a closed form. Raises `InputError` where
     the plan does not fit the network.
     """
-    shape = planner.shape
-    stages = plan.pipeline * plan.virtual
-    counts = layers_of(len(shape.kinds), stages)
-    micro_batches = batch // (micro_batch * plan.data)
-    one = Step(planner, plan, micro_batch, order)
-    of_kind = {name: one.passes(name) for name in one.found}
-    held = [list(kinds) for kinds in first_of(shape.kinds, counts)]
-    held[0].insert(0, FIRST)
-    held[-1].append(LAST)
-    weight = {name: piece.weight_s for name, piece in one.found.items()}
-    times = [
-        Stage(
-            sum(of_kind[name][0].seconds for name in names),
-            sum(of_kind[name][1].seconds for name in names),
-            sum(weight[name] for name in names),
-        )
-        for names in held
-    ]
-    send_s, send_link, send_bytes = _send(one)
-    schedule = "interleaved" if plan.virtual > 1 else plan.schedule
+    one = outlined(planner, plan, micro_batch, batch, order)
+    step, shape, times, m, devices = (
+        one.step,
+        one.shape,
+        one.times,
+        one.micro_batches,
+        plan.pipeline,
+    )
     flow = None
-    devices = plan.pipeline
-    if exact and stages * micro_batches * 2 <= MOST_EVENTS:
-        flow = simulate(schedule, times, devices, micro_batches, send_s)
+    if exact and len(times) * m * 2 <= MOST_EVENTS:
+        flow = simulate(one.schedule, times, devices, m, one.send_s)
         ends, most = flow.ends_s, flow.most_held
     else:
-        whole = length_s(schedule, times, devices, micro_batches, send_s)
-        ends, most = (whole,) * devices, most_held(schedule, devices, plan.virtual, micro_batches)
-    of_device = [
-        [name for k in range(d, stages, devices) for name in held[k]] for d in range(devices)
-    ]
-    tails = [_tail(one, names) for names in of_device]
+        whole = length_s(one.schedule, times, devices, m, one.send_s)
+        ends, most = (whole,) * devices, most_held(one.schedule, devices, plan.virtual, m)
+    by_load = {load: _tail(step, load) for load in {*shape.devices}}
+    tails = [by_load[load] for load in shape.devices]
     total = [end + tail.seconds for end, tail in zip(ends, tails, strict=True)]
     last = max(range(devices), key=total.__getitem__)
     step_s = total[last] + planner.constant("step_s")
-    names = Counter(of_device[last])
-    passes = [(of_kind[name], count * micro_batches) for name, count in names.items()]
+    load = shape.devices[last]
+    passes = [(step.passes(name), count * m) for name, count in load]
     busy = sum((f.seconds + b.seconds) * count for (f, b), count in passes)
-    idle = max(0.0, ends[last] - busy)
-    bubble_s = _bubble(ends, times, devices, micro_batches)
-    exposures = _exposures(one, names, micro_batches, tails[last])
+    bubble_s = max(ends) - m * sum(sum(stage[:2]) for stage in times) / devices
+    exposures = _exposures(step, load, m, tails[last])
     if devices > 1:
-        sent = 2 * micro_batches * plan.virtual
-        waits = min(idle, 2 * (devices - 1) * send_s)
+        sent = 2 * m * plan.virtual
+        waits = min(max(0.0, ends[last] - busy), 2 * (devices - 1) * one.send_s)
+        moved = one.send_bytes * sent
         exposures.append(
-            Exposure("pipeline", "send", send_link, send_bytes * sent, send_s * sent, waits)
+            Exposure("pipeline", "send", one.send_link, moved, one.send_s * sent, waits)
         )
     low, high, _ = bounds("plan", planner.seen.constants)
-    memory = memories(one, held, of_device, most, micro_batches)
     return PlanTime(
         plan, micro_batch, batch, step_s, step_s * low, step_s * high,
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
         sum((f.host + b.host) * count for (f, b), count in passes),
-        bubble_s / max(ends) if ends else 0.0,
-        bubble_s,
+        max(0.0, bubble_s) / max(ends),
+        max(0.0, bubble_s),
         tuple(exposures),
-        tuple(memory),
-        counts,
-        _energy(one, of_device, micro_batches, step_s),
+        tuple(memories(step, shape, most, m)),
+        shape.layers,
+        _energy(step, shape, m, step_s),
         flow,
     )  # fmt: skip
+
+
+class Outline(NamedTuple):
+    """What a plan's step is made of: its stages, their seconds, and what is sent between them."""
+
+    step: Step
+    shape: Layout
+    times: list[Stage]
+    micro_batches: int
+    schedule: str
+    send_s: float
+    send_link: str
+    send_bytes: float
+
+
+def outlined(
+    planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str = USUAL
+) -> Outline:
+    """Return what a plan's step is made of; raises `InputError` where it does not fit."""
+    shape = layout(planner.shape.kinds, plan.pipeline, plan.virtual)
+    step = Step(planner, plan, micro_batch, order)
+    of_load = {}
+    for load in {*shape.stages}:
+        fore = back = weight = 0.0
+        for name, count in load:
+            forward, backward = step.passes(name)
+            fore += forward.seconds * count
+            back += backward.seconds * count
+            weight += step.found[name].weight_s * count
+        of_load[load] = Stage(fore, back, weight)
+    schedule = "interleaved" if plan.virtual > 1 else plan.schedule
+    times = [of_load[load] for load in shape.stages]
+    return Outline(step, shape, times, batch // (micro_batch * plan.data), schedule, *_send(step))
+
+
+def quick(
+    planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str = USUAL
+) -> tuple[float, float]:
+    """Return the seconds of a step and the bytes of the fullest device, as `plan_time` inexactly.
+
+    Where the device has not room for them, the seconds are infinite.
+    """
+    one = outlined(planner, plan, micro_batch, batch, order)
+    devices, m = plan.pipeline, one.micro_batches
+    most = most_held(one.schedule, devices, plan.virtual, m)
+    held = max(map(sum, memories(one.step, one.shape, most, m)))
+    if held > (planner.device.memory_bytes or inf):
+        return inf, held
+    end = length_s(one.schedule, one.times, devices, m, one.send_s)
+    tail = max(_tail(one.step, load).seconds for load in {*one.shape.devices})
+    return end + tail + planner.constant("step_s"), held
 
 
 def most_held(schedule: str, devices: int, virtual: int, micro_batches: int) -> tuple[int, ...]:
@@ -182,12 +216,6 @@ def _send(one: Step) -> tuple[float, str, float]:
     return found.seconds, found.link, size
 
 
-def _bubble(ends: Sequence[float], times: Sequence[Stage], devices: int, m: int) -> float:
-    """Return the mean seconds in which a device of the pipeline waits."""
-    busy = m * sum(sum(stage[:2]) for stage in times) / devices
-    return max(0.0, max(ends) - busy)
-
-
 class _Tail(NamedTuple):
     """What comes once a step: exchange of gradients and weights, and the update."""
 
@@ -196,16 +224,15 @@ class _Tail(NamedTuple):
     exposures: tuple[Exposure, ...]
 
 
-def _tail(one: Step, names: Sequence[str]) -> _Tail:
+def _tail(one: Step, load: Load) -> _Tail:
     """Return what a device's step ends, and begins, with."""
     plan, planner = one.plan, one.planner
-    pieces = [one.found[name] for name in names]
-    routed = sum(piece.routed for piece in pieces)
-    dense = sum(piece.parameters for piece in pieces) - routed
+    dense, routed = parameters_of(one, load)
     sharded = 0.0
     moves: list[Exposure] = []
-    last_s = sum(piece.backward.value for piece in pieces)
-    first_s = sum(piece.forward.value for piece in pieces)
+    last_s = sum(one.found[name].backward.value * count for name, count in load)
+    first_s = sum(one.found[name].forward.value * count for name, count in load)
+    parts = sum(count for _, count in load)
     stride = one.strides["context"] if plan.context > 1 else one.strides["data"]
     for count, ranks, apart in (
         (dense, one.replicas, stride),
@@ -218,11 +245,11 @@ def _tail(one: Step, names: Sequence[str]) -> _Tail:
         kinds = [("reduce_scatter", size, last_s), ("all_gather", HALF * count, first_s)]
         for kind, moved, beside in kinds if plan.zero else [("all_reduce", size, last_s)]:
             found = planner.exchange(kind, moved, ranks, apart)
-            hides = planner.constant("data_hidden") * max(0.0, beside) * (1 - 1 / len(names))
-            exposed = max(found.seconds - hides, found.seconds / max(2, len(names)))
+            hides = planner.constant("data_hidden") * beside * (1 - 1 / parts)
+            exposed = max(found.seconds - hides, found.seconds / max(2, parts))
             exposed = min(found.seconds, exposed)
             moves.append(Exposure("data", kind, found.link, moved, found.seconds, exposed))
-    if planner.shape.tied and plan.pipeline > 1 and {FIRST, LAST} & set(names):
+    if planner.shape.tied and plan.pipeline > 1 and any(name in (FIRST, LAST) for name, _ in load):
         size = planner.constant("gradient_bytes") * one.found[FIRST].parameters
         ranks = one.strides["pipeline"] * (plan.pipeline - 1)
         found = planner.exchange("all_reduce", size, 2, ranks)
@@ -234,11 +261,11 @@ def _tail(one: Step, names: Sequence[str]) -> _Tail:
     return _Tail(update_s + sum(move.exposed_s for move in moves), update_s, tuple(moves))
 
 
-def _exposures(one: Step, names: Counter[str], micro_batches: int, tail: _Tail) -> list[Exposure]:
+def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[Exposure]:
     """Return the exchanges of a device's step, by group, kind and link."""
     plan, planner = one.plan, one.planner
     found: dict[tuple[str, str, str], list[float]] = {}
-    for name, count in names.items():
+    for name, count in load:
         piece = one.found[name]
         for trade in piece.trades:
             times = count * micro_batches
@@ -284,23 +311,20 @@ def _group_of(trade: Trade, plan: Plan) -> str:
     return "expert" if trade.kind == "all_to_all" else "context"
 
 
-def _energy(
-    one: Step, of_device: Sequence[Sequence[str]], micro_batches: int, step_s: float
-) -> float | None:
+def _energy(one: Step, shape: Layout, micro_batches: int, step_s: float) -> float | None:
     """Return the joules of a step of all devices, None where their power is not known."""
-    device = one.planner.seen
-    spent: Mapping[str, float] = {
+    device, whole = one.planner.seen, 0.0
+    spent = {
         name: spent_j(piece.kernels, device) * (4 / 3 if _repeats(one, name) else 1)
         for name, piece in one.found.items()
     }
-    whole = 0.0
-    for names in of_device:
-        dynamic = micro_batches * sum(spent[name] for name in names)
+    for load in shape.devices:
+        dynamic = micro_batches * sum(spent[name] * count for name, count in load)
         drawn = drawn_of(dynamic, (step_s, step_s, step_s), device)
         if drawn is None:
             return None
         whole += drawn[0]
-    return whole * one.plan.devices / len(of_device)
+    return whole * one.plan.devices / len(shape.devices)
 
 
 def _repeats(one: Step, name: str) -> bool:
