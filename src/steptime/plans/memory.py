@@ -50,24 +50,20 @@ class Memory(NamedTuple):
         return self._asdict()
 
 
-def memories(one: Step, shape: Layout, most: Sequence[int], micro_batches: int) -> list[Memory]:
-    """Return the memory of each device of the pipeline."""
+def memory_of(one: Step, shape: Layout, d: int, most: Sequence[int], micro_batches: int) -> Memory:
+    """Return the memory of a device of the pipeline, whose stages hold `most` micro-batches."""
     devices = len(shape.devices)
-    kept = {
-        load: sum(_kept(one, name) * count for name, count in load if name != LAST)
-        for load in {*shape.stages}
-    }
-    still = {load: _standing(one, load) for load in {*shape.devices}}
-    found = []
-    for d, load in enumerate(shape.devices):
-        flights = sum(
-            kept[stage] * min(held, micro_batches)
-            for stage, held in zip(shape.stages[d::devices], most[d::devices], strict=True)
-        )
-        fixed = still[load]
-        grown = flights * (1 + one.planner.constant("fragmented"))
-        found.append(fixed._replace(activations=fixed.activations + grown))
-    return found
+    flights = 0.0
+    for k in range(d, len(shape.stages), devices):
+        kept = sum([_kept(one, name) * count for name, count in shape.stages[k] if name != LAST])
+        flights += kept * min(most[k], micro_batches)
+    load, plan = shape.devices[d], one.plan
+    key = (id(one.found), load, plan.zero, plan.recompute, one.replicas, plan.offload)
+    still: Memory | None = one.planner.kept.get(key)
+    if still is None:
+        still = one.planner.kept[key] = _standing(one, load)
+    grown = flights * (1 + one.planner.constant("fragmented"))
+    return still._replace(activations=still.activations + grown)
 
 
 def _kept(one: Step, name: str) -> float:

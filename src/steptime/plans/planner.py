@@ -85,7 +85,9 @@ class Planner:
         self.names = [link.name for _, link, _ in cluster.ladder]
         self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
         self._exchanged: dict[tuple[Any, ...], Exchanged] = {}
-        self.passes: dict[tuple[Any, ...], Any] = {}
+        self.passes: dict[tuple[Any, ...], Any] = {}  # what `passes`, `memory`, `step` work out
+        self.kept: dict[tuple[Any, ...], Any] = {}
+        self.tails: dict[tuple[Any, ...], Any] = {}
         self._fabrics: dict[tuple[int, int], tuple[Fabric, str]] = {}
 
     def constant(self, name: str) -> float:

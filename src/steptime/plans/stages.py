@@ -50,11 +50,15 @@ Load = tuple[tuple[str, int], ...]  # names of pieces, and how many of each
 
 
 class Layout(NamedTuple):
-    """Which layers a pipeline's stages have: their number, and the pieces of stages and devices."""
+    """Which layers a pipeline's stages have: their number, and the pieces of stages and devices.
+
+    `unlike` are the first devices of each load, which hold most of those that have it.
+    """
 
     layers: tuple[int, ...]
     stages: tuple[Load, ...]
     devices: tuple[Load, ...]
+    unlike: tuple[int, ...]
 
 
 @lru_cache(maxsize=1 << 12)
@@ -67,5 +71,7 @@ def layout(kinds: tuple[str, ...], pipeline: int, virtual: int) -> Layout:
         start += count
     found[0][FIRST] += 1
     found[-1][LAST] += 1
-    devices = [sum(found[d::pipeline], Counter()) for d in range(pipeline)]
-    return Layout(counts, *(tuple(tuple(one.items()) for one in some) for some in (found, devices)))
+    sums = [sum(found[d::pipeline], Counter()) for d in range(pipeline)]
+    stages, devices = (tuple(tuple(one.items()) for one in some) for some in (found, sums))
+    unlike = {load: d for d, load in reversed(list(enumerate(devices)))}
+    return Layout(counts, stages, devices, tuple(unlike.values()))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
-from steptime.plans.memory import Memory, memories, parameters_of
+from steptime.plans.memory import Memory, memory_of, parameters_of
 from steptime.plans.passes import HALF, Step
 from steptime.plans.pieces import FIRST, LAST, Trade
 from steptime.plans.pipeline import MOST_EVENTS, Flow, Stage, length_s, simulate
@@ -100,8 +101,7 @@ def plan_time(
     else:
         whole = length_s(one.schedule, times, devices, m, one.send_s)
         ends, most = (whole,) * devices, most_held(one.schedule, devices, plan.virtual, m)
-    by_load = {load: _tail(step, load) for load in {*shape.devices}}
-    tails = [by_load[load] for load in shape.devices]
+    tails = [tail_of(step, load) for load in shape.devices]
     total = [end + tail.seconds for end, tail in zip(ends, tails, strict=True)]
     last = max(range(devices), key=total.__getitem__)
     step_s = total[last] + planner.constant("step_s")
@@ -127,7 +127,7 @@ def plan_time(
         max(0.0, bubble_s) / max(ends),
         max(0.0, bubble_s),
         tuple(exposures),
-        tuple(memories(step, shape, most, m)),
+        tuple(memory_of(step, shape, d, most, m) for d in range(devices)),
         shape.layers,
         _energy(step, shape, m, step_s),
         flow,
@@ -177,14 +177,16 @@ def quick(
     one = outlined(planner, plan, micro_batch, batch, order)
     devices, m = plan.pipeline, one.micro_batches
     most = most_held(one.schedule, devices, plan.virtual, m)
-    held = max(map(sum, memories(one.step, one.shape, most, m)))
+    shape = one.shape
+    held = max([sum(memory_of(one.step, shape, d, most, m)) for d in shape.unlike])
     if held > (planner.device.memory_bytes or inf):
         return inf, held
     end = length_s(one.schedule, one.times, devices, m, one.send_s)
-    tail = max(_tail(one.step, load).seconds for load in {*one.shape.devices})
+    tail = max([tail_of(one.step, shape.devices[d]).seconds for d in shape.unlike])
     return end + tail + planner.constant("step_s"), held
 
 
+@lru_cache(maxsize=1 << 12)
 def most_held(schedule: str, devices: int, virtual: int, micro_batches: int) -> tuple[int, ...]:
     """Return how many micro-batches each stage holds at most, of equal stages."""
     m = micro_batches
@@ -224,8 +226,17 @@ class _Tail(NamedTuple):
     exposures: tuple[Exposure, ...]
 
 
-def _tail(one: Step, load: Load) -> _Tail:
+def tail_of(one: Step, load: Load) -> _Tail:
     """Return what a device's step ends, and begins, with."""
+    plan = one.plan
+    key = (id(one.found), load, plan.zero, plan.data, plan.pipeline, one.strides["pipeline"])
+    if key not in one.planner.tails:
+        one.planner.tails[key] = _tail(one, load)
+    found: _Tail = one.planner.tails[key]
+    return found
+
+
+def _tail(one: Step, load: Load) -> _Tail:
     plan, planner = one.plan, one.planner
     dense, routed = parameters_of(one, load)
     sharded = 0.0
