@@ -1,8 +1,8 @@
 """How long a training step takes, how long it would take elsewhere, and why.
 
 What most programs need is here, imported when asked for: `predict`, `predict_op`, `why`, `whatif`,
-`analyse`, `calibrate`, `evaluate`, `StepModel`, `count_step`, `device`, `link`. The rest is in the
-rooms; `docs/python.md` shows them.
+`plan`, `analyse`, `calibrate`, `evaluate`, `StepModel`, `count_step`, `device`, `link`. The rest is
+in the rooms; `docs/python.md` shows them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = [  # typed in __init__.pyi
     "device",
     "evaluate",
     "link",
+    "plan",
     "predict",
     "predict_op",
     "whatif",
@@ -33,6 +34,7 @@ _FROM = {
     "device": "steptime.catalog:device",
     "evaluate": "steptime.api:evaluate",
     "link": "steptime.catalog:link",
+    "plan": "steptime.api:plan",
     "predict": "steptime.predict",  # the room, which can be called
     "predict_op": "steptime.api:predict_op",
     "whatif": "steptime.api:whatif",

@@ -362,3 +362,43 @@ def cases(
         plain_case(row, f"row {i}", None if row.get("device") else device)
         for i, row in enumerate(every)
     ]
+
+
+def plan(
+    model: str | Path,
+    device: str | Path | Device,
+    batch: int | None = None,
+    devices: int | Sequence[int] | None = None,
+    *,
+    per_node: int = 8,
+    inside: str | None = None,
+    link: str | None = None,
+    links_per_node: int | None = None,
+    micro_batch: int | None = None,
+    length: int | None = None,
+    dtype: str = "bfloat16",
+    stack: str | None = None,
+    tokens: float | None = None,
+    **split: Any,
+) -> dict[str, Any]:
+    """Return what a training step of a language model takes that is split over many devices.
+
+    `split` are fields of `Plan`: `tensor=8, pipeline=4, data=16, zero=1`. With a number of
+    `devices` it is the best of all splits of `batch` sequences, of what `split` leaves open. The
+    answer is the JSON of `steptime plan`. Raises `InputError` for what is not known or cannot be.
+    """
+    from steptime.plans.answer import answered
+    from steptime.plans.request import Site, split_of
+    from steptime.plans.search import Limits, searched
+
+    site = Site(device, per_node, inside, link, links_per_node)
+    run: dict[str, Any] = {"length": length, "dtype": dtype, "stack": stack}
+    one = split_of(split)
+    if devices is None:
+        return answered(str(model), site, one, micro_batch or 1, batch, tokens=tokens, **run)
+    if batch is None:
+        raise InputError("devices: a search needs batch, the sequences of a step")
+    fixed = split if micro_batch is None else {**split, "micro_batch": micro_batch}
+    counts = [devices] if isinstance(devices, int) else devices
+    limits = Limits(tokens=tokens)
+    return searched(str(model), site, counts, batch, limits=limits, fixed=fixed, **run)

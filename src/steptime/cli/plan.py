@@ -9,12 +9,13 @@ from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, shorten
-from steptime.core.ranges import whole_number
+from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown, size
 from steptime.predict import DEFAULT
 
 PER_NODE = 8
+MOST = 1e18  # of tokens, watts, money
 
 
 @command(long="pricing the layers of the network")
@@ -27,20 +28,28 @@ def plan(
     links_per_node: Text = option(
         "--links-per-node N", "Links of a node. Default: one a device.", None
     ),
-    tensor: str = option("--tensor T", "Devices that share each product.", "1"),
-    pipeline: str = option("--pipeline P", "Stages of the pipeline.", "1"),
-    virtual: str = option("--virtual V", "Stages of a device, interleaved.", "1"),
-    data: str = option("--data N", "Replicas.", "1"),
-    context: str = option("--context C", "Devices that share a sequence.", "1"),
-    expert: str = option("--expert E", "Devices that share the experts.", "1"),
-    micro_batch: str = option("--micro-batch B", "Sequences that pass at once.", "1"),
+    devices: Text = option(
+        "--devices N,...", "Search the best split of so many, of what is not given here.", None
+    ),
+    max_devices: Text = option("--max-devices N", "Search over 1, 2, 4, ... devices.", None),
+    tensor: Text = option("--tensor T", "Devices that share each product. Default: 1.", None),
+    pipeline: Text = option("--pipeline P", "Stages of the pipeline. Default: 1.", None),
+    virtual: Text = option("--virtual V", "Stages of a device, interleaved. Default: 1.", None),
+    data: Text = option("--data N", "Replicas. Default: 1.", None),
+    context: Text = option("--context C", "Devices that share a sequence. Default: 1.", None),
+    expert: Text = option("--expert E", "Devices that share the experts. Default: 1.", None),
+    micro_batch: Text = option("--micro-batch B", "Sequences that pass at once. Default: 1.", None),
     batch: Text = option(
         "--batch B", "Sequences of a step, of all replicas. Default: a micro-batch each.", None
     ),
     length: Text = option("--length S", "Tokens of a sequence. Default: the model's.", None),
-    recompute: str = option("--recompute", "none, selective (attention) or full.", "none"),
-    zero: str = option(
-        "--zero", "Shared out over the replicas: 1 states, 2 gradients too, 3 weights too.", "0"
+    recompute: Text = option(
+        "--recompute", "none, selective (attention) or full. Default: none.", None
+    ),
+    zero: Text = option(
+        "--zero",
+        "Shared out over the replicas: 1 states, 2 gradients too, 3 weights too. Default: 0.",
+        None,
     ),
     sequence_parallel: bool = option(
         "--sequence-parallel",
@@ -56,6 +65,9 @@ def plan(
         "--dtype", "bfloat16, float16, or float8 for the layers' products.", "bfloat16"
     ),
     tokens: Text = option("--tokens N", "Tokens of a training: shows hours and cost.", None),
+    budget_per_hour: Text = option("--budget-per-hour P", "Search: all devices cost less.", None),
+    days: Text = option("--days N", "Search: the training (--tokens) takes less.", None),
+    watts: Text = option("--watts W", "Search: all devices draw less.", None),
     prices: Path | None = option(
         "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates.", None
     ),
@@ -69,64 +81,100 @@ def plan(
 ) -> Answer:
     """Predict a language model trained on many devices.
 
-    Time, memory by stage, what waits for which link, and cost.
+    Time, memory by stage, what waits for which link, and cost; or the best split.
     """
-    from steptime.core.workload import Plan
-    from steptime.plans.answer import answered
     from steptime.plans.request import Site, words_of
 
-    def count(text: str | None, name: str) -> Any:
-        return None if text is None else whole_number(text, name)
+    given: dict[str, Any] = {
+        "tensor": tensor, "pipeline": pipeline, "virtual": virtual, "data": data,
+        "context": context, "expert": expert,
+    }  # fmt: skip
+    split: dict[str, Any] = {
+        name: whole_number(text, f"--{name}") for name, text in given.items() if text is not None
+    }
+    if recompute is not None:
+        split["recompute"] = words_of("recompute", recompute)
+    if zero is not None:
+        split["zero"] = whole_number(zero, "--zero", 0)
+    split |= {"schedule": words_of("schedule", schedule), "offload": offload}
+    split |= {"sequence": True} if sequence_parallel else {}
+    site = Site(
+        options.one_device(device), whole_number(per_node, "--per-node"), inside, link,
+        _count(links_per_node, "--links-per-node"),
+    )  # fmt: skip
+    each, whole = _count(micro_batch, "--micro-batch"), _count(batch, "--batch")
+    run: dict[str, Any] = {
+        "length": _count(length, "--length"), "dtype": dtype, "stack": stack, "method": method,
+        "given": options.pairs(option_, "option"), "prices": prices,
+    }  # fmt: skip
+    limits = {"--budget-per-hour": budget_per_hour, "--days": days, "--watts": watts}
+    if devices is None and max_devices is None:
+        options.refuse(limits, "{} goes with --devices or --max-devices")
+        from steptime.core.workload import Plan
+        from steptime.plans.answer import answered
 
-    split = Plan(
-        data=count(data, "--data"),
-        tensor=count(tensor, "--tensor"),
-        pipeline=count(pipeline, "--pipeline"),
-        expert=count(expert, "--expert"),
-        sequence=sequence_parallel,
-        context=count(context, "--context"),
-        schedule=words_of("schedule", schedule),
-        zero=whole_number(zero, "--zero", 0),
-        recompute=words_of("recompute", recompute),
-        offload=offload,
-        virtual=count(virtual, "--virtual"),
+        told = answered(
+            model, site, Plan(**split), each or 1, whole, order=order,
+            tokens=_amount(tokens, "--tokens"), **run,
+        )  # fmt: skip
+        return Answer(told, tables(told))
+    options.refuse({"--order": order, "--data": data}, "a search chooses it: leave out {}")
+    if whole is None:
+        raise InputError("--devices: a search needs --batch, the sequences of a step")
+    if days is not None and tokens is None:
+        raise InputError("--days needs --tokens, those of the training")
+    from steptime.plans.search import Limits, searched
+
+    fixed = {**split, **({} if each is None else {"micro_batch": each})}
+    within = Limits(*[_amount(text, name) for name, text in limits.items()])
+    within = within._replace(tokens=_amount(tokens, "--tokens"))
+    numbers_ = _devices(devices, max_devices)
+    told = searched(model, site, numbers_, whole, limits=within, fixed=fixed, **run)
+    return Answer(told, [*tables(told["best"])[:1], _front(told)])
+
+
+def _devices(devices: str | None, most: str | None) -> list[int]:
+    """Return the numbers of devices to search, in order."""
+    if devices is not None:
+        return numbers(devices, "--devices")
+    last = whole_number(most, "--max-devices")
+    return [2**k for k in range(last.bit_length()) if 2**k <= last]
+
+
+def _count(text: str | None, name: str) -> int | None:
+    return None if text is None else whole_number(text, name)
+
+
+def _front(told: dict[str, Any]) -> Table:
+    """Return the plans that none beats, the fastest first."""
+    heads = columns(
+        "devices", "tensor", "context", "pipeline", "virtual", "data", "?expert", "zero",
+        "recompute", "micro_batch=micro-batch", "step_s=step", "total_bytes=memory",
+    )  # fmt: skip
+    title = (
+        f"{told['considered']:,} splits, {told['fitting']:,} fit; most of the best's step: "
+        f"{told['bound_by']}. Unbeaten in time, memory and devices"
     )
-    told = answered(
-        model,
-        Site(
-            options.one_device(device),
-            count(per_node, "--per-node"),
-            inside,
-            link,
-            count(links_per_node, "--links-per-node"),
-        ),
-        split,
-        count(micro_batch, "--micro-batch"),
-        count(batch, "--batch"),
-        count(length, "--length"),
-        dtype,
-        stack,
-        method,
-        options.pairs(option_, "option"),
-        order,
-        prices,
-        None if tokens is None else _tokens(tokens),
-    )
-    return Answer(told, tables(told))
+    below = [f"{told['alike']:,} are within 5 % of the fastest: not told apart"]
+    return Table(heads, told["rows"], title, below, most=12)
 
 
-def _tokens(text: str) -> float:
+def _amount(text: str | None, name: str) -> float | None:
+    if text is None:
+        return None
     try:
         found = float(text)
     except ValueError:
         found = 0.0
-    if not 1 <= found <= 1e18:
-        raise InputError(f"--tokens: a number from 1 to 1e18, not {shorten(text)}")
+    if not 0 < found <= MOST:
+        raise InputError(f"{name}: a number above 0, at most 1e18, not {shorten(text)}")
     return found
 
 
 def tables(told: dict[str, Any]) -> list[Table]:
     """Return an answer for people: the step, the memory, and what waits."""
+    from steptime.plans.answer import WORDS
+
     split = told["plan"]
     words = " x ".join(
         f"{name} {split[name]}"
@@ -142,12 +190,8 @@ def tables(told: dict[str, Any]) -> list[Table]:
         ("step", f"{seconds(told['step_s'])}, {seconds(told['low'])} to {seconds(told['high'])}"),
         ("  computing", seconds(parts["compute_s"])),
     ]
-    for key, word in (
-        ("recompute_s", "computing again"), ("exposed_s", "waiting for exchanges"),
-        ("host_s", "waiting for the host"), ("bubble_s", "pipeline bubble"), ("update_s", "update"),
-        ("rest_s", "outside of the layers"),
-    ):  # fmt: skip
-        if parts[key] > 0:
+    for key, word in WORDS.items():
+        if key != "compute_s" and parts[key] > 0:
             share = f" ({told['bubble']:.1%} of the pipeline)" if key == "bubble_s" else ""
             rows.append((f"  {word}", seconds(parts[key]) + share))
     speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s a device"

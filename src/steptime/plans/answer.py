@@ -27,7 +27,15 @@ from steptime.predict import DEFAULT
 from steptime.predict.prices import Offer, cheapest, offers
 
 KWH_J = 3.6e6
-GB = 1e9
+WORDS = {  # of the parts of a step
+    "compute_s": "computing",
+    "recompute_s": "computing again",
+    "exposed_s": "waiting for exchanges",
+    "host_s": "waiting for the host",
+    "bubble_s": "pipeline bubble",
+    "update_s": "update",
+    "rest_s": "outside of the layers",
+}
 
 
 @dataclass(frozen=True)

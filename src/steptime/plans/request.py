@@ -169,6 +169,15 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
+def split_of(fields: Mapping[str, Any]) -> Plan:
+    """Return the plan of some of its fields; raises `InputError` for others."""
+    known = [name for name in vars(Plan()) if name != "micro_batches"]
+    for name in fields:
+        if name not in known:
+            raise unknown("part of a plan", name, known)
+    return Plan(**fields)
+
+
 def words_of(name: str, value: str) -> str:
     """Return a schedule or a recompute as the plan knows it; raises `InputError`."""
     known = {"schedule": SCHEDULES, "recompute": RECOMPUTES}[name]

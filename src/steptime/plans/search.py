@@ -6,19 +6,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
+from steptime.plans.answer import WORDS, document, offer_of
 from steptime.plans.planner import Planner, Shape
-from steptime.plans.request import Asked, checked
-from steptime.plans.step import quick
+from steptime.plans.request import (
+    Asked,
+    Site,
+    checked,
+    cluster_of,
+    planner_of,
+    shape_of,
+    stack_for,
+)
+from steptime.plans.step import plan_time, quick
+from steptime.predict import DEFAULT
+from steptime.predict.prices import Offer
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 MOST_VIRTUAL = 8
 LEAST_TOKENS = 2048  # of a sequence's part: shorter ones are not shared out
 MOST_PLANS = 1_000_000
-FREE = ("tensor", "context", "pipeline", "virtual", "expert", "zero", "recompute", "sequence")
+SPLIT = ("tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute")
+SHOWN = 12  # plans of each number of devices that are simulated
 
 
 class Found(NamedTuple):
@@ -124,3 +137,106 @@ def finished(planner: Planner, one: Found) -> Asked:
     """Return a found plan with its micro-batches, checked as one that a user asks for."""
     sound = checked(planner.shape, one.asked)
     return replace(one.asked, plan=sound.plan)
+
+
+class Limits(NamedTuple):
+    """What a training may take at most; None for anything. `days` are of a number of `tokens`."""
+
+    per_hour: float | None = None
+    days: float | None = None
+    watts: float | None = None
+    tokens: float | None = None
+
+
+def searched(
+    model: str,
+    site: Site,
+    devices: Iterable[int],
+    batch: int,
+    length: int | None = None,
+    dtype: str = "bfloat16",
+    stack: str | None = None,
+    method: str = DEFAULT,
+    given: Mapping[str, str] | None = None,
+    prices: Path | None = None,
+    limits: Limits | None = None,
+    fixed: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the best plan, and those that none beats in time, memory and devices, as JSON values.
+
+    `fixed` are fields of `Plan`, and `micro_batch`, that are chosen. Raises `InputError`.
+    """
+    shape = shape_of(model, length)
+    within, chosen = limits or Limits(), dict(fixed or {})
+    under = {"stack": stack or stack_for(Plan()), **(given or {})}
+    found: list[tuple[Found, Planner]] = []
+    considered = fitting = alike = 0
+    failed = ""
+    for count in sorted(set(devices)):
+        planner = planner_of(shape, cluster_of(site, count), dtype, method, under)
+        try:
+            one = search(planner, plans(shape, count, batch, site.per_node, chosen))
+        except InputError as error:
+            failed = str(error)
+            continue
+        considered, fitting, alike = (
+            considered + one.considered, fitting + one.fitting, alike + one.alike
+        )  # fmt: skip
+        found += [(each, planner) for each in one.front[:SHOWN]]
+    if not found:
+        raise InputError(failed)
+    rows = [_row(planner, one, offer_of(planner, prices), within) for one, planner in found]
+    kept = [row for row in rows if row is not None]
+    if not kept:
+        raise InputError(f"plan: none of {fitting:,} splits that fit stays within the limits")
+    kept.sort(key=lambda row: float(row["document"]["step_s"]))
+    front = [row for row in kept if not any(_beats(other, row) for other in kept)]
+    best = front[0].pop("document")
+    for row in front[1:]:
+        row.pop("document")
+    counts = {"considered": considered, "fitting": fitting, "alike": alike}
+    return {**counts, "bound_by": _bound(best), "best": best, "rows": front}
+
+
+def _row(
+    planner: Planner, one: Found, offer: Offer | None, within: Limits
+) -> dict[str, Any] | None:
+    """Return a found plan, simulated, None for one beyond the limits."""
+    asked = finished(planner, one)
+    time = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
+    told = document(planner, asked, time, offer, within.tokens)
+    cost, energy, training = told["cost"], told["energy"], told["training"]
+    watts = None if energy is None else energy["step_j"] / time.step_s
+    days = None if training is None else training["train_h"] / 24
+    for value, most in (
+        (cost and cost["hour"], within.per_hour), (watts, within.watts), (days, within.days)
+    ):  # fmt: skip
+        if most is not None and (value is None or value > most):
+            return None
+    split = {name: told["plan"].get(name, getattr(Plan(), name)) for name in SPLIT}
+    return {
+        **split,
+        "devices": told["devices"],
+        "micro_batch": told["micro_batch"],
+        **{key: told[key] for key in ("step_s", "low", "high", "tokens_per_s_per_device")},
+        "total_bytes": told["memory"]["total_bytes"],
+        "cost_per_step": None if cost is None else cost["step"],
+        "energy_j": None if energy is None else energy["step_j"],
+        "document": told,
+    }
+
+
+def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a plan is no worse than another in time, memory and devices, and better in one."""
+    pairs = [(one[key], other[key]) for key in ("step_s", "total_bytes", "devices")]
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+
+def _bound(told: Mapping[str, Any]) -> str:
+    """Return what takes most of a plan's step."""
+    parts = dict(told["parts"])
+    waits = max(told["exposed_communication"], key=lambda one: one["exposed_s"], default=None)
+    name = max(parts, key=lambda key: parts[key])
+    if name == "exposed_s" and waits is not None:
+        return f"{waits['collective']} of {waits['group']} ranks over {waits['level']}"
+    return WORDS[name]
