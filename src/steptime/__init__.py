@@ -34,7 +34,7 @@ _FROM = {
     "device": "steptime.catalog:device",
     "evaluate": "steptime.api:evaluate",
     "link": "steptime.catalog:link",
-    "plan": "steptime.api:plan",
+    "plan": "steptime.plans.search:plan",
     "predict": "steptime.predict",  # the room, which can be called
     "predict_op": "steptime.api:predict_op",
     "whatif": "steptime.api:whatif",

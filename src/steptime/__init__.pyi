@@ -1,6 +1,5 @@
 from steptime.api import calibrate as calibrate
 from steptime.api import evaluate as evaluate
-from steptime.api import plan as plan
 from steptime.api import predict as predict
 from steptime.api import predict_op as predict_op
 from steptime.api import whatif as whatif
@@ -8,6 +7,7 @@ from steptime.api import why as why
 from steptime.build import count_step as count_step
 from steptime.catalog import device as device
 from steptime.catalog import link as link
+from steptime.plans.search import plan as plan
 from steptime.predict.step_model import StepModel as StepModel
 from steptime.report.answered import analyse as analyse
 

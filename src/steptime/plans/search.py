@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
+from steptime.core.hardware import Device
 from steptime.core.workload import Plan
-from steptime.plans.answer import WORDS, document, offer_of
+from steptime.plans.answer import WORDS, answered, document, offer_of
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import (
     Asked,
@@ -20,6 +21,7 @@ from steptime.plans.request import (
     cluster_of,
     planner_of,
     shape_of,
+    split_of,
     stack_for,
 )
 from steptime.plans.step import plan_time, quick
@@ -240,3 +242,39 @@ def _bound(told: Mapping[str, Any]) -> str:
     if name == "exposed_s" and waits is not None:
         return f"{waits['collective']} of {waits['group']} ranks over {waits['level']}"
     return WORDS[name]
+
+
+def plan(
+    model: str | Path,
+    device: str | Path | Device,
+    batch: int | None = None,
+    devices: int | Sequence[int] | None = None,
+    *,
+    per_node: int = 8,
+    inside: str | None = None,
+    link: str | None = None,
+    links_per_node: int | None = None,
+    micro_batch: int | None = None,
+    length: int | None = None,
+    dtype: str = "bfloat16",
+    stack: str | None = None,
+    tokens: float | None = None,
+    **split: Any,
+) -> dict[str, Any]:
+    """Return what a training step of a language model takes that is split over many devices.
+
+    `split` are fields of `Plan`: `tensor=8, pipeline=4, data=16, zero=1`. With a number of
+    `devices` it is the best of all splits of `batch` sequences, of what `split` leaves open. The
+    answer is the JSON of `steptime plan`. Raises `InputError` for what is not known or cannot be.
+    """
+    site = Site(device, per_node, inside, link, links_per_node)
+    run: dict[str, Any] = {"length": length, "dtype": dtype, "stack": stack}
+    one = split_of(split)
+    if devices is None:
+        return answered(str(model), site, one, micro_batch or 1, batch, tokens=tokens, **run)
+    if batch is None:
+        raise InputError("devices: a search needs batch, the sequences of a step")
+    fixed = split if micro_batch is None else {**split, "micro_batch": micro_batch}
+    counts = [devices] if isinstance(devices, int) else devices
+    limits = Limits(tokens=tokens)
+    return searched(str(model), site, counts, batch, limits=limits, fixed=fixed, **run)
