@@ -6,6 +6,8 @@ import base64
 import copy
 import json
 import random
+import subprocess
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -424,6 +426,25 @@ def test_an_archive_is_read_by_its_settings_alone(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "a") as archive:  # other weights are the same network
         archive.writestr("more", b"x")
     assert read_model(str(path)).sha256 == chosen.sha256
+
+
+@pytest.mark.slow
+def test_reading_needs_no_framework(tmp_path: Path) -> None:
+    path = keras_file(tmp_path / "net.keras", json.dumps(functional(*CNN)).encode())
+    code = (
+        "import sys; from steptime.cli.main import run; code = run(sys.argv[1:]);"
+        "sys.exit(code or [m for m in ('torch', 'onnx', 'jax', 'keras', 'numpy', 'h5py')"
+        " if m in sys.modules] or 0)"
+    )
+    command = [sys.executable, "-c", code, "count", str(path), "--batch", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_many_parts_are_refused_before_they_are_listed(tmp_path: Path) -> None:
+    split = operation("Split", "y", "x", indices_or_sections=2**40, axis=1)
+    with pytest.raises(InputError, match="in 1099511627776 parts"):
+        graph_of(functional(given("x", 2**40), split), tmp_path)
 
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:

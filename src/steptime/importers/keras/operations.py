@@ -10,6 +10,8 @@ from steptime.importers.keras.layer import Layer, Lower, Value
 from steptime.importers.keras.layers import LAYERS, function_of, merge
 from steptime.ops.table import require
 
+MOST_PARTS = 4096
+
 
 def _whole_list(at: Layer, key: str) -> list[int] | None:
     """Return whole numbers, one alone as a list, None where nothing is said."""
@@ -76,11 +78,12 @@ def split(at: Layer, x: Value) -> list[Value]:
     y, axis = at.last(x), lowering.axis_of(at.b, at.last(x), at.whole("axis", 0, -8))
     size, said = at.b.shape(y)[axis], at.config.get("indices_or_sections")
     if isinstance(said, list):
+        require(len(said) < MOST_PARTS, f"more than {MOST_PARTS} parts")
         ends = [*(_whole_list(at, "indices_or_sections") or []), size]
         sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     else:
         count = at.whole("indices_or_sections")
-        require(size % count == 0, f"{size} in {count} parts")
+        require(count <= MOST_PARTS and size % count == 0, f"{size} in {count} parts")
         sizes = [size // count] * count
     return [Value(one) for one in lowering.split(at.b, y, sizes, axis, at.name)]
 
