@@ -1,0 +1,215 @@
+"""Reads the `config.json` of a model of Hugging Face: settings of a family, by its `model_type`.
+
+What each type says is data, `data/huggingface.toml`. No weights are read, and no code is run.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from steptime.core import registry
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.formula import formula
+from steptime.core.ranges import LARGEST
+from steptime.core.toml_files import read_toml
+from steptime.core.workload import Value
+from steptime.importers import Source
+from steptime.models.family import Family, Parameter, resolve
+from steptime.ops.builder import Builder
+
+KEY = "model_type"
+LONGEST_LIST = 10_000
+_TABLE = Path(__file__).parents[1] / "data/huggingface.toml"
+_MERGED = ("fields", "spelled", "only", "heads", "settings", "free")
+_ACTIVATIONS = {  # by their names in transformers
+    **{name: name for name in ("gelu", "relu", "silu", "quick_gelu")},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate"), "gelu_tanh"),
+    **{"swish": "silu", "gelu_python": "gelu"},
+}
+_GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu"}
+_LETTERS = {"sliding_attention": "w", "full_attention": "a"}
+_HARMLESS = re.compile(  # fields that change neither shapes nor work
+    "^_|^(architectures|auto_map|model_type|id2label|label2id|num_labels|problem_type|torch_dtype"
+    "|dtype|quantization_config|is_encoder_decoder|is_decoder|finetuning_task|pretraining_tp"
+    "|torchscript|use_bfloat16|tie_encoder_decoder|cross_attention_hidden_size|length_penalty"
+    "|prefix|chunk_size_feed_forward|decoder_start_token_id|position_embedding_type|n_ctx|n_group"
+    "|topk_group|topk_method|norm_topk_prob|scoring_func|ep_size|num_nextn_predict_layers"
+    "|moe_layer_freq|query_pre_attn_scalar|hidden_activation|original_max_position_embeddings)$"
+    "|token|rop(e|out)|drop|pdrop|^use_cache|version|init|eps|^task_|^summary_|scal|coef|jitter"
+    "|softcap|^output_|^return_|gradient_|penalty|beam|temperature|top_[kp]$|^max_length|^min_length"
+    "|_act_fn$|swiglu_limit|swiglu_alpha|^attn_implementation|^router_|seq_aux|^use_mla"
+)
+
+
+@lru_cache(maxsize=1)
+def types() -> Mapping[str, Mapping[str, Any]]:
+    """Return the row of each `model_type`, with what it takes over from others."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, row in read_toml(_TABLE).items():
+        base = rows.get(row.get("like", ""), {})
+        merged = {part: {**base.get(part, {}), **row.get(part, {})} for part in _MERGED}
+        if "heads" in row:
+            merged["heads"] = row["heads"]
+        kept = {key: value for key, value in base.items() if key != "abstract"}
+        rows[name] = {**kept, **row, **merged}
+    return {name: row for name, row in rows.items() if not row.get("abstract")}
+
+
+def read(source: Source, _allow_unknown: bool) -> Family:
+    """Return the network of a `config.json`, its weights as transformers counts them.
+
+    Raises `InputError` for a `model_type` or a head that is not known, and for fields that do not
+    fit together.
+    """
+    table = source.table
+    assert isinstance(table, dict)
+    return described(table, shorten(source.name)[1:-1])
+
+
+def described(table: Mapping[str, Any], place: str) -> Family:
+    """Return the network that the values of a `config.json` say."""
+    name = table[KEY]
+    if not isinstance(name, str) or name not in types():
+        raise unknown(KEY, name, types(), place)
+    row = types()[name]
+    head, remarks = _head(table, row, place)
+    values = {**_fields(table, row, place), "labels": _labels(table, place), "head": head}
+    settings = _settings(values, row, place)
+    base: Family = registry.load(row.get("family", "steptime.models.transformer:FAMILY"))
+    free = {
+        key: Parameter(_value(text, values, place), base.parameters[key].meaning)
+        for key, text in row["free"].items()
+    }
+    given = {**settings, **{key: one.default for key, one in free.items()}}
+    fixed = resolve(base, given, place)
+    remarks += _remarks(table, row)
+
+    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+        b.remarks.extend(f"{place}: {remark}" for remark in remarks)
+        return base.build(b, {**fixed, **p}, batch)
+
+    def check(p: Mapping[str, Any]) -> str | None:
+        return base.check({**fixed, **p})
+
+    about = f"a config.json of Hugging Face, model_type {name}"
+    return Family(place, build, free, about, 1, named=True, check=check, settings=fixed)
+
+
+def _head(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> tuple[str, list[str]]:
+    """Return what the network ends with, by the name of its class, and a remark where it has none.
+
+    `BertForMaskedLM` ends with words that were masked, `BertModel` with nothing.
+    """
+    names, heads = table.get("architectures"), row["heads"]
+    if names in (None, []):
+        end = next(iter(heads))
+        return heads[end], [f"no architectures; taken as ...{end}"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{place}: architectures: must be a list of names, not {shorten(names)}")
+    ends = [end for end in heads if names[0].endswith(end)]
+    if not ends:
+        raise unknown("architecture", names[0], [f"...{end}" for end in heads], place)
+    return heads[max(ends, key=len)], []
+
+
+def _labels(table: Mapping[str, Any], place: str) -> int:
+    """Return the number of classes, 2 where none is said."""
+    names, count = table.get("id2label"), table.get("num_labels")
+    if isinstance(names, dict) and names:
+        return len(names)
+    return 2 if count is None else int(_checked(count, 2, f"{place}: num_labels"))
+
+
+def _fields(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return the fields that a row reads, by its names, absent ones by default."""
+    rope = table.get("rope_parameters") or table.get("rope_scaling")
+    given = {**(rope if isinstance(rope, dict) else {}), **table}
+    spelled = row["spelled"]
+    names = {**{old: new for old, new in spelled.items() if old in given}}
+    names = {new: old for old, new in names.items()} | {n: n for n in row["fields"] if n in given}
+    values = {}
+    for name, default in row["fields"].items():
+        where = f"{place}: {names.get(name, name)}"
+        values[name] = _checked(given[names[name]], default, where) if name in names else default
+    for name, only in row["only"].items():
+        if table.get(name, only) not in (only, None):
+            raise InputError(f"{place}: {name}: {shorten(table[name])} is not known, only {only}")
+    return values
+
+
+def _checked(value: object, default: Any, where: str) -> Any:
+    """Return a value of a file if it is of the type of the default; null is nothing of that."""
+    if value is None:
+        return type(default)()
+    if isinstance(default, list):
+        fits = isinstance(value, list) and len(value) <= LONGEST_LIST
+    elif isinstance(default, float):
+        number = isinstance(value, int | float) and type(value) is not bool
+        fits = number and isfinite(value) and abs(value) <= LARGEST  # type: ignore[arg-type]
+    elif type(default) is int:
+        fits = type(value) is int and 0 <= value <= LARGEST
+    else:
+        fits = type(value) is type(default)
+    if not fits:
+        what = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        raise InputError(f"{where}: must be {what.get(type(default), 'a list')}, not {shorten(value)}")
+    return value
+
+
+def _value(text: str, values: Mapping[str, Any], place: str) -> Any:
+    try:
+        return formula(text)(values)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+
+
+def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dict[str, Value]:
+    """Return the hyperparameters of the row's family."""
+    settings = {key: _value(text, values, place) for key, text in row["settings"].items()}
+    if settings.pop("gated", None) is not None or "activation" in settings:
+        gated = bool(_value(row["settings"].get("gated", "False"), values, place))
+        settings["activation"] = _activation(settings["activation"], gated, place)
+    if values.get("layer_types"):
+        settings["windows"] = _windows(values["layer_types"], place)
+    return settings
+
+
+def _activation(name: str, gated: bool, place: str) -> str:
+    known = _ACTIVATIONS.get(name)
+    if known is None or (gated and known not in _GATED):
+        raise unknown("activation", name, _ACTIVATIONS, place)
+    return _GATED[known] if gated else known
+
+
+def _windows(names: list[Any], place: str) -> str:
+    for name in names:
+        if not isinstance(name, str) or name not in _LETTERS:
+            raise unknown("layer type", name, _LETTERS, place)
+    return "".join(_LETTERS[name] for name in names)
+
+
+def _remarks(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """Return what a reader must know: what of the file is not counted, or not read."""
+    found = []
+    if table.get("auto_map"):
+        found.append("the code that auto_map names is not run")
+    how = table.get("quantization_config")
+    if isinstance(how, dict) and how:
+        bits = how.get("bits") or {"load_in_4bit": 4, "load_in_8bit": 8}.get(
+            next((key for key in ("load_in_4bit", "load_in_8bit") if how.get(key)), "")
+        )
+        said = shorten(how.get("quant_method", "an unnamed method"))[1:-1]
+        said += f" in {shorten(bits)[1:-1]} bits" if bits else ""
+        found.append(f"its weights are quantised ({said}); they are counted as they were before")
+    dtype = table.get("dtype") or table.get("torch_dtype")
+    if isinstance(dtype, str) and dtype not in ("float32", "auto"):
+        found.append(f"its weights are {shorten(dtype)[1:-1]}, which --dtype says")
+    known = {*row["fields"], *row["spelled"], *row["only"]}
+    rest = [key for key in table if key not in known and not _HARMLESS.search(key)]
+    if rest:
+        names = ", ".join(shorten(key)[1:-1] for key in rest[:8])
+        found.append(f"fields that are not read: {names}" + (", ..." if rest[8:] else ""))
+    return found
