@@ -66,7 +66,7 @@ def count(
         rows = [{**op, "output": "x".join(map(str, op["output_shape"])) or "scalar"} for op in ops]
         heads = columns("name=op", "kind", "part", "flop=FLOP", "traffic_bytes=bytes", "?output")
         tables.append(Table(heads, rows))
-    notes = unmodelled(graph.unmodelled)
+    notes = [*unmodelled(graph.unmodelled), *(f"note: {remark}" for remark in graph.remarks)]
     if graph_file is not None:
         _write(graph_file, workload)
         document["graph"] = str(graph_file)

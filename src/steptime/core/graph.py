@@ -103,7 +103,8 @@ class Graph:
     `inputs` are fed by the user, `weights` are trained, `buffers` are kept but not trained
     (running statistics, position tables), `outputs` are what a step gives. In training the only
     output is the loss, a scalar. A network read from a file keeps the file's `layers`; `unmodelled`
-    names those of unknown type, which pass their input on.
+    names those of unknown type, which pass their input on. `remarks` are what else a reader must
+    know of how the network was read.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Graph:
     buffers: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     unmodelled: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @cached_property
     def cases(self) -> Mapping[str, Case]:

@@ -73,6 +73,11 @@ FORMATS = (
     Format(".json", "steptime.importers.graph_file:read", lambda table: KEY in table),
     Format(
         ".json",
+        "steptime.importers.huggingface:read",
+        lambda table: "model_type" in table and not isinstance(table.get("layers"), dict),
+    ),
+    Format(
+        ".json",
         "steptime.importers.paleo.read:read",
         lambda table: "layers" in table and not {"family", "model"} & table.keys(),
     ),

@@ -5,7 +5,7 @@ What each type says is data, `data/huggingface.toml`. No weights are read, and n
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ _MERGED = ("fields", "spelled", "only", "heads", "settings", "free")
 _ACTIVATIONS = {  # by their names in transformers
     **{name: name for name in ("gelu", "relu", "silu", "quick_gelu")},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate"), "gelu_tanh"),
-    **{"swish": "silu", "gelu_python": "gelu"},
+    "swish": "silu",
+    "gelu_python": "gelu",
 }
 _GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu"}
 _LETTERS = {"sliding_attention": "w", "full_attention": "a"}
@@ -64,8 +65,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     Raises `InputError` for a `model_type` or a head that is not known, and for fields that do not
     fit together.
     """
-    table = source.table
-    assert isinstance(table, dict)
+    table: Any = source.table
     return described(table, shorten(source.name)[1:-1])
 
 
@@ -155,7 +155,9 @@ def _checked(value: object, default: Any, where: str) -> Any:
         fits = type(value) is type(default)
     if not fits:
         what = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-        raise InputError(f"{where}: must be {what.get(type(default), 'a list')}, not {shorten(value)}")
+        raise InputError(
+            f"{where}: must be {what.get(type(default), 'a list')}, not {shorten(value)}"
+        )
     return value
 
 

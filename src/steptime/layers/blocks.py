@@ -84,7 +84,7 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
         y, bias = x, p["qkv_bias"]
         if p["latent_q"]:
             y = norm(b, linear(b, x, p["latent_q"], "q_down", bias), p["norm"], "q_down_norm")
-            bias = False
+        bias = bias and not p["latent_kv"]
         q = _normed(b, linear(b, y, head * heads, "q", bias), p, heads, "q_norm")
         if p["latent_kv"]:
             k, v = _from_latent(b, x, p, heads, sight.angles)
@@ -137,7 +137,7 @@ def _from_latent(b: Builder, x: str, p: Parameters, heads: int, angles: str) -> 
     shared = part(both, "turned", latent, latent + turned)
     shared = b.op("rotary", shared, angles, name="rotary_k", head_width=turned)
     shared = b.op("reshape", shared, name="turned/one", shape=(n, length, 1, turned))
-    shared = b.op("upsample2d", shared, name="turned/all", scale=(heads, 1))
+    shared = b.op("tile", shared, name="turned/all", times=(1, 1, heads, 1))
     keys = b.op("concat", shared, keys, name="keys/both", axis=3)
     return b.op("reshape", keys, name="keys", shape=(n, length, heads * p["head_width"])), v
 
@@ -188,7 +188,7 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
             b.weight("up/w", (count, rows, width)),
             b.weight("down/w", (count, width, inner)),
         ]
-        if p["ffn_bias"]:
+        if p["expert_bias"]:
             weights += [b.weight("up/b", (count, rows)), b.weight("down/b", (count, width))]
         how = {"per_token": chosen, "activation": p["activation"]}
         y = b.op("experts", whole, logits, *weights, name="experts", **how)
@@ -198,6 +198,9 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
         if not p["shared_ffn"]:
             return y
         shared = feed_forward(b, x, p["shared_ffn"], p["activation"], p["ffn_bias"], "shared")
+        if p["shared_gate"]:
+            gate = b.op("sigmoid", linear(b, x, 1, "shared_gate", bias=False), name="sigmoid")
+            shared = b.op("pointwise", shared, gate, name="gated", function="mul")
         return b.op("add", y, shared, name="add_shared")
 
 

@@ -41,7 +41,7 @@ class Family:
 
     `build(builder, params, batch)` gives the tensor that a step ends with: the loss in training,
     the output in inference. In a `named` network every hyperparameter is a detail, so that
-    `resnet50` stays `resnet50`.
+    `resnet50` stays `resnet50`; `settings` are those of the family that it is a setting of.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Family:
     batch_sweep: str | tuple[int, ...] = ()
     named: bool = False
     check: Callable[[Mapping[str, Any]], str | None] = field(default=lambda _: None)
+    settings: Mapping[str, Value] = field(default_factory=dict)
 
 
 def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dict[str, Value]:

@@ -14,55 +14,53 @@ from steptime.layers.blocks import (
     mixture,
     norm,
 )
-from steptime.layers.dense import classify, dropout, embedding, linear, mean_loss
+from steptime.layers.dense import embedding
+from steptime.models.ends import HEADS, STEMS, words
 from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
 from steptime.ops.experts import GATED
-from steptime.ops.table import ShapeError
 
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-    """Return an encoder, trained on its mean, or a decoder, which ends in words."""
-    if p["length"] % (b.plan.context * b.plan.tensor**b.plan.sequence):
-        raise ShapeError(f"{p['length']} tokens do not divide among the ranks of a sequence")
-    length = p["length"] // b.plan.context
-    ids = b.input("tokens", (batch, length), "int64")
-    table = b.weight("embedding/w", (b.words(p["vocabulary"]), p["width"]))
-    x = b.summed(embedding(b, ids, table, "embedding"), "embedding_sum")
-    x = _positions(b, x, p, batch)
-    if p["embedding_norm"]:
-        x = norm(b, x, p["norm"], "embedding_norm")
-    x = dropout(b, x, p["dropout"], "embedding_dropout")
-    x = blocks(b, x, p)
-    if p["final_norm"]:
-        x = norm(b, x, p["norm"], "final_norm")
-    x = b.whole(x, "final_gather")
-    if p["kind"] == "encoder":
-        return mean_loss(b, _pooled(b, x, p, batch))
-    if p["tied"]:
-        x = b.op("linear", x, table, name="output/linear")
-        if p["head_bias"]:
-            x = b.op("bias", x, b.weight("output/b", b.shape(x)[-1:]), name="output/bias", axis=-1)
-        return classify(b, x)
-    return classify(b, linear(b, x, b.words(p["vocabulary"]), "output", p["head_bias"]))
+    """Return what a stem, its blocks, those of a decoder that reads them, and a head make."""
+    x, table = STEMS[p["stem"]](b, p, batch)
+    causal = p["kind"] == "decoder"
+    x = _normed(b, blocks(b, x, p, causal), p, "final_norm")
+    if p["decoder_layers"]:
+        x = _decoded(b, x, p, batch, table)
+    return HEADS[p["head"]](b, b.whole(x, "final_gather"), p, table)
 
 
-def blocks(b: Builder, x: str, p: Mapping[str, Any]) -> str:
-    """Return all blocks of `x [n, l, width]`, each of them attention and feed-forward."""
-    angles = ""
+def _normed(b: Builder, x: str, p: Mapping[str, Any], name: str) -> str:
+    return norm(b, x, p["norm"], name) if p[name.removeprefix("target_")] else x
+
+
+def blocks(
+    b: Builder, x: str, p: Mapping[str, Any], causal: bool, name: str = "block", memory: str = ""
+) -> str:
+    """Return all blocks of `x [n, l, width]`, each of them attention and feed-forward.
+
+    Between these a block attends to a `memory`.
+    """
+    angles = relative = ""
+    length = b.shape(x)[1] * (b.plan.tensor if b.plan.sequence else 1)
     if p["positions"] == "rotary":
-        length = b.shape(x)[1] * (b.plan.tensor if b.plan.sequence else 1)
         angles = b.buffer("angles", (length, p["rotary_width"]))
+    if p["positions"] in ("relative", "alibi"):
+        relative = _relative(b, p, length, f"{name}_relative")
+    groups = p["block_groups"] or p["layers"]
     for i in b.repeat(p["layers"]):
         window = p["window"] if p["windows"][i % len(p["windows"])] == "w" else 0
-        sight = Sight(p["kind"] == "decoder", window, angles)
-        with b.scope(f"block{i + 1}"):
-            x = block(b, x, p, [_attends(b, p, sight), _feeds(b, p, i)])
+        sights = [Sight(causal, window, angles, relative)]
+        sights += [Sight(memory=memory)] if memory else []
+        first = -(-(i * groups // p["layers"]) * p["layers"] // groups)  # of the group
+        with b.scope(f"{name}{i + 1}", f"{name}{first + 1}" if first != i else ""):
+            x = block(b, x, p, [*(_attends(b, p, sight) for sight in sights), _feeds(b, p, i)])
     return x
 
 
 def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
-    return lambda x: attention(b, x, p, "attention", sight)
+    return lambda x: attention(b, x, p, "cross" if sight.memory else "attention", sight)
 
 
 def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
@@ -72,27 +70,29 @@ def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
     return lambda x: feed_forward(b, x, p["ffn"], p["activation"], p["ffn_bias"], "ffn")
 
 
-def _positions(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
-    if p["segments"]:
-        ids = b.input("segments", b.shape(x)[:2], "int64")
-        table = b.weight("segment/w", (p["segments"], p["width"]))
-        x = b.op("add", x, embedding(b, ids, table, "segment"), name="add_segment")
-    if p["positions"] == "learned":
-        table = b.weight("position/w", (p["max_length"], p["width"]))
-        first, length = p["first_position"], b.shape(x)[1]
-        if p["max_length"] > length:
-            part = {"axis": 0, "start": first, "stop": first + length}
-            table = b.op("slice", table, name="position", **part)
-        x = b.op("add", x, table, name="add_position")
-    return x
+def _decoded(b: Builder, memory: str, p: Mapping[str, Any], batch: int, table: str) -> str:
+    """Return a decoder's blocks over words of the target, which read what the encoder made."""
+    heads = p["decoder_heads"]
+    own = heads == p["heads"]
+    q = {**p, "heads": heads, "kv_heads": p["kv_heads"] if own else heads}
+    q |= {} if own else dict.fromkeys(("head_width", "value_width"), p["width"] // heads)
+    q |= {"layers": p["decoder_layers"], "ffn": p["decoder_ffn"], "segments": 0}
+    q |= {"max_length": p["target_rows"], "length": p["target_length"]}
+    table = table or b.weight("target_embedding/w", (p["vocabulary"], p["width"]))
+    x, _ = words(b, q, batch, "target_", table)
+    x = blocks(b, x, q, True, "decoder", memory)
+    return _normed(b, x, q, "target_final_norm")
 
 
-def _pooled(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
-    if not p["pooler"]:
-        return x
-    x = b.op("slice", x, name="pooler/first", axis=1, start=0, stop=1)
-    x = b.op("reshape", x, name="pooler/reshape", shape=(batch, p["width"]))
-    return b.op("tanh", linear(b, x, p["width"], "pooler"), name="pooler/tanh")
+def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:
+    """Return what is added to the scores of each head, by how far two places are apart."""
+    if p["positions"] == "alibi":  # fixed slopes
+        return b.buffer(name, (p["heads"], length, length))
+    with b.scope(name):
+        places = b.buffer("places", (length, length), "int64")
+        table = b.weight("w", (p["buckets"], p["heads"]))
+        found = embedding(b, places, table, "embedding")
+        return b.op("transpose", found, name="by_head", order=(2, 0, 1))
 
 
 def _by_kind(encoder: Any, decoder: Any) -> Any:
@@ -118,9 +118,25 @@ def check(p: Mapping[str, Any]) -> str | None:
             else f"rotary_width {turned} is not an even part of the head width {head}",
         ),
         (
-            p["positions"] == "learned" and p["max_length"] < p["length"] + p["first_position"],
+            p["positions"] == "learned"
+            and p["stem"] == "words"
+            and p["max_length"] < p["length"] + p["first_position"],
             f"length {p['length']} is larger than max_length {p['max_length']}"
             + (f" less {p['first_position']}" if p["first_position"] else ""),
+        ),
+        (
+            p["stem"] == "patches" and p["image"] % p["patch"],
+            f"image {p['image']} does not divide into patches of {p['patch']}",
+        ),
+        (
+            p["decoder_layers"] and (p["kind"] == "decoder" or p["width"] % p["decoder_heads"]),
+            f"a decoder of {p['decoder_heads']} heads reads an encoder of width {p['width']}",
+        ),
+        (
+            p["decoder_layers"]
+            and p["positions"] == "learned"
+            and p["target_rows"] < p["target_length"] + p["first_position"],
+            f"target_length {p['target_length']} is larger than target_rows {p['target_rows']}",
         ),
         (
             p["experts"] and p["experts_per_token"] > p["experts"],
@@ -179,7 +195,7 @@ FAMILY = Family(
         "positions": _detail(
             "learned",
             "how places are known",
-            choices=("learned", "rotary", "none"),
+            choices=("learned", "rotary", "relative", "alibi", "none"),
             aliases={"rope": "rotary", "absolute": "learned"},
         ),
         "bias": _detail(True, "linear layers have a bias"),
@@ -219,6 +235,29 @@ FAMILY = Family(
         "shared_ffn": _detail(0, "width of the expert that all tokens take, 0: none", least=0),
         "dense_layers": _detail(0, "blocks without experts before the others", least=0),
         "expert_every": _detail(1, "one block in so many has experts"),
+        "expert_bias": _detail(lambda p: p["ffn_bias"], "experts have biases"),
+        "shared_gate": _detail(False, "a learned share of the expert that all tokens take"),
+        "embedding_width": _detail(lambda p: p["width"], "width of the table of words"),
+        "projects_words": _detail(False, "words alone are brought to the width, and back"),
+        "scaled": _detail(False, "embeddings are multiplied by the root of the width"),
+        "buckets": _detail(32, "distances that relative positions tell apart"),
+        "block_groups": _detail(0, "groups of blocks that share their weights, 0: none", least=0),
+        "stem": _detail("words", "what comes in", choices=("words", "patches", "sound")),
+        "image": _detail(224, "height and width of an image that comes in as patches"),
+        "patch": _detail(16, "height and width of a patch"),
+        "patch_bias": _detail(True, "what embeds patches has a bias"),
+        "channels": _detail(3, "channels of an image, or bands of sound"),
+        "class_tokens": _detail(1, "learned tokens before the patches", least=0),
+        "decoder_layers": _detail(0, "blocks of a decoder that reads an encoder", least=0),
+        "decoder_heads": _detail(lambda p: p["heads"], "attention heads of it"),
+        "decoder_ffn": _detail(lambda p: p["ffn"], "width of its feed-forward parts"),
+        "target_length": _detail(lambda p: p["length"], "tokens that it makes"),
+        "target_rows": _detail(lambda p: p["max_length"], "rows of its table of positions"),
+        "head": _detail(_by_kind("none", "words"), "what comes out", choices=(*HEADS,)),
+        "classes": _detail(2, "classes of a head that classifies"),
+        "class_layers": _detail(1, "linear layers of a head that classifies"),
+        "class_activation": _detail("tanh", "between them", choices=("tanh", "relu", "gelu")),
+        "class_bias": _detail(_by_kind(True, False), "such a head has a bias"),
         "router_bias": _detail(False, "what chooses the experts has a bias"),
     },
     "Vaswani et al. 2017; Devlin et al. 2018; Radford et al. 2019; Touvron et al. 2023",

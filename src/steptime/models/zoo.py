@@ -23,7 +23,8 @@ def _setting(
         return base.check({**values, **p})
 
     parameters = {key: Parameter(values[key], base.parameters[key].meaning) for key in free}
-    return Family(name, build, parameters, source, base.batch, named=True, check=check)
+    how_named: dict[str, Any] = {"named": True, "check": check, "settings": values}
+    return Family(name, build, parameters, source, base.batch, **how_named)
 
 
 _BOTTLENECK: dict[str, Value] = {

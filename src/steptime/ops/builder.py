@@ -33,18 +33,22 @@ class Builder:
         self.buffers: list[str] = []
         self.layers: list[Layer] = []
         self.unmodelled: list[str] = []
+        self.remarks: list[str] = []
         self.made_by: dict[str, Op] = {}
         self._trained: set[str] = set()
         self._path: list[str] = []
+        self._shared: list[str] = []
 
     @contextmanager
-    def scope(self, name: str) -> Iterator[None]:
-        """Prefix every name made inside with `name/`."""
+    def scope(self, name: str, shares: str = "") -> Iterator[None]:
+        """Prefix every name made inside with `name/`, or share the weights of another scope."""
         self._path.append(name)
+        self._shared.append(shares)
         try:
             yield
         finally:
             self._path.pop()
+            self._shared.pop()
 
     def named(self, name: str) -> str:
         """Return the full path of `name` in the open scopes."""
@@ -68,6 +72,9 @@ class Builder:
 
     def weight(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a trained weight."""
+        if any(self._shared):
+            path = [other or own for own, other in zip(self._path, self._shared, strict=True)]
+            return "/".join((*path, name))
         new = self._keep(name, shape, self.precision.weights, self.weights)
         self._trained.add(new)
         return new
@@ -224,4 +231,5 @@ class Builder:
             tuple(self.buffers),
             tuple(self.layers),
             tuple(self.unmodelled),
+            tuple(self.remarks),
         )

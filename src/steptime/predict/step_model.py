@@ -288,10 +288,10 @@ class StepModel:
         """Return what the prediction leaves out: ops, layers, figures, wishes that it ignores."""
         graph = self.graph(batch)
         found = self.method.notes(graph, self.workload.dtype, self.device, self.settings)
-        if not graph.unmodelled:
-            return found
-        names = ", ".join(graph.unmodelled)
-        return (*found, f"layers of unknown type count nothing: {names}")
+        if graph.unmodelled:
+            names = ", ".join(graph.unmodelled)
+            found = (*found, f"layers of unknown type count nothing: {names}")
+        return (*found, *graph.remarks)
 
     def estimate_forward(self, batch: int) -> float:
         """Return the seconds of the forward pass of `batch` examples on one device."""
