@@ -100,9 +100,11 @@ def model_of(kind: str, values: dict[str, Any], head: str) -> tuple[Any, Any, st
     config = CONFIG_MAPPING[kind](**values)
     names = [n for n in dir(transformers) if n.endswith(head)]
     stem = {"gpt_oss": "GptOss", "deepseek_v2": "DeepseekV2", "deepseek_v3": "DeepseekV3"}
+    if kind == "gemma3_text" and head == "ForCausalLM":
+        stem = {kind: "gemma3"}
     plain = stem.get(kind, kind).replace("_", "").replace("-", "").lower()
     name = next(n for n in names if n.lower() == (plain + head).lower())
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = "eager"
     with torch.device("meta"):
         model = getattr(transformers, name)(config)
     return model.eval(), config, name
@@ -132,6 +134,9 @@ def inputs_of(kind: str, config: Any) -> dict[str, torch.Tensor]:
 def witnessed_flop(model: Any, inputs: dict[str, torch.Tensor]) -> int:
     """Return the FLOP of products that torch's counter sees in a forward pass."""
     counter = FlopCounterMode(display=False)
+    model.set_experts_implementation("batched_mm") if hasattr(
+        model, "set_experts_implementation"
+    ) else None
     with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         model(**inputs)
     return int(counter.get_total_flops())
@@ -140,7 +145,11 @@ def witnessed_flop(model: Any, inputs: dict[str, torch.Tensor]) -> int:
 def ours(table: dict[str, Any]) -> Graph:
     """Return the graph of a config.json, in inference."""
     family = described(table, "config.json")
-    short = {key: min(SMALL[key], int(one.default)) for key, one in family.parameters.items() if key in SMALL}
+    short = {
+        key: min(SMALL[key], int(one.default))
+        for key, one in family.parameters.items()
+        if key in SMALL
+    }
     if table["model_type"] == "whisper":
         short["target_length"] = SMALL["target_length"]
     values = resolve(family, short)

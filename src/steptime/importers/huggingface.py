@@ -52,8 +52,7 @@ def types() -> Mapping[str, Mapping[str, Any]]:
     for name, row in read_toml(_TABLE).items():
         base = rows.get(row.get("like", ""), {})
         merged = {part: {**base.get(part, {}), **row.get(part, {})} for part in _MERGED}
-        if "heads" in row:
-            merged["heads"] = row["heads"]
+        merged |= {part: row[part] for part in ("heads", "free") if part in row}
         kept = {key: value for key, value in base.items() if key != "abstract"}
         rows[name] = {**kept, **row, **merged}
     return {name: row for name, row in rows.items() if not row.get("abstract")}

@@ -27,7 +27,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     causal = p["kind"] == "decoder"
     x = _normed(b, blocks(b, x, p, causal), p, "final_norm")
     if p["decoder_layers"]:
-        x = _decoded(b, x, p, batch, table)
+        x, table = _decoded(b, x, p, batch, table)
     return HEADS[p["head"]](b, b.whole(x, "final_gather"), p, table)
 
 
@@ -70,18 +70,19 @@ def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
     return lambda x: feed_forward(b, x, p["ffn"], p["activation"], p["ffn_bias"], "ffn")
 
 
-def _decoded(b: Builder, memory: str, p: Mapping[str, Any], batch: int, table: str) -> str:
-    """Return a decoder's blocks over words of the target, which read what the encoder made."""
+def _decoded(
+    b: Builder, memory: str, p: Mapping[str, Any], batch: int, table: str
+) -> tuple[str, str]:
+    """Return a decoder's blocks over words, which read what the encoder made, and their table."""
     heads = p["decoder_heads"]
     own = heads == p["heads"]
     q = {**p, "heads": heads, "kv_heads": p["kv_heads"] if own else heads}
     q |= {} if own else dict.fromkeys(("head_width", "value_width"), p["width"] // heads)
     q |= {"layers": p["decoder_layers"], "ffn": p["decoder_ffn"], "segments": 0}
     q |= {"max_length": p["target_rows"], "length": p["target_length"]}
-    table = table or b.weight("target_embedding/w", (p["vocabulary"], p["width"]))
-    x, _ = words(b, q, batch, "target_", table)
+    x, table = words(b, q, batch, "target_", table)
     x = blocks(b, x, q, True, "decoder", memory)
-    return _normed(b, x, q, "target_final_norm")
+    return _normed(b, x, q, "target_final_norm"), table
 
 
 def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:
