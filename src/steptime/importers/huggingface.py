@@ -23,7 +23,7 @@ from steptime.ops.builder import Builder
 KEY = "model_type"
 LONGEST_LIST = 10_000
 _TABLE = Path(__file__).parents[1] / "data/huggingface.toml"
-_MERGED = ("fields", "spelled", "only", "heads", "settings", "free")
+_MERGED = ("fields", "spelled", "only", "heads", "settings", "free", "remarks")
 _ACTIVATIONS = {  # by their names in transformers
     **{name: name for name in ("gelu", "relu", "silu", "quick_gelu")},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate"), "gelu_tanh"),
@@ -85,6 +85,7 @@ def described(table: Mapping[str, Any], place: str) -> Family:
     given = {**settings, **{key: one.default for key, one in free.items()}}
     fixed = resolve(base, given, place)
     remarks += _remarks(table, row)
+    remarks += [said for when, said in row["remarks"].items() if _value(when, values, place)]
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         b.remarks.extend(f"{place}: {remark}" for remark in remarks)
@@ -169,7 +170,8 @@ def _value(text: str, values: Mapping[str, Any], place: str) -> Any:
 
 def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dict[str, Value]:
     """Return the hyperparameters of the row's family."""
-    settings = {key: _value(text, values, place) for key, text in row["settings"].items()}
+    texts = {key: text for key, text in row["settings"].items() if text}
+    settings = {key: _value(text, values, place) for key, text in texts.items()}
     if settings.pop("gated", None) is not None or "activation" in settings:
         gated = bool(_value(row["settings"].get("gated", "False"), values, place))
         settings["activation"] = _activation(settings["activation"], gated, place)
