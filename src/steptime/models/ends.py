@@ -158,7 +158,7 @@ def _to_tokens(b: Builder, x: str, p: Parameters, _: str) -> str:
 
 def _to_spans(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of where an answer begins and where it ends."""
-    x = linear(b, x, 2, "spans")
+    x = linear(b, x, p["classes"], "spans")
     return classify(b, b.op("transpose", x, name="spans/places", order=(0, 2, 1)))
 
 
