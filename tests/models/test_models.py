@@ -318,7 +318,7 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
         ("transformer:max_length=8", "transformer: length 1024 is larger than max_length 8"),
         ("transformer:norm=batch", "transformer: unknown norm 'batch'; known: layer, rms"),
         ("transformer:activation=mish", "transformer: unknown activation 'mish'; known: gelu, gel"),
-        ("transformer:positions=alibi", "transformer: unknown positions 'alibi'; known: learned"),
+        ("transformer:positions=abacus", "transformer: unknown positions 'abacus'; known: learned"),
         ("transformer:width=6,heads=2,positions=rotary", "rotary positions need an even head wid"),
         ("transformer:rotary_width=66,positions=rotary", "rotary_width 66 is not an even part of"),
         ("transformer:experts=2,experts_per_token=3", "experts_per_token 3 of 2 experts"),
