@@ -93,7 +93,7 @@ def test_every_kind_of_a_forward_pass_and_every_function_has_a_row() -> None:
     assert set(onnx_general.FUNCTIONS) == set(pointwise.FUNCTIONS)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FORWARD if kind != "experts"])
+@pytest.mark.parametrize("kind", FORWARD)
 def test_onnxruntime_gives_of_each_kind_what_numpy_gives(kind: str) -> None:
     assert_runs(example(kind))
 
@@ -104,13 +104,12 @@ def test_whole_networks_agree(name: str) -> None:
 
 
 NOT_HERE = (
-    "experts",
     "mean",
     "cross_entropy",
     "cast",
     "local_response_norm even",
 )
-# no ONNX; of a loss, which inference has not; of float64; onnxruntime wants an odd size
+# of a loss, which inference has not; of float64; onnxruntime wants an odd size
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.startswith(NOT_HERE)])
@@ -164,9 +163,6 @@ def test_an_op_keeps_its_name_and_a_bias_is_in_its_product() -> None:
 
 
 def test_what_onnx_cannot_say_is_named() -> None:
-    mixture = example("experts")
-    with pytest.raises(NoOnnxError, match="op: ONNX has no op for routed experts"):
-        model_of(mixture)
     training = build(make_workload(read_model(WHOLE["cnn residual"])))
     with pytest.raises(NoOnnxError, match="batch_norm trains"):
         model_of(training)

@@ -12,7 +12,7 @@ from reference.backend import execute
 from steptime import catalog
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
-from steptime.core.workload import Plan, Workload
+from steptime.core.workload import Workload
 from steptime.launch.local import Worker
 from steptime.measure.contract import Options, Prepared, UnsupportedError
 from steptime.measure.trace import events_of, profile_of
@@ -44,6 +44,7 @@ def prepared(work: Workload, options: Options | None = None) -> Prepared:
         CNN,
         "rnn:cell=gru,layers=2,embedding=4,length=3,vocabulary=5,batch=2",
         DECODER,
+        f"{DECODER},experts=4,experts_per_token=2,expert_ffn=6",
     ],
 )
 def test_a_step_gives_what_numpy_gives_of_the_same_values(network: str) -> None:
@@ -97,21 +98,6 @@ def test_what_cannot_be_run_is_one_line(
     with pytest.raises(UnsupportedError, match=said) as raised:
         prepared(workload(CNN, **how), Options(threads=1, **options))
     assert "\n" not in str(raised.value)
-
-
-def test_a_mixture_of_experts_is_refused_by_name() -> None:
-    from steptime.core.dtypes import precision
-    from steptime.measure.backends.onnxruntime import backend
-    from steptime.ops import OPS
-    from steptime.ops.builder import Builder
-
-    row = OPS["experts"].example
-    b = Builder("one", precision("float32"), training=False)
-    x, *weights = row.specs
-    names = [b.input("x", x.shape), *(b.weight(f"w{i}", w.shape) for i, w in enumerate(weights))]
-    graph = b.graph(b.op("experts", *names, name="mix", **row.attrs))
-    with pytest.raises(UnsupportedError, match="mix: ONNX has no op for routed experts"):
-        backend.prepare(graph, Workload("one", {}, 2, phase="infer", plan=Plan()), Options())
 
 
 def test_a_device_that_is_not_here_is_refused() -> None:

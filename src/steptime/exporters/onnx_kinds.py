@@ -10,6 +10,7 @@ from typing import Any
 from steptime.core.windows import reach
 from steptime.exporters import onnx_general
 from steptime.exporters.onnx_nodes import TYPES, Nodes, NoOnnxError
+from steptime.ops.experts import GATED
 from steptime.ops.loss import IGNORED_LABEL
 from steptime.ops.norm import EPSILON
 
@@ -257,9 +258,49 @@ def recurrent(cell: str, **attrs: Any) -> Write:
     return write
 
 
-def experts(b: Nodes, *_: str, **__: Any) -> str:
-    """Raise `NoOnnxError`: ONNX could only run every expert on every token."""
-    raise NoOnnxError(f"{b.op.name}: ONNX has no op for routed experts")
+_ACTIVATIONS: dict[str, Write] = {
+    "relu": _one("Relu"),
+    "gelu": _one("Gelu"),
+    "gelu_tanh": _one("Gelu", approximate="tanh"),
+    "silu": silu,
+}
+
+
+def experts(
+    b: Nodes,
+    x: str,
+    logits: str,
+    up: str,
+    down: str,
+    *biases: str,
+    per_token: int,
+    activation: str,
+) -> str:
+    """Return what the experts of each token make of it, one expert after the other.
+
+    How many tokens an expert gets is known when the file runs.
+    """
+    count, _, width = b.shape(up)
+    rows = b.add("Reshape", x, b.ints(-1, width))
+    scores = b.add("Reshape", logits, b.ints(-1, count))
+    best, chosen = b.add_several("TopK", 2, scores, b.ints(per_token), axis=-1)
+    shares = b.add("Softmax", best, axis=-1)
+    total = b.add("Mul", rows, b.number(0.0, b.output.dtype))
+    gate, first = GATED.get(activation), b.ints(0)
+    for i in range(count):
+        number = b.number(i, "int64")
+        places = b.add("NonZero", b.add("Equal", chosen, number))
+        at = b.add("Transpose", places, perm=(1, 0))
+        token = b.add("Gather", at, first, axis=1)
+        weights = [b.add("Gather", kept, number, axis=0) for kept in (up, down, *biases)]
+        h = b.add("Gemm", b.add("GatherND", rows, token), *weights[::2], transB=1)
+        parts = b.add_several("Split", 2, h, axis=1, num_outputs=2) if gate else (h,)
+        h = _ACTIVATIONS[gate or activation](b, parts[0])  # type: ignore[assignment]
+        h = b.add("Mul", h, parts[1]) if gate else h
+        h = b.add("Gemm", h, *weights[1::2], transB=1)
+        share = b.add("Unsqueeze", b.add("GatherND", shares, at), b.ints(1))
+        total = b.add("ScatterND", total, token, b.add("Mul", h, share), reduction="add")
+    return b.add("Reshape", total, b.ints(*b.shape(x)))
 
 
 def cross_entropy(b: Nodes, logits: str, labels: str) -> str:
