@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from steptime.core import registry
 from steptime.core.dtypes import dtype_named, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph
@@ -25,7 +24,7 @@ from steptime.importers import (
     read_content,
     remembered,
 )
-from steptime.models import FAMILIES, ZOO, family, named
+from steptime.models import family, named, names
 from steptime.models.family import Family, resolve, stored
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
@@ -293,4 +292,4 @@ def count_step(
 
 def model_names() -> list[str]:
     """Return the names of families and named networks."""
-    return registry.names(FAMILIES | ZOO, "models")
+    return names()

@@ -21,7 +21,7 @@ from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Workload, workload_from_json, workload_to_json
 from steptime.importers import LARGEST_FILE_BYTES
-from steptime.models import FAMILIES, SHORT, ZOO
+from steptime.models import FAMILIES, SHORT, ZOO, language
 
 
 def workload(text: str, *args: Any) -> Workload:
@@ -338,5 +338,5 @@ def test_sizes_that_do_not_fit_name_the_op() -> None:
 
 
 def test_model_names_are_families_and_named_networks() -> None:
-    assert model_names() == [*FAMILIES, *ZOO]
+    assert model_names() == [*FAMILIES, *ZOO, *language.rows()]
     assert model_names()[:4] == ["fc", "cnn", "rnn", "transformer"]

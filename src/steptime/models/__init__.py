@@ -2,6 +2,7 @@
 
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten
+from steptime.models import language
 from steptime.models.family import Family
 
 FAMILIES = {
@@ -55,16 +56,25 @@ def named(text: str) -> str:
     if text.lower().endswith(_OTHER_FILES):
         raise InputError(f"unknown model {shorten(text)}; {BRING_YOUR_OWN}")
     plain = _plain(text)
-    result = (name for name in (*FAMILIES, *ZOO, *SHORT) if _plain(name) == plain)
+    result = (name for name in (*FAMILIES, *ZOO, *SHORT, *language.rows()) if _plain(name) == plain)
     name = next(result, text)
     return SHORT.get(name, name)
 
 
 def _plain(name: str) -> str:
-    return name.lower().translate({ord(mark): None for mark in "-_ "})
+    return name.lower().translate({ord(mark): None for mark in "-_ ."})
 
 
 def family(name: str, where: str = "") -> Family:
     """Return the family or named network; raises `InputError` for an unknown name."""
-    result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
+    if name in language.rows():
+        return language.model(name)
+    known = FAMILIES | ZOO | dict.fromkeys(language.rows(), "")
+    result: Family = registry.resolve(known, "models", "model", name, where)
     return result
+
+
+def names() -> list[str]:
+    """Return the names of families and named networks, those of other packages last."""
+    known = FAMILIES | ZOO | dict.fromkeys(language.rows(), "")
+    return registry.names(known, "models")

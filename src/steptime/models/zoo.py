@@ -10,7 +10,7 @@ from steptime.models.family import Family, Parameter, resolve
 from steptime.ops.builder import Builder
 
 
-def _setting(
+def setting(
     name: str, base: Family, source: str, settings: Mapping[str, Value], *free: str, **how: Any
 ) -> Family:
     """Return `base` under fixed `settings`, of which the `free` ones may still be chosen."""
@@ -33,14 +33,14 @@ _BOTTLENECK: dict[str, Value] = {
     "filters": 64,
     "image": 224,
 }
-RESNET50 = _setting(
+RESNET50 = setting(
     "resnet50",
     cnn.FAMILY,
     "He et al. 2015, stride on the 3x3 (v1.5): 25,557,032 parameters, 4.09 GMAC an image",
     _BOTTLENECK,
     "image",
 )
-RESNET50_V1 = _setting(
+RESNET50_V1 = setting(
     "resnet50_v1",
     cnn.FAMILY,
     "He et al. 2015, stride on the 1x1: 25,557,032 parameters, 3.86 GMAC an image",
@@ -48,7 +48,7 @@ RESNET50_V1 = _setting(
     "image",
     kinds=cnn.BLOCKS_V1,
 )
-RESNET18 = _setting(
+RESNET18 = setting(
     "resnet18",
     cnn.FAMILY,
     "He et al. 2015, as torchvision has it: 11,689,512 parameters",
@@ -56,21 +56,21 @@ RESNET18 = _setting(
     "image",
     project_every_group=False,
 )
-BERT_BASE = _setting(
+BERT_BASE = setting(
     "bert_base",
     transformer.FAMILY,
     "Devlin et al. 2018, with pooler: 109,482,240 parameters",
     {"kind": "encoder", "max_length": 512},
     "length",
 )
-GPT2 = _setting(
+GPT2 = setting(
     "gpt2",
     transformer.FAMILY,
     "Radford et al. 2019, the small one: 124,439,808 parameters",
     {"kind": "decoder", "max_length": 1024},
     "length",
 )
-LLAMA_7B = _setting(
+LLAMA_7B = setting(
     "llama_7b",
     transformer.FAMILY,
     "Touvron et al. 2023, 7B: 6,738,415,616 parameters",
