@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from measure.test_backend_values import GRADIENTS, compare_gradients, each
@@ -229,11 +230,83 @@ def test_what_no_kind_can_do_is_refused_by_name() -> None:
     x = b.input("x", (1, 2, 4, 4, 4))
     how: dict[str, Any] = {"stride": (1,) * 3, "padding": (0,) * 6, "dilation": (1,) * 3}
     with pytest.raises(ShapeError, match=r"video: over 3 axes: there are kinds for 1 or 2"):
-        low.convolution(b, x, b.weight("w", (2, 2, 3, 3, 3)), "video", **how)
+        low.convolution(b, x, b.weight("w", (2, 2, 3, 3, 3)), "video", transposed=True, **how)
     with pytest.raises(ShapeError, match=r"gru2: a cell 'gru2', not rnn, lstm, gru"):
         low.recurrent(b, x, "gru2", [], "gru2")
     with pytest.raises(ShapeError, match=r"axis 7 of \[1, 2, 4, 4, 4\]"):
         low.softmax(b, x, 7, "softmax")
+
+
+def executed(b: Builder, y: str, values: dict[str, Any]) -> Any:
+    """What the reference makes of given values; the places of windows are their real ones."""
+    from reference.backend import execute
+
+    graph = b.graph(y)
+    for op in graph.ops:
+        if op.kind == "gather" and op.inputs[1] not in values:
+            count, size = graph.tensors[op.inputs[1]].shape
+            step, apart = values.pop(op.inputs[1].partition("/places")[0])
+            values[op.inputs[1]] = np.arange(count)[:, None] * step + np.arange(size) * apart
+    return execute(graph, values)[y]
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation", "groups"),
+    [
+        ((3, 3, 2), (2, 1, 2), (1, 1, 0, 1, 1, 0), (1, 2, 1), 1),
+        ((2, 2, 2), (2, 2, 2), (0,) * 6, (1, 1, 1), 1),  # patches
+        ((1, 3, 3), (1, 1, 1), (0, 0, 1, 1, 1, 1), (1, 1, 1), 2),  # images of their own
+        ((3, 1, 1), (1, 1, 1), (1, 1, 0, 0, 0, 0), (1, 1, 1), 4),  # along the depth alone
+    ],
+)
+def test_a_convolution_over_three_axes(
+    kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> None:
+    import torch
+
+    b = Builder("x", precision("float64"), training=False)
+    x, w = b.input("x", (2, 4, 6, 8, 7)), b.weight("w", (8, 4 // groups, *kernel))
+    y = low.convolution(
+        b, x, w, "conv", b.weight("bias", (8,)),
+        stride=stride, padding=padding, dilation=dilation, groups=groups,
+    )  # fmt: skip
+    rng = np.random.default_rng(1)
+    values = {name: rng.standard_normal(b.shape(name)) for name in ("x", "w", "bias")}
+    sides = [n for i in (2, 1, 0) for n in padding[2 * i : 2 * i + 2]]
+    padded = torch.nn.functional.pad(torch.from_numpy(values["x"]), sides)
+    theirs = torch.nn.functional.conv3d(
+        padded, *(torch.from_numpy(values[n]) for n in ("w", "bias")), stride, 0, dilation, groups
+    )
+    ours = executed(b, y, {**values, "conv/depth": (stride[0], dilation[0])})
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-9, atol=1e-9)
+    products = [one.flop for one in count(b.graph(y)).ops if OPS[one.kind].work]
+    positions = theirs[:, 0].numel()
+    assert products == [2 * positions * 8 * (4 // groups) * np.prod(kernel)]
+
+
+@pytest.mark.framework
+def test_windows_and_volumes_are_those_of_torch() -> None:
+    import torch
+
+    b = Builder("x", precision("float64"), training=False)
+    x = b.input("x", (2, 3, 7, 8))
+    y = low.unfold(b, x, (3, 2), (2, 1), (1, 2), "unfold")
+    value = np.random.default_rng(1).standard_normal((2, 3, 7, 8))
+    places = {"unfold/rows": (2, 1), "unfold/columns": (1, 2)}
+    theirs = torch.nn.functional.unfold(torch.from_numpy(value), (3, 2), (1, 2), 0, (2, 1))
+    np.testing.assert_array_equal(executed(b, y, {"x": value, **places}), theirs.numpy())
+
+    b = Builder("x", precision("float64"), training=False)
+    x = b.input("x", (2, 3, 6, 7, 8))
+    how: dict[str, Any] = {"kernel": (2, 3, 2), "stride": (2, 1, 2)}
+    value = np.random.default_rng(2).standard_normal((2, 3, 6, 7, 8))
+    for kind, run in (("max", "max_pool3d"), ("avg", "avg_pool3d")):
+        y = low.pool(b, x, kind, kind, padding=(0, 0, 1, 1, 0, 0), **how)
+        theirs = getattr(torch.nn.functional, run)(
+            torch.from_numpy(value), *how.values(), (0, 1, 0)
+        )
+        np.testing.assert_allclose(executed(b, y, {"x": value}), theirs.numpy(), rtol=1e-12)
 
 
 @each(GRADIENTS)

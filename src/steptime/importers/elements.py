@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from steptime.core.graph import Attr, Op
+from steptime.core.windows import positions
 from steptime.layers import dense
 from steptime.layers.blocks import ACTIVATIONS
 from steptime.ops import OPS
@@ -156,6 +157,41 @@ def pad(
     seen = reshape(b, x, (*lead, *b.shape(x)), f"{name}/axes")
     y = op(b, "pad", seen, name=name, pads=(*(0, 0) * len(lead), *pads), **how)
     return reshape(b, y, b.shape(y)[len(lead) :], f"{name}/reshape")
+
+
+def windows(
+    b: Builder, x: str, axis: int, size: int, name: str, step: int = 1, dilation: int = 1
+) -> str:
+    """Return `x` with `[count, size]` in place of `axis`: windows that begin `step` apart."""
+    axis, shape = axis_of(b, x, axis), b.shape(x)
+    count = positions(shape[axis], size, step, dilation=dilation)
+    require(min(size, step, dilation, count) >= 1, f"{name}: windows of {size} in {list(shape)}")
+    apart = (*shape[:axis], count, size, *shape[axis + 1 :])
+    if dilation == 1 and size == step:
+        x = slice_(b, x, axis, 0, count * size, f"{name}/whole")
+    elif size == 1:
+        x = slice_(b, x, axis, 0, shape[axis], f"{name}/some", step)
+    else:
+        places = b.buffer(free_name(b, f"{name}/places"), (count, size), "int64")
+        return op(b, "gather", x, places, name=name, axis=axis)
+    return reshape(b, x, apart, name)
+
+
+def unfold(
+    b: Builder,
+    x: str,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    name: str,
+) -> str:
+    """Return the windows of an image, padded before, `[n, c, h, w] -> [n, c*kh*kw, oh*ow]`."""
+    n, c = b.shape(x)[:2]
+    for i, suffix in enumerate(("rows", "columns")):
+        how = {"step": stride[i], "dilation": dilation[i]}
+        x = windows(b, x, 2 + 2 * i, kernel[i], f"{name}/{suffix}", **how)
+    x = transpose(b, x, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
+    return reshape(b, x, (n, c * kernel[0] * kernel[1], -1), name)
 
 
 def _finite(b: Builder, value: float) -> float:

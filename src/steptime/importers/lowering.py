@@ -7,7 +7,7 @@ where it is taken; what stands beside it lies under it. What no kind can do rais
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
@@ -34,7 +34,9 @@ from steptime.importers.elements import (
     split,
     topk,
     transpose,
+    unfold,
     where,
+    windows,
 )
 from steptime.importers.loss import loss_of
 from steptime.ops.builder import Builder
@@ -46,7 +48,7 @@ __all__ = [
     "dropout", "embedding", "expand", "free_name", "gather", "group_norm", "is_float",
     "layer_norm", "linear", "loss_of", "made_by", "matmul", "op", "pad", "pointwise", "pool",
     "recurrent", "reduce", "reshape", "resize", "rms_norm", "select", "slice_", "softmax",
-    "split", "topk", "transpose", "where",
+    "split", "topk", "transpose", "unfold", "where", "windows",
 ]  # fmt: skip
 
 
@@ -120,6 +122,9 @@ def convolution(
     Sizes are one an axis, `padding` is before and after each axis. `w` is `[c_out, c_in/groups,
     ...]`, transposed `[c_in, c_out/groups, ...]`; `output_padding` adds to the end of a transpose.
     """
+    if len(b.shape(x)) == 5 and not transposed:
+        how3: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+        return _deep_convolution(b, x, w, name, bias, groups=groups, **how3)
     image, filters = _image(b, x, name), _image(b, w, f"{name}/filters")
     sides, steps, apart = _sides(padding), _pair(stride), _pair(dilation)
     how: dict[str, Attr] = {"stride": steps, "padding": sides, "dilation": apart, "groups": groups}
@@ -139,6 +144,27 @@ def convolution(
     return _as_before(b, y, x, name)
 
 
+def _deep_convolution(
+    b: Builder, x: str, w: str, name: str, bias: str, groups: int, **sizes: Sequence[int]
+) -> str:
+    """Return a convolution of `x [n, c, d, h, w]`: windows of the depth are channels of images."""
+    (n, channels), (filters, inside, depth, *kernel) = b.shape(x)[:2], b.shape(w)
+    pads = (0, 0, 0, 0, *sizes["padding"][:2], 0, 0, 0, 0)
+    x = pad(b, x, pads, f"{name}/pad")
+    step, apart = sizes["stride"][0], sizes["dilation"][0]
+    x = windows(b, x, 2, depth, f"{name}/depth", step, apart)
+    count, height, width = b.shape(x)[2], *b.shape(x)[4:]
+    x = transpose(b, x, (0, 2, 1, 3, 4, 5), f"{name}/depth_first")
+    x = reshape(b, x, (n * count, channels * depth, height, width), f"{name}/images")
+    w = reshape(b, w, (filters, inside * depth, *kernel), f"{name}/filters")
+    flat: dict[str, Any] = {
+        key: given[2 if key == "padding" else 1 :] for key, given in sizes.items()
+    }
+    y = convolution(b, x, w, name, bias, groups=groups, **flat)
+    y = reshape(b, y, (n, count, *b.shape(y)[1:]), f"{name}/volume")
+    return transpose(b, y, (0, 2, 1, 3, 4), f"{name}/channels_first")
+
+
 def pool(
     b: Builder,
     x: str,
@@ -150,7 +176,24 @@ def pool(
     padding: Sequence[int],
     ceil: bool = False,
 ) -> str:
-    """Return maxima or means of windows; means count the padding, whose cost is the same."""
+    """Return maxima or means of windows; means count the padding, whose cost is the same.
+
+    A volume `[n, c, d, h, w]` is pooled along height and width first, and then along its depth.
+    """
+    if len(b.shape(x)) == 5:
+        n, c, depth, h, w = b.shape(x)
+        y = reshape(b, x, (n, c * depth, h, w), f"{name}/images")
+        sizes: dict[str, Any] = {
+            "kernel": kernel[1:], "stride": stride[1:], "padding": padding[2:], "ceil": ceil
+        }  # fmt: skip
+        y = pool(b, y, kind, f"{name}/images/pool", **sizes)
+        size = b.shape(y)[2:]
+        y = reshape(b, y, (n, c, depth, math.prod(size)), f"{name}/depth")
+        sides = (*padding[:2], 0, 0)
+        y = pool(
+            b, y, kind, name, kernel=(kernel[0], 1), stride=(stride[0], 1), padding=sides, ceil=ceil
+        )
+        return reshape(b, y, (*b.shape(y)[:3], *size), f"{name}/volume")
     how: dict[str, Attr] = {"ceil": True} if ceil else {}
     how |= {"kernel": _pair(kernel), "stride": _pair(stride), "padding": _sides(padding)}
     return _as_before(b, op(b, f"{kind}_pool2d", _image(b, x, name), name=name, **how), x, name)
@@ -160,6 +203,8 @@ def adaptive_pool(
     b: Builder, x: str, kind: Literal["max", "avg"], size: Sequence[int], name: str
 ) -> str:
     """Return pooling to a size, which must divide that of `x`, or be a multiple of it."""
+    if len(b.shape(x)) == 5 and set(size) == {1}:
+        return reduce(b, "mean" if kind == "avg" else kind, x, (2, 3, 4), name, keep=True)
     image = _image(b, x, name)
     inner, wanted = b.shape(image)[2:], _pair(size)
     if wanted == inner:
