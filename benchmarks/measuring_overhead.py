@@ -7,6 +7,7 @@ which makes a step of either side a third slower. Prints one JSON document: the 
 medians (steptime / by hand), their median, and the ratio of the minima.
 
     python benchmarks/measuring_overhead.py --pairs 20
+    python benchmarks/measuring_overhead.py --pairs 20 --compile
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BLOCK_S = 0.8
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 
 
-def by_hand(threads: int) -> None:
+def by_hand(threads: int, compiled: bool = False) -> None:
     """Answer every line of standard input with a block of times of the loop anybody would write."""
     from itertools import pairwise
 
@@ -43,13 +44,16 @@ def by_hand(threads: int) -> None:
         for fan_in, width in pairwise([INPUTS, *[NODES] * LAYERS]):
             layers += [nn.Linear(fan_in, width), nn.ReLU()]
         network = nn.Sequential(*layers, nn.Linear(NODES, OUTPUTS))
+        step = torch.compile(network, dynamic=False) if compiled else network
         optimizer = torch.optim.SGD(network.parameters(), lr=1e-4)
         x, labels = torch.randn(BATCH, INPUTS), torch.randint(0, OUTPUTS, (BATCH,))
+        nn.functional.cross_entropy(step(x), labels).backward()  # compiles
+        optimizer.zero_grad()
         times: list[float] = []
         began = perf_counter()
         while perf_counter() - began < BLOCK_S:
             start = perf_counter()
-            nn.functional.cross_entropy(network(x), labels).backward()
+            nn.functional.cross_entropy(step(x), labels).backward()
             optimizer.step()
             optimizer.zero_grad()  # as steptime does: freed before forward, gradients cost less
             times.append(perf_counter() - start)
@@ -57,7 +61,12 @@ def by_hand(threads: int) -> None:
 
 
 def alternate(
-    script: str, pairs: int, threads: int, backend: str = "torch", phase: str = "train"
+    script: str,
+    pairs: int,
+    threads: int,
+    backend: str = "torch",
+    phase: str = "train",
+    compiled: bool = False,
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Give the blocks of both sides, taken in turns; `script --by-hand` is the loop by hand."""
     from steptime.build import make_workload, read_model
@@ -65,6 +74,7 @@ def alternate(
     from steptime.launch.local import Worker
     from steptime.measure.contract import Options
 
+    told = Options(threads=threads, compile=compiled)
     request = {
         "do": "measure",
         "workload": workload_to_json(make_workload(read_model(MODEL), BATCH, phase=phase)),
@@ -72,15 +82,16 @@ def alternate(
         "timing": {"budget_s": BLOCK_S},
         "parts": False,
         "energy": False,
-        "options": asdict(Options(threads=threads)),
+        "options": asdict(told),
         "runs": 1,
         "round": 0,
     }
     command = [sys.executable, script, "--by-hand", "--threads", str(threads)]
+    command += ["--compile"] if compiled else []
     hand, ours = [], []
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as loop,
-        Worker(backend, Options(threads=threads)) as worker,
+        Worker(backend, told) as worker,
     ):
         if loop.stdin is None or loop.stdout is None:
             sys.exit("no pipes to the loop by hand")
@@ -95,7 +106,7 @@ def alternate(
 
 def main(
     script: str,
-    by_hand: Callable[[int], None],
+    by_hand: Callable[..., None],
     doc: str | None,
     backend: str = "torch",
     phase: str = "train",
@@ -104,18 +115,22 @@ def main(
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=20, help="blocks of each side")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of both sides")
+    if backend == "torch":
+        parser.add_argument("--compile", action="store_true", help="both sides by torch.compile")
     parser.add_argument("--by-hand", action="store_true", help="be the loop by hand")
     chosen = parser.parse_args()
+    compiled = {"compiled": True} if getattr(chosen, "compile", False) else {}
     if chosen.by_hand:
-        by_hand(chosen.threads)
+        by_hand(chosen.threads, **compiled)
         return
     os.environ.update(KEEP_MEMORY)  # for the processes that are started below
-    hand, ours = alternate(script, chosen.pairs, chosen.threads, backend, phase)
+    hand, ours = alternate(script, chosen.pairs, chosen.threads, backend, phase, **compiled)
     ratios = [median(b) / median(a) for a, b in zip(hand, ours, strict=True)]
     document = {
         "model": MODEL,
         "batch": BATCH,
         "backend": backend,
+        **compiled,
         "phase": phase,
         "threads": chosen.threads,
         "median_of_paired_ratios": median(ratios),
