@@ -440,6 +440,7 @@ LINES = [
     ("predict fc --grid --device T4 --steps 9", "--steps"),
     ("predict fc --device T4 --link aws", "--link needs --grid"),
     ("predict fc --device T4 --stack torch,jaxx", "unknown stack 'jaxx'"),
+    ("predict fc --device T4 --stack torch,onnxruntime", "stack onnxruntime runs inference alone"),
     ("predict fc --device T4 --stack torch,torch", "--stack: 'torch' is given twice"),
     ("predict fc --device T4 --stack torch,torch-compile --by-op", "--by-op takes one --stack"),
     ("predict fc --device T4 --stack torch --option stack=torch", "--option stack says what --st"),

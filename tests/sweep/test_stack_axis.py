@@ -15,6 +15,7 @@ from steptime.analysis.data import Data
 from steptime.analysis.levels import by_column
 from steptime.analysis.pairs import predicted_and_measured
 from steptime.cli.main import run
+from steptime.core.errors import InputError
 from steptime.core.record import Quantity, Record, stack_of
 from steptime.core.workload import Workload
 from steptime.predict.records import records
@@ -138,6 +139,20 @@ def test_a_sweep_that_only_predicts_takes_the_axis(tmp_path: Path) -> None:
     alone = [StepModel(FC, "t4", options={"stack": one}).predict().times.step_s
              for one in ("torch-eager", "torch-compile")]  # fmt: skip
     assert steps == pytest.approx(alone)
+
+
+def test_what_a_stack_does_not_run_is_not_predicted(tmp_path: Path) -> None:
+    file, out = tmp_path / "x.toml", tmp_path / "o"
+    file.write_text(
+        'name = "x"\nmeasure = false\npredict = "t4"\nstack = ["jax", "onnxruntime"]\n'
+        'phase = ["train", "infer"]\n'
+        '[[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\ninputs = 8\noutputs = 4\nbatch = 2\n'
+    )
+    assert run(["sweep", str(file), "--out", str(out)]) == 0
+    held = [(stack_of(one), one.workload.phase) for one in store.load(out, pytest.fail)]
+    assert held == [("jax", "train"), ("jax", "infer"), ("onnxruntime", "infer")]
+    with pytest.raises(InputError, match="stack onnxruntime runs inference alone: --phase infer"):
+        StepModel(FC, "t4", options={"stack": "onnxruntime"}).predict()
 
 
 def test_predictions_of_stacks_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,7 +91,9 @@ def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
     cells, must_fit = cells_of(experiment, where)
     places = [place_of(name) for name in experiment.predict]
     found = Predicted()
-    for stack, held in grouped(cells, lambda cell: cell.stack).items():
+    for stack, held in grouped(
+        filter(lambda cell: cell.is_run, cells), lambda cell: cell.stack
+    ).items():
         workloads, told = [cell.workload for cell in held], stack_option(stack)
         found += predict_space(out, workloads, places, note, options=told, must_fit=must_fit)
     return written(out, DEFAULT, found)

@@ -60,7 +60,8 @@ class Stack:
     measured them. `training` are constants of a training over many devices (`plans/`), {} for those
     of the default stack. Images are laid out with their `channels_last`, or before height and
     width; convolutions in float32 run as `conv_tf32` where a device has it. `backend` measures it,
-    told to `compile` or not; "" where nothing here does.
+    told to `compile` or not; "" where nothing here does. One that never `trains` runs inference
+    alone.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Stack:
     conv_tf32: bool = False
     backend: str = ""
     compile: bool = False
+    trains: bool = True
 
     @property
     def label(self) -> str:
@@ -139,6 +141,7 @@ _STACK: dict[str, Check] = {
     "conv_tf32": FLAG,
     "backend": TEXT,
     "compile": FLAG,
+    "trains": FLAG,
 }
 _EXECUTION: dict[str, Check] = {
     "reads": WHOLES,

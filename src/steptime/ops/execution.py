@@ -13,6 +13,7 @@ from itertools import chain
 from typing import NamedTuple, cast
 
 from steptime.core.dtypes import SIZE_BYTES
+from steptime.core.errors import InputError
 from steptime.core.graph import Attrs, Graph, Op, TensorSpec
 from steptime.core.stack import Execution, Stack
 from steptime.ops import OPS, cost_of, products_of, serial_of
@@ -45,8 +46,11 @@ def executed(graph: Graph, stack: Stack) -> list[Launch]:
 
     A kernel reads what it did not make, each tensor as often as the stack does, and writes what is
     read outside of it; in between, tensors stay in registers. x -> a -> b -> y, `a` and `b` fused,
-    on 4 bytes and nobody else reading what is between: 8 bytes in place of 24.
+    on 4 bytes and nobody else reading what is between: 8 bytes in place of 24. Raises `InputError`
+    for a training step on a stack that does not train.
     """
+    if not stack.trains and any(op.part != "forward" for op in graph.ops):
+        raise InputError(f"stack {stack.name} runs inference alone: --phase infer")
     users = Counter(chain(graph.outputs, *[op.inputs for op in graph.ops]))
     launches = []
     seen: set[str] = set()

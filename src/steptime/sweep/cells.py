@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from steptime import stacks
+from steptime import catalog, stacks
 from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.progress import watched
@@ -64,6 +64,12 @@ class Cell:
     def process(self) -> tuple[str, Options]:
         """What a worker is started for; it may measure many cells."""
         return self.backend, self.options.of_process
+
+    @property
+    def is_run(self) -> bool:
+        """Whether its stack runs its phase, as far as a file says it."""
+        trains = not self.stack or catalog.stack(self.stack).trains
+        return trains or self.workload.phase != "train"
 
     def id(self, runs: int, round_: int) -> str:
         """Content hash of what is measured, known before any node has said what it is."""

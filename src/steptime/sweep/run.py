@@ -319,7 +319,7 @@ def predict(
             workload = replace(one.workload, dtype=dtype_named(dtype or one.workload.dtype))
             cell, options = replace(one, workload=workload), one.options
             mark = (workload.key, options.strategy, options.overlap, device.name, cell.stack)
-            if mark in seen:
+            if mark in seen or not cell.is_run:
                 continue
             seen.add(mark)
             try:
