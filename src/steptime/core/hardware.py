@@ -32,9 +32,10 @@ class Device:
     `clock_hz` the clock of its cores, boosted; `products` are the names under which a driver
     reports it; `unverified` names the figures that should be checked before they are relied on.
     What no method reads stands in `details` as the file says it, its numbers with their units in
-    their names; `multiprocessors` (AMD: compute units), `cores`, `l2_bytes`, `process_nm`, `maker`,
-    `architecture` and `memory_type` are taken from there. `only_by_name` keeps figures of one paper
-    out of what others mean by a word such as "k80". `calibration` is what `steptime calibrate`
+    their names; `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
+    `cores`, `l2_bytes`, `process_nm`, `maker`, `architecture` and `memory_type` are taken from
+    there. `only_by_name` keeps figures of one paper out of what others mean by a word such as
+    "k80". `calibration` is what `steptime calibrate`
     wrote: constants, date, versions, errors. `constants` are those of the model, which the method
     `calibrated` fills in from priors and calibration.
     """
@@ -54,6 +55,8 @@ class Device:
     note: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
     multiprocessors: int | None = None
+    arrays: int | None = None
+    array_side: int | None = None
     cores: int | None = None
     l2_bytes: float | None = None
     process_nm: float | None = None
@@ -176,6 +179,8 @@ _OF_LINK: Numbers = {
 DETAILS = {  # number of [details]: (field, factor to SI, type)
     "multiprocessors": ("multiprocessors", 1, int),
     "compute_units": ("multiprocessors", 1, int),
+    "arrays": ("arrays", 1, int),
+    "array_side": ("array_side", 1, int),
     "cores": ("cores", 1, int),
     "l2_MiB": ("l2_bytes", 2.0**20, float),
     "last_cache_MiB": ("l2_bytes", 2.0**20, float),

@@ -16,6 +16,7 @@ from steptime.predict.calibrated.power import capped_s
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.recurrent import recurrent
 from steptime.predict.calibrated.stream import stream
+from steptime.predict.calibrated.systolic import systolic
 from steptime.predict.described import KINDS
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
 from steptime.predict.method import EFFICIENCIES, FUSE, STACK, TF32, YES_NO, Method, choice
@@ -32,7 +33,11 @@ GPU: dict[str, Form] = {  # by kind of op, else by its unit
     **dict.fromkeys(KINDS, described),
     **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
 }
-FORMS = {"cpu": cpu.FORMS}  # by kind of device; those of GPUs for kinds that nobody measured
+TPU: dict[str, Form] = {"matrix": systolic, "vector": stream, **dict.fromkeys(KINDS, described)}
+FORMS = {
+    "cpu": cpu.FORMS,
+    "tpu": TPU,
+}  # by kind of device; those of GPUs for kinds that nobody measured
 
 
 def price(kernel: Kernel, device: Device, larger: Larger = max, pause_s: float = 0.0) -> Interval:
@@ -103,7 +108,16 @@ METHOD = Method(
     sees=calibrated_device,
     notes=notes,
     reads=(
-        *("multiprocessors", "l2_bytes", "process_nm", "maker", "architecture", "memory_type"),
+        *(
+            "multiprocessors",
+            "l2_bytes",
+            "process_nm",
+            "arrays",
+            "array_side",
+            "maker",
+            "architecture",
+            "memory_type",
+        ),
         *("clock_hz", "vector_flop_per_s", "calibration"),
     ),
 )
