@@ -254,6 +254,43 @@ def test_what_does_not_follow_the_batch_is_refused(tmp_path: Path) -> None:
         built(tmp_path, content, 2)
 
 
+def test_attributes_of_old_opsets_that_became_inputs(tmp_path: Path) -> None:
+    image = [value("x", 1, 3, 8, 8)]
+    shapes = {
+        "Reshape": (1, 192),
+        "Slice": (1, 2, 8, 8),
+        "Pad": (1, 3, 10, 10),
+        "Split": (1, 1, 8, 8),
+        "ReduceMean": (1, 3, 1, 1),
+    }
+    old: dict[str, tuple[int, dict[str, object], list[bytes]]] = {
+        "Add": (6, {"broadcast": 1, "axis": 1}, [tensor("c", (3,))]),
+        "Cast": (5, {"to": "FLOAT"}, []),
+        "Reshape": (4, {"shape": (1, -1)}, []),
+        "Slice": (9, {"axes": (1,), "starts": (0,), "ends": (2,)}, []),
+        "Clip": (10, {"min": 0.0, "max": 6.0}, []),
+        "Pad": (10, {"pads": (0, 0, 1, 1, 0, 0, 1, 1), "mode": "constant"}, []),
+        "Dropout": (11, {"ratio": 0.5}, []),
+        "Split": (12, {"axis": 1, "split": (1, 2)}, []),
+        "ReduceMean": (17, {"axes": (2, 3), "keepdims": 1}, []),
+    }
+    for op, (opset, attrs, weights) in old.items():
+        names = "x c" if weights else "x"
+        outputs = "z r" if op == "Split" else "z"
+        nodes = [node(op, names, outputs, **attrs), node("Relu", "z", "y")]
+        graph = built(tmp_path, model(nodes, weights, image, opset=opset))
+        (relu,) = (one for one in graph.ops if one.kind == "relu")
+        assert graph.tensors[relu.outputs[0]].shape == shapes.get(op, (1, 3, 8, 8)), op
+
+
+def test_softmax_before_opset_13_is_over_all_that_follows(tmp_path: Path) -> None:
+    for opset, width in ((12, 12), (13, 4)):
+        nodes = [node("Softmax", "x", "y")]
+        graph = built(tmp_path, model(nodes, [], [value("x", 2, 3, 4)], opset=opset), 2)
+        (op,) = (one for one in graph.ops if one.kind == "softmax")
+        assert graph.tensors[op.inputs[0]].shape[-1] == width
+
+
 def test_named_sizes_are_hyperparameters(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(model([node("Relu", "x", "y")], inputs=[value("x", "batch", "seq len", 8)]))

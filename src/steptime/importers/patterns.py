@@ -1,7 +1,7 @@
 """Recognises what exporters write out in pieces, so that a network counts the same by every way.
 
-Attention between two products, layer and root-mean-square norms, GELU, SiLU and rotary positions.
-The pieces stay where another op, or an output, reads them too; else nobody reads them any more.
+Attention between two products, layer, group and root-mean-square norms, GELU, SiLU and rotary
+positions. The pieces stay where an output reads them too; else nobody reads them any more.
 """
 
 import math
@@ -208,6 +208,24 @@ def _layer_norm(b: Builder, y: str, name: str) -> str | None:
     return None
 
 
+def _group_norm(b: Builder, y: str, name: str) -> str | None:
+    """Recognise instance norm of groups seen as channels, then each channel's scale and shift."""
+    for scaled, bias in _pairs(_operands(b, y, "add")):
+        for w, seen in _pairs(_operands(b, scaled, "mul")):
+            back = _operands(b, seen, "reshape")
+            norm = b.made_by.get(str(back[0])) if back else None
+            if norm is None or norm.kind != "group_norm":
+                continue
+            (x,) = _operands(b, norm.inputs[0], "reshape") or [""]
+            groups, shape = b.shape(norm.inputs[0])[1], b.shape(seen)
+            width = (shape[1],) if len(shape) > 2 else (0,)
+            vectors = all(t not in b.made_by and b.tensors[t].size == width[0] for t in (w, bias))
+            if isinstance(x, str) and x and b.shape(x) == shape and vectors:
+                flat = [lowering.reshape(b, t, width, f"{name}/w") for t in (w, bias)]
+                return lowering.group_norm(b, x, groups, name, flat[0], flat[1])
+    return None
+
+
 # positions
 
 
@@ -366,6 +384,6 @@ def _attention(b: Builder, y: str, name: str) -> str | None:
 _Rule = Callable[[Builder, str, str], str | None]
 _RULES: dict[str, tuple[_Rule, ...]] = {
     "mul": (_gelu, _gated_by_itself, _rms_norm),
-    "add": (_layer_norm, _rotary),
+    "add": (_layer_norm, _group_norm, _rotary),
     "matmul": (_attention,),
 }

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from steptime.core.dtypes import SIZE_BYTES
 from steptime.importers import constants, lowering
 from steptime.importers.constants import Array, axis_of
 from steptime.importers.onnx.model import DTYPES
@@ -231,7 +232,10 @@ def _constant_of_shape(r: Run, shape: Value) -> Value:
 
 
 def _cast(r: Run, x: Value, like: Value = None) -> Value:
-    dtype = r.of(like).dtype if like is not None else DTYPES.get(r.attr("to", 1), ("text",))[0]
+    to = r.node.attrs.get("to", 1)  # before opset 6 a word
+    known = to.lower().replace("double", "float") if isinstance(to, str) else DTYPES.get(to, "text")
+    dtype = r.of(like).dtype if like is not None else known if isinstance(known, str) else known[0]
+    dtype = "float32" if "float" in dtype else dtype if dtype in SIZE_BYTES else "text"
     if isinstance(x, Constant):
         if x.array.is_float and "float" in dtype:
             return x

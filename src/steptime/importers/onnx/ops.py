@@ -21,7 +21,17 @@ Values = Sequence[Value]
 
 
 def _pointwise(function: str) -> Function:
-    return lambda r, *values: r.pointwise(function, *(v for v in values if v is not None))
+    """Return a function of elements; before opset 7 an attribute says where the second stands."""
+
+    def lowered(r: Run, *values: Value) -> Value:
+        given: list[Value] = [v for v in values if v is not None]
+        if len(given) == 2 and r.attr("broadcast", 0) and "axis" in r.node.attrs:
+            rank, own = len(r.shape(given[0])), r.shape(given[1])
+            after = rank - axis_of(r.attr("axis", 0), rank) - len(own)
+            given[1] = r.view(given[1], "reshape", (*own, *(1,) * after))
+        return r.pointwise(function, *given)
+
+    return lowered
 
 
 def _folded(function: str) -> Function:
