@@ -254,6 +254,11 @@ OTHERS = [
     ("probe --processes 2", "--processes needs --collectives"),
     ("probe --collectives --processes 1", "--processes: must be at least 2, not 1"),
     ("probe --collectives --backend null", "--collectives: null runs on one device"),
+    (
+        "probe --backend jax",
+        "probe: jax merges ops that are alike and leaves out what nobody reads",
+    ),
+    ("calibrate --backend onnxruntime", "probe with --backend torch"),
     ("run fc --replicas 0", "--replicas: must be at least 1, not 0"),
     ("run fc --replicas two", "--replicas: must be a whole number, not 'two'"),
     ("run fc --replicas 999999999 --threads 1", "999999999 processes x 1 threads need"),

@@ -71,9 +71,14 @@ def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, 
     """Probe this machine in a worker, write the device file, and return both."""
     from steptime import catalog
     from steptime.launch.local import Worker, WorkerDiedError
-    from steptime.measure import ranks
+    from steptime.measure import ranks, registry
     from steptime.measure.probe.device_file import device_table
 
+    if registry.backend(backend).rewrites:
+        raise InputError(
+            f"probe: {backend} merges ops that are alike and leaves out what nobody reads, so many "
+            "of one kind measure nothing; probe with --backend torch"
+        )
     if ranks.here().size > 1:
         raise InputError("probe measures one process: leave out torchrun or srun")
     with Worker(backend, chosen) as worker:

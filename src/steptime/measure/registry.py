@@ -17,16 +17,22 @@ GROUP = "steptime.backends"
 
 @dataclass(frozen=True)
 class Row:
-    """The module of a backend, and the distribution whose version its records carry."""
+    """The module of a backend, and the distribution whose version its records carry.
+
+    One that `rewrites` graphs runs of many ops that are alike, or that nobody reads, one or none.
+    """
 
     module: str
     package: str
+    rewrites: bool = False
 
 
 BACKENDS: Mapping[str, Row] = {
     "torch": Row("steptime.measure.backends.torch.backend", "torch"),
-    "jax": Row("steptime.measure.backends.jax.backend", "jax"),
-    "onnxruntime": Row("steptime.measure.backends.onnxruntime.backend", "onnxruntime"),
+    "jax": Row("steptime.measure.backends.jax.backend", "jax", rewrites=True),
+    "onnxruntime": Row(
+        "steptime.measure.backends.onnxruntime.backend", "onnxruntime", rewrites=True
+    ),
 }
 GONE = {
     "numpy": "it was a reference for values, which the tests keep; measure with torch",
