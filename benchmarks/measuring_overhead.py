@@ -44,7 +44,10 @@ def by_hand(threads: int, compiled: bool = False) -> None:
         for fan_in, width in pairwise([INPUTS, *[NODES] * LAYERS]):
             layers += [nn.Linear(fan_in, width), nn.ReLU()]
         network = nn.Sequential(*layers, nn.Linear(NODES, OUTPUTS))
-        step = torch.compile(network, dynamic=False) if compiled else network
+        step = network
+        if compiled:
+            torch.compiler.reset()  # else it gives up after eight networks
+            step = torch.compile(network, dynamic=False)
         optimizer = torch.optim.SGD(network.parameters(), lr=1e-4)
         x, labels = torch.randn(BATCH, INPUTS), torch.randint(0, OUTPUTS, (BATCH,))
         nn.functional.cross_entropy(step(x), labels).backward()  # compiles

@@ -101,8 +101,10 @@ def _of_folder(
     rows = [asdict(one) for one in made]
     every_share = (*BOUNDS, UNEXPLAINED)
     shares = [{f"{name}_share": row["shares"][name] for name in every_share} for row in rows]
-    shown = [row | share for row, share in zip(rows, shares, strict=True)]
-    told = ("model", "batch", "device", "step_s=step", "bound=bound by")
+    stacks = [row["evidence"]["stack"] for row in rows]
+    told_apart = [{"stack": one if len(set(stacks)) > 1 else None} for one in stacks]
+    shown = [row | one | share for row, one, share in zip(rows, told_apart, shares, strict=True)]
+    told = ("model", "batch", "?stack", "device", "step_s=step", "bound=bound by")
     heads = columns(*told, *(f"?{name}_share={name}" for name in every_share))
     by = ", ".join(f"{count:,} bound by {bound}" for bound, count in bounds.most_common())
     dark = sum(share[f"{UNEXPLAINED}_share"] > 0.5 for share in shares)

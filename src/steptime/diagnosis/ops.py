@@ -10,6 +10,7 @@ from steptime.analysis.row import grouped, headline
 from steptime.core.errors import InputError
 from steptime.core.record import Quantity, Record
 from steptime.diagnosis.why import device_of
+from steptime.predict import cost_model
 from steptime.predict.records import records
 from steptime.predict.step_model import StepModel
 
@@ -44,7 +45,9 @@ def predicted_ops(steps: Iterable[Record]) -> Iterator[Record]:
             continue
         for one in held:
             try:
-                step, *ops = records(StepModel(one.workload, device, method=one.method.name))
+                known = cost_model(one.method.name).options.keys() & one.method.options.keys()
+                told = {name: str(one.method.options[name]) for name in known}
+                step, *ops = records(StepModel(one.workload, device, None, one.method.name, told))
             except InputError:
                 continue
             if _same(step, one):

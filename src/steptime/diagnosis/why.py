@@ -10,6 +10,7 @@ from steptime.analysis.row import Row, grouped, row_of
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device, Link
 from steptime.core.record import Record
+from steptime.core.record import stack_of as record_stack
 from steptime.core.table import Table, columns, facts
 from steptime.core.units import percent, seconds
 from steptime.core.workload import Plan, Workload
@@ -138,6 +139,7 @@ def why_measured(
     shares[UNEXPLAINED] = (rest_s - known_s) / step_s
     peak = next(iter(asked.model.seen.peak_flop_per_s.values()))  # that of the type stands first
     evidence: dict[str, Any] = {
+        "stack": record_stack(record),
         "predicted_s": predicted.step_s,
         "ratio": rest_s / predicted.step_s if predicted.step_s else None,
         "within": None if low is None or high is None else low <= rest_s <= high,
@@ -264,7 +266,9 @@ def _of_step(made: Diagnosis, found: Path) -> list[str]:
     told = sorted(((v, k) for k, v in made.shares.items() if v >= 0.005), reverse=True)
     parts = ", ".join(f"{percent(value)} {_OF[name]}" for value, name in told)
     name = f"{made.model}, batch {made.batch}, {made.dtype}{replicas}"
-    took = f"a step takes {seconds(made.step_s)} ({made.origin}): {parts}"
+    stack = made.evidence.get("stack") or "torch"
+    how = made.origin + ("" if stack == "torch" else f" with {stack}")
+    took = f"a step takes {seconds(made.step_s)} ({how}): {parts}"
     unknown = made.shares.get(UNEXPLAINED, 0.0)
     mostly = f"the model leaves {percent(unknown)} unexplained; what it explains is "
     said = [f"{name}: {mostly if unknown > 0.5 else ''}bound by {made.bound}; {took}."]
