@@ -6,7 +6,7 @@ from typing import Any
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, option
-from steptime.cli.probe import take_probe
+from steptime.cli.probe import check_ceilings, take_probe
 from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns
@@ -40,7 +40,7 @@ def calibrate(
     if records is not None:
         return _from_records(records, of, count)
     options.refuse({"--of": of}, "{} needs --from DIR")
-    options.check_backend(backend)
+    check_ceilings(backend)
     table, path = measured(backend, options.options_of(device, threads), minutes * 60, count)
     return _answer(table, path, f"written to {path}; use it as --device local")
 

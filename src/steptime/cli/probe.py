@@ -32,7 +32,7 @@ def probe(
     They are the most that it reaches: matrix products, memory, and the time to issue an op.
     With --collectives the link between processes is measured, as link 'local'.
     """
-    options.check_backend(backend)
+    check_ceilings(backend)
     if processes is not None and not collectives:
         raise InputError("--processes needs --collectives")
     chosen = options.options_of(device, threads)
@@ -67,18 +67,25 @@ def _calibrated_on() -> str:
         return ""
 
 
-def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, Any], Path]:
-    """Probe this machine in a worker, write the device file, and return both."""
-    from steptime import catalog
-    from steptime.launch.local import Worker, WorkerDiedError
-    from steptime.measure import ranks, registry
-    from steptime.measure.probe.device_file import device_table
+def check_ceilings(backend: str) -> None:
+    """Raise `InputError` for a backend that is not there, or that would not run what is timed."""
+    from steptime.measure import registry
 
+    options.check_backend(backend)
     if registry.backend(backend).rewrites:
         raise InputError(
             f"probe: {backend} merges ops that are alike and leaves out what nobody reads, so many "
             "of one kind measure nothing; probe with --backend torch"
         )
+
+
+def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, Any], Path]:
+    """Probe this machine in a worker, write the device file, and return both."""
+    from steptime import catalog
+    from steptime.launch.local import Worker, WorkerDiedError
+    from steptime.measure import ranks
+    from steptime.measure.probe.device_file import device_table
+
     if ranks.here().size > 1:
         raise InputError("probe measures one process: leave out torchrun or srun")
     with Worker(backend, chosen) as worker:

@@ -7,6 +7,7 @@ from typing import Any
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import option
+from steptime.cli.probe import check_ceilings
 from steptime.core.table import Answer
 from steptime.core.units import duration
 
@@ -30,7 +31,7 @@ def quickstart(
     from steptime.report import write_report
     from steptime.sweep.experiment import read_experiment
 
-    options.check_backend(backend)
+    check_ceilings(backend)
     store.load(out, note, required=False)  # a folder that is none is refused before probing
     began = monotonic()
     experiment = read_experiment(Path(str(files("steptime") / "data/experiments/quickstart.toml")))
