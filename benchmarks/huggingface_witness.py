@@ -99,7 +99,11 @@ def model_of(kind: str, values: dict[str, Any], head: str) -> tuple[Any, Any, st
     """Return transformers' model on `meta`, its configuration and the name of its class."""
     config = CONFIG_MAPPING[kind](**values)
     names = [n for n in dir(transformers) if n.endswith(head)]
-    stem = {"gpt_oss": "GptOss", "deepseek_v2": "DeepseekV2", "deepseek_v3": "DeepseekV3"}
+    stem = {
+        "gpt_oss": "GptOss",
+        "deepseek_v2": "DeepseekV2",
+        "deepseek_v3": "DeepseekV3",
+    }  # names whose case is their own
     if kind == "gemma3_text" and head == "ForCausalLM":
         stem = {kind: "gemma3"}
     plain = stem.get(kind, kind).replace("_", "").replace("-", "").lower()

@@ -73,6 +73,12 @@ def _vit(kind: str, architecture: str, *sizes: int, labels: int = 0, **more: Any
     return _of(kind, architecture, **dict(zip(keys, sizes, strict=True)), **names, **more)
 
 
+def _swin(width: int, *depths: int) -> dict[str, Any]:
+    heads = [width // 32 * 2**i for i in range(len(depths))]
+    sizes = {"embed_dim": width, "depths": list(depths), "num_heads": heads, "num_labels": 1000}
+    return _of("swin", "SwinForImageClassification", **sizes)
+
+
 CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
     "gpt2-medium": (_gpt2(1024, 24, 16), 354_823_168),
     "gpt2-large": (_gpt2(1280, 36, 20), 774_030_080),
@@ -225,6 +231,9 @@ CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
         _vit("deit", "DeiTForImageClassification", 192, 12, 3, 768, labels=1000),
         5_717_800,  # with a token for distillation, which Touvron et al. 2020 have in some
     ),
+    "swin-tiny": (_swin(96, 2, 2, 6, 2), 28_288_354),
+    "swin-small": (_swin(96, 2, 2, 18, 2), 49_606_258),
+    "swin-base": (_swin(128, 2, 2, 18, 2), 87_768_224),
     "opt-350m": (
         _of(
             *("opt", "OPTForCausalLM"),

@@ -58,6 +58,7 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "whisper": 37_760_640,
     "vit": 85_800_194,
     "deit": 85_801_730,
+    "swin": 27_520_892,
 }
 
 
@@ -189,6 +190,10 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
         ({"model_type": "gpt2", "n_head": 7}, "width 768 does not divide into 7 heads"),
         ({"model_type": "deepseek_v3", "num_experts_per_tok": 300}, "experts_per_token 300 of 256"),
         ({"model_type": "vit", "patch_size": 15}, "image 224 does not divide into patches of 15"),
+        ({"model_type": "swin", "depths": [2, "x"]}, "depths: must be numbers such as 2-2-6-2"),
+        ({"model_type": "swin", "window_size": 9}, "window 9 is larger than 7 patches"),
+        ({"model_type": "swin", "mlp_ratio": 0}, "ffn_ratio: must be above 0 and below 1000"),
+        ({"model_type": "swin", "num_heads": [3]}, "are not of as many stages"),
         ('{"model_type": "llama", "hidden_size": NaN}', "hidden_size: must be a whole number"),
         ('{"model_type": "llama", "model_type": "gpt2"}', "key 'model_type' is given twice"),
         ('{"model_type": "llama", "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "is no JSON"),
@@ -223,6 +228,13 @@ def test_mutations_are_a_network_or_one_line(seed: int, tmp_path: Path) -> None:
             assert "\n" not in str(error)  # noqa: PT017  # others are networks
         else:
             assert graph.parameters > 0
+
+
+def test_the_docs_name_every_type() -> None:
+    page = (Path(__file__).parents[2] / "docs/networks.md").read_text()
+    section = page.partition("## Hugging Face")[2].partition("\n## ")[0]
+    row = next(line for line in section.splitlines() if line.startswith("Types: "))
+    assert row == "Types: " + ", ".join(f"`{name}`" for name in types()) + "."
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ _ACTIVATIONS = {  # by their names in transformers
 _GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu"}
 _LETTERS = {"sliding_attention": "w", "full_attention": "a"}
 _HARMLESS = re.compile(  # fields that change neither shapes nor work
-    "^_|^(architectures|auto_map|model_type|id2label|label2id|num_labels|problem_type|torch_dtype"
+    "^_|^(name|architectures|auto_map|model_type|id2label|label2id|num_labels|problem_type|torch_dtype"
     "|dtype|quantization_config|is_encoder_decoder|is_decoder|finetuning_task|pretraining_tp"
     "|torchscript|use_bfloat16|tie_encoder_decoder|cross_attention_hidden_size|length_penalty"
     "|prefix|chunk_size_feed_forward|decoder_start_token_id|position_embedding_type|n_ctx|n_group"
@@ -163,7 +163,8 @@ def _checked(value: object, default: Any, where: str) -> Any:
 
 def _value(text: str, values: Mapping[str, Any], place: str) -> Any:
     try:
-        return formula(text)(values)
+        value = formula(text)(values)
+        return "-".join(map(str, value)) if isinstance(value, list) else value
     except InputError as error:
         raise InputError(f"{place}: {error}") from None
 
