@@ -31,6 +31,15 @@ def test_the_closed_form_is_the_simulation(
     assert flow.most_held == most_held(schedule, devices, virtual, micro_batches)
 
 
+@pytest.mark.parametrize("micro_batches", range(1, 30))
+def test_micro_batches_that_the_devices_do_not_divide_all_run(micro_batches: int) -> None:
+    flow = simulate("interleaved", [SAME] * 12, 4, micro_batches)
+    assert len(flow.events) == 2 * 12 * micro_batches
+    short = 3 * 3.0 * micro_batches + 3 * 3.0
+    assert short <= flow.end_s + 1e-9
+    assert length_s("interleaved", [SAME] * 12, 4, micro_batches) == pytest.approx(short)
+
+
 def test_what_the_page_says_of_bubbles() -> None:
     ideal = 8 * 3.0  # 8 micro-batches, forward 1 and backward 2
     assert simulate("1f1b", [SAME] * 4, 4, 8).end_s / ideal - 1 == pytest.approx(3 / 8)

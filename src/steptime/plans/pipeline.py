@@ -77,18 +77,21 @@ def one_forward_one_backward(
 ) -> Iterator[Step]:
     """Yield forward parts until the pipeline is full, then one of each (Narayanan 2021).
 
-    With several stages a device takes `devices` micro-batches through each before the next stage.
+    With several stages a device takes `devices` micro-batches through each before the next stage,
+    the last time those that are left over with them.
     """
     forward, backward = [], []
-    for first in range(0, micro_batches, devices):
-        group = range(first, min(first + devices, micro_batches))
+    rounds = max(1, micro_batches // devices)
+    for number in range(rounds):
+        end = (number + 1) * devices if number + 1 < rounds else micro_batches
+        group = range(number * devices, end)
         for place in range(virtual):
             forward += [(FORWARD, place * devices + device, i) for i in group]
             back = (virtual - 1 - place) * devices + device
             backward += [(BACKWARD, back, i) for i in group]
     ahead = devices - 1 - device
     if virtual > 1:
-        ahead = 2 * ahead + (virtual - 1) * min(devices, micro_batches)
+        ahead = 2 * ahead + (virtual - 1) * len(group)
     ahead = min(ahead, len(forward))
     yield from forward[:ahead]
     for one, other in zip(forward[ahead:], backward, strict=False):
@@ -157,6 +160,8 @@ def simulate(
             if step in waiting:
                 ready.append(waiting.pop(step))
         next_[device], free[device] = at, now
+    if waiting:
+        raise RuntimeError(f"{schedule}: devices wait for each other at {sorted(waiting)[0]}")
     return _flow(events, devices, len(stages))
 
 
