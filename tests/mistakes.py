@@ -139,6 +139,8 @@ _PLAN = [
     ("--recompute some", "unknown --recompute 'some'"),
     ("--schedule 1f2b", "unknown --schedule '1f2b'; did you mean '1f1b'?"),
     ("--dtype float33", "unknown dtype 'float33'"),
+    ("--dtype float4", "no peak is known for float4"),
+    ("--gradients 8", "unknown bits of gradients '8'"),
     ("--order inside-out", "unknown order 'inside-out'"),
     ("--tokens none", "--tokens: a number above 0, at most 1e18, not 'none'"),
     ("--devices 8", "a search needs --batch"),

@@ -62,8 +62,9 @@ def plan(
         "--order", "Of groups, from the inside out. Default: tensor-context-data-pipeline.", None
     ),
     dtype: str = option(
-        "--dtype", "bfloat16, float16, or float8 for the layers' products.", "bfloat16"
+        "--dtype", "bfloat16, float16; float8 or float4 for the layers' products.", "bfloat16"
     ),
+    gradients: Text = option("--gradients", "Bits: 16 or 32. Default: the stack's.", None),
     tokens: Text = option("--tokens N", "Tokens of a training: shows hours and cost.", None),
     budget_per_hour: Text = option("--budget-per-hour P", "Search: all devices cost less.", None),
     days: Text = option("--days N", "Search: the training (--tokens) takes less.", None),
@@ -106,6 +107,7 @@ def plan(
     run: dict[str, Any] = {
         "length": _count(length, "--length"), "dtype": dtype, "stack": stack, "method": method,
         "given": options.pairs(option_, "option"), "prices": prices,
+        "gradients": _count(gradients, "--gradients"),
     }  # fmt: skip
     limits = {"--budget-per-hour": budget_per_hour, "--days": days, "--watts": watts}
     if devices is None and max_devices is None:

@@ -153,16 +153,18 @@ def answered(
     order: str | None = None,
     prices: Path | None = None,
     tokens: float | None = None,
+    gradients: int | None = None,
 ) -> dict[str, Any]:
     """Return the answer to one plan as a user asks for it; raises `InputError`.
 
-    Without a `batch` each replica has one micro-batch; without a `stack` it is the plan's usual.
+    Without a `batch` each replica has one micro-batch; without a `stack` it is the plan's usual,
+    which says how many bits `gradients` have, too.
     """
     shape = shape_of(model, length)
     whole = micro_batch * plan.data if batch is None else batch
     asked = checked(shape, Asked(plan, micro_batch, whole, order or USUAL))
     under = {"stack": stack or stack_for(plan), **(given or {})}
-    planner = planner_of(shape, cluster_of(site, plan.devices), dtype, method, under)
+    planner = planner_of(shape, cluster_of(site, plan.devices), dtype, method, under, gradients)
     found = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
     return document(planner, asked, found, offer_of(planner, prices), tokens)
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from steptime.plans.passes import HALF, Step
-from steptime.plans.pieces import FIRST, LAST
-from steptime.plans.planner import EIGHT_BIT
+from steptime.plans.pieces import FIRST, LAST, LOW_BYTES
 from steptime.plans.stages import Layout, Load
 
 PARTS = (
@@ -96,7 +95,7 @@ def _standing(one: Step, load: Load) -> Memory:
     if plan.zero == 3:
         largest = max(piece.parameters for piece in pieces)
         gathered = (2 * HALF + constant("gradient_bytes")) * largest
-    in_weights = HALF + (1 if one.planner.dtype == EIGHT_BIT else 0)
+    in_weights = HALF + LOW_BYTES.get(one.planner.low, 0.0)
     return Memory(
         weights * (0 if plan.zero == 3 else in_weights),
         gradients * constant("gradient_bytes"),

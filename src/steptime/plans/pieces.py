@@ -30,7 +30,8 @@ from steptime.predict.schedule import total
 FIRST, LAST = "first", "last"
 BLOCK = "block"
 HALVES = ("bfloat16", "float16")
-EIGHTHS = ("linear", "experts")  # rows whose products may run in 8 bit
+LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
+LOWERED = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
 _BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 
 
@@ -92,23 +93,23 @@ def rank_of_one(family: Family, params: Mapping[str, Any], plan: Plan, dtype: st
 
 
 def pieces(
-    graph: Graph, method: Method, device: Device, dtype: str, eighth: bool, regathers: bool
+    graph: Graph, method: Method, device: Device, dtype: str, low: str, regathers: bool
 ) -> dict[str, Piece]:
     """Return the pieces of a rank's graph by name: first, last, and `block1`, ... of its layers.
 
-    `device` is as the method sees it. With `eighth` the products of layers run in 8 bit. A rank
-    that `regathers` keeps its own part of what it gathered, and gathers again.
+    `device` is as the method sees it. The products of layers run in a type of their own where `low`
+    names one. A rank that `regathers` keeps its own part of what it gathered, and gathers again.
     """
     lowered = method.lower(graph, dtype, method.settings)
     kinds = {op.name: op.kind for op in graph.ops}
     by: dict[str, list[Kernel]] = {}
-    for kernel in (*_wide_loss(lowered.kernels, kinds), *_extra(graph, device, eighth)):
+    for kernel in (*_wide_loss(lowered.kernels, kinds), *_extra(graph, device, low)):
         by.setdefault(piece_of(kernel.op), []).append(kernel)
     held, params = _held(graph, method, regathers), _parameters(graph)
     found = {}
     for name, kernels in by.items():
-        low = eighth and name not in (FIRST, LAST)
-        own = [_in_eight_bits(one, kinds) for one in kernels] if low else kernels
+        lower = low and name not in (FIRST, LAST)
+        own = [_lowered(one, kinds, low) for one in kernels] if lower else kernels
         found[name] = _piece(own, kinds, method, device, held[name], params[name])
     return found
 
@@ -184,7 +185,7 @@ def _wide_loss(kernels: Sequence[Kernel], kinds: Mapping[str, str]) -> Iterator[
         yield one._replace(bytes=2 * one.bytes, dtype="float32") if wide else one
 
 
-def _extra(graph: Graph, device: Device, eighth: bool) -> Iterator[Kernel]:
+def _extra(graph: Graph, device: Device, low: str) -> Iterator[Kernel]:
     """Yield kernels that a training adds: sorting of rows, casts of logits and of operands.
 
     What several products read is cast once; a gradient is cast for the two products that read it.
@@ -202,7 +203,7 @@ def _extra(graph: Graph, device: Device, eighth: bool) -> Iterator[Kernel]:
             moved = sorts * graph.tensors[op.inputs[0]].size * float(str(op.attrs["per_token"]))
             yield Kernel(op.name, "gather", "forward", "bfloat16", "vector", 0, moved)
             yield Kernel(op.name, "gather", "backward", "bfloat16", "vector", 0, moved)
-        if eighth and op.kind in EIGHTHS and piece not in (FIRST, LAST):
+        if low and op.kind in LOWERED and piece not in (FIRST, LAST):
             passes: tuple[Part, ...] = ("forward", "backward")
             for pass_, name in zip(passes, (op.inputs[0], op.outputs[0]), strict=True):
                 if name not in seen:
@@ -211,10 +212,10 @@ def _extra(graph: Graph, device: Device, eighth: bool) -> Iterator[Kernel]:
                     yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
 
 
-def _in_eight_bits(kernel: Kernel, kinds: Mapping[str, str]) -> Kernel:
-    """Return a kernel with its products in 8 bit, where they are not attention's."""
-    low = kernel.unit == "matrix" and kinds.get(kernel.op) in EIGHTHS
-    return kernel._replace(dtype="float8") if low else kernel
+def _lowered(kernel: Kernel, kinds: Mapping[str, str], low: str) -> Kernel:
+    """Return a kernel with its products in a type of their own, where they are not attention's."""
+    does = kernel.unit == "matrix" and kinds.get(kernel.op) in LOWERED
+    return kernel._replace(dtype=low) if does else kernel
 
 
 def _held(graph: Graph, method: Method, regathers: bool) -> dict[str, Kept]:
@@ -307,10 +308,9 @@ def _parameters(graph: Graph) -> dict[str, tuple[int, int]]:
 
 
 def seen_by_plan(method: Method, device: Device, dtype: str) -> Device:
-    """Return the device as a method's kernels find it, with its 8-bit peak where it has one."""
+    """Return the device as a method's kernels find it, with the peaks of 8 and 4 bit it has."""
     found = method.sees(device, dtype, method.settings)
-    eighth = device.peak_flop_per_s.get("float8")
-    if eighth is None:
-        return found
-    peaks = {**found.peak_flop_per_s, "float8": eighth * method.settings.compute_efficiency}
-    return replace(found, peak_flop_per_s=peaks)
+    share = method.settings.compute_efficiency
+    peaks = {low: device.peak_flop_per_s.get(low) for low in LOW_BYTES}
+    more = {low: peak * share for low, peak in peaks.items() if peak is not None}
+    return replace(found, peak_flop_per_s={**found.peak_flop_per_s, **more})

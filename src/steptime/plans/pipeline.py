@@ -161,7 +161,7 @@ def simulate(
                 ready.append(waiting.pop(step))
         next_[device], free[device] = at, now
     if waiting:
-        raise RuntimeError(f"{schedule}: devices wait for each other at {sorted(waiting)[0]}")
+        raise RuntimeError(f"{schedule}: devices wait for each other at {min(waiting)}")
     return _flow(events, devices, len(stages))
 
 

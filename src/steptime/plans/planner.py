@@ -14,12 +14,20 @@ from steptime.core.workload import Plan
 from steptime.count import op_work
 from steptime.models.family import Family
 from steptime.ops import OPS
-from steptime.plans.pieces import FIRST, LAST, Piece, piece_of, pieces, rank_of_one, seen_by_plan
+from steptime.plans.pieces import (
+    FIRST,
+    LAST,
+    LOW_BYTES,
+    Piece,
+    piece_of,
+    pieces,
+    rank_of_one,
+    seen_by_plan,
+)
 from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of_group, ring
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
 
-EIGHT_BIT = "float8"
 WIDTHS = ("tensor", "context", "expert", "sequence")
 
 
@@ -67,19 +75,25 @@ class Shape:
 class Planner:
     """Prices what plans are made of, once. Raises `InputError` for a type without a peak."""
 
-    def __init__(self, shape: Shape, cluster: Cluster, method: Method, dtype: str) -> None:
+    def __init__(
+        self, shape: Shape, cluster: Cluster, method: Method, dtype: str, gradients: int = 0
+    ) -> None:
         self.shape = shape
         self.method = method
         self.dtype = dtype
-        self.eighth = dtype == EIGHT_BIT
-        self.in_memory = "bfloat16" if self.eighth else dtype
+        self.low = dtype if dtype in LOW_BYTES else ""
+        self.in_memory = "bfloat16" if self.low else dtype
         self.device: Device = cluster.device
-        if self.eighth and "float8" not in self.device.peak_flop_per_s:
-            raise InputError(f"device '{self.device.name}': no peak is known for float8")
+        if self.low and dtype not in self.device.peak_flop_per_s:
+            known = ", ".join(self.device.peak_flop_per_s)
+            name = self.device.name
+            raise InputError(f"device '{name}': no peak is known for {dtype}; known: {known}")
         self.seen = seen_by_plan(method, self.device, self.in_memory)
         self._constants = {
             name.removeprefix("training."): value for name, value in self.seen.constants.items()
         }
+        if gradients:
+            self._constants["gradient_bytes"] = gradients / 8
         levels = [Level(size, reached(link), links) for size, link, links in cluster.ladder]
         self.cluster = Cluster(self.device, tuple(levels))
         self.names = [link.name for _, link, _ in cluster.ladder]
@@ -109,7 +123,7 @@ class Planner:
             )
             graph = rank_of_one(shape.family, shape.one, one, self.in_memory, micro_batch)
             self._pieces[key] = pieces(
-                graph, self.method, self.seen, self.in_memory, self.eighth, one.sequence
+                graph, self.method, self.seen, self.in_memory, self.low, one.sequence
             )
         return self._pieces[key]
 

@@ -13,13 +13,17 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.hardware import Cluster, Device, Level
 from steptime.core.workload import RECOMPUTES, SCHEDULES, Plan
 from steptime.models.family import resolve
-from steptime.plans.planner import EIGHT_BIT, Planner, Shape
+from steptime.plans.planner import Planner, Shape
 from steptime.plans.stages import ORDERS, USUAL, layers_of
 from steptime.predict import cost_model
 from steptime.predict.method import Method
 
-DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "float8": EIGHT_BIT}
-ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
+DTYPES = ("bfloat16", "float16", "float8", "float4")
+ALIASES = {
+    "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8", "mxfp8": "float8",
+    "fp4": "float4", "nvfp4": "float4",
+}  # fmt: skip
+GRADIENTS = (16, 32)  # bits
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
 
 
@@ -99,14 +103,21 @@ def stack_for(plan: Plan) -> str:
 
 
 def planner_of(
-    shape: Shape, cluster: Cluster, dtype: str, method: str | Method, options: Mapping[str, str]
+    shape: Shape,
+    cluster: Cluster,
+    dtype: str,
+    method: str | Method,
+    options: Mapping[str, str],
+    gradients: int | None = None,
 ) -> Planner:
     """Return what prices plans of a network on a cluster; raises `InputError`."""
     word = ALIASES.get(dtype.lower(), dtype.lower())
     if word not in DTYPES:
         raise unknown("dtype", dtype, DTYPES, "plan")
+    if gradients not in (None, *GRADIENTS):
+        raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
     chosen = method if isinstance(method, Method) else cost_model(method)
-    return Planner(shape, cluster, chosen.under(options), DTYPES[word])
+    return Planner(shape, cluster, chosen.under(options), word, gradients or 0)
 
 
 def checked(shape: Shape, asked: Asked) -> Asked:

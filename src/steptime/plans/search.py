@@ -163,6 +163,7 @@ def searched(
     prices: Path | None = None,
     limits: Limits | None = None,
     fixed: Mapping[str, Any] | None = None,
+    gradients: int | None = None,
 ) -> dict[str, Any]:
     """Return the best plan, and those that none beats in time, memory and devices, as JSON values.
 
@@ -175,7 +176,7 @@ def searched(
     considered = fitting = alike = 0
     failed = ""
     for count in sorted(set(devices)):
-        planner = planner_of(shape, cluster_of(site, count), dtype, method, under)
+        planner = planner_of(shape, cluster_of(site, count), dtype, method, under, gradients)
         try:
             one = search(planner, plans(shape, count, batch, site.per_node, chosen))
         except InputError as error:
@@ -257,6 +258,7 @@ def plan(
     micro_batch: int | None = None,
     length: int | None = None,
     dtype: str = "bfloat16",
+    gradients: int | None = None,
     stack: str | None = None,
     tokens: float | None = None,
     **split: Any,
@@ -268,7 +270,7 @@ def plan(
     answer is the JSON of `steptime plan`. Raises `InputError` for what is not known or cannot be.
     """
     site = Site(device, per_node, inside, link, links_per_node)
-    run: dict[str, Any] = {"length": length, "dtype": dtype, "stack": stack}
+    run: dict[str, Any] = {"length": length, "dtype": dtype, "stack": stack, "gradients": gradients}
     one = split_of(split)
     if devices is None:
         return answered(str(model), site, one, micro_batch or 1, batch, tokens=tokens, **run)
