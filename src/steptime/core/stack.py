@@ -117,6 +117,7 @@ TRAINING = tuple(  # of a training over many devices: what each means, docs/plan
             "routed_bytes",
             "routed_s",
             "expert_hidden",
+            "sustained",
             "selective_kept",
             "selective_again",
         ),

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import inf
 from typing import Any, NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, Part
-from steptime.core.hardware import Device
+from steptime.core.hardware import TFLOP, Device
 from steptime.core.workload import Plan
 from steptime.models.family import Family
 from steptime.ops import OPS
@@ -122,15 +123,17 @@ def _piece(
     held: Kept,
     params: tuple[int, int],
 ) -> Piece:
-    slower = device.constants.get("training.products", 1.0)
+    slower, most = device.constants.get("training.products", 1.0), _sustained(device)
 
     @cache
     def price(kernel: Kernel) -> Interval:
         time = method.price(kernel, device)
         if kernel.unit == "vector" or kinds[kernel.op] == "attention":
             return time
-        ends = (None if end is None else end * slower for end in (time.low, time.high))
-        return time._replace(value=time.value * slower, low=next(ends), high=next(ends))
+        least = kernel.flop / (most * device.peak_flop_per_s[kernel.dtype])
+        longer = slower * max(1.0, least / time.value)
+        ends = (None if end is None else end * longer for end in (time.low, time.high))
+        return time._replace(value=time.value * longer, low=next(ends), high=next(ends))
 
     times: dict[str, list[Interval]] = {"forward": [], "backward": []}
     flop, core_s, last_s = {"forward": 0.0, "backward": 0.0}, 0.0, 0.0
@@ -168,6 +171,13 @@ def _piece(
         (flop["forward"], flop["backward"]),
         tuple(mine),
     )
+
+
+def _sustained(device: Device) -> float:
+    """Return the share of a peak that products reach for long: of the best that is published."""
+    best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
+    share = device.constants.get("training.sustained", 1.0)
+    return share * best / device.peak_flop_per_s["bfloat16"]
 
 
 def piece_of(row: str) -> str:
