@@ -8,6 +8,8 @@ their input too, and a GRU is not cast, which the lists for CUDA devices do othe
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from steptime.build import build, build_step, make_workload, read_model
@@ -15,6 +17,8 @@ from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
+from steptime.ops.builder import Builder
+from steptime.ops.pointwise import FUNCTIONS
 
 pytestmark = pytest.mark.framework
 
@@ -86,6 +90,45 @@ def test_every_op_has_the_type_that_torch_gives_it(text: str, dtype: str) -> Non
     }
     assert len(ours) >= len(seen) - len(graph.inputs) - len(graph.weights) - len(graph.buffers) - 1
     assert ours == {name: seen[name] for name in ours}
+
+
+def one_op(kind: str, *shapes: tuple[int, ...], **attrs: Any) -> Graph:
+    """A product, which is of the low type, and an op on it (and on weights)."""
+    b = Builder("x", precision("bfloat16-mixed"), training=False)
+    x = b.op("linear", b.input("x", (2, 6)), b.weight("w", (6, 6)), name="product")
+    x = b.op("reshape", x, name="seen", shape=shapes[0])
+    others = [b.weight(f"w{i}", shape) for i, shape in enumerate(shapes[1:])]
+    return b.graph(b.op(kind, x, *others, name="op", **attrs))
+
+
+def _function(name: str) -> Graph:
+    how: dict[str, Any] = {"low": 0.0, "high": 1.0} if name == "clamp" else {}
+    if len(FUNCTIONS[name].gradients) > 1:
+        how["scalar"] = 2.0
+    return one_op("pointwise", (3, 4), function=name, **how)
+
+
+GENERAL = {
+    **{name: _function(name) for name in FUNCTIONS if name not in ("where", "and", "or", "xor")},
+    "1 / x": one_op("pointwise", (3, 4), function="div", scalar=1.0, scalar_place=0),
+    **{
+        name: one_op("reduce", (3, 4), function=name, axes=(1,))
+        for name in ("sum", "mean", "max", "min", "prod", "argmax", "any")
+    },
+    "cumsum": one_op("cumsum", (3, 4), axis=1),
+    "group_norm": one_op("group_norm", (3, 4), (4,), (4,), groups=2),
+    "resize2d": one_op("resize2d", (1, 1, 3, 4), size=(6, 7), mode="bilinear"),
+    "pad": one_op("pad", (3, 4), pads=(0, 0, 1, 1)),
+    "tile": one_op("tile", (3, 4), times=(1, 2)),
+    "broadcast": one_op("broadcast", (3, 4), shape=(2, 3, 4)),
+    "matmul": one_op("matmul", (3, 4), (2, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_every_general_kind_has_the_type_that_torch_gives_it(name: str) -> None:
+    graph = GENERAL[name]
+    assert types_seen(graph, "bfloat16-mixed", "cuda")["op"] == graph.tensors["op"].dtype
 
 
 def tracked_bytes(work: Workload) -> int:

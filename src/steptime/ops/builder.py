@@ -83,13 +83,16 @@ class Builder:
         """Add a tensor that is kept but not trained."""
         return self._keep(name, shape, dtype or self.precision.weights, self.buffers)
 
-    def _autocast(self, path: str, kind: str, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    def _autocast(
+        self, path: str, kind: str, inputs: tuple[str, ...], attrs: Mapping[str, Attr]
+    ) -> tuple[str, ...]:
         """Return an op's inputs in the type that mixed precision runs its kind in, by casts.
 
         A weight is cast once a step and its copy kept, any other tensor for every op that reads it,
         as torch's autocast does.
         """
-        rule = kind_row(kind).autocast
+        said = kind_row(kind).autocast
+        rule = said(**attrs) if callable(said) else said
         if not rule or not self.precision.mixed:
             return inputs
         types = {"low": self.precision.compute, "wide": self.precision.weights}
@@ -127,7 +130,7 @@ class Builder:
         Under mixed precision its inputs are cast first, where its kind runs in another type.
         Raises `ShapeError`, naming the op, where shapes or attributes do not fit.
         """
-        return self._append(path, kind, self._autocast(path, kind, inputs), attrs)
+        return self._append(path, kind, self._autocast(path, kind, inputs, attrs), attrs)
 
     def _append(
         self, path: str, kind: str, inputs: tuple[str, ...], attrs: Mapping[str, Attr]

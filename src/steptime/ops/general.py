@@ -192,6 +192,7 @@ KINDS = {
         Example((_X,), {"function": "max", "axes": (0, 2), "keep": False}),
         "definition: one addition, product or comparison an element read",
         gradient=reduce_gradient,
+        autocast=lambda function, **_: "wide" if function in ("sum", "prod") else "",
     ),
     "reduce_grad": OpKind(
         lambda *specs, shape, **_: (TensorSpec(tuple(shape), specs[-1].dtype),),
@@ -269,6 +270,7 @@ KINDS = {
         per_element(1),
         Example((_X,), {"axis": 1, "reverse": False}),
         "definition: one addition an element",
+        autocast="wide",
         gradient=lambda b: (
             b.emit(
                 "cumsum",

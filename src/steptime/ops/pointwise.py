@@ -5,7 +5,7 @@ ops that they are written out in: x sigmoid(x) is four and one. What has a kind 
 one shape, `relu`, `gelu`, ...) is counted there.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from steptime.core.errors import unknown
 from steptime.core.graph import TensorSpec
@@ -83,6 +83,14 @@ FUNCTIONS: dict[str, Function] = {
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor"), _TRUTH),
     "where": Function(1, (None, ("a", 1), ("a", 1))),
 }
+
+
+_WIDE = ("exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "softplus")
+
+
+def _autocast(function: str, scalar_place: int = -1, **_: object) -> Literal["", "wide"]:
+    """Return the type of a function under mixed precision; a number over a tensor is wide too."""
+    return "wide" if function in _WIDE or (function == "div" and scalar_place == 0) else ""
 
 
 def function_of(name: str) -> Function:
@@ -170,6 +178,7 @@ KINDS = {
         Example((vector(2, 3, 1), vector(3, 4)), {"function": "div"}),
         "definition: one FLOP an element made, several where a function is written so",
         gradient=pointwise_gradient,
+        autocast=_autocast,
         pointwise=True,
     ),
     "pointwise_grad": OpKind(

@@ -10,6 +10,7 @@ from steptime.core.graph import Attr, Op, TensorSpec
 Specs = tuple[TensorSpec, ...]
 Products = tuple[tuple[int, int, int, int], ...]
 Window = tuple[int, int, int, int, int, int]
+Autocast = Literal["", "low", "wide", "first"]
 Emit = Callable[..., tuple[str, ...]]
 
 
@@ -77,7 +78,8 @@ class OpKind:
     the op (not the workspace of kernels). A `pointwise` kind makes each element from the same
     element of its inputs, so that it can run in the kernel that makes one of them. `autocast` says
     which type a forward op runs in under mixed precision, as torch's lists for CUDA devices do: the
-    `low` one, the `wide` one of the weights, that of its `first` input, or any ("", the widest).
+    `low` one, the `wide` one of the weights, that of its `first` input, or any ("", the widest); it
+    may be a function of the attributes.
     `exchanged(*specs, **attrs)` returns the bytes that a kind exchanges with other ranks.
     `window(*specs, **attrs)` returns the height and width of the window that moves over an image,
     its strides, and the height and width of the map that it makes (a gradient's: that it reads).
@@ -98,7 +100,7 @@ class OpKind:
     scratch: Callable[..., int] | None = None
     pointwise: bool = False
     products: Callable[..., Products] | None = None
-    autocast: Literal["", "low", "wide", "first"] = ""
+    autocast: Autocast | Callable[..., Autocast] = ""
     serial: Callable[..., int] | None = None
     exchanged: Callable[..., int] | None = None
     window: Callable[..., Window] | None = None
