@@ -24,6 +24,7 @@ from steptime.importers import (
     read_content,
     remembered,
 )
+from steptime.importers.code import code_of, file_of
 from steptime.models import family, named, names
 from steptime.models.family import Family, resolve, stored
 from steptime.ops.builder import Builder
@@ -59,12 +60,16 @@ class Choice:
 
 
 def read_model(text: str, allow_unknown: bool = False) -> Choice:
-    """Read model text: `resnet50`, `fc:layers=4,nodes=1024`, a ParaDnn label, or a path.
+    """Read model text: `resnet50`, `fc:layers=4,nodes=1024`, a ParaDnn label, a path, or code.
 
+    Code, `model.py:UNet`, is run in a process of its own, unless its file is there and up to date.
     `allow_unknown` lets the layers of unknown type in a network's file pass their input on.
     Raises `InputError` where it is none of these.
     """
     text = text.strip()
+    code = code_of(text)
+    if code:
+        return replace(_read_file(str(file_of(code)[0]), allow_unknown), where=text)
     label = _PARADNN.fullmatch(text)
     if label:
         given: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
@@ -183,7 +188,7 @@ def choice_of(table: object, where: str) -> Choice:
         )
     if not isinstance(names[0], str):
         raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")
-    if is_path(names[0]) and not is_network_file(names[0]):
+    if is_path(names[0]) and not (is_network_file(names[0]) or code_of(names[0])):
         raise InputError(f"{where}: {shorten(names[0])} is a file, not the name of a family")
     named = read_model(names[0])
     if is_path(names[0]) and not named.file:
@@ -273,7 +278,10 @@ def build_step(workload: Workload) -> Graph:
     graph = build(workload)
     if workload.phase == "infer":
         return graph
-    return training_graph(graph, workload.optimizer)
+    try:
+        return training_graph(graph, workload.optimizer)
+    except ValueError as error:
+        raise InputError(f"{workload.model}: {error}") from None
 
 
 def count_step(

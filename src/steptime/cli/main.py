@@ -24,6 +24,7 @@ COMMANDS = {  # name: the function, or the analysis, that answers it
     "list": "steptime.cli.list:list_",
     "show": "steptime.cli.show:show",
     "count": "steptime.cli.count:count",
+    "convert": "steptime.cli.convert:convert",
     "predict": "steptime.cli.predict:predict",
     "fit": "steptime.cli.fit:fit",
     "choose": "steptime.cli.choose:choose",

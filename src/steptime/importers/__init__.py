@@ -99,6 +99,12 @@ FORMATS = (
         identity="steptime.importers.onnx.model:identity",
         mapped=True,
     ),
+    Format(
+        ".pt2",
+        "steptime.importers.pytorch.read:read",
+        identity="steptime.importers.pytorch.read:identity",
+        mapped=True,
+    ),
 )
 ENDINGS = tuple(dict.fromkeys(row.ending for row in FORMATS))
 

@@ -30,6 +30,7 @@ class Row:
 BACKENDS: Mapping[str, Row] = {
     "torch": Row("steptime.measure.backends.torch.backend", "torch"),
     "jax": Row("steptime.measure.backends.jax.backend", "jax", rewrites=True),
+    "native": Row("steptime.measure.backends.native.backend", "torch", rewrites=True),
     "onnxruntime": Row(
         "steptime.measure.backends.onnxruntime.backend", "onnxruntime", rewrites=True
     ),

@@ -134,7 +134,8 @@ def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Pr
     strategies = list(backend.STRATEGIES) if workload.plan.data > 1 else [""]
     for strategy in strategies:
         chosen = replace(options, compile=False, strategy=strategy)
-        prepared: contract.Prepared = backend.prepare(build(workload), workload, chosen)
+        prepare = getattr(backend, "wake", backend.prepare)
+        prepared: contract.Prepared = prepare(build(workload), workload, chosen)
         prepared.step()
     return prepared
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import torch
+from torch import nn
 
 from steptime.core.dtypes import Precision, precision
 from steptime.core.errors import InputError
@@ -75,10 +76,15 @@ def collectives(options: contract.Options, sizes: Sequence[int], budget_s: float
 
 
 def prepare(
-    graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
+    graph: Graph,
+    workload: Workload,
+    options: contract.Options,
+    feed: contract.Feed | None = None,
+    own: nn.Module | None = None,
 ) -> contract.Prepared:
     """Return the step of a forward graph, ready on its device: weights, inputs, optimizer made.
 
+    A module of its `own` is run in place of the graph's.
     Raises `InputError` for a device that is not here, `UnsupportedError` for a kind, type or plan
     that cannot be run, `OutOfMemoryError` where the weights and inputs do not fit.
     """
@@ -93,7 +99,7 @@ def prepare(
     watch = Stopwatch(sync)
 
     def make() -> None:
-        held.append(assemble(graph, workload, options, joined, watch, feed))
+        held.append(assemble(graph, workload, options, joined, watch, feed, own))
 
     translated(make)()
     found = held[0]
@@ -125,7 +131,7 @@ def prepare(
         timer=torch_device.timer(device),
         waited=found.waited,
         loss=found.loss,
-        inference=lambda one: outputs_of(one, found.values, types, device),
+        inference=None if own else lambda one: outputs_of(one, found.values, types, device),
         facts=_facts(options, device) | found.facts,
         afterwards=_compiled if options.compile else dict,
         group=group,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from steptime.core.dtypes import Precision, precision
 from steptime.core.graph import Graph
@@ -73,27 +73,32 @@ def assemble(
     joined: Joined | None,
     watch: Stopwatch,
     feed: Feed | None = None,
+    own: nn.Module | None = None,
 ) -> Assembled:
-    """Return the parts of a step by name; replicas share weights, not inputs."""
+    """Return the parts of a step by name; replicas share weights, not inputs.
+
+    A module of its `own` is run in place of the graph's, on the inputs of that.
+    """
     device, types = torch_device.find(options.device), precision(workload.dtype)
     training = workload.phase == "train"
     own_seed = options.seed + (joined.rank.rank if joined else 0)
     torch.manual_seed(own_seed)  # dropout draws from it
-    values = initial_values(graph, device, options.seed)
+    inputs_alone = replace(graph, weights=(), buffers=())
+    values = initial_values(inputs_alone if own else graph, device, options.seed)
     if own_seed != options.seed:
         draw_inputs(graph, values, device, own_seed)
-    if device.type == "cuda":
+    if device.type == "cuda" and not own:
         join_recurrent_weights(graph, values)
     take, waited = input_of(graph, values, device, options, feed) or (None, None)
-    module = module_of(graph, values, types, options.compile)
+    module: Any = own or module_of(graph, values, types, options.compile)
 
     def said() -> None:
-        if not options.compile:
+        if not (options.compile or own):
             annotate(module)
 
     inputs = [values[name] for name in graph.inputs]
     autocast = autocast_of(types, device)
-    spread = Spread(module, [values[name] for name in graph.weights])
+    spread = Spread(module, list(module.parameters()))
     if joined and training:
         spread = torch_parallel.spread(options.strategy, module, joined, watch, options.overlap)
     network: Network = spread.network

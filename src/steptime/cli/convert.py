@@ -1,0 +1,124 @@
+"""The command `convert`: a network that can be read, or code, as a file of another form."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from steptime.cli import options
+from steptime.cli.command import command, unmodelled
+from steptime.cli.options import option
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.files import check_folder, replacing
+from steptime.core.graph import Graph
+from steptime.core.table import Answer, facts
+from steptime.core.units import shown
+from steptime.core.workload import Workload
+
+
+@command(long="exporting")
+def convert(
+    model: options.Model,
+    input_: list[str] | None = option(
+        "--input NAME=SHAPE:TYPE",
+        "Of code: an input, x=2x3x256x256:float32, its first size the batch; repeatable.",
+        None,
+    ),
+    out: Path | None = option(
+        "--out -o FILE",
+        "Where it goes: .json (a graph), .onnx or .pt2 (of code). Default: beside the code.",
+        None,
+    ),
+    batch: options.Batch = None,
+    phase: options.Phase = "train",
+    dtype: options.Dtype = "float32",
+    allow_unknown: options.AllowUnknown = False,
+) -> Answer:
+    """Write a network as a file of another form.
+
+    A MODEL that is code, model.py:UNet, is run to export it: in a process of its own, with PyTorch.
+    """
+    from steptime.build import build, make_workload, read_model
+    from steptime.count import count
+    from steptime.importers.code import code_of, file_of, inputs_of
+
+    code, static = code_of(model), ""
+    given = inputs_of(input_ or [], "--input")
+    if code is None and given:
+        raise InputError("--input is of code: model.py:UNet")
+    if out is not None:
+        check_folder(out)
+    if code is not None:
+        if given and code.inputs:
+            raise InputError(f"model {shorten(model)} says its inputs, too; leave out --input")
+        code = type(code)(code.where, code.name, given or code.inputs)
+        is_last = out is None or out.suffix.lower() == ".pt2"
+        path, static = file_of(code, out if is_last else None)
+        model, out = str(path), path if is_last else out
+    if out is None:
+        raise InputError(f"-o FILE is needed, with one of the endings {', '.join(TARGETS)}")
+    ending = out.suffix.lower()
+    if ending not in TARGETS or (ending == ".pt2" and code is None):
+        raise unknown("ending of the new file", ending, TARGETS, "-o")
+    workload = make_workload(read_model(model, allow_unknown), batch, dtype, phase)
+    graph = build(workload)
+    TARGETS[ending](out, graph, workload)
+    document = {
+        "model": workload.label,
+        "file": str(out),
+        "batch": workload.batch_per_replica,
+        "phase": phase,
+        "dtype": workload.dtype,
+        "parameters": graph.parameters,
+        "flop": count(graph).flop,
+        "ops": len(graph.ops),
+        "static": static,
+        "unmodelled": list(graph.unmodelled),
+    }
+    rows = [
+        ("parameters", shown("parameters", document["parameters"])),
+        ("forward work", shown("flop", document["flop"])),
+        ("ops", shown("ops", document["ops"])),
+        ("file", str(out)),
+    ]
+    notes = unmodelled(graph.unmodelled)
+    if static:
+        notes.append(f"note: its batch is fixed: {static}")
+    return Answer(document, [facts(workload.label, "converted", rows)], notes)
+
+
+def _graph(path: Path, graph: Graph, workload: Workload) -> None:
+    from steptime.core.graph_json import graph_to_json
+
+    batch = workload.batch_per_replica
+    table = graph_to_json(graph, phase=workload.phase, dtype=workload.dtype, batch=batch)
+    _write(path, (json.dumps(table) + "\n").encode())
+
+
+def _onnx(path: Path, graph: Graph, _: Workload) -> None:
+    from steptime.exporters.onnx import model_of
+    from steptime.exporters.onnx_nodes import NoOnnxError
+
+    try:
+        _write(path, model_of(graph))
+    except NoOnnxError as error:
+        raise InputError(f"-o {shorten(path)}: {error}") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        with replacing(path) as part:
+            part.write_bytes(content)
+    except OSError as error:
+        raise InputError(f"-o {shorten(path)}: cannot be written: {error.strerror}") from None
+
+
+def _kept(*_: Any) -> None:
+    """Do nothing: the export is the file."""
+
+
+TARGETS: Mapping[str, Callable[[Path, Graph, Workload], None]] = {
+    ".json": _graph,
+    ".onnx": _onnx,
+    ".pt2": _kept,
+}

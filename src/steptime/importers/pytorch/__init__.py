@@ -1,0 +1,1 @@
+"""Networks that `torch.export.save` wrote: their ATen ops, read without PyTorch."""

@@ -1,0 +1,376 @@
+"""ATen ops: a table of small functions onto `importers/lowering.py`, read before decompositions.
+
+A row is the op's name without its overload; its function gets the call, whose arguments have the
+names of ATen's schema, and returns the tensor made, or one for each output.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from steptime.importers import lowering as low
+from steptime.importers.pytorch.views import OTHERS, VIEWS
+from steptime.importers.pytorch.walk import Call, Const, Handler, Result, listed
+from steptime.ops.table import require
+
+UNARY = {  # ATen: a function of one operand
+    **{name: name for name in ("abs", "cos", "erf", "exp", "expm1", "floor", "ceil", "isnan")},
+    **{name: name for name in ("log", "log1p", "mish", "neg", "reciprocal", "relu", "round")},
+    **{name: name for name in ("rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sqrt", "tanh")},
+    **{name: name for name in ("softsign", "softplus", "log_sigmoid", "logical_not")},
+    "hardsigmoid": "hard_sigmoid",
+    "hardswish": "hard_swish",
+    "special_expit": "sigmoid",
+    "bitwise_not": "logical_not",
+}
+BINARY = {  # ATen: a function of two operands
+    **{name: name for name in ("add", "sub", "mul", "div", "pow", "maximum", "minimum")},
+    **{name: name for name in ("eq", "ne", "lt", "le", "gt", "ge", "floor_divide")},
+    **{f"__{name}__": name for name in ("and", "or", "xor")},
+    **{f"{of}_{name}": name for of in ("logical", "bitwise") for name in ("and", "or", "xor")},
+    "true_divide": "div",
+    "remainder": "mod",
+    "fmod": "mod",
+}
+REDUCTIONS = {
+    **{name: name for name in ("mean", "sum", "prod", "logsumexp", "any", "all")},
+    **{name: name for name in ("argmax", "argmin")},
+    "amax": "max",
+    "amin": "min",
+}
+RESIZES = {
+    **dict.fromkeys(("nearest1d", "nearest2d", "_nearest_exact2d"), "nearest"),
+    **dict.fromkeys(("bilinear2d", "linear1d"), "bilinear"),
+    "bicubic2d": "bicubic",
+}
+PLACES = ("", "_with_indices")
+Size = Any
+
+
+def _pair(value: Size, axes: int) -> list[int]:
+    """Return a size for each axis; one stands for all of them."""
+    sizes = listed(value)
+    return sizes * axes if len(sizes) == 1 else sizes
+
+
+def _sides(value: Size, axes: int) -> list[int]:
+    return [size for size in _pair(value, axes) for _ in (0, 1)]
+
+
+def _weights(c: Call, *names: str) -> dict[str, Any]:
+    """Return the tensors of arguments that may be left out, by what lowering calls them."""
+    called = {"running_mean": "mean", "running_var": "variance"}
+    return {called.get(name, name): c.maybe(name) or "" for name in names}
+
+
+def _operands(c: Call, *values: Any) -> list[Any]:
+    if c.walk.is_rebound:
+        values = c.walk.adapted(values)
+    return [one if isinstance(one, int | float) else c.walk.tensor(one) for one in values]
+
+
+def _unary(function: str) -> Handler:
+    return lambda c: low.pointwise(c.b, function, c.first, name=c.name)
+
+
+def _binary(function: str, turned: bool = False) -> Handler:
+    def run(c: Call) -> Result:
+        a, b = _operands(c, c["self"], c[c.either("other", "exponent")])
+        alpha = c.get("alpha", 1)
+        if alpha != 1:
+            of_tensor = isinstance(b, str)
+            b = (
+                low.pointwise(c.b, "mul", b, alpha, name=f"{c.name}/alpha")
+                if of_tensor
+                else b * alpha
+            )
+        done = "floor_divide" if c.get("rounding_mode") else function
+        if turned or (done in {"mul", "add"} and not isinstance(a, str)):
+            a, b = b, a
+        return low.pointwise(c.b, done, a, b, name=c.name)
+
+    return run
+
+
+def _reduction(function: str, then: str = "") -> Handler:
+    def run(c: Call) -> Result:
+        chosen, done = listed(c.get("dim")) or None, function
+        if done == "norm":
+            order = c.get(c.either("p", "ord"), 2)
+            require(order in (1, 2), f"a norm of order {order}")
+            done = f"l{int(order)}"
+        y = low.reduce(c.b, done, c.x(), chosen, c.name, bool(c.get("keepdim", False)))
+        return low.pointwise(c.b, then, y, name=c.name) if then else (y, c.places(1))
+
+    return run
+
+
+def _extreme(function: str) -> Handler:
+    """Return the row of `max` and `min`: of two tensors, over all, or over an axis with places."""
+    reduced, of_two = _reduction(function), _binary(f"{function}imum")
+    return lambda c: reduced(c) if c.get("other") is None else of_two(c)
+
+
+def _clamp(c: Call) -> Result:
+    low_default, high_default = (0.0, 6.0) if c.node.op == "relu6" else (-math.inf, math.inf)
+    least = c.get("min", c.get("min_val", low_default))
+    most = c.get("max", c.get("max_val", high_default))
+    require(isinstance(least, int | float) and isinstance(most, int | float), "clamp by tensors")
+    return low.pointwise(c.b, "clamp", c.x(), name=c.name, low=float(least), high=float(most))
+
+
+def _with_parameter(argument: str, default: float) -> Handler:
+    return lambda c: low.pointwise(
+        c.b, c.node.op, c.x(), name=c.name, parameter=float(c.get(argument, default))
+    )
+
+
+def _gelu(c: Call) -> Result:
+    function = "gelu_tanh" if c.get("approximate") == "tanh" else "gelu"
+    return low.pointwise(c.b, function, c.x(), name=c.name)
+
+
+def _where(c: Call) -> Result:
+    if c.node.op == "masked_fill":
+        condition, fill, x = _operands(c, c["mask"], c["value"], c["self"])
+        return low.where(c.b, condition, fill, x, name=c.name)
+    condition, x, y = _operands(c, c["condition"], c["self"], c["other"])
+    return low.where(c.b, condition, x, y, name=c.name)
+
+
+def _addcmul(c: Call) -> Result:
+    product = low.pointwise(c.b, "mul", c.x("tensor1"), c.x("tensor2"), name=f"{c.name}/product")
+    if c.get("value", 1) != 1:
+        product = low.pointwise(c.b, "mul", product, c["value"], name=f"{c.name}/value")
+    return low.pointwise(c.b, "add", c.x(), product, name=c.name)
+
+
+def _product(first: str, second: str) -> Handler:
+    def run(c: Call) -> Result:
+        y = low.matmul(c.b, c.x(first), c.x(second), c.name)
+        return low.pointwise(c.b, "add", y, c.x(), name=f"{c.name}/bias") if first != "self" else y
+
+    return run
+
+
+def _linear(c: Call) -> Result:
+    return low.linear(c.b, c.x("input"), c.x("weight"), c.name, c.maybe("bias") or "")
+
+
+def _einsum(c: Call) -> Result:
+    tensors = [c.walk.tensor(one) for one in c["tensors"]]
+    left, arrow, out = c["equation"].replace(" ", "").partition("->")
+    terms = left.split(",")
+    require(len(terms) == len(tensors) == 2 and bool(arrow), "einsum of other than two operands")
+    rank = len(c.shape) - len(out) + 3
+    dots = "".join(chr(0x391 + i) for i in range(rank)) if "..." in left else ""
+    terms, out = [term.replace("...", dots) for term in terms], out.replace("...", dots)
+    sizes: dict[str, int] = {}
+    for term, x in zip(terms, tensors, strict=True):
+        sizes |= dict(zip(term, c.b.shape(x), strict=True))
+    both = [one for one in terms[0] if one in terms[1]]
+    shared, summed = ([one for one in both if (one in out) is kept] for kept in (True, False))
+    rows, columns = ([one for one in t if one not in both] for t in terms)
+    require(all(one in out for one in rows + columns), "einsum that sums one operand alone")
+    matrices = []
+    for i, groups in enumerate(((shared, rows, summed), (shared, summed, columns))):
+        order = [terms[i].index(one) for group in groups for one in group]
+        turned = low.transpose(c.b, tensors[i], order, f"{c.name}/transpose{i}")
+        inner = [math.prod(sizes[one] for one in group) for group in groups[1:]]
+        shape = (*(sizes[one] for one in shared), *inner)
+        matrices.append(low.reshape(c.b, turned, shape, f"{c.name}/reshape{i}"))
+    made = [*shared, *rows, *columns]
+    y = low.matmul(c.b, matrices[0], matrices[1], c.name)
+    y = low.reshape(c.b, y, [sizes[one] for one in made], f"{c.name}/apart")
+    return low.transpose(c.b, y, [made.index(one) for one in out], f"{c.name}/order")
+
+
+def _convolution(transposed: bool = False) -> Handler:
+    def run(c: Call) -> Result:
+        x, w = c.x("input"), c.x("weight")
+        axes = len(c.b.shape(x)) - 2
+        apart, padding = _pair(c.get("dilation", 1), axes), c.get("padding", 0)
+        if padding == "same":
+            spans = [d * (n - 1) for n, d in zip(c.b.shape(w)[2:], apart, strict=True)]
+            sides = [side for n in spans for side in (n // 2, n - n // 2)]
+        else:
+            sides = _sides(0 if padding == "valid" else padding, axes)
+        return low.convolution(
+            c.b, x, w, c.name, c.maybe("bias") or "", stride=_pair(c.get("stride", 1), axes),
+            padding=sides, dilation=apart, groups=c.get("groups", 1),
+            transposed=transposed or bool(c.get("transposed", False)),
+            output_padding=_pair(c.get("output_padding", 0), axes),
+        )  # fmt: skip
+
+    return run
+
+
+def _norm(function: Callable[..., str]) -> Handler:
+    """Return the row of a norm over the last axes, or over groups of channels."""
+
+    def run(c: Call) -> Result:
+        x, names = c.x("input"), ("weight", "bias")
+        if function is low.group_norm:
+            groups = c.get("num_groups") or c.b.shape(x)[1]
+            return low.group_norm(c.b, x, groups, c.name, **_weights(c, *names))
+        weights = _weights(c, *names[: 1 + (function is low.layer_norm)])
+        return function(c.b, x, c.name, **weights, axes=len(c["normalized_shape"]))
+
+    return run
+
+
+def _batch_norm(c: Call) -> Result:
+    given = _weights(c, "weight", "bias", "running_mean", "running_var")
+    return low.batch_norm(c.b, c.x("input"), c.name, **given)
+
+
+def _pool(kind: Literal["max", "avg"], axes: int) -> Handler:
+    def run(c: Call) -> Result:
+        require(set(listed(c.get("dilation", 1))) == {1}, "pooling with a dilation")
+        kernel = _pair(c["kernel_size"], axes)
+        y = low.pool(
+            c.b, c.x(), kind, c.name,
+            kernel=kernel, stride=_pair(c.get("stride") or kernel, axes),
+            padding=_sides(c.get("padding", 0), axes), ceil=bool(c.get("ceil_mode")),
+        )  # fmt: skip
+        return y, c.places(1)
+
+    return run
+
+
+def _adaptive(kind: Literal["max", "avg"], axes: int) -> Handler:
+    return lambda c: (
+        low.adaptive_pool(c.b, c.x(), kind, c.shape[-axes:], c.name),
+        c.places(1),
+    )
+
+
+def _resize(mode: str) -> Handler:
+    return lambda c: low.resize(
+        c.b, c.first, c.shape[2:], mode, c.name, bool(c.get("align_corners", False))
+    )
+
+
+def _attention(c: Call) -> Result:
+    parts = [c.x(name) for name in ("query", "key", "value")]
+    shapes = [c.b.shape(x) for x in parts]
+    q, k, v = (
+        low.reshape(c.b, x, (math.prod(shape[:-3]), *shape[-3:]), f"{c.name}/axes{i}")
+        for i, (x, shape) in enumerate(zip(parts, shapes, strict=True))
+    )
+    mask = c.get("attn_mask")
+    learnt = mask if isinstance(mask, str) and c.walk.is_learnt(mask) else ""
+    y = low.attention(
+        c.b, q, k, v, c.name, causal=bool(c.get("is_causal", False)), mask=learnt,
+        scale=c.get("scale"),
+    )  # fmt: skip
+    return low.reshape(c.b, y, (*shapes[0][:-1], shapes[2][-1]), f"{c.name}/back")
+
+
+def _recurrent(cell: str) -> Handler:
+    def run(c: Call) -> Result:
+        first = c["hx"]
+        states = first if isinstance(first, list) else [first]
+        require(all(isinstance(one, Const) for one in states), "a first state that is computed")
+        tensors, each = [c.walk.tensor(one) for one in c["params"]], 4 if c["has_biases"] else 2
+        weights = [tensors[i : i + each] for i in range(0, len(tensors), each)]
+        y, state = low.recurrent(
+            c.b, c.x("input"), cell, weights, c.name,
+            bidirectional=bool(c.get("bidirectional")), batch_first=bool(c.get("batch_first")),
+            p=float(c.get("dropout", 0.0)),
+        )  # fmt: skip
+        return [y, state, state]
+
+    return run
+
+
+def _experts(c: Call) -> Result:
+    """Return products of tokens, sorted by expert, with their expert's matrix: an even spread."""
+    x, w = c.x(c.either("input", "self")), c.x(c.either("weight", "mat2"))
+    (tokens, width), (experts, _, out) = c.b.shape(x), c.b.shape(w)
+    few, more = divmod(tokens, experts)
+    parts, done = [], 0
+    for count, each in ((more, few + 1), (experts - more, few)):
+        if count * each:
+            at = done and more * (few + 1)
+            rows = low.slice_(c.b, x, 0, at, at + count * each, f"{c.name}/tokens")
+            own = low.slice_(c.b, w, 0, done, done + count, f"{c.name}/experts")
+            rows = low.reshape(c.b, rows, (count, each, width), f"{c.name}/apart")
+            y = low.matmul(c.b, rows, own, c.name)
+            parts.append(low.reshape(c.b, y, (count * each, out), f"{c.name}/rows"))
+        done += count
+    return c.do(low.concat, parts, 0)
+
+
+def _dropout(c: Call) -> Result:
+    drops = c.get("train", c.get("training", True)) or c.walk.drops
+    return c.do(low.dropout, c.first, float(c.get("p", 0.5))) if drops else c.first
+
+
+def _topk(c: Call) -> Result:
+    return low.topk(
+        c.b, c.x(), c["k"], c.get("dim", -1), c.name, largest=bool(c.get("largest", True))
+    )
+
+
+def _cumsum(c: Call) -> Result:
+    axis = low.axis_of(c.b, c.x(), c["dim"])
+    return low.op(c.b, "cumsum", c.x(), name=c.name, axis=axis)
+
+
+ATEN: Mapping[str, Handler] = {
+    **VIEWS,
+    **OTHERS,
+    **{name: _unary(function) for name, function in UNARY.items()},
+    **{name: _binary(function) for name, function in BINARY.items()},
+    **{name: _reduction(function) for name, function in REDUCTIONS.items()},
+    **dict.fromkeys(("linalg_vector_norm", "norm"), _reduction("norm")),
+    "var": _reduction("variance"),
+    "std": _reduction("variance", "sqrt"),
+    "max": _extreme("max"),
+    "min": _extreme("min"),
+    "rsub": _binary("sub", turned=True),
+    **dict.fromkeys(("clamp", "hardtanh", "clip", "clamp_min", "clamp_max", "relu6"), _clamp),
+    "leaky_relu": _with_parameter("negative_slope", 0.01),
+    "elu": _with_parameter("alpha", 1.0),
+    "prelu": lambda c: low.op(c.b, "prelu", c.x(), c.x("weight"), name=c.name),
+    "square": lambda c: low.op(c.b, "mul", c.x(), c.x(), name=c.name),
+    "gelu": _gelu,
+    "where": _where,
+    "masked_fill": _where,
+    "addcmul": _addcmul,
+    **dict.fromkeys(("softmax", "_softmax"), lambda c: c.do(low.softmax, c.x(), c["dim"])),
+    **dict.fromkeys(
+        ("log_softmax", "_log_softmax"), lambda c: c.do(low.softmax, c.x(), c["dim"], log=True)
+    ),
+    **dict.fromkeys(
+        ("dropout", "feature_dropout", "alpha_dropout"),
+        _dropout,
+    ),
+    "embedding": lambda c: c.do(low.embedding, c.x("indices"), c.x("weight")),
+    "linear": _linear,
+    **dict.fromkeys(("matmul", "linalg_matmul"), _product("self", "other")),
+    **dict.fromkeys(("mm", "bmm"), _product("self", "mat2")),
+    "addmm": _product("mat1", "mat2"),
+    "baddbmm": _product("batch1", "batch2"),
+    "einsum": _einsum,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution()),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d"), _convolution(transposed=True)),
+    "batch_norm": _batch_norm,
+    "layer_norm": _norm(low.layer_norm),
+    "rms_norm": _norm(low.rms_norm),
+    **dict.fromkeys(("group_norm", "instance_norm"), _norm(low.group_norm)),
+    **{f"max_pool{n}d{and_places}": _pool("max", n) for n in (1, 2) for and_places in PLACES},
+    **{f"avg_pool{n}d": _pool("avg", n) for n in (1, 2)},
+    **{f"adaptive_avg_pool{n}d": _adaptive("avg", n) for n in (1, 2)},
+    **{f"adaptive_max_pool{n}d": _adaptive("max", n) for n in (1, 2)},
+    **{f"upsample_{name}": _resize(mode) for name, mode in RESIZES.items()},
+    **{f"_upsample_{name}_aa": _resize(mode) for name, mode in RESIZES.items()},
+    "scaled_dot_product_attention": _attention,
+    "lstm": _recurrent("lstm"),
+    "gru": _recurrent("gru"),
+    "rnn_tanh": _recurrent("rnn"),
+    **dict.fromkeys(("_grouped_mm", "grouped_mm_fallback"), _experts),
+    "topk": _topk,
+    "cumsum": _cumsum,
+}

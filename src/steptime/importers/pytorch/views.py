@@ -1,0 +1,219 @@
+"""ATen ops that move, cut, join or repeat elements, onto `importers/lowering.py`."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.importers import lowering as low
+from steptime.importers.pytorch.walk import Call, Const, Handler, Result, listed
+from steptime.ops.table import require
+
+END = 2**62
+PADDING = {"replicate": "edge", "replication": "edge", "reflection": "reflect"}
+
+
+def _cast(c: Call) -> Result:
+    x, to_float = c.x(), "float" in c.dtype
+    if to_float and low.is_float(c.b, x):  # the workload says in which type it computes
+        return x
+    kept = c.b.precision.weights if to_float else "bool" if c.dtype == "bool" else "int64"
+    return c.do(low.cast, x, kept)
+
+
+def _view(c: Call) -> Result:
+    return c.do(low.reshape, c.x(), c.walk.reseen(c.node.args["self"], c.x(), c.shape))
+
+
+def _squeeze(c: Call) -> Result:
+    told, axes = c.walk.told(c.node.args["self"]), c.get("dim")
+    chosen = range(len(told)) if axes is None else [a % max(1, len(told)) for a in listed(axes)]
+    shape = [n for i, n in enumerate(c.b.shape(c.x())) if i not in chosen or told[i] != 1]
+    return c.do(low.reshape, c.x(), shape)
+
+
+def _unsqueeze(c: Call) -> Result:
+    shape = c.b.shape(c.x())
+    axis = c["dim"] % (len(shape) + 1)
+    return c.do(low.reshape, c.x(), (*shape[:axis], 1, *shape[axis:]))
+
+
+def _expand(c: Call) -> Result:
+    return c.do(low.expand, c.x(), c.walk.widened(c.b.shape(c.x()), c.shape))
+
+
+def _permute(c: Call) -> Result:
+    order = list(range(len(c.b.shape(c.x()))))
+    if c.node.op == "permute":
+        order = c["dims"]
+    elif len(order) > 1:
+        i, j = c.get("dim0", c.get("axis0", 0)), c.get("dim1", c.get("axis1", 1))
+        order[i], order[j] = order[j], order[i]
+    return c.do(low.transpose, c.x(), order)
+
+
+def _movedim(c: Call) -> Result:
+    rank = len(c.shape)
+    source, target = ([i % rank for i in listed(c[name])] for name in ("source", "destination"))
+    rest = iter(i for i in range(rank) if i not in source)
+    order = [source[target.index(i)] if i in target else next(rest) for i in range(rank)]
+    return c.do(low.transpose, c.x(), order)
+
+
+def _slice(c: Call) -> Result:
+    axis, start, stop = c.get("dim", 0), c.get("start", 0), c.get("end", END)
+    if c.node.op == "narrow":
+        stop = start + c["length"]
+    if c.walk.is_rebound and (start, stop) == (0, c.walk.told(c.node.args["self"])[axis]):
+        stop = END
+    return low.slice_(c.b, c.x(), axis, start, stop, c.name, c.get("step", 1))
+
+
+def _split(c: Call) -> Result:
+    axis = low.axis_of(c.b, c.x(), c.get("dim", 0))
+    whole, sizes = c.b.shape(c.x())[axis], [c.walk.told(name)[axis] for name in c.node.outputs]
+    if sum(sizes) != whole:  # along the batch
+        require(whole % len(sizes) == 0, f"parts {sizes} of {whole}")
+        sizes = [whole // len(sizes)] * len(sizes)
+    return low.split(c.b, c.x(), sizes, axis, c.name)
+
+
+def _unbind(c: Call) -> Result:
+    axis, count = c.get("dim", 0), len(c.node.outputs)
+    return [low.select(c.b, c.x(), axis, i, f"{c.name}/{i}") for i in range(count)]
+
+
+def _cat(c: Call) -> Result:
+    parts = [one for one in c["tensors"] if c.walk.shape(one) != (0,)]
+    axis, shapes = c.get("dim", 0), [c.walk.shape(one) for one in parts]
+    if c.walk.is_rebound and axis % len(shapes[0]) != 0:
+        most = max(shape[0] for shape in shapes)
+        parts = [c.walk.with_batch(one, most, c.name) for one in parts]
+    return c.do(low.concat, [c.walk.tensor(one) for one in parts], axis)
+
+
+def _stack(c: Call) -> Result:
+    axis, parts = c.get("dim", 0) % len(c.shape), [c.walk.tensor(one) for one in c["tensors"]]
+    shape = c.b.shape(parts[0])
+    seen = (*shape[:axis], 1, *shape[axis:])
+    views = [low.reshape(c.b, one, seen, f"{c.name}/{i}") for i, one in enumerate(parts)]
+    return c.do(low.concat, views, axis)
+
+
+def _repeat(c: Call) -> Result:
+    times, x = listed(c.get("repeats", c.get("dims"))), c.x()
+    shape = (*(1,) * (len(times) - len(c.b.shape(x))), *c.b.shape(x))
+    x = low.reshape(c.b, x, shape, f"{c.name}/axes")
+    if all(1 in pair for pair in zip(shape, times, strict=True)):
+        wanted = [n * t for n, t in zip(shape, times, strict=True)]
+        return c.do(low.expand, x, c.walk.widened(shape, wanted))
+    return low.op(c.b, "tile", x, name=c.name, times=tuple(times))
+
+
+def _repeat_interleave(c: Call) -> Result:
+    times, axis, shape = c["repeats"], c.get("dim"), c.b.shape(c.x())
+    require(isinstance(times, int) and axis is not None, "repeats that are not a number")
+    before, after = shape[: axis % len(shape) + 1], shape[axis % len(shape) + 1 :]
+    apart = low.reshape(c.b, c.x(), (*before, 1, *after), f"{c.name}/apart")
+    wide = low.expand(c.b, apart, (*before, times, *after), f"{c.name}/repeat")
+    return c.do(low.reshape, wide, (*before[:-1], before[-1] * times, *after))
+
+
+def _roll(c: Call) -> Result:
+    x, axes = c.x(), listed(c.get("dims"))
+    require(bool(axes), "a roll of the flattened tensor")
+    for axis, shift in zip(axes, listed(c["shifts"]), strict=True):
+        size = c.b.shape(x)[axis]
+        if cut := -shift % size:
+            parts = low.split(c.b, x, [cut, size - cut], axis, c.name)
+            x = c.do(low.concat, parts[::-1], axis)
+    return x
+
+
+def _flip(c: Call) -> Result:
+    axes = tuple(low.axis_of(c.b, c.x(), i) for i in listed(c["dims"]))
+    return low.op(c.b, "flip", c.x(), name=c.name, axes=axes)
+
+
+def _pad(c: Call) -> Result:
+    sizes, rank = listed(c.get("pad", c.get("padding"))), len(c.b.shape(c.x()))
+    pads = [0] * (2 * rank)
+    for i in range(len(sizes) // 2):
+        pads[2 * (rank - 1 - i) : 2 * (rank - i)] = sizes[2 * i : 2 * i + 2]
+    mode = c.get("mode", "constant")
+    if c.node.op not in {"pad", "constant_pad_nd"}:
+        mode = c.node.op.partition("_")[0]
+    return low.pad(c.b, c.x(), pads, c.name, PADDING.get(mode, mode), float(c.get("value", 0.0)))
+
+
+def _index(c: Call) -> Result:
+    x, given = c.x(), c["indices"]
+    axes = [i for i, one in enumerate(given) if one is not None]
+    require(axes == list(range(axes[0], axes[-1] + 1)), "indices of axes that do not lie together")
+    types = [
+        one.dtype if isinstance(one, Const) else c.b.tensors[one].dtype for one in given if one
+    ]
+    require("bool" not in types, "the places of a mask: how many there are depends on values")
+    if len(axes) == 1:
+        return c.do(low.gather, x, c.walk.tensor(given[axes[0]]), axes[0])
+    shape, first, last = c.b.shape(x), axes[0], axes[-1] + 1
+    flat = (*shape[:first], math.prod(shape[first:last]), *shape[last:])
+    places = c.shape[first : len(c.shape) - (len(shape) - last)]
+    at = c.walk.tensor(Const(places, "int64", f"{c.name}/places"))
+    return c.do(low.gather, low.reshape(c.b, x, flat, f"{c.name}/axes"), at, first)
+
+
+def _gather(c: Call) -> Result:
+    axis = low.axis_of(c.b, c.x(), c["dim"])
+    return low.op(c.b, "gather_elements", c.x(), c.x("index"), name=c.name, axis=axis)
+
+
+def _pixel_shuffle(c: Call) -> Result:
+    r: Any = c.get("upscale_factor", c.get("downscale_factor"))
+    n, channels, height, width = c.b.shape(c.x())
+    apart, order = (n, channels // (r * r), r, r, height, width), (0, 1, 4, 2, 5, 3)
+    if c.node.op == "pixel_unshuffle":
+        apart, order = (n, channels, height // r, r, width // r, r), (0, 1, 3, 5, 2, 4)
+    y = low.reshape(c.b, c.x(), apart, f"{c.name}/apart")
+    y = low.transpose(c.b, y, order, f"{c.name}/order")
+    return c.do(low.reshape, y, (n, *c.shape[1:]))
+
+
+def _same(c: Call) -> Result:
+    return c.first
+
+
+def _filled(c: Call) -> Result:
+    return Const(c.shape, c.dtype, c.name)
+
+
+VIEWS: Mapping[str, Handler] = {
+    **dict.fromkeys(("alias", "clone", "contiguous", "detach", "lift_fresh_copy"), _same),
+    **dict.fromkeys(("to", "_to_copy", "type_as", "float", "bfloat16", "half"), _cast),
+    **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten", "unflatten", "ravel"), _view),
+    **dict.fromkeys(("view_as", "reshape_as"), _view),
+    **dict.fromkeys(("permute", "transpose", "swapaxes", "t", "numpy_T"), _permute),
+    **dict.fromkeys(("expand", "expand_as"), _expand),
+    **dict.fromkeys(("slice", "narrow"), _slice),
+    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split"), _split),
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
+    **dict.fromkeys(("repeat", "tile"), _repeat),
+    "squeeze": _squeeze,
+    "unsqueeze": _unsqueeze,
+    "movedim": _movedim,
+    "select": lambda c: low.select(c.b, c.x(), c.get("dim", 0), c["index"], c.name),
+    "unbind": _unbind,
+    "stack": _stack,
+}
+OTHERS: Mapping[str, Handler] = {
+    **dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like", "rand_like"), _filled),
+    **dict.fromkeys(("randn_like", "new_zeros", "new_ones", "new_full", "new_empty"), _filled),
+    **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
+    **{f"{kind}_pad{n}d": _pad for kind in ("reflection", "replication") for n in (1, 2)},
+    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _pixel_shuffle),
+    "repeat_interleave": _repeat_interleave,
+    "roll": _roll,
+    "flip": _flip,
+    "index": _index,
+    "index_select": lambda c: c.do(low.gather, c.x(), c.x("index"), c["dim"]),
+    "gather": _gather,
+}

@@ -1,0 +1,100 @@
+"""The user's own module as a backend: its step as torch runs it, without a graph of ours.
+
+It takes the `.pt2` file that `steptime convert` made of code, and runs that code again, here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from steptime.core.dtypes import precision
+from steptime.core.graph import Graph
+from steptime.core.workload import Workload
+from steptime.importers import opened
+from steptime.importers.code import LIBRARIES, about_of
+from steptime.measure import contract
+from steptime.measure.backends.native.module import module_of
+from steptime.measure.backends.torch import backend as torch_backend
+from steptime.measure.backends.torch import device as torch_device
+from steptime.measure.backends.torch.backend import device_facts, device_product, version
+from steptime.ops.loss import IGNORED_LABEL
+
+__all__ = ["RUNS", "STRATEGIES", "device_facts", "device_product", "prepare", "version", "wake"]
+
+RUNS: dict[str, Callable[..., Any]] = {}  # it runs no kinds
+STRATEGIES: dict[str, Any] = {}
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+wake = torch_backend.prepare
+
+
+class _Step(nn.Module):
+    """A module with the loss that the lowered graph has: of classes if there are labels."""
+
+    def __init__(self, module: nn.Module, names: list[str], trains: bool) -> None:
+        super().__init__()
+        self.module = module
+        self.names = names
+        self.trains = trains
+
+    def forward(self, *given: Tensor) -> Tensor:
+        """Return the loss; in inference the first output."""
+        own, labels = given[: len(self.names)], given[len(self.names) :]
+        if self.names[0].isidentifier():
+            out = _first(self.module(**dict(zip(self.names, own, strict=True))))
+        else:
+            out = _first(self.module(*own))
+        if not self.trains:
+            return out
+        if not labels:
+            return out.mean()
+        logits = out if out.shape[:-1] == labels[0].shape else out.movedim(1, -1)
+        return functional.cross_entropy(
+            logits.flatten(0, -2), labels[0].flatten(), ignore_index=IGNORED_LABEL
+        )
+
+
+def prepare(
+    graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
+) -> contract.Prepared:
+    """Return the step of the module that a workload's file was made from, ready on its device.
+
+    Raises `UnsupportedError` for a workload that is not of code, or whose code has changed.
+    """
+    about = about_of(opened(workload.file)) if workload.file.lower().endswith(".pt2") else {}
+    where, name = about.get("where"), about.get("name")
+    if not isinstance(where, str) or not isinstance(name, str):
+        raise contract.UnsupportedError(
+            "native runs networks of code: model.py:NAME, torchvision:NAME or timm:NAME"
+        )
+    if where not in LIBRARIES and (
+        hashlib.sha256(Path(where).read_bytes()).hexdigest() != about["key"]
+    ):
+        raise contract.UnsupportedError(f"{where} has changed since it was converted")
+    torch.manual_seed(options.seed)
+    module, _ = module_of(where, name, "cpu")
+    device, types = torch_device.find(options.device), precision(workload.dtype)
+    module = module.to(device, getattr(torch, types.weights))
+    trains = workload.phase == "train"
+    module.train(trains and bool(workload.params.get("dropout")))
+    for one in module.modules() if trains else ():  # as the lowered graph has them
+        if isinstance(one, (*_BATCH_NORMS, nn.RNNBase)):
+            one.train()
+    step = _Step(module, list(about["inputs"]), trains)
+    return torch_backend.prepare(graph, workload, options, feed, step)
+
+
+def _first(output: Any) -> Tensor:
+    """Return the first floating tensor of what a module gives."""
+    if isinstance(output, Tensor):
+        return output
+    for one in output.values() if hasattr(output, "values") else output:
+        if isinstance(one, Tensor | tuple | list | dict):
+            return _first(one)
+    raise contract.UnsupportedError(f"the module gives a {type(output).__name__}, not a tensor")

@@ -1,0 +1,165 @@
+"""A user's module: found in a file or a package, and put on the meta device."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steptime.core.errors import InputError, shorten, unknown
+
+IMAGE = ((2, 3, 224, 224), "float32")
+META = "meta"
+
+
+def module_of(where: str, name: str, device: str = META) -> tuple[nn.Module, Any]:
+    """Return the module that a name stands for, and what says its inputs (None: nothing does).
+
+    `where` is a Python file, whose code is run, or one of `LIBRARIES`. A class or a function is
+    called without arguments. Raises `InputError` for what is not there or is no module.
+    """
+    if where in LIBRARIES:
+        try:
+            importlib.import_module(where) if where != "torchvision" else _torchvision()
+        except ImportError as error:
+            raise InputError(
+                f"{where}:{shorten(name)[1:-1]}: {where} is not installed ({error})"
+            ) from None
+        return LIBRARIES[where](name, device)
+    found: Any = _run(Path(where))
+    inputs = getattr(found, "INPUTS", None)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = [key for key, value in vars(found).items() if callable(value)]
+            raise unknown("name", part, known, where)
+        found = getattr(found, part)
+        inputs = getattr(found, "INPUTS", inputs)
+    if not isinstance(found, nn.Module):
+        if not callable(found):
+            raise InputError(f"{where}: {name} is a {type(found).__name__}, not a module")
+        found = _made(found, device, f"{where}: {name}")
+    if not isinstance(found, nn.Module):
+        raise InputError(f"{where}: {name}() is a {type(found).__name__}, not a torch.nn.Module")
+    return found, inputs
+
+
+def _run(path: Path) -> Any:
+    """Return the module of Python that a file is, its folder importable as for a script."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path}: not a Python file")
+    sys.path.insert(0, str(path.resolve().parent))
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = made  # as for an import: dataclasses and pickle look there
+    try:
+        spec.loader.exec_module(made)
+    except Exception as error:
+        raise InputError(f"{path}: {_said(error)}") from error
+    return made
+
+
+def _made(make: Any, device: str, what: str) -> Any:
+    try:
+        with torch.device(device):
+            return make()
+    except Exception as first:
+        if device != META:
+            raise InputError(f"{what}(): {_said(first)}") from first
+    return _made(make, "cpu", what)  # some modules compute with values while they are made
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+@contextlib.contextmanager
+def _without_operators() -> Iterator[None]:
+    """Let torchvision be imported where its compiled operators are missing, beside a CPU torch."""
+    register = torch.library.register_fake
+
+    def lenient(op: Any, *given: Any, **more: Any) -> Any:
+        if isinstance(op, str) and op.startswith("torchvision::"):
+            return lambda function: function
+        return register(op, *given, **more)
+
+    torch.library.register_fake = lenient
+    try:
+        yield
+    finally:
+        torch.library.register_fake = register
+
+
+def _torchvision() -> Any:
+    with _without_operators():
+        return importlib.import_module("torchvision")
+
+
+def _of_torchvision(name: str, device: str) -> tuple[nn.Module, Any]:
+    models = _torchvision().models
+    if name not in models.list_models():
+        raise unknown("network of torchvision", name, models.list_models())
+    own = {"weights": None}
+    if name.startswith(("deeplab", "fcn", "lraspp")):
+        own["weights_backbone"] = None
+    size = 299 if name == "inception_v3" else 224
+    made = _made(lambda: models.get_model(name, **own), device, f"torchvision:{name}")
+    return made, {"": ((2, 3, size, size), "float32")}
+
+
+def _of_timm(name: str, device: str) -> tuple[nn.Module, Any]:
+    timm = importlib.import_module("timm")
+    if not timm.is_model(name):
+        raise unknown("network of timm", name, timm.list_models())
+    made = _made(lambda: timm.create_model(name, pretrained=False), device, f"timm:{name}")
+    return made, {"": ((2, *made.default_cfg["input_size"]), "float32")}
+
+
+LIBRARIES = {"torchvision": _of_torchvision, "timm": _of_timm}
+
+
+def on_meta(module: nn.Module) -> nn.Module:
+    """Return a copy of a module whose weights and buffers take no memory, in inference mode."""
+    memo: dict[int, Any] = {}
+    for one in (*module.parameters(), *module.buffers()):
+        kept = one.detach().to(META)
+        is_weight = isinstance(one, nn.Parameter)
+        memo[id(one)] = nn.Parameter(kept, one.requires_grad) if is_weight else kept
+    return copy.deepcopy(module, memo).eval()
+
+
+def tensors_of(inputs: Mapping[str, Any]) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Return inputs on the meta device, those without a name by their place."""
+    by_place, by_name = [], {}
+    for name, (shape, dtype) in inputs.items():
+        tensor = torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=META)
+        if name.isidentifier():
+            by_name[name] = tensor
+        else:
+            by_place.append(tensor)
+    return by_place, by_name
+
+
+def specs_of(inputs: Any) -> dict[str, tuple[Sequence[int], str]]:
+    """Return shape and type of inputs that are tensors, or said so: by name, else by place."""
+    named = inputs if isinstance(inputs, Mapping) else dict(_by_place(inputs))
+    found = {}
+    for name, one in named.items():
+        is_tensor = isinstance(one, Tensor)
+        found[str(name)] = (
+            (tuple(one.shape), str(one.dtype).removeprefix("torch.")) if is_tensor else tuple(one)
+        )
+    return found
+
+
+def _by_place(inputs: Any) -> Iterator[tuple[str, Any]]:
+    several = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    for place, one in enumerate(several):
+        yield str(place), one
