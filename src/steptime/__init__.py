@@ -18,6 +18,7 @@ __all__ = [  # typed in __init__.pyi
     "count_step",
     "device",
     "evaluate",
+    "from_module",
     "link",
     "plan",
     "predict",
@@ -33,6 +34,7 @@ _FROM = {
     "count_step": "steptime.build:count_step",
     "device": "steptime.catalog:device",
     "evaluate": "steptime.api:evaluate",
+    "from_module": "steptime.api:from_module",
     "link": "steptime.catalog:link",
     "plan": "steptime.plans.search:plan",
     "predict": "steptime.predict",  # the room, which can be called

@@ -1,5 +1,6 @@
 from steptime.api import calibrate as calibrate
 from steptime.api import evaluate as evaluate
+from steptime.api import from_module as from_module
 from steptime.api import predict as predict
 from steptime.api import predict_op as predict_op
 from steptime.api import whatif as whatif
@@ -20,6 +21,7 @@ __all__ = [
     "count_step",
     "device",
     "evaluate",
+    "from_module",
     "link",
     "plan",
     "predict",

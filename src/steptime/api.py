@@ -302,6 +302,24 @@ def calibrate(
     return Calibration(replace(found, calibration=table), table)
 
 
+def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str:
+    """Return the `.pt2` file that a `torch.nn.Module` is exported to, which is a MODEL.
+
+    `inputs` are what the module is given, tensors or `(shape, type)`: a list, or a mapping by the
+    names of `forward`. Their first size is the batch, which is left open where that works. Nothing
+    is computed. Without `path` it is the class's name in the current folder. Raises `InputError`.
+    """
+    from steptime.core import registry
+
+    room = "steptime.measure.backends.native"
+    target = Path(path) if path is not None else Path(f"{type(module).__name__}.pt2")
+    specs = registry.load(f"{room}.module:specs_of")(inputs)
+    why = registry.load(f"{room}.export:export")(module, specs, target, {})
+    if why:
+        warnings.warn(f"{target}: its batch is fixed: {why}", stacklevel=2)
+    return str(target)
+
+
 def _source(rows: object) -> str:
     return str(rows) if isinstance(rows, str | Path) else ""
 

@@ -36,7 +36,7 @@ def argument(metavar: str, meaning: str, default: Any = ...) -> Any:
 Text = str | None
 MODEL = (
     "A family with its hyperparameters (fc:layers=4,nodes=1024), a named network (resnet50), a "
-    "ParaDnn label, a .toml, .json, .prototxt, .onnx or .pt2 file, or code (model.py:NAME)"
+    "ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or code (model.py:NAME)"
 )
 Model = Annotated[str, argument("MODEL", f"{MODEL}.")]
 Models = Annotated[str, argument("MODEL", f"{MODEL}; with --grid several.")]

@@ -297,8 +297,8 @@ class Walk:
     def reseen(self, source: Ref, x: str, told: Shape) -> Shape:
         """Return the shape of a view whose file says `told`, for the batch that is built.
 
-        Sizes are matched in groups of equal products; what a group has grown by, its first size
-        does.
+        Sizes are matched in groups of equal products; what a group has grown by, the size that is
+        the batch of the file does, or its first.
         """
         if not self.is_rebound:
             return told
@@ -316,9 +316,14 @@ class Walk:
                     if j == len(told):
                         break
                     theirs, j = theirs * told[j], j + 1
-            if mine != theirs or (j > start and told[start] * grown % mine):
+            group = list(told[start:j])
+            exact = [i for i, n in enumerate(group) if n == self.own_batch]
+            at = exact[0] if len(exact) == 1 else 0
+            if mine != theirs or (group and group[at] * grown % mine):
                 raise ShapeError(f"a view made for batch {self.own_batch} fits no other batch")
-            found += [told[start] * grown // mine, *told[start + 1 : j]] if j > start else []
+            if group:
+                group[at] = group[at] * grown // mine
+            found += group
         return tuple(found)
 
     def adapted(self, operands: Sequence[Any]) -> tuple[Any, ...]:

@@ -1,0 +1,106 @@
+"""Code as a network: converted in a process of its own, kept, counted, and measured as it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import steptime
+from places import ROOT
+from steptime.cli.main import run
+
+pytestmark = [pytest.mark.slow, pytest.mark.framework]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copy(ROOT / "examples/unet.py", tmp_path / "unet.py")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _answer(line: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, object]:
+    assert run([*line.split(), "--json"]) == code
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_code_is_converted_on_the_way_and_its_file_is_kept(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = _answer("count unet.py:UNet --batch 1 --phase infer", capsys)
+    kept = folder / "unet.UNet.pt2"
+    before = kept.stat().st_mtime_ns
+    many = _answer("count unet.py:UNet --batch 8 --phase infer", capsys)
+    assert (many["flop"], many["parameters"]) == (8 * one["flop"], one["parameters"])  # type: ignore[operator]
+    assert kept.stat().st_mtime_ns == before
+    Path("unet.py").write_text(Path("unet.py").read_text().replace("width: int = 16", "width=8"))
+    assert _answer("count unet.py:UNet", capsys)["parameters"] != one["parameters"]
+    converted = _answer("convert unet.py:UNet --input x=2x3x32x32:float32 -o small.pt2", capsys)
+    assert (converted["file"], converted["static"]) == ("small.pt2", "")
+    quarter = _answer("count small.pt2 --batch 1 --phase infer", capsys)
+    whole = _answer("count unet.py:UNet --batch 1 --phase infer", capsys)
+    assert whole["flop"] == 4 * quarter["flop"]  # type: ignore[operator]
+
+
+def test_a_network_is_written_in_other_forms(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _answer("convert unet.py:UNet --batch 4 -o net.json", capsys)
+    own = _answer("count unet.py:UNet --batch 4", capsys)
+    assert _answer("count net.json", capsys)["flop"] == own["flop"]
+    _answer("convert unet.py:UNet --batch 4 --phase infer -o net.onnx", capsys)
+    assert (folder / "net.onnx").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("count unet.py:UNt", "unknown name 'UNt'; did you mean 'UNet'?"),
+        ("count unet.py:INPUTS", "INPUTS is a dict, not a module"),
+        ("count bad.py:Net", "bad.py: ZeroDivisionError: division by zero"),
+        ("count plain.py:make", "make() is a int, not a torch.nn.Module"),
+        ("count plain.py:Net", "what it is given is unknown; say it: --input NAME="),
+        ("convert plain.py:Net --input y=2x3", "plain.py:Net: "),
+    ],
+)
+def test_code_that_fails_is_one_line(
+    line: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.py").write_text("print('hello')\n1 / 0\n")
+    (folder / "plain.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): return x\n"
+        "def make(): return 3\n"
+    )
+    assert run(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_module_itself_is_measured_beside_its_graph(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for backend in ("torch", "native"):
+        line = f"run unet.py:UNet --batch 2 --budget 0.1 --backend {backend} --out records"
+        found = _answer(line, capsys)
+        assert (found["status"], found["model"]) == ("ok", "unet.UNet.pt2")
+    (records,) = (folder / "records").glob("*.jsonl")
+    methods = [json.loads(one)["method"]["name"] for one in records.read_text().splitlines()]
+    assert methods == ["torch", "native"]
+    refused = _answer("run fc --backend native --budget 0.1", capsys, 3)
+    assert "native runs networks of code" in str(refused["note"])
+
+
+def test_a_module_that_is_there_becomes_a_file(folder: Path) -> None:
+    import torch
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
+    file = steptime.from_module(net, [torch.zeros(3, 8)], folder / "net.pt2")
+    assert steptime.count_step(file, batch=5, phase="infer").flop == 2 * 5 * 8 * 4 + 2 * 5 * 4
+    assert net[0].weight.device.type == "cpu"
+    assert net.training

@@ -1,0 +1,183 @@
+"""What PyTorch exports, on the meta device: the figures are PyTorch's own, for any batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.build import build, build_step, make_workload, read_model
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph
+from steptime.count import count
+from steptime.ops import OPS
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.framework, pytest.mark.filterwarnings("ignore::UserWarning")]
+nn, functional = torch.nn, torch.nn.functional
+
+
+class Vision(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.depthwise = nn.Conv2d(16, 16, 3, padding="same", groups=16)
+        self.squeeze = nn.Conv2d(16, 4, 1)
+        self.excite = nn.Conv2d(4, 16, 1)
+        self.group = nn.GroupNorm(4, 16)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = functional.hardswish(self.norm(self.stem(x)), inplace=True)
+        gate = self.squeeze(functional.adaptive_avg_pool2d(x, 1)).relu_()
+        x = x + self.group(self.depthwise(x)) * self.excite(gate).sigmoid()
+        x = functional.interpolate(x, scale_factor=2.0, mode="bilinear")
+        return self.head(functional.max_pool2d(x, 3, 2, 1).mean([2, 3]))
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, activation="gelu")
+        self.words = nn.Embedding(50, 16)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.out = nn.Linear(16, 50, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, ids: Any) -> Any:
+        places = torch.arange(ids.shape[1], device=ids.device)
+        x = self.words(ids) + self.words(places)[None]
+        return self.out(self.encoder(x))
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 8)
+        self.layers = nn.LSTM(8, 12, num_layers=2, batch_first=True, bidirectional=True)
+        self.tags = nn.Linear(24, 5)
+
+    def forward(self, ids: Any) -> Any:
+        return self.tags(self.layers(self.words(ids))[0])
+
+
+class Windows(nn.Module):
+    """Windows of a shifted map, with learnt positions, as Swin has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.table = nn.Parameter(torch.zeros(9, 2))
+        self.register_buffer("at", torch.zeros(16, dtype=torch.int64))
+
+    def forward(self, x: Any) -> Any:
+        n = x.shape[0]
+        x = torch.roll(x, (-1, -1), (1, 2)).view(n, 2, 2, 2, 2, 8).permute(0, 1, 3, 2, 4, 5)
+        q, k, v = self.qkv(x.reshape(n * 4, 4, 8)).reshape(n * 4, 4, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        bias = self.table[self.at].view(4, 4, 2).permute(2, 0, 1)
+        y = torch.softmax(q @ k.transpose(-2, -1) + bias, -1) @ v
+        return y.transpose(1, 2).reshape(n, 16, 8)
+
+
+def image(n: int) -> Any:
+    return torch.empty(n, 3, 32, 32, device="meta")
+
+
+def words(n: int) -> Any:
+    return torch.zeros(n, 12, dtype=torch.int64, device="meta")
+
+
+NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
+    "vision": (Vision, image),
+    "attention": (Attends, words),
+    "windows": (Windows, lambda n: torch.empty(n, 4, 4, 8, device="meta")),
+    "tagger": (Tagger, words),
+}
+
+
+def made(name: str, path: Path, static: bool = False) -> tuple[Any, str]:
+    make, given = NETWORKS[name]
+    with torch.device("meta"):
+        net = make().eval()
+    dynamic = None if static else ({0: torch.export.Dim("batch")},)
+    file = path / f"{name}.pt2"
+    torch.export.save(torch.export.export(net, (given(2),), dynamic_shapes=dynamic), file)
+    return net, str(file)
+
+
+def products(graph: Graph) -> int:
+    return sum(op.flop for op in count(graph).ops if OPS[op.kind].work)
+
+
+def counted(net: Any, x: Any, train: bool = False) -> int:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        y = net(x)
+        if train:
+            y.sum().backward()
+    return int(counter.get_total_flops())
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["free", "fixed"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_figures_are_pytorchs(name: str, static: bool, tmp_path: Path) -> None:
+    net, file = made(name, tmp_path, static)
+    given = NETWORKS[name][1]
+    flops = {}
+    for batch in (1, 2, 8):
+        graph = build(make_workload(read_model(file), batch, phase="infer"))
+        assert graph.parameters == sum(one.numel() for one in net.parameters())
+        flops[batch] = products(graph)
+        if name != "tagger":  # counts an LSTM as 0
+            assert flops[batch] == counted(net, given(batch))
+    assert flops[8] == 8 * flops[1]
+    step = build_step(make_workload(read_model(file), 4))
+    if name in {"attention", "windows"}:
+        assert products(step) == counted(net, given(4), train=True)
+
+
+def test_an_lstm_is_one_op_for_each_layer_and_way(tmp_path: Path) -> None:
+    _, file = made("tagger", tmp_path)
+    graph = build(make_workload(read_model(file), 3, phase="infer"))
+    assert [op.name for op in graph.ops if op.kind == "lstm"] == [
+        *("layers/lstm/layer1", "layers/lstm/layer1/back"),
+        *("layers/lstm/layer2", "layers/lstm/layer2/back"),
+    ]
+    # 2 ways: 2 x (gates 4x12) x (inputs 8, then 2x12, and 12 of the state) a token
+    assert products(graph) == 3 * 12 * (2 * 2 * 48 * (8 + 12 + 24 + 12) + 2 * 24 * 5)
+
+
+def test_names_of_layers_are_kept_and_tied_weights_are_one(tmp_path: Path) -> None:
+    _, file = made("attention", tmp_path)
+    graph = build(make_workload(read_model(file), 2, phase="infer"))
+    assert "encoder.layers.1.self_attn/scaled_dot_product_attention" in {o.name for o in graph.ops}
+    assert "encoder.layers.0.linear1.weight" in graph.weights
+    assert len([name for name in graph.weights if name in ("words.weight", "out.weight")]) == 1
+
+
+def test_sizes_that_were_left_open_are_hyperparameters(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to("meta").eval()
+    dims = ({0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=4, max=64)},)
+    program = torch.export.export(net, (image(2),), dynamic_shapes=dims)
+    torch.export.save(program, tmp_path / "net.pt2")
+    file = str(tmp_path / "net.pt2")
+    graph = build(make_workload(read_model(f"{file}:height=20"), 5, phase="infer"))
+    assert graph.tensors[graph.outputs[0]].shape == (5, 4, 18, 30)
+    with pytest.raises(InputError, match="height 100; it was exported for 4 to 64"):
+        build(make_workload(read_model(f"{file}:height=100"), 5))
+
+
+def test_a_batch_that_is_fixed_in_the_network_is_refused(tmp_path: Path) -> None:
+    class Mixes(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.reshape(3, -1).sum(0)
+
+    program = torch.export.export(Mixes(), (torch.empty(6, 5, device="meta"),))
+    torch.export.save(program, tmp_path / "net.pt2")
+    with pytest.raises(InputError, match=r"net\.pt2"):
+        build(make_workload(read_model(str(tmp_path / "net.pt2")), 4, phase="infer"))
