@@ -60,8 +60,8 @@ def stack(name: str, where: str = "") -> Stack:
 
 def compiles(name: str, compiled: bool) -> bool:
     """Whether a backend can be told so; other packages' know for themselves."""
-    known = name in BACKENDS and (compiled or name not in UNNAMED)
-    return not known or label_of(name, compiled) in stacks.measured()
+    unasked = not compiled or name not in BACKENDS
+    return unasked or label_of(name, compiled) in stacks.measured()
 
 
 def backend(name: str, where: str = "") -> Row:
