@@ -366,7 +366,6 @@ LINES = [
     ("convert model.py:Net --input x=2 --input 3", "give a name to all inputs or to none"),
     ("count model.py:Net", "model 'model.py': no such file"),
     ("count model.py", "model 'model.py': name the class in it: model.py:NAME"),
-    ("count timmy:vit", "unknown model 'timmy'"),
     ("show", "Missing argument 'NAME'"),
     ("show v10", "unknown name 'v10'; did you mean 'V100'?"),
     ("show absent.toml", "absent.toml: No such file"),
