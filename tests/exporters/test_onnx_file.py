@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,38 @@ def test_what_onnx_cannot_say_is_named() -> None:
 
 def communication_attrs() -> dict[str, Any]:
     return dict(OPS["all_reduce"].example.attrs)
+
+
+DECODER = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 100}
+DECODER |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+STACKS = {"d_model": 64, "vocab_size": 100, "encoder_layers": 2, "decoder_layers": 2}
+STACKS |= {f"{side}_attention_heads": 4 for side in ("encoder", "decoder")}
+STACKS |= {f"{side}_ffn_dim": 96 for side in ("encoder", "decoder")}
+CONFIGS = {
+    "mixtral": DECODER | EXPERTS,
+    "gpt_oss": DECODER | EXPERTS | {"head_dim": 16, "sliding_window": 8},
+    "gemma3_text": DECODER | {"head_dim": 16, "sliding_window": 8},
+    "t5": {
+        "d_model": 64,
+        "d_ff": 96,
+        "num_layers": 2,
+        "num_heads": 4,
+        "d_kv": 16,
+        "vocab_size": 100,
+    },
+    "whisper": STACKS
+    | {"max_source_positions": 50, "num_mel_bins": 20, "max_target_positions": 32},
+    "swin": {"image_size": 56, "embed_dim": 24, "depths": [2, 2], "num_heads": [3, 6]},
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_networks_of_hugging_face_agree(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind, **CONFIGS[kind]}))
+    length = "" if kind in ("swin", "whisper") else ":length=12"
+    assert_runs(build(make_workload(read_model(f"{path}{length}"), 2, phase="infer")))
 
 
 AS_FILES = ("fc", "cnn bottleneck", "lstm", "gru", "rnn", "encoder", "resnet18")
