@@ -242,7 +242,7 @@ class Model:
         """Return a constant; its values only if they are few, and lie in the file itself."""
         shape = tuple(self.wire.numbers(table["dims"], "varint", 16))
         dtype, width, form = DTYPES.get(table.get("dtype", 0), ("text", 0, ""))
-        name = f"tensor {shorten(table.get('name', ''))}"
+        name = f"tensor {table.get('name', '')[:60]!a}"
         if not all(0 <= n < 2**53 for n in shape) or math.prod(shape) >= 2**53:
             raise WireError(f"{name}: of shape {shorten(list(shape))}")
         size = math.prod(shape)

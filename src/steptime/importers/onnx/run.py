@@ -61,34 +61,32 @@ class Run:
         """Lower the nodes in their order; raises `InputError`, naming the node that cannot be."""
         for node in graph.nodes:
             self.node = node
-            where = f"{self.model.place}: node {shorten(node.name)} ({shorten(node.op)[1:-1]})"
-            for name in node.inputs:
-                if name not in self.env:
-                    raise InputError(f"{where}: reads {shorten(name)}, which nothing makes before")
             try:
+                absent = next((name for name in node.inputs if name not in self.env), "")
+                require(not absent, f"reads {absent[:60]!a}, which nothing makes before")
                 made = self._made(node)
-                for name, value in zip(node.outputs, made, strict=False):
-                    self.env[name] = value
+                self.env.update(zip(node.outputs, made, strict=False))
                 for name in node.outputs[len(made) :]:
                     self.env.setdefault(name, made[0])
                 self.env[""] = None
-                ends = set(node.outputs) & self.outputs
-                self.kept |= {str(self.env[name]) for name in ends}
+                ends = [self.env[name] for name in node.outputs if name in self.outputs]
+                self.kept |= {value for value in ends if isinstance(value, str)}
                 self._follow(node)
             except ShapeError as error:
-                raise InputError(f"{where}: {error}") from None
+                raise InputError(f"{self._where(node)}: {error}") from None
             except WRONG as error:
                 reason = shorten(str(error).partition("\n")[0])[1:-1] or type(error).__name__
-                raise InputError(f"{where}: cannot be read: {reason}") from None
+                raise InputError(f"{self._where(node)}: cannot be read: {reason}") from None
+
+    def _where(self, node: Node) -> str:
+        return f"{self.model.place}: node {shorten(node.name)} ({shorten(node.op)[1:-1]})"
 
     def _made(self, node: Node) -> Sequence[Value]:
         values = [self.env[name] for name in node.inputs]
         function = self.ops.get(node.op)
         if function is None:
             if not self.allow_unknown:
-                raise unknown(
-                    "operator", node.op, self.ops, f"{self.model.place}: node {shorten(node.name)}"
-                )
+                raise unknown("operator", node.op, self.ops, self._where(node))
             passed = next((v for v in values if isinstance(v, str)), values[0] if values else None)
             self.b.unmodelled.append(f"{self.name} ({node.op})")
             return [passed] * len(node.outputs)

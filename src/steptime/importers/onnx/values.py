@@ -67,4 +67,6 @@ Function = Callable[..., Value | Sequence[Value]]
 
 def cleaned(name: str) -> str:
     """Return a name of the file without what cannot be shown, of bounded length."""
-    return "".join(c if c.isprintable() else "?" for c in name[:LONGEST_NAME])
+    short = name[:LONGEST_NAME]
+    plain = short.isprintable()
+    return short if plain else "".join(c if c.isprintable() else "?" for c in short)

@@ -16,6 +16,7 @@ LONGEST = 4_096  # bytes of a text
 Span = tuple[int, int]
 Schema = dict[int, tuple[str, Any]]  # number: (name, type); a name that ends in `*` repeats
 _WIDTHS = {1: 8, 5: 4}
+_EXPECTED = {"int": (0,), "float": (5,), "numbers": (0, 1, 2, 5)}
 
 
 class WireError(ValueError):
@@ -37,8 +38,11 @@ class Wire:
     def varint(self, at: int, end: int) -> tuple[int, int]:
         """Return a whole number of up to 64 bits at `at`, and the place after it."""
         value = shift = 0
+        data = self.data
+        if at < end and data[at] < 0x80:  # most are of one byte
+            return data[at], at + 1
         while at < end and shift < 70:
-            byte = self.data[at]
+            byte = data[at]
             at += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
@@ -76,7 +80,7 @@ class Wire:
 
     def _value(self, kind: Any, wire: int, value: Any, depth: int) -> Any:
         """Return a field's value as its schema says; raises `WireError` where it cannot be."""
-        expected = {"int": (0,), "float": (5,), "numbers": (0, 1, 2, 5)}.get(str(kind), (2,))
+        expected = (2,) if isinstance(kind, dict) else _EXPECTED.get(kind, (2,))
         if wire not in expected:
             raise WireError(f"a field of wire type {wire} where {expected[0]} belongs")
         if isinstance(kind, dict):
