@@ -79,6 +79,11 @@ def _swin(width: int, *depths: int) -> dict[str, Any]:
     return _of("swin", "SwinForImageClassification", **sizes)
 
 
+def _towered(width: int, layers: int, heads: int) -> dict[str, int]:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return {**sizes, "intermediate_size": 4 * width}
+
+
 CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
     "gpt2-medium": (_gpt2(1024, 24, 16), 354_823_168),
     "gpt2-large": (_gpt2(1280, 36, 20), 774_030_080),
@@ -234,6 +239,39 @@ CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
     "swin-tiny": (_swin(96, 2, 2, 6, 2), 28_288_354),
     "swin-small": (_swin(96, 2, 2, 18, 2), 49_606_258),
     "swin-base": (_swin(128, 2, 2, 18, 2), 87_768_224),
+    "clip-vit-base-16": (
+        {"model_type": "clip", "vision_config": {"patch_size": 16}},
+        149_620_737,
+    ),
+    "clip-vit-large-14": (
+        {
+            "model_type": "clip",
+            "projection_dim": 768,
+            "text_config": _towered(768, 12, 12),
+            "vision_config": {**_towered(1024, 24, 16), "patch_size": 14},
+        },
+        427_616_513,
+    ),
+    "gemma-3-4b": (
+        _of(
+            *("gemma3", "Gemma3ForConditionalGeneration"),
+            text_config={
+                "model_type": "gemma3_text",
+                "hidden_size": 2560,
+                "intermediate_size": 10240,
+                "num_hidden_layers": 34,
+                "vocab_size": 262208,
+            },
+            vision_config={
+                **_towered(1152, 27, 16),
+                "intermediate_size": 4304,
+                "image_size": 896,
+                "patch_size": 14,
+                "vision_use_head": False,
+            },
+        ),
+        4_300_079_472,
+    ),
     "opt-350m": (
         _of(
             *("opt", "OPTForCausalLM"),

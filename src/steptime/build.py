@@ -1,11 +1,13 @@
 """From what a user says to a workload, and from a workload to its graph."""
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from steptime.core.dtypes import dtype_named, precision
@@ -112,7 +114,13 @@ def is_path(text: str) -> bool:
 
 
 def _read_file(path: str, allow_unknown: bool) -> Choice:
-    """Return the choice that a file says: a table with `family`, or a network of another tool."""
+    """Return the choice that a file says: a table with `family`, or a network of another tool.
+
+    A folder stands for the `config.json` in it, as models of Hugging Face are kept.
+    """
+    inner = str(Path(path) / "config.json")
+    if os.path.isfile(inner):  # noqa: PTH113  # False, whatever is wrong with the name
+        path = inner
     if not is_network_file(path):
         return choice_of(read_table(path, "model"), path)
     source = opened(path)

@@ -59,6 +59,8 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "vit": 85_800_194,
     "deit": 85_801_730,
     "swin": 27_520_892,
+    "clip": 151_277_313,
+    "gemma3": 2_723_312_896,
 }
 
 
@@ -190,6 +192,12 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
         ({"model_type": "gpt2", "n_head": 7}, "width 768 does not divide into 7 heads"),
         ({"model_type": "deepseek_v3", "num_experts_per_tok": 300}, "experts_per_token 300 of 256"),
         ({"model_type": "vit", "patch_size": 15}, "image 224 does not divide into patches of 15"),
+        ({"model_type": "clip", "text_config": 3}, "text_config: must be a table, not '3'"),
+        (
+            {"model_type": "gemma3", "text_config": {"model_type": "llama"}},
+            "config.json: text_config: unknown model_type 'llama'; known: gemma3_text",
+        ),
+        ({"model_type": "gemma3", "mm_tokens_per_image": 250}, "250 tokens of an image, a square"),
         ({"model_type": "swin", "depths": [2, "x"]}, "depths: must be numbers such as 2-2-6-2"),
         ({"model_type": "swin", "window_size": 9}, "window 9 is larger than 7 patches"),
         ({"model_type": "swin", "mlp_ratio": 0}, "ffn_ratio: must be above 0 and below 1000"),

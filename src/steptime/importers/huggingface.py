@@ -46,8 +46,7 @@ _HARMLESS = re.compile(  # fields that change neither shapes nor work
 
 
 @lru_cache(maxsize=1)
-def types() -> Mapping[str, Mapping[str, Any]]:
-    """Return the row of each `model_type`, with what it takes over from others."""
+def _rows() -> Mapping[str, Mapping[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for name, row in read_toml(_TABLE).items():
         base = rows.get(row.get("like", ""), {})
@@ -55,7 +54,17 @@ def types() -> Mapping[str, Mapping[str, Any]]:
         merged |= {part: row[part] for part in ("heads", "free") if part in row}
         kept = {key: value for key, value in base.items() if key != "abstract"}
         rows[name] = {**kept, **row, **merged}
-    return {name: row for name, row in rows.items() if not row.get("abstract")}
+    return rows
+
+
+def types() -> Mapping[str, Mapping[str, Any]]:
+    """Return the row of each `model_type`, with what it takes over from others."""
+    return {name: row for name, row in _rows().items() if not row.get("abstract")}
+
+
+def _transformer() -> Family:
+    found: Family = registry.load("steptime.models.transformer:FAMILY")
+    return found
 
 
 def read(source: Source, _allow_unknown: bool) -> Family:
@@ -74,6 +83,8 @@ def described(table: Mapping[str, Any], place: str) -> Family:
     if not isinstance(name, str) or name not in types():
         raise unknown(KEY, name, types(), place)
     row = types()[name]
+    if "towers" in row:
+        return _of_towers(table, row, place)
     head, remarks = _head(table, row, place)
     values = {**_fields(table, row, place), "labels": _labels(table, place), "head": head}
     settings = _settings(values, row, place)
@@ -96,6 +107,44 @@ def described(table: Mapping[str, Any], place: str) -> Family:
 
     about = f"a config.json of Hugging Face, model_type {name}"
     return Family(place, build, free, about, 1, named=True, check=check, settings=fixed)
+
+
+def _of_towers(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Family:
+    """Return a network of words and images, each of which a nested configuration says."""
+    join = registry.load("steptime.importers.huggingface_towers:TOWERS")[table[KEY]]
+    head, remarks = _head(table, row, place)
+    towers, given = {}, {**table}
+    for tower, kind in row["towers"].items():
+        inner = table.get(f"{tower}_config") or {}
+        where = f"{place}: {tower}_config"
+        if not isinstance(inner, dict):
+            raise InputError(f"{where}: must be a table, not {shorten(inner)}")
+        if inner.get(KEY, kind) != kind:
+            raise unknown(KEY, inner[KEY], [kind], where)
+        given |= {name: inner[name] for name in row["fields"] if name in inner}
+        of_head = head if tower == "text" else "none"
+        one = _rows()[kind]
+        values = {**_fields(inner, one, where), "labels": 2, "head": of_head}
+        free = {key: _value(text, values, where) for key, text in one["free"].items()}
+        towers[tower] = resolve(_transformer(), {**_settings(values, one, where), **free}, where)
+        remarks += _remarks(inner, one)
+    own, text = _fields(given, row, place), towers["text"]
+    free = {"length": Parameter(text["length"], "tokens of a sequence")}
+
+    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+        b.remarks.extend(f"{place}: {remark}" for remark in remarks)
+        output: str = join(b, {**towers, "text": {**text, **p}}, own, batch)
+        return output
+
+    def check(p: Mapping[str, Any]) -> str | None:
+        image = own.get("mm_tokens_per_image", 0)
+        if image and (image >= p["length"] or round(image**0.5) ** 2 != image):
+            return f"length {p['length']} is not above the {image} tokens of an image, a square"
+        return _transformer().check({**text, **p})
+
+    remarks += _remarks(table, row)
+    about = f"a config.json of Hugging Face, model_type {table[KEY]}"
+    return Family(place, build, free, about, 1, named=True, check=check)
 
 
 def _head(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> tuple[str, list[str]]:
@@ -212,6 +261,7 @@ def _remarks(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     if isinstance(dtype, str) and dtype not in ("float32", "auto"):
         found.append(f"its weights are {shorten(dtype)[1:-1]}, which --dtype says")
     known = {*row["fields"], *row["spelled"], *row["only"]}
+    known |= {f"{tower}_config" for tower in row.get("towers", ())}
     rest = [key for key in table if key not in known and not _HARMLESS.search(key)]
     if rest:
         names = ", ".join(shorten(key)[1:-1] for key in rest[:8])

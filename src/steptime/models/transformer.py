@@ -23,12 +23,17 @@ from steptime.ops.experts import GATED
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return what a stem, its blocks, those of a decoder that reads them, and a head make."""
-    x, table = STEMS[p["stem"]](b, p, batch)
-    causal = p["kind"] == "decoder"
-    x = _normed(b, blocks(b, x, p, causal), p, "final_norm")
-    if p["decoder_layers"]:
-        x, table = _decoded(b, x, p, batch, table)
+    x, table = body(b, p, batch)
     return HEADS[p["head"]](b, b.whole(x, "final_gather"), p, table)
+
+
+def body(
+    b: Builder, p: Mapping[str, Any], batch: int, joined: Part = lambda x: x
+) -> tuple[str, str]:
+    """Return all but the head, and the table of words; what comes in may be `joined` with more."""
+    x, table = STEMS[p["stem"]](b, p, batch)
+    x = _normed(b, blocks(b, joined(x), p, p["kind"] == "decoder"), p, "final_norm")
+    return _decoded(b, x, p, batch, table) if p["decoder_layers"] else (x, table)
 
 
 def _normed(b: Builder, x: str, p: Mapping[str, Any], name: str) -> str:
