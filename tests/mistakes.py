@@ -358,6 +358,7 @@ LINES = [
     ("convert fc -o absent/net.json", "absent/net.json: is a folder, or is in a folder that"),
     ("convert fc -o net.json --batch 0", "batch: must be at least 1, not 0"),
     ("convert fc -o net.json --phase trian", "unknown phase 'trian'; did you mean 'train'?"),
+    ("convert fc -o net.onnx --phase train", "-o: .onnx says a network that infers"),
     ("convert fc -o net.json --dtype float31", "unknown dtype 'float31'; did you mean 'float32'?"),
     ("convert fc -o net.json --input x=2x3", "--input is of code: model.py:UNet"),
     ("convert model.py:Net --input x=2y3", "input 'x=2y3' is not NAME=2x3x256x256:float32"),

@@ -52,8 +52,13 @@ def test_a_network_is_written_in_other_forms(
     _answer("convert unet.py:UNet --batch 4 -o net.json", capsys)
     own = _answer("count unet.py:UNet --batch 4", capsys)
     assert _answer("count net.json", capsys)["flop"] == own["flop"]
-    _answer("convert unet.py:UNet --batch 4 --phase infer -o net.onnx", capsys)
-    assert (folder / "net.onnx").stat().st_size > 1000
+    _answer("convert unet.py:UNet --batch 4 -o net.onnx", capsys)
+    infers = _answer("count unet.py:UNet --batch 4 --phase infer", capsys)
+    assert _answer("count net.onnx --phase infer", capsys)["flop"] == infers["flop"]
+    assert run(["convert", "resnet18", "--batch", "1", "-o", "net.csv"]) == 0
+    said = capsys.readouterr()
+    assert "note: no products, so not in the file: batch_norm 20, relu 17" in said.err
+    assert len((folder / "net.csv").read_text().splitlines()) == 1 + 21
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,16 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
-from steptime.cli.options import option
+from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, replacing
 from steptime.core.graph import Graph
 from steptime.core.table import Answer, facts
 from steptime.core.units import shown
-from steptime.core.workload import Workload
+from steptime.core.workload import PHASES, Workload
 
 
 @command(long="exporting")
@@ -26,11 +25,14 @@ def convert(
     ),
     out: Path | None = option(
         "--out -o FILE",
-        "Where it goes: .json (a graph), .onnx or .pt2 (of code). Default: beside the code.",
+        "Where it goes: .json (a graph), .onnx, .csv (SCALE-Sim) or .pt2 (of code). "
+        "Default: beside the code.",
         None,
     ),
     batch: options.Batch = None,
-    phase: options.Phase = "train",
+    phase: Text = option(
+        "--phase", "train or infer. Default: infer for .onnx and .csv, else train.", None
+    ),
     dtype: options.Dtype = "float32",
     allow_unknown: options.AllowUnknown = False,
 ) -> Answer:
@@ -60,14 +62,17 @@ def convert(
     ending = out.suffix.lower()
     if ending not in TARGETS or (ending == ".pt2" and code is None):
         raise unknown("ending of the new file", ending, TARGETS, "-o")
-    workload = make_workload(read_model(model, allow_unknown), batch, dtype, phase)
+    write, phases = TARGETS[ending]
+    workload = make_workload(read_model(model, allow_unknown), batch, dtype, phase or phases[0])
+    if workload.phase not in phases:
+        raise InputError(f"-o: {ending} says a network that infers: --phase infer")
     graph = build(workload)
-    TARGETS[ending](out, graph, workload)
+    notes = write(out, graph, workload)
     document = {
         "model": workload.label,
         "file": str(out),
         "batch": workload.batch_per_replica,
-        "phase": phase,
+        "phase": workload.phase,
         "dtype": workload.dtype,
         "parameters": graph.parameters,
         "flop": count(graph).flop,
@@ -81,44 +86,52 @@ def convert(
         ("ops", shown("ops", document["ops"])),
         ("file", str(out)),
     ]
-    notes = unmodelled(graph.unmodelled)
+    notes += unmodelled(graph.unmodelled)
     if static:
         notes.append(f"note: its batch is fixed: {static}")
     return Answer(document, [facts(workload.label, "converted", rows)], notes)
 
 
-def _graph(path: Path, graph: Graph, workload: Workload) -> None:
+def _graph(path: Path, graph: Graph, workload: Workload) -> list[str]:
     from steptime.core.graph_json import graph_to_json
 
     batch = workload.batch_per_replica
     table = graph_to_json(graph, phase=workload.phase, dtype=workload.dtype, batch=batch)
-    _write(path, (json.dumps(table) + "\n").encode())
+    return _write(path, (json.dumps(table) + "\n").encode())
 
 
-def _onnx(path: Path, graph: Graph, _: Workload) -> None:
+def _onnx(path: Path, graph: Graph, _: Workload) -> list[str]:
     from steptime.exporters.onnx import model_of
     from steptime.exporters.onnx_nodes import NoOnnxError
 
     try:
-        _write(path, model_of(graph))
+        return _write(path, model_of(graph))
     except NoOnnxError as error:
         raise InputError(f"-o {shorten(path)}: {error}") from None
 
 
-def _write(path: Path, content: bytes) -> None:
+def _topology(path: Path, graph: Graph, _: Workload) -> list[str]:
+    from steptime.exporters.scale_sim import topology
+
+    text, left = topology(graph)
+    _write(path, text.encode())
+    said = ", ".join(f"{kind} {count}" for kind, count in left.items())
+    return [f"note: no products, so not in the file: {said}"] if left else []
+
+
+def _write(path: Path, content: bytes) -> list[str]:
     try:
         with replacing(path) as part:
             part.write_bytes(content)
     except OSError as error:
         raise InputError(f"-o {shorten(path)}: cannot be written: {error.strerror}") from None
+    return []
 
 
-def _kept(*_: Any) -> None:
-    """Do nothing: the export is the file."""
-
-
-TARGETS: Mapping[str, Callable[[Path, Graph, Workload], None]] = {
-    ".json": _graph,
-    ".onnx": _onnx,
-    ".pt2": _kept,
+Write = Callable[[Path, Graph, Workload], list[str]]  # returns notes
+TARGETS: Mapping[str, tuple[Write, tuple[str, ...]]] = {  # and phases, the first by default
+    ".json": (_graph, PHASES),
+    ".onnx": (_onnx, ("infer",)),
+    ".csv": (_topology, ("infer",)),
+    ".pt2": (lambda *_: [], PHASES),  # the export is the file
 }
