@@ -72,6 +72,9 @@ def plan(
     prices: Path | None = option(
         "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates.", None
     ),
+    trace: Path | None = option(
+        "--trace FILE", "Write the pipeline's run as JSON for ui.perfetto.dev.", None
+    ),
     stack: Text = option(
         "--stack NAME",
         "The software (steptime list stacks). Default: megatron-2025, with --zero 3 torch-eager.",
@@ -117,10 +120,12 @@ def plan(
 
         told = answered(
             model, site, Plan(**split), each or 1, whole, order=order,
-            tokens=_amount(tokens, "--tokens"), **run,
+            tokens=_amount(tokens, "--tokens"), trace=trace, **run,
         )  # fmt: skip
-        return Answer(told, tables(told))
-    options.refuse({"--order": order, "--data": data}, "a search chooses it: leave out {}")
+        return Answer(told, tables(told), [f"note: {said}" for said in told["notes"]])
+    options.refuse(
+        {"--order": order, "--data": data, "--trace": trace}, "a search chooses it: leave out {}"
+    )
     if whole is None:
         raise InputError("--devices: a search needs --batch, the sequences of a step")
     if days is not None and tokens is None:
@@ -132,7 +137,8 @@ def plan(
     within = within._replace(tokens=_amount(tokens, "--tokens"))
     numbers_ = _devices(devices, max_devices)
     told = searched(model, site, numbers_, whole, limits=within, fixed=fixed, **run)
-    return Answer(told, [*tables(told["best"])[:1], _front(told)])
+    notes = [f"note: {said}" for said in told["best"]["notes"]]
+    return Answer(told, [*tables(told["best"])[:1], _front(told)], notes)
 
 
 def _devices(devices: str | None, most: str | None) -> list[int]:

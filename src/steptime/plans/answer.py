@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan, plan_to_json
 from steptime.plans.memory import PARTS
@@ -23,7 +24,9 @@ from steptime.plans.request import (
 )
 from steptime.plans.stages import USUAL
 from steptime.plans.step import PlanTime, plan_time
+from steptime.plans.trace import write_trace
 from steptime.predict import DEFAULT
+from steptime.predict.calibrated.method import notes_of
 from steptime.predict.prices import Offer, cheapest, offers
 
 KWH_J = 3.6e6
@@ -135,6 +138,7 @@ def document(
         "cost": _cost(found, offer, devices),
         "energy": _energy(found, devices),
         "training": _training(found, offer, devices, in_step, tokens),
+        "notes": _notes(planner, found),
         "nearest_that_fits": None if does_fit else _said(planner, nearest(planner, asked)),
     }
 
@@ -154,11 +158,12 @@ def answered(
     prices: Path | None = None,
     tokens: float | None = None,
     gradients: int | None = None,
+    trace: Path | None = None,
 ) -> dict[str, Any]:
     """Return the answer to one plan as a user asks for it; raises `InputError`.
 
     Without a `batch` each replica has one micro-batch; without a `stack` it is the plan's usual,
-    which says how many bits `gradients` have, too.
+    which says how many bits `gradients` have, too. The pipeline's run goes to `trace`.
     """
     shape = shape_of(model, length)
     whole = micro_batch * plan.data if batch is None else batch
@@ -166,7 +171,22 @@ def answered(
     under = {"stack": stack or stack_for(plan), **(given or {})}
     planner = planner_of(shape, cluster_of(site, plan.devices), dtype, method, under, gradients)
     found = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
+    if trace is not None:
+        write_trace(found, f"{shape.label} on {planner.device.name}", trace)
     return document(planner, asked, found, offer_of(planner, prices), tokens)
+
+
+def _notes(planner: Planner, found: PlanTime) -> list[str]:
+    """Return what a reader must know: what lies beyond what was measured, what is left out."""
+    settings = planner.method.settings
+    said = notes_of(planner.device) if planner.method.name == "calibrated" else []
+    if not catalog.stack(settings.stack).training:
+        said.append(f"stack {settings.stack}: constants of training are those of torch-eager")
+    if found.plan.offload != "none":
+        said.append("the time of moving what is offloaded is not counted")
+    if planner.device.kind != "gpu":
+        said.append(f"{planner.device.name}: collectives are rings, as those of GPUs")
+    return said
 
 
 def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ ALIASES = {
     "fp4": "float4", "nvfp4": "float4",
 }  # fmt: skip
 GRADIENTS = (16, 32)  # bits
+FAR = 100_000  # how far from what is given a number that works is looked for
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
 
 
@@ -123,61 +125,65 @@ def planner_of(
 def checked(shape: Shape, asked: Asked) -> Asked:
     """Return the plan as asked for, its micro-batches counted.
 
-    Raises `InputError` for what does not divide, with the nearest that does.
+    Raises `InputError` for what does not divide, with the nearest that does, and for what is not
+    modelled.
     """
     plan, one = asked.plan, shape.one
     if asked.order not in ORDERS:
         raise unknown("order", asked.order, ORDERS, "plan")
+    if plan.offload == "activations":
+        raise InputError("plan: --offload activations is not modelled; nearest: --recompute full")
     heads, layers = int(one["heads"]), len(shape.kinds)
-    ffn = int(one["ffn"])
-    _divides("tensor", plan.tensor, heads, "heads", (t for t in _divisors(heads) if ffn % t == 0))
-    _divides("tensor", plan.tensor, ffn, "columns of the feed-forward part", _divisors(ffn))
-    if shape.experts:
-        _divides("tensor", plan.tensor, int(one["expert_ffn"]), "columns of an expert", [1])
+    columns = int(one["expert_ffn"]) if shape.experts else int(one["ffn"])
+    both = gcd(gcd(heads, int(one["ffn"])), columns)
+    _divides("tensor", plan.tensor, heads, "heads", both)
+    _divides("tensor", plan.tensor, int(one["ffn"]), "columns of the feed-forward part", both)
+    _divides("tensor", plan.tensor, columns, "columns of an expert", both)
     cut = plan.tensor if plan.sequence else 1
     if shape.length % cut:
         raise InputError(
             f"plan: --tensor {cut} does not divide {shape.length} tokens: leave out "
             "--sequence-parallel"
         )
-    part = shape.length // cut
-    _divides("context", plan.context, part, "tokens", _divisors(part))
-    if plan.pipeline > layers:
-        _too_many("pipeline", plan.pipeline, layers, layers)
-    if plan.pipeline * plan.virtual > layers:
-        _too_many("virtual", plan.virtual, layers, layers // plan.pipeline)
-    if plan.virtual > 1 and plan.pipeline == 1:
-        raise InputError("plan: --virtual needs --pipeline of 2 or more; nearest: --virtual 1")
-    layers_of(layers, plan.pipeline * plan.virtual)
+    _divides("context", plan.context, shape.length // cut, "tokens")
+    _staged(plan, layers)
     if plan.expert > 1 and not shape.experts:
         raise InputError(f"plan: {shape.label} has no experts; nearest: --expert 1")
-    if shape.experts:
-        _divides("expert", plan.expert, shape.experts, "experts", _divisors(shape.experts))
-    share, left = divmod(asked.batch, plan.data)
-    if left or share == 0:
-        _divides("data", plan.data, asked.batch, "sequences", _divisors(asked.batch))
-    _divides("micro-batch", asked.micro_batch, share, "sequences of a replica", _divisors(share))
-    micro_batches = share // asked.micro_batch
-    return replace(asked, plan=replace(plan, micro_batches=micro_batches))
+    _divides("expert", plan.expert, shape.experts or 1, "experts")
+    if asked.batch % plan.data or asked.batch < plan.data:
+        _divides("data", plan.data, asked.batch, "sequences")
+    share = asked.batch // plan.data
+    _divides("micro-batch", asked.micro_batch, share, "sequences of a replica")
+    return replace(asked, plan=replace(plan, micro_batches=share // asked.micro_batch))
 
 
-def _too_many(option: str, given: int, layers: int, most: int) -> None:
-    what = f"--{option} {given} makes more stages than there are layers ({layers})"
-    raise InputError(f"plan: {what}; nearest: --{option} {most}")
+def _staged(plan: Plan, layers: int) -> None:
+    """Raise `InputError` for a pipeline that there cannot be."""
+    for option, stages, most in (
+        ("pipeline", plan.pipeline, layers),
+        ("virtual", plan.pipeline * plan.virtual, layers // min(plan.pipeline, layers)),
+    ):
+        if stages > layers:
+            given = getattr(plan, option)
+            what = f"--{option} {given} makes more stages than there are layers ({layers})"
+            raise InputError(f"plan: {what}; nearest: --{option} {most}")
+    if plan.virtual > 1 and plan.pipeline == 1:
+        raise InputError("plan: --virtual needs --pipeline of 2 or more; nearest: --virtual 1")
+    if plan.virtual > 1 and plan.schedule == "zero-bubble":
+        raise InputError("plan: zero bubble H1 has one stage a device; nearest: --virtual 1")
+    layers_of(layers, plan.pipeline * plan.virtual)
 
 
-def _divides(option: str, given: int, whole: int, what: str, works: Iterable[int]) -> None:
-    if whole % given:
-        near = min(works, key=lambda one: (abs(one - given), one))
-        raise InputError(
-            f"plan: --{option} {given} does not divide {whole} {what}; nearest: --{option} {near}"
-        )
-
-
-def _divisors(number: int) -> list[int]:
-    """Return the divisors of a number, in order."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
+def _divides(option: str, given: int, whole: int, what: str, works: int = 0) -> None:
+    """Raise `InputError` where a number does not divide, with the nearest divisor of `works`."""
+    if whole % given == 0:
+        return
+    of = works or whole
+    near = (one for far in range(FAR) for one in (given - far, given + far))
+    found = next((one for one in near if 1 <= one <= of and of % one == 0), 1)
+    raise InputError(
+        f"plan: --{option} {given} does not divide {whole} {what}; nearest: --{option} {found}"
+    )
 
 
 def split_of(fields: Mapping[str, Any]) -> Plan:

@@ -85,6 +85,8 @@ def plans(
             continue
         if (v > 1 and (p == 1 or layers % (p * v))) or p * v > layers or (data * c == 1 and zero):
             continue
+        if v > 1 and fixed.get("schedule") == "zero-bubble":
+            continue
         sequence = bool(fixed.get("sequence", t > 1)) and not tokens // c % t
         more = {name: fixed[name] for name in ("schedule", "offload") if name in fixed}
         plan = Plan(

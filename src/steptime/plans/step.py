@@ -22,7 +22,7 @@ OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/optimizer.py`)
 
 @dataclass(frozen=True)
 class Exposure:
-    """An exchange of a step of the device that ends last: by group, kind and link.
+    """An exchange of a step of the busiest device: by group, kind and link.
 
     It takes `total_s`, of which the step waits `exposed_s`; `bytes` are those of one device.
     """
@@ -39,9 +39,10 @@ class Exposure:
 class PlanTime:
     """A plan's step: seconds between `low` and `high` (80 %), memory by device of the pipeline.
 
-    `compute_s` are the seconds of kernels of the device that ends last, `update_s` those of its
-    optimizer, `host_s` what it waits for the host, `recompute_s` what it computes again. `bubble`
-    is the share of the pipeline's time in which devices wait for each other.
+    `compute_s` are the seconds of kernels of the busiest device, `update_s` those of its optimizer,
+    `host_s` what it waits for the host, `recompute_s` what it computes again, `bubble_s` what it
+    waits for the others: with the rest outside of the layers they add up to the step. `bubble` is
+    the share of their time in which the devices of the pipeline wait, in the mean.
     """
 
     plan: Plan
@@ -69,7 +70,7 @@ class PlanTime:
 
     @property
     def exposed_s(self) -> float:
-        """Seconds in which the device that ends last waits for exchanges."""
+        """Seconds in which the busiest device waits for exchanges."""
         return sum(one.exposed_s for one in self.exposures)
 
 
@@ -102,17 +103,19 @@ def plan_time(
         whole = length_s(one.schedule, times, devices, m, one.send_s)
         ends, most = (whole,) * devices, most_held(one.schedule, devices, plan.virtual, m)
     tails = [tail_of(step, load) for load in shape.devices]
-    total = [end + tail.seconds for end, tail in zip(ends, tails, strict=True)]
-    last = max(range(devices), key=total.__getitem__)
-    step_s = total[last] + planner.constant("step_s")
+    end_s = max(end + tail.seconds for end, tail in zip(ends, tails, strict=True))
+    step_s = end_s + planner.constant("step_s")
+    busy = [
+        m * sum(sum(stage[:2]) for stage in times[d::devices]) + tails[d].seconds
+        for d in range(devices)
+    ]
+    last = max(range(devices), key=busy.__getitem__)
     load = shape.devices[last]
     passes = [(step.passes(name), count * m) for name, count in load]
-    busy = sum((f.seconds + b.seconds) * count for (f, b), count in passes)
-    bubble_s = max(ends) - m * sum(sum(stage[:2]) for stage in times) / devices
-    exposures = _exposures(step, load, m, tails[last])
+    exposures, waits = _exposures(step, load, m, tails[last]), 0.0
     if devices > 1:
         sent = 2 * m * plan.virtual
-        waits = min(max(0.0, ends[last] - busy), 2 * (devices - 1) * one.send_s)
+        waits = min(max(0.0, end_s - busy[last]), 2 * (devices - 1) * one.send_s)
         moved = one.send_bytes * sent
         exposures.append(
             Exposure("pipeline", "send", one.send_link, moved, one.send_s * sent, waits)
@@ -124,8 +127,8 @@ def plan_time(
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
         sum((f.host + b.host) * count for (f, b), count in passes),
-        max(0.0, bubble_s) / max(ends),
-        max(0.0, bubble_s),
+        max(0.0, 1 - sum(busy) / devices / end_s),
+        max(0.0, end_s - busy[last] - waits),
         tuple(exposures),
         tuple(memory_of(step, shape, d, most, m) for d in range(devices)),
         shape.layers,
@@ -162,7 +165,7 @@ def outlined(
             back += backward.seconds * count
             weight += step.found[name].weight_s * count
         of_load[load] = Stage(fore, back, weight)
-    schedule = "interleaved" if plan.virtual > 1 else plan.schedule
+    schedule = plan.schedule
     times = [of_load[load] for load in shape.stages]
     return Outline(step, shape, times, batch // (micro_batch * plan.data), schedule, *_send(step))
 
