@@ -178,6 +178,20 @@ def _pixel_shuffle(c: Call) -> Result:
     return c.do(low.reshape, y, (n, *c.shape[1:]))
 
 
+def _unfold(c: Call) -> Result:
+    x, rank = c.x(), len(c.b.shape(c.x()))
+    axis = low.axis_of(c.b, x, c["dimension"])
+    y = low.windows(c.b, x, axis, c["size"], f"{c.name}/windows", c["step"])
+    order = [*(i for i in range(rank + 1) if i != axis + 1), axis + 1]
+    return c.do(low.transpose, y, order)
+
+
+def _image_to_columns(c: Call) -> Result:
+    sides = [side for size in listed(c["padding"]) for side in (size, size)]
+    x = low.pad(c.b, c.x(), (0, 0, 0, 0, *sides), f"{c.name}/pad")
+    return c.do(low.unfold, x, *(listed(c[name]) for name in ("kernel_size", "stride", "dilation")))
+
+
 def _same(c: Call) -> Result:
     return c.first
 
@@ -212,6 +226,8 @@ OTHERS: Mapping[str, Handler] = {
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _pixel_shuffle),
     "repeat_interleave": _repeat_interleave,
     "roll": _roll,
+    "unfold": _unfold,
+    "im2col": _image_to_columns,
     "flip": _flip,
     "index": _index,
     "index_select": lambda c: c.do(low.gather, c.x(), c.x("index"), c["dim"]),
