@@ -82,6 +82,22 @@ class Windows(nn.Module):
         return y.transpose(1, 2).reshape(n, 16, 8)
 
 
+class Video(nn.Module):
+    """Convolutions and pools over three axes, and the windows of what is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv3d(3, 8, (3, 5, 5), (1, 2, 2), (1, 2, 2), bias=False)
+        self.norm, self.deep = nn.BatchNorm3d(8), nn.Conv3d(8, 8, 3, 2, 1, groups=2)
+        self.head = nn.Linear(8 * 4, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = self.deep(functional.max_pool3d(self.norm(self.stem(x)).relu(), 2))
+        columns = functional.unfold(functional.adaptive_avg_pool3d(x, 1).flatten(2, 3), 1)
+        patches = x.mean(2).unfold(2, 2, 2).unfold(3, 2, 1).mean((2, 3))
+        return self.head(patches.flatten(1)) + columns.mean()
+
+
 def image(n: int) -> Any:
     return torch.empty(n, 3, 32, 32, device="meta")
 
@@ -95,6 +111,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "attention": (Attends, words),
     "windows": (Windows, lambda n: torch.empty(n, 4, 4, 8, device="meta")),
     "tagger": (Tagger, words),
+    "video": (Video, lambda n: torch.empty(n, 3, 8, 32, 32, device="meta")),
 }
 
 
