@@ -28,12 +28,12 @@ def module_of(where: str, name: str, device: str = META) -> tuple[nn.Module, Any
     """
     if where in LIBRARIES:
         try:
-            importlib.import_module(where) if where != "torchvision" else _torchvision()
+            library = _imported(where)
         except ImportError as error:
             raise InputError(
                 f"{where}:{shorten(name)[1:-1]}: {where} is not installed ({error})"
             ) from None
-        return LIBRARIES[where](name, device)
+        return LIBRARIES[where](library, name, device)
     found: Any = _run(Path(where))
     inputs = getattr(found, "INPUTS", None)
     for part in name.split("."):
@@ -60,7 +60,8 @@ def _run(path: Path) -> Any:
     made = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = made  # as for an import: dataclasses and pickle look there
     try:
-        spec.loader.exec_module(made)
+        with _without_operators():
+            spec.loader.exec_module(made)
     except Exception as error:
         raise InputError(f"{path}: {_said(error)}") from error
     return made
@@ -97,13 +98,13 @@ def _without_operators() -> Iterator[None]:
         torch.library.register_fake = register
 
 
-def _torchvision() -> Any:
-    with _without_operators():
-        return importlib.import_module("torchvision")
+def _imported(library: str) -> Any:
+    with _without_operators():  # timm imports torchvision, too
+        return importlib.import_module(library)
 
 
-def _of_torchvision(name: str, device: str) -> tuple[nn.Module, Any]:
-    models = _torchvision().models
+def _of_torchvision(library: Any, name: str, device: str) -> tuple[nn.Module, Any]:
+    models = library.models
     if name not in models.list_models():
         raise unknown("network of torchvision", name, models.list_models())
     own = {"weights": None}
@@ -114,11 +115,10 @@ def _of_torchvision(name: str, device: str) -> tuple[nn.Module, Any]:
     return made, {"": ((2, 3, size, size), "float32")}
 
 
-def _of_timm(name: str, device: str) -> tuple[nn.Module, Any]:
-    timm = importlib.import_module("timm")
-    if not timm.is_model(name):
-        raise unknown("network of timm", name, timm.list_models())
-    made = _made(lambda: timm.create_model(name, pretrained=False), device, f"timm:{name}")
+def _of_timm(library: Any, name: str, device: str) -> tuple[nn.Module, Any]:
+    if not library.is_model(name):
+        raise unknown("network of timm", name, library.list_models())
+    made = _made(lambda: library.create_model(name, pretrained=False), device, f"timm:{name}")
     return made, {"": ((2, *made.default_cfg["input_size"]), "float32")}
 
 
