@@ -220,7 +220,7 @@ VIEWS: Mapping[str, Handler] = {
 }
 OTHERS: Mapping[str, Handler] = {
     **dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like", "rand_like"), _filled),
-    **dict.fromkeys(("randn_like", "new_zeros", "new_ones", "new_full", "new_empty"), _filled),
+    **dict.fromkeys(("randn_like", "new_zeros", "new_ones", "new_full", "zero", "fill"), _filled),
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     **{f"{kind}_pad{n}d": _pad for kind in ("reflection", "replication") for n in (1, 2)},
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _pixel_shuffle),
