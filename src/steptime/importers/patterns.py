@@ -297,7 +297,7 @@ def _scores_under(
     return None
 
 
-def _is_learnt(b: Builder, x: str, seen: set[str]) -> bool:
+def is_learnt(b: Builder, x: str, seen: set[str]) -> bool:
     """Whether a tensor is made of a weight, or of too much to tell."""
     if x in b.weights or len(seen) > 500:
         return True
@@ -305,7 +305,7 @@ def _is_learnt(b: Builder, x: str, seen: set[str]) -> bool:
     if op is None or x in seen:
         return False
     seen.add(x)
-    return any(_is_learnt(b, one, seen) for one in op.inputs)
+    return any(is_learnt(b, one, seen) for one in op.inputs)
 
 
 def _unscaled(b: Builder, x: str) -> str:
@@ -370,7 +370,7 @@ def _attention(b: Builder, y: str, name: str) -> str | None:
             lowering.reshape(b, x, (lead[0], 1, *b.shape(x)[1:]), f"{name}/heads") for x in parts
         ]
     parts[1:] = heads_shared(b, parts[1], parts[2])
-    learnt = [mask for mask in masks if _is_learnt(b, mask, set())]
+    learnt = [mask for mask in masks if is_learnt(b, mask, set())]
     scores = (*b.shape(parts[0])[1:2], length, keys)
     for mask in learnt:
         if b.shape(mask)[-3:] != scores or b.tensors[mask].size != math.prod(scores):

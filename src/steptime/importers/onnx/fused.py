@@ -12,7 +12,7 @@ from steptime.importers.constants import Array, scalar
 from steptime.importers.onnx.matrices import convolution, layer_norm, matmul, rms_norm
 from steptime.importers.onnx.run import Run
 from steptime.importers.onnx.values import Constant, Function, Value
-from steptime.importers.patterns import heads_shared, turned_by_position
+from steptime.importers.patterns import heads_shared, is_learnt, turned_by_position
 from steptime.ops.sequence import GATES
 from steptime.ops.table import require
 
@@ -45,16 +45,35 @@ def _heads(r: Run, x: Value, heads: int) -> str:
     return r.tensor(r.view(apart, "transpose", (0, 2, 1, 3)))
 
 
-def _attention(r: Run, q: Value, k: Value, v: Value, *_: Value) -> Values:
-    """Return attention; a mask is part of it and costs nothing, as in every format."""
+# where an operator has its bias, what is added to the scores, and the past keys, behind q, k, v
+_PLACES = {"Attention": (-1, 0, 1), "com.microsoft.MultiHeadAttention": (0, 2, 3)}
+_PLACES |= {"com.microsoft.GroupQueryAttention": (-1, -1, 0)}
+
+
+def _attention(r: Run, q: Value, k: Value, v: Value, *more: Value) -> Values:
+    """Return attention; a mask is part of it and costs nothing, one that is learnt is kept."""
     rank = len(r.shape(q))
     heads = r.attr("q_num_heads", 0) or r.attr("num_heads", 0)
     groups = r.attr("kv_num_heads", 0) or heads
+    places = _PLACES.get(r.node.op, (-1, -1, -1))
+    bias, added, past, before = (
+        more[i] if 0 <= i < len(more) else None for i in (*places, places[2] + 1)
+    )
+    if bias is not None:
+        ends = [r.shape(x)[-1] for x in (q, k, v)]
+        terms = lowering.split(r.b, r.tensor(bias), ends, 0, f"{r.name}/bias")
+        q, k, v = (r.pointwise("add", x, t) for x, t in zip((q, k, v), terms, strict=True))
     parts = [_heads(r, x, n) for x, n in ((q, heads), (k, groups), (v, groups))]
+    for i, kept in ((1, past), (2, before if past is not None else None)):
+        if kept is not None:  # keys and values of the places before
+            pair = [r.tensor(kept), parts[i]]
+            parts[i] = lowering.concat(r.b, pair, 2, f"{r.name}/past{i}")
     causal = bool(r.attr("is_causal", 0) or r.attr("unidirectional", 0))
-    q, k, v = parts[0], *heads_shared(r.b, parts[1], parts[2])
-    y: Value = lowering.attention(r.b, q, k, v, r.name, causal=causal)
-    return [_joined(r, y) if rank == 3 else y, k, v]
+    made_k, made_v = heads_shared(r.b, parts[1], parts[2])
+    mask = r.tensor(added) if added is not None else ""
+    mask = mask if mask and is_learnt(r.b, mask, set()) else ""
+    y = lowering.attention(r.b, parts[0], made_k, made_v, r.name, causal=causal, mask=mask)
+    return [_joined(r, y) if rank == 3 else y, parts[1], parts[2]]
 
 
 def _joined(r: Run, x: Value) -> Value:
@@ -81,7 +100,7 @@ def _grouped_attention(r: Run, q: Value, k: Value = None, v: Value = None, *more
         q, k, v = lowering.split(r.b, r.tensor(q), sizes, -1, r.name)
     if r.attr("do_rotary", 0):
         q, k = (_turned(r, x, n, r.shape(more[4])) for x, n in ((q, heads), (k, groups)))
-    return _attention(r, q, k, v)
+    return _attention(r, q, k, v, *more)
 
 
 def _turned(r: Run, x: Value, heads: int, cache: Sequence[int]) -> Value:
@@ -107,7 +126,8 @@ def _linear_of_few_bits(r: Run, x: Value, w: Value, *_: Value) -> Value:
 
 
 def _recurrent(cell: str) -> Function:
-    def lowered(r: Run, x: Value, w: Value, u: Value, bias: Value = None, *_: Value) -> Values:
+    def lowered(r: Run, x: Value, w: Value, u: Value, bias: Value = None, *more: Value) -> Values:
+        require(len(more) < 4 or more[3] is None, "peepholes of an LSTM")
         ways, rows, width = r.shape(w)
         if r.node.op.startswith("com."):  # 8-bit weights lie the other way round
             rows, width = width, rows

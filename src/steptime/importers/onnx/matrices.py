@@ -175,9 +175,13 @@ def rms_norm(r: Run, x: Value, w: Value = None) -> Value:
 def _group_norm(r: Run, x: Value, w: Value = None, b: Value = None) -> Value:
     groups = r.attr("num_groups", 0) or r.shape(x)[1]
     channels = r.shape(x)[1]
-    if w is not None and r.shape(w) != (channels,):  # opset 18: one a group
-        w = b = None
-    return lowering.group_norm(r.b, r.tensor(x), groups, r.name, _optional(r, w), _optional(r, b))
+    vectors = [_optional(r, t) for t in (w, b)]
+    for i, t in enumerate(vectors):
+        if t and r.b.shape(t) != (channels,):  # opset 18: one a group
+            column = lowering.reshape(r.b, t, (groups, 1), f"{r.name}/group")
+            wide = lowering.expand(r.b, column, (groups, channels // groups), f"{r.name}/each")
+            vectors[i] = lowering.reshape(r.b, wide, (channels,), f"{r.name}/vector")
+    return lowering.group_norm(r.b, r.tensor(x), groups, r.name, vectors[0], vectors[1])
 
 
 def _local_response_norm(r: Run, x: Value) -> Value:

@@ -77,7 +77,8 @@ def _prelu(r: Run, x: Value, slope: Value) -> Value:
     shape = r.shape(slope)
     size = math.prod(shape)
     if size not in (1, r.shape(x)[1]):
-        return r.pointwise("leaky_relu", x, parameter=0.01)
+        below = r.pointwise("minimum", x, r.constant(constants.scalar(0.0, "float32")))
+        return r.pointwise("add", r.pointwise("relu", x), r.pointwise("mul", below, slope))
     return lowering.op(
         r.b, "prelu", r.tensor(x), r.tensor(r.view(slope, "reshape", (size,))), name=r.name
     )

@@ -1,0 +1,152 @@
+"""Single operators of ONNX, by hand: what each costs, has as parameters, and makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnx_bytes import model, node, tensor, value, whole
+from steptime.build import build, make_workload, read_model
+from steptime.count import count
+from steptime.ops import OPS
+
+X = value("x", "n", 4, 16)
+PAST = value("p", "n", 2, 3, 8)
+IMAGE = value("x", "n", 4, 5, 5)
+MS = "com.microsoft"
+BYTES = {"dtype": 3}  # of 8 bits
+CASES: dict[str, tuple[bytes, list[bytes], list[bytes], int, int, tuple[int, ...]]] = {
+    # what: node, weights, inputs, FLOP for a batch of 2, parameters, shape
+    "attention with keys of before": (
+        node("Attention", "x x x - p p", "y a c", q_num_heads=2, kv_num_heads=2),
+        [],
+        [X, PAST],
+        2 * 2 * 2 * 4 * (3 + 4) * (8 + 8),  # 2 n h l m (d + e)
+        0,
+        (2, 4, 16),
+    ),
+    "attention of ONNX Runtime with biases": (
+        node("MultiHeadAttention", "x x x b", "y", MS, num_heads=2),
+        [tensor("b", (48,))],
+        [X],
+        3 * 128 + 2 * 2 * 2 * 4 * 4 * 16,
+        48,
+        (2, 4, 16),
+    ),
+    "attention of ONNX Runtime in one product": (
+        node("Attention", "x w b", "y", MS, num_heads=2),
+        [tensor("w", (16, 48)), tensor("b", (48,))],
+        [X],
+        2 * 8 * 16 * 48 + 8 * 48 + 2 * 2 * 2 * 4 * 4 * 16,
+        16 * 48 + 48,
+        (2, 4, 16),
+    ),
+    "shared keys, turned by position": (
+        node(
+            "GroupQueryAttention",
+            "x k k q q s s c c",
+            "y",
+            MS,
+            num_heads=2,
+            kv_num_heads=1,
+            do_rotary=1,
+        ),
+        [tensor("c", (32, 4)), whole("s", 4)],
+        [X, value("k", "n", 4, 8), value("q", "n", 1, 3, 8)],
+        3 * 2 * 4 * (16 + 8) + 2 * 2 * 2 * 4 * 7 * 16,
+        0,
+        (2, 4, 16),
+    ),
+    "a weight of 4 bits": (
+        node("MatMulNBits", "x w s", "y", MS, K=16, N=32, bits=4, block_size=16),
+        [tensor("w", (32, 1, 8), bytes(256), dtype=2), tensor("s", (32,))],
+        [X],
+        2 * 8 * 16 * 32,
+        16 * 32,
+        (2, 4, 32),
+    ),
+    "group norm with a weight a group": (
+        node("GroupNormalization", "x g g", "y", num_groups=2),
+        [tensor("g", (2,))],
+        [IMAGE],
+        8 * 200,
+        2,
+        (2, 4, 5, 5),
+    ),
+    "PReLU a channel": (
+        node("PRelu", "x g", "y"),
+        [tensor("g", (4, 1, 1))],
+        [IMAGE],
+        2 * 200,
+        4,
+        (2, 4, 5, 5),
+    ),
+    "PReLU a place": (
+        node("PRelu", "x g", "y"),
+        [tensor("g", (4, 5, 5))],
+        [IMAGE],
+        4 * 200,  # min, max, product, sum
+        100,
+        (2, 4, 5, 5),
+    ),
+    "a product in letters": (
+        node("Einsum", "x w", "y", equation="nld,hdk->nhlk"),
+        [tensor("w", (3, 16, 5))],
+        [X],
+        2 * 8 * 16 * 15,
+        3 * 16 * 5,
+        (2, 3, 4, 5),
+    ),
+    "a transposed convolution": (
+        node("ConvTranspose", "x w b", "y", kernel_shape=(2, 2), strides=(2, 2)),
+        [tensor("w", (4, 3, 2, 2)), tensor("b", (3,))],
+        [IMAGE],
+        2 * 2 * 25 * 4 * 12 + 2 * 3 * 100,
+        4 * 12 + 3,
+        (2, 3, 10, 10),
+    ),
+    "an LSTM in both directions": (
+        node("LSTM", "x w u b", "y", hidden_size=3, direction="bidirectional", layout=1),
+        [tensor("w", (2, 12, 16)), tensor("u", (2, 12, 3)), tensor("b", (2, 24))],
+        [X],
+        2 * 2 * 8 * 12 * (16 + 3),
+        2 * (12 * 16 + 12 * 3 + 24),
+        (2, 4, 2, 3),
+    ),
+    "places that are known": (
+        node("TopK", "x k", "y i", axis=-1),
+        [whole("k", 5)],
+        [X],
+        128,
+        0,
+        (2, 4, 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_an_operator(tmp_path: Path, what: str) -> None:
+    made, weights, inputs, flop, parameters, shape = CASES[what]
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model([made], weights, inputs, opset=23))
+    graph = build(make_workload(read_model(str(path)), 2, phase="infer"))
+    assert graph.tensors[graph.outputs[0]].shape == shape
+    assert (count(graph).flop, graph.parameters) == (flop, parameters)
+
+
+def test_products_of_integers_are_counted(tmp_path: Path) -> None:
+    """As those of floats; a cast back costs nothing, each scale a product an element."""
+    nodes = [
+        node("DynamicQuantizeLinear", "x", "q s z"),
+        node("MatMulInteger", "q w z", "m"),
+        node("Cast", "m", "f", to=1),
+        node("Mul", "f s", "y"),
+    ]
+    path = tmp_path / "net.onnx"
+    weights: list[Any] = [tensor("w", (16, 32), bytes(512), **BYTES)]
+    path.write_bytes(model(nodes, weights, [X]))
+    graph = build(make_workload(read_model(str(path)), 2, phase="infer"))
+    assert sum(c.flop for c in count(graph).ops if OPS[c.kind].work) == 2 * 8 * 16 * 32
+    assert graph.parameters == 512
