@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from steptime.build import build, make_workload, read_model
+from steptime.cli.main import run
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Plan, Workload
@@ -303,3 +305,28 @@ def test_input_from_the_host_is_copied_before_each_step() -> None:
     assert running(ready).inputs["input"] is not before
     assert ready.waited is not None
     assert ready.waited() > 0
+
+
+@pytest.mark.slow
+def test_a_worker_profiles_a_step_by_op(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "run fc:layers=2,nodes=64,batch=8 --backend jax --budget 0.2 --profile --json"
+    assert run(words.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["method"]["name"] == "jax"
+    assert found["env"]["compile_s"] > 0
+    assert found["env"]["framework"].startswith("jax ")
+    assert {"linear", "cross_entropy"} <= {row["name"] for row in found["breakdown"]}
+
+
+@pytest.mark.slow
+def test_a_worker_refuses_what_jax_does_not_run_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, code, said in (
+        ("run fc --backend jax --device tpu", 2, "'tpu' is not available to jax; there is: cpu"),
+        ("run fc --backend jax --dtype float16-mixed", 3, "jax has no loss scaling"),
+    ):
+        assert run(words.split()) == code
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
