@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from steptime.core.constants import Constant, constants_from_table
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.hardware import GB, Device, Link, device_from_table, link_from_table
+from steptime.core.hardware import GB, LATER, Device, Link, device_from_table, link_from_table
 from steptime.core.stack import Stack, stack_from_table
 from steptime.core.toml_files import read_toml, shown, toml_text, write_whole
 
@@ -287,8 +287,8 @@ def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
     hash of a record stays valid when a file tells more than the method of the record reads.
     """
     said = asdict(device)
-    figures = {key: said[key] for key in (*_READ_BY_ALL, *reads)}
-    text = json.dumps(figures, sort_keys=True, default=str)
+    keys = [key for key in (*_READ_BY_ALL, *reads) if said[key] is not None or key not in LATER]
+    text = json.dumps({key: said[key] for key in keys}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

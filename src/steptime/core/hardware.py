@@ -176,6 +176,7 @@ _OF_LINK: Numbers = {
     "GB_per_s": ("bytes_per_s", GB),
     "reached_GB_per_s": ("reached_bytes_per_s", GB),
 }
+LATER = ("arrays", "array_side")  # read since there were records: unknown, they change no hash
 DETAILS = {  # number of [details]: (field, factor to SI, type)
     "multiprocessors": ("multiprocessors", 1, int),
     "compute_units": ("multiprocessors", 1, int),
