@@ -39,7 +39,7 @@ def test_the_quick_answer_is_that_of_the_whole_one() -> None:
 def test_the_best_is_that_of_brute_force() -> None:
     one, fresh = planner(), planner()
     found = search(one, every(one))
-    room = fresh.device.memory_bytes or inf
+    room = fresh.room_bytes
     tried = []
     for asked in every(fresh):
         whole = plan_time(fresh, asked.plan, asked.micro_batch, asked.batch, exact=False)

@@ -50,14 +50,9 @@ class Change:
     found: PlanTime
 
 
-def room_bytes(planner: Planner) -> float:
-    """Return the bytes that a device has, infinite where that is not known."""
-    return planner.device.memory_bytes or inf
-
-
 def fits(planner: Planner, found: PlanTime) -> bool:
     """Whether the fullest device has room."""
-    return found.memory[found.fullest].total <= room_bytes(planner)
+    return found.memory[found.fullest].total <= planner.room_bytes
 
 
 def offer_of(planner: Planner, path: Path | None = None) -> Offer | None:
@@ -192,7 +187,7 @@ def _notes(planner: Planner, found: PlanTime) -> list[str]:
 def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
     """Return bytes of the fullest device by part, and of each device of the pipeline."""
     fullest = found.memory[found.fullest]
-    room = planner.device.memory_bytes
+    room = planner.room_bytes if planner.room_bytes < inf else None
     per_device = found.plan.virtual
     return {
         "total_bytes": fullest.total,

@@ -106,7 +106,7 @@ def pieces(
     by: dict[str, list[Kernel]] = {}
     for kernel in (*_wide_loss(lowered.kernels, kinds), *_extra(graph, device, low)):
         by.setdefault(piece_of(kernel.op), []).append(kernel)
-    held, params = _held(graph, method, regathers), _parameters(graph)
+    held, params = _held(graph, method, regathers, low), _parameters(graph)
     found = {}
     for name, kernels in by.items():
         lower = low and name not in (FIRST, LAST)
@@ -228,10 +228,11 @@ def _lowered(kernel: Kernel, kinds: Mapping[str, str], low: str) -> Kernel:
     return kernel._replace(dtype=low) if does else kernel
 
 
-def _held(graph: Graph, method: Method, regathers: bool) -> dict[str, Kept]:
+def _held(graph: Graph, method: Method, regathers: bool, low: str) -> dict[str, Kept]:
     """Return what each piece keeps from its forward for its backward pass, and needs besides.
 
-    Views and results in place are what they are made of.
+    Views and results in place are what they are made of. What products alone read that run in a
+    lower type is kept in 8 bit.
     """
     source: dict[str, str] = {}
     maker: dict[str, Op] = {}
@@ -245,12 +246,14 @@ def _held(graph: Graph, method: Method, regathers: bool) -> dict[str, Kept]:
     read = {
         source.get(name, name) for op in graph.ops if op.part == "backward" for name in op.inputs
     }
+    narrow = _narrow(graph, source) if low else set()
     kept: dict[str, list[int]] = {}
     for name in read & maker.keys():
         made = maker[name]
         if made.part == "forward":
             into = kept.setdefault(piece_of(made.name), [0, 0])
-            size = graph.tensors[name].size_bytes
+            ends = piece_of(made.name) in (FIRST, LAST)
+            size = graph.tensors[name].size_bytes // (1 if ends or name not in narrow else 2)
             into[0] += size
             into[1] += size if made.kind == "attention" and name != made.outputs[0] else 0
     _add_scores(graph, method, kept)
@@ -259,6 +262,19 @@ def _held(graph: Graph, method: Method, regathers: bool) -> dict[str, Kept]:
         all_kept, core = kept.get(piece, (0, 0))
         found[piece] = Kept(all_kept, core, size, working)
     return found
+
+
+def _narrow(graph: Graph, source: Mapping[str, str]) -> set[str]:
+    """Return the tensors that only products of linear layers read in the backward pass."""
+    kinds = {op.name: op.kind for op in graph.ops}
+    by_products: set[str] = set()
+    by_others: set[str] = set()
+    for op in graph.ops:
+        if op.part == "backward":
+            linear = op.kind == "matmul" and kinds.get(op.of) == "linear"
+            into = by_products if linear else by_others
+            into.update(source.get(name, name) for name in op.inputs)
+    return by_products - by_others
 
 
 def _add_scores(graph: Graph, method: Method, kept: Mapping[str, list[int]]) -> None:

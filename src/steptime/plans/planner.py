@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
@@ -29,6 +30,10 @@ from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
 
 WIDTHS = ("tensor", "context", "expert", "sequence")
+
+
+_GIB = 2**30 / 1e9
+_USABLE = 0.99
 
 
 class Exchanged(NamedTuple):
@@ -160,6 +165,17 @@ class Planner:
         """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""
         kernel = Kernel("", kind, "update", "float32", "vector", flop, moved)
         return self.method.price(kernel, self.seen)
+
+    @cached_property
+    def room_bytes(self) -> float:
+        """The bytes that a device has, infinite where that is not known.
+
+        A GB of NVIDIA's is a GiB to its driver, which keeps 1 % (an H100 of 80 GB has 79.1 GiB).
+        """
+        if self.device.memory_bytes is None:
+            return inf
+        larger = _GIB * _USABLE if self.device.maker == "NVIDIA" else 1.0
+        return self.device.memory_bytes * larger
 
     @cached_property
     def whole(self) -> dict[str, Piece]:

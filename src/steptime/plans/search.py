@@ -133,7 +133,7 @@ def search(planner: Planner, every: Iterable[Asked], own: float = 0.05) -> Searc
 def _none(planner: Planner, considered: int, nearest: float) -> str:
     if not considered or nearest == inf:
         return f"plan: no split of these devices divides {planner.shape.label} and its batch"
-    over = (nearest - (planner.device.memory_bytes or inf)) / 1e9
+    over = (nearest - planner.room_bytes) / 1e9
     return f"plan: none of {considered:,} splits fits; the nearest needs {over:,.1f} GB more"
 
 

@@ -182,7 +182,7 @@ def quick(
     most = most_held(one.schedule, devices, plan.virtual, m)
     shape = one.shape
     held = max([sum(memory_of(one.step, shape, d, most, m)) for d in shape.unlike])
-    if held > (planner.device.memory_bytes or inf):
+    if held > planner.room_bytes:
         return inf, held
     end = length_s(one.schedule, one.times, devices, m, one.send_s)
     tail = max([tail_of(one.step, shape.devices[d]).seconds for d in shape.unlike])
