@@ -20,9 +20,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 MODELS = (
     "fc:layers=2,nodes=256,inputs=256,outputs=128,batch=128",
-    "deep_mnist:batch=32",
+    "deep_mnist:batch=2",
     "rnn:cell=lstm,layers=1,embedding=128,length=8,vocabulary=256,batch=64",
-    "transformer:layers=1,width=256,heads=2,ffn=1024,length=128,vocabulary=512,batch=4",
+    "transformer:layers=1,width=128,heads=1,ffn=256,length=128,vocabulary=128,batch=2",
 )
 
 
