@@ -20,7 +20,12 @@ def stack_of(one: Record) -> str:
     return measured().get(record.stack_of(one) or "", "")
 
 
-def apart(one: Record, other: Record) -> bool:
-    """Whether two records are known to be of different stacks."""
-    labels = record.stack_of(one), record.stack_of(other)
-    return labels[0] != labels[1] and measured().keys() >= set(labels)
+def apart(tried: Record, predicted: Record) -> bool:
+    """Whether a prediction is of another stack than what was measured.
+
+    It is not where either does not say its stack. One that no file knows has the predictions of the
+    default one.
+    """
+    own, other = record.stack_of(tried), record.stack_of(predicted)
+    default = catalog.stack().label
+    return None not in (own, other) and other != (own if own in measured() else default)

@@ -67,7 +67,7 @@ def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") 
         for cell in a
         for x in a[cell]
         for y in b.get(cell, ())
-        if not stacks.apart(x[-1], y[-1])
+        if not stacks.apart(y[-1], x[-1])
     ]
     paired = {id(group) for x, y, _ in matched for group in (x, y)}
     lonely = [

@@ -20,7 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steptime import stacks
+from steptime import catalog, stacks
 from steptime.analysis import cache, flat
 from steptime.analysis.row import HOW, UNTOLD, WAYS, Row, grouped, said, telling_of
 from steptime.core.units import seconds
@@ -105,7 +105,8 @@ VIEWS = {
             disturbed_share, measured_memory_bytes, {", ".join(PREDICTED)},
             flop / nullif(traffic_bytes, 0) AS intensity
         FROM tries AS t FULL OUTER JOIN predictions AS p ON {_SAME}
-            AND (t.stack = p.stack OR p.stack IS NULL OR coalesce(t.stack, '') NOT IN $STACKS)
+            AND (p.stack IS NULL OR t.stack IS NULL
+                OR p.stack = if(t.stack IN $STACKS, t.stack, '{catalog.stack().label}'))
         JOIN (SELECT {CELL}, min(place) AS first FROM whole GROUP BY {CELL}) AS f
             ON {_FIRST}
     """,
