@@ -23,7 +23,7 @@ from steptime.ops.table import ShapeError
 
 MODELS = ("Functional", "Sequential", "Model")
 LAYERS = {**layers.LAYERS, **sequences.LAYERS}
-MOST_CALLS, MOST_NESTED = 200_000, 50
+MOST_CALLS, MOST_NESTED, MOST_AXES = 200_000, 50, 16
 FREE = {"length": 128, "height": 224, "width": 224}  # sizes that a file leaves open
 _WRONG = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
 _OURS = ("keras.", "tensorflow.keras.", "tf_keras.", "tensorflow.python.keras.")
@@ -154,7 +154,7 @@ class _Network:
         for n in shape[1:]:
             key = next(free, "") if n is None else ""
             size = self.sizes.get(key) if n is None else n
-            if type(size) is not int or not 1 <= size <= LARGEST:
+            if type(size) is not int or not 1 <= size <= LARGEST or len(shape) > MOST_AXES:
                 raise InputError(f"{self.place}: input {shorten(name)} of shape {shorten(shape)}")
             sizes.append(size)
         dtype = str(layer["config"].get("dtype"))
