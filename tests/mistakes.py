@@ -145,6 +145,8 @@ _PLAN = [
     ("--tokens none", "--tokens: a number above 0, at most 1e18, not 'none'"),
     ("--devices 8", "a search needs --batch"),
     ("--devices 0 --batch 8", "--devices"),
+    ("--devices 1..100 --batch 8", "--devices: 100 numbers, at most 32"),
+    ("--data 9000000000000 --inside nvlink-4 --link infiniband-ndr", "at most 1,000,000"),
     ("--max-devices x --batch 8", "--max-devices"),
     ("--devices 8 --batch 8", "8 devices of a node need a link"),
     ("--devices 8 --batch 8 --data 4", "a search chooses it: leave out --data"),

@@ -15,6 +15,7 @@ from steptime.core.units import seconds, shown, size
 from steptime.predict import DEFAULT
 
 PER_NODE = 8
+MOST_NUMBERS = 32  # of devices that are searched
 MOST = 1e18  # of tokens, watts, money
 
 
@@ -144,7 +145,10 @@ def plan(
 def _devices(devices: str | None, most: str | None) -> list[int]:
     """Return the numbers of devices to search, in order."""
     if devices is not None:
-        return numbers(devices, "--devices")
+        found = numbers(devices, "--devices")
+        if len(found) > MOST_NUMBERS:
+            raise InputError(f"--devices: {len(found)} numbers, at most {MOST_NUMBERS}")
+        return found
     last = whole_number(most, "--max-devices")
     return [2**k for k in range(last.bit_length()) if 2**k <= last]
 

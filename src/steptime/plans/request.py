@@ -25,6 +25,7 @@ ALIASES = {
     "fp4": "float4", "nvfp4": "float4",
 }  # fmt: skip
 GRADIENTS = (16, 32)  # bits
+MOST_DEVICES = 1_000_000
 FAR = 100_000  # how far from what is given a number that works is looked for
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
 
@@ -84,6 +85,8 @@ class Site(NamedTuple):
 
 def cluster_of(site: Site, devices: int) -> Cluster:
     """Return the cluster of so many devices; raises `InputError` where they are not joined."""
+    if devices > MOST_DEVICES:
+        raise InputError(f"plan: {devices:,} devices, at most {MOST_DEVICES:,}")
     device = site.device if isinstance(site.device, Device) else catalog.device(site.device)
     near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
     levels: list[Level] = []
