@@ -1,0 +1,81 @@
+"""Networks of `config.json` run: their gradients are those of the reference, op by op."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from measure.test_backend_values import compare_gradients
+from steptime.build import build, make_workload, read_model
+
+pytestmark = pytest.mark.framework
+
+_SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+_WORDS = {**_SIZES, "intermediate_size": 24, "vocab_size": 11, "max_position_embeddings": 8}
+_PAIR = {
+    **{"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2},
+    **{"decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20},
+    **{"vocab_size": 11, "max_position_embeddings": 8},
+}
+_IMAGE = {**_SIZES, "intermediate_size": 24, "image_size": 8, "patch_size": 4}
+SMALL: dict[str, dict[str, Any]] = {
+    "gpt2": {"model_type": "gpt2", **_WORDS},
+    "gemma2": {"model_type": "gemma2", **_WORDS, "num_key_value_heads": 1, "head_dim": 6},
+    "gpt_neox": {"model_type": "gpt_neox", **_WORDS, "partial_rotary_factor": 0.5},
+    "qwen2_moe": {
+        **{"model_type": "qwen2_moe", **_WORDS, "num_key_value_heads": 1, "num_experts": 3},
+        **{"num_experts_per_tok": 2, "moe_intermediate_size": 8},
+        "shared_expert_intermediate_size": 12,
+    },
+    "opt": {"model_type": "opt", **_WORDS, "ffn_dim": 24, "word_embed_proj_dim": 8},
+    "bert masked": {"model_type": "bert", "architectures": ["BertForMaskedLM"], **_WORDS},
+    "albert": {
+        **{"model_type": "albert", "architectures": ["AlbertForMaskedLM"], **_WORDS},
+        **{"embedding_size": 6, "num_hidden_layers": 3},
+    },
+    "roberta answers": {
+        **{"model_type": "roberta", "architectures": ["RobertaForQuestionAnswering"], **_WORDS},
+    },
+    "llama classes": {
+        **{"model_type": "llama", "architectures": ["LlamaForSequenceClassification"], **_WORDS},
+    },
+    "t5": {
+        **{"model_type": "t5", "d_model": 16, "num_layers": 2, "num_heads": 2, "d_kv": 6},
+        **{"d_ff": 24, "vocab_size": 11, "feed_forward_proj": "gated-gelu"},
+    },
+    "bart": {"model_type": "bart", **_PAIR},
+    "whisper": {
+        **{"model_type": "whisper", **_PAIR, "num_mel_bins": 3},
+        **{"max_source_positions": 5, "max_target_positions": 6},
+    },
+    "vit": {"model_type": "vit", **_IMAGE},
+    "swin": {
+        **{"model_type": "swin", "image_size": 24, "patch_size": 4, "embed_dim": 8},
+        **{"depths": [2, 2], "num_heads": [2, 4], "window_size": 3},
+    },
+    "swin padded": {
+        **{"model_type": "swin", "image_size": 20, "patch_size": 4, "embed_dim": 8},
+        **{"depths": [2, 1], "num_heads": [2, 4], "window_size": 3},
+    },
+    "clip": {
+        **{"model_type": "clip", "projection_dim": 6, "text_config": _WORDS},
+        "vision_config": _IMAGE,
+    },
+    "gemma3": {
+        **{"model_type": "gemma3", "mm_tokens_per_image": 1, "vision_use_head": False},
+        "text_config": {**_WORDS, "num_key_value_heads": 1, "head_dim": 8},
+        "vision_config": _IMAGE,
+    },
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradients_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(SMALL[name]))
+    free = ":length=6,target_length=5" if name == "t5" else ""
+    graph = build(make_workload(read_model(f"{path}{free}"), 2, "float64"))
+    compare_gradients("torch", graph, 1e-7)
