@@ -105,8 +105,6 @@ STEMS: Mapping[str, Callable[[Builder, Parameters, int], tuple[str, str]]] = {
 
 def _to_words(b: Builder, x: str, p: Parameters, table: str) -> str:
     """Return the loss of a projection to the vocabulary."""
-    if p["projects_words"] and p["embedding_width"] != p["width"]:
-        x = linear(b, x, p["embedding_width"], "output_in", bias=False)
     if not (p["tied"] and table):
         return classify(b, linear(b, x, b.words(p["vocabulary"]), "output", p["head_bias"]))
     x = b.op("linear", x, table, name="output/linear")
@@ -120,6 +118,8 @@ def _to_masked(b: Builder, x: str, p: Parameters, table: str) -> str:
     with b.scope("masked"):
         x = linear(b, x, p["embedding_width"], "dense")
         x = norm(b, activated(b, x, p["activation"]), p["norm"], "norm")
+    for i in range(1, p["masked_biases"]):  # which transformers has where nothing is tied
+        b.weight(f"masked/b{i}", (p["vocabulary"],))
     return _to_words(b, x, {**p, "head_bias": True}, table)
 
 

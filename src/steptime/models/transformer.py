@@ -14,7 +14,7 @@ from steptime.layers.blocks import (
     mixture,
     norm,
 )
-from steptime.layers.dense import embedding
+from steptime.layers.dense import embedding, linear
 from steptime.models.ends import HEADS, STEMS, words
 from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
@@ -33,6 +33,8 @@ def body(
     """Return all but the head, and the table of words; what comes in may be `joined` with more."""
     x, table = STEMS[p["stem"]](b, p, batch)
     x = _normed(b, blocks(b, joined(x), p, p["kind"] == "decoder"), p, "final_norm")
+    if p["projects_words"] and p["embedding_width"] != p["width"]:
+        x = linear(b, x, p["embedding_width"], "output_in", bias=False)
     return _decoded(b, x, p, batch, table) if p["decoder_layers"] else (x, table)
 
 
@@ -260,6 +262,7 @@ FAMILY = Family(
         "target_length": _detail(lambda p: p["length"], "tokens that it makes"),
         "target_rows": _detail(lambda p: p["max_length"], "rows of its table of positions"),
         "head": _detail(_by_kind("none", "words"), "what comes out", choices=(*HEADS,)),
+        "masked_biases": _detail(1, "biases of words that were masked"),
         "classes": _detail(2, "classes of a head that classifies"),
         "class_layers": _detail(1, "linear layers of a head that classifies"),
         "class_activation": _detail("tanh", "between them", choices=("tanh", "relu", "gelu")),
