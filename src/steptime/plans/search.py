@@ -190,7 +190,8 @@ def searched(
         found += [(each, planner) for each in one.front[:SHOWN]]
     if not found:
         raise InputError(failed)
-    rows = [_row(planner, one, offer_of(planner, prices), within) for one, planner in found]
+    offer = offer_of(found[0][1], prices)
+    rows = [_row(planner, one, offer, within) for one, planner in found]
     kept = [row for row in rows if row is not None]
     if not kept:
         raise InputError(f"plan: none of {fitting:,} splits that fit stays within the limits")
