@@ -197,6 +197,7 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
             {"model_type": "gemma3", "text_config": {"model_type": "llama"}},
             "config.json: text_config: unknown model_type 'llama'; known: gemma3_text",
         ),
+        ({"model_type": "gemma3", "mm_tokens_per_image": 0}, "0 tokens of an image, a square"),
         ({"model_type": "gemma3", "mm_tokens_per_image": 250}, "250 tokens of an image, a square"),
         ({"model_type": "swin", "depths": [2, "x"]}, "depths: must be numbers such as 2-2-6-2"),
         ({"model_type": "swin", "window_size": 9}, "window 9 is larger than 7 patches"),

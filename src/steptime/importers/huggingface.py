@@ -137,8 +137,8 @@ def _of_towers(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
         return output
 
     def check(p: Mapping[str, Any]) -> str | None:
-        image = own.get("mm_tokens_per_image", 0)
-        if image and (image >= p["length"] or round(image**0.5) ** 2 != image):
+        image = own.get("mm_tokens_per_image", 1)
+        if not 1 <= image < max(p["length"], 2) or round(image**0.5) ** 2 != image:
             return f"length {p['length']} is not above the {image} tokens of an image, a square"
         return _transformer().check({**text, **p})
 
