@@ -157,8 +157,9 @@ def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> 
     cos, sin = table.to(x.dtype).unsqueeze(1).chunk(2, -1)
     if inverse:
         sin = -sin
-    turning, rest = x.reshape(*x.shape[:2], -1, head_width).tensor_split([table.shape[1]], -1)
-    first, second = turning.chunk(2, -1)
+    wide, width = x.reshape(*x.shape[:2], -1, head_width), table.shape[1]
+    first, second = wide[..., :width].chunk(2, -1)  # of the whole no slice, whose gradient copies
+    rest = wide[..., width:]
     turned = (first * cos - second * sin, first * sin + second * cos)
     return torch.cat((*turned, rest) if rest.shape[-1] else turned, -1).flatten(2)
 
