@@ -56,9 +56,13 @@ class Plan:
         for name, known in _WORDS_OF_PLAN.items():
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), map(str, known), "plan")
-        if self.data * self.context % self.expert:
-            shared = f"{self.data} x {self.context} devices of data and context"
-            raise InputError(f"plan: {self.expert} expert groups do not divide {shared}")
+        shared = self.data * self.context
+        if shared % self.expert:
+            nearest = max(n for n in range(1, min(self.expert, shared + 1)) if shared % n == 0)
+            raise InputError(
+                f"plan: {self.expert} expert groups do not divide {self.data} x {self.context} "
+                f"devices of data and context; nearest: {nearest}"
+            )
 
     @property
     def devices(self) -> int:
