@@ -46,6 +46,17 @@ def test_code_is_converted_on_the_way_and_its_file_is_kept(
     assert whole["flop"] == 4 * quarter["flop"]  # type: ignore[operator]
 
 
+def test_what_code_is_given_is_remembered_when_the_code_changes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self): super().__init__"
+    Path("plain.py").write_text(f"{text}(8, 4)\n")
+    one = _answer("count plain.py:Net:input=2x8 --batch 1 --phase infer", capsys)
+    Path("plain.py").write_text(f"{text}(8, 6)\n")
+    two = _answer("count plain.py:Net --batch 1 --phase infer", capsys)
+    assert (one["parameters"], two["parameters"]) == (8 * 4 + 4, 8 * 6 + 6)
+
+
 def test_a_network_is_written_in_other_forms(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,7 +79,7 @@ def test_a_network_is_written_in_other_forms(
         ("count unet.py:INPUTS", "INPUTS is a dict, not a module"),
         ("count bad.py:Net", "bad.py: ZeroDivisionError: division by zero"),
         ("count plain.py:make", "make() is a int, not a torch.nn.Module"),
-        ("count plain.py:Net", "what it is given is unknown; say it: --input NAME="),
+        ("count plain.py:Net", "what it is given is unknown; say it after a colon, "),
         ("convert plain.py:Net --input y=2x3", "plain.py:Net: "),
     ],
 )

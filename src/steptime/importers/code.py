@@ -105,10 +105,11 @@ def about_of(source: Source) -> dict[str, Any]:
 def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
     """Return the `.pt2` file of code, and why its batch is fixed, "" if it is not.
 
-    A file that was made before is used where the code has not changed since. Raises `InputError`
-    where the code fails.
+    A file that was made before is used where the code has not changed since; where it has, its
+    inputs are, if the code says none. Raises `InputError` where the code fails.
     """
     kept, key = path or code.kept, code.key
+    about: Mapping[str, Any] = {}
     if kept.exists() and path is None:
         about = about_of(opened(str(kept)))
         inputs = {name: [list(shape), dtype] for name, (shape, dtype) in code.inputs.items()}
@@ -122,6 +123,7 @@ def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
         "name": code.name,
         "key": key,
         "inputs": code.inputs,
+        "before": about.get("inputs"),
         "path": str(kept.resolve()),
     }
     answer = _asked(request, f"{code.where}:{code.name}")

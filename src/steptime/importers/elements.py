@@ -73,6 +73,14 @@ def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     return x if b.shape(x) == wanted else op(b, "reshape", x, name=name, shape=wanted)
 
 
+def with_axes(b: Builder, x: str) -> str:
+    """Return `[..., width]` where `x [rows, width]` is a view of that, else `x`."""
+    before = made_by(b, x, "reshape", "flatten")
+    shape = b.shape(before.inputs[0]) if before else ()
+    fits = before and len(shape) > 2 == len(b.shape(x)) and shape[-1] == b.shape(x)[-1]
+    return before.inputs[0] if before and fits else x
+
+
 def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
     """Return `x` with its axes in `order`; two transposes that undo each other are none."""
     order = tuple(axis_of(b, x, i) for i in order)
@@ -268,6 +276,9 @@ def _dedicated(b: Builder, function: str, x: str, y: str, name: str) -> str | No
         return op(b, function, x, y, name=name)
     if function not in ("add", "sub", "mul"):
         return None
+    whole = with_axes(b, x)
+    if whole != x and made_by(b, whole, "linear") and short == long[-1:] and function == "add":
+        return reshape(b, pointwise(b, "add", whole, y, name=name), long, f"{name}/rows")
     product = made_by(b, x, *PRODUCTS)
     if function == "add" and product and is_kept(b, y):
         axis = 1 if product.kind.startswith("conv") else len(long) - 1
@@ -360,7 +371,14 @@ def gather(b: Builder, x: str, indices: str, axis: int, name: str) -> str:
 
 
 def embedding(b: Builder, ids: str, table: str, name: str) -> str:
-    """Return the rows of `table [rows, width]` at `ids [...]`, `-> [..., width]`."""
+    """Return the rows of `table [rows, width]` at `ids [...]`, `-> [..., width]`.
+
+    Places that are constants, the same for every example, are the first rows: no look-up.
+    """
+    places, count = b.shape(ids), b.tensors[ids].size
+    if is_kept(b, ids) and places[-1:] == (count,) and count <= b.shape(table)[0]:
+        rows = slice_(b, table, 0, 0, count, f"{name}/rows")
+        return reshape(b, rows, (*places, b.shape(table)[1]), name)
     return op(b, "embedding", ids, table, name=name)
 
 
@@ -378,10 +396,3 @@ def softmax(b: Builder, x: str, axis: int, name: str, log: bool = False) -> str:
     if log:
         y = pointwise(b, "log", y, name=f"{name}/log")
     return transpose(b, y, [order.index(i) for i in range(rank)], f"{name}/back")
-
-
-def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:
-    """Return the `k` largest or smallest along an axis, in order, and their places."""
-    how: dict[str, Attr] = {"k": k, "axis": axis_of(b, x, axis), "largest": largest}
-    values, places = b.append(b.named(free_name(b, name)), "topk", (x,), **how)
-    return values, places

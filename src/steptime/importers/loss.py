@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
-from steptime.importers.elements import is_float, op, transpose
+from steptime.core.graph import Op
+from steptime.importers.elements import is_float, op, transpose, with_axes
 from steptime.layers.dense import classify, mean_loss
 from steptime.ops.builder import Builder
 from steptime.ops.table import require
@@ -43,7 +45,8 @@ def _mean(b: Builder, x: str, number: int) -> str:
 def _classified(b: Builder, x: str) -> str:
     """Return the loss of a classifier's output, "" for what is none."""
     made = b.made_by.get(x)
-    if made and made.kind == "transpose":
+    view = made and made.kind in ("transpose", "reshape")
+    if made and view and (made.kind == "transpose" or with_axes(b, x) == made.inputs[0]):
         made = b.made_by.get(made.inputs[0])
     if made and made.kind == "softmax":
         x = made.inputs[0]
@@ -67,3 +70,31 @@ def _leave_out_unread(b: Builder, outputs: Sequence[str]) -> None:
             wanted.update(one.inputs)
             kept.append(one)
     b.ops[:] = reversed(kept)
+    _keep_as_read(b, outputs)
+    for name in [one for one in b.buffers if one not in wanted]:
+        b.buffers.remove(name)
+        del b.tensors[name]
+
+
+def _keep_as_read(b: Builder, outputs: Sequence[str]) -> None:
+    """Keep a weight that every op reads through the same view as they read it, without a view."""
+    readers: dict[str, list[Op]] = {}
+    for one in b.ops:
+        for name in one.inputs:
+            readers.setdefault(name, []).append(one)
+    seen: dict[str, str] = {}
+    for name in (*b.weights, *b.buffers):
+        turned = readers.get(name, [])
+        kinds = {(one.kind, *one.attrs.items()) for one in turned}
+        views = {one.outputs[0] for one in turned}
+        alike = len(kinds) == 1 and turned[0].kind in ("transpose", "reshape")
+        if alike and views.isdisjoint(outputs):
+            b.tensors[name] = b.tensors[turned[0].outputs[0]]
+            seen |= dict.fromkeys(views, name)
+    for view in seen:
+        del b.tensors[view]
+    b.ops[:] = [
+        replace(one, inputs=tuple(seen.get(name, name) for name in one.inputs))
+        for one in b.ops
+        if one.outputs[0] not in seen
+    ]

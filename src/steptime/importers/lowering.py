@@ -32,12 +32,13 @@ from steptime.importers.elements import (
     slice_,
     softmax,
     split,
-    topk,
     transpose,
     unfold,
     where,
     windows,
+    with_axes,
 )
+from steptime.importers.heads import heads_joined, heads_repeated, heads_shared
 from steptime.importers.loss import loss_of
 from steptime.ops.builder import Builder
 from steptime.ops.sequence import GATES
@@ -46,14 +47,18 @@ from steptime.ops.table import require
 __all__ = [
     "adaptive_pool", "attention", "axis_of", "batch_norm", "cast", "concat", "convolution",
     "dropout", "embedding", "expand", "free_name", "gather", "group_norm", "is_float",
-    "layer_norm", "linear", "loss_of", "made_by", "matmul", "op", "pad", "pointwise", "pool",
-    "recurrent", "reduce", "reshape", "resize", "rms_norm", "select", "slice_", "softmax",
+    "is_kept", "layer_norm", "linear", "loss_of", "made_by", "matmul", "op", "pad", "pointwise",
+    "pool", "recurrent", "reduce", "reshape", "resize", "rms_norm", "select", "slice_", "softmax",
     "split", "topk", "transpose", "unfold", "where", "windows",
 ]  # fmt: skip
 
 
 def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     """Return `x [..., fan_in], w [width, fan_in] -> [..., width]`, and `bias [width]` added."""
+    whole = with_axes(b, x)
+    if whole != x:
+        y = linear(b, whole, w, name, bias)
+        return reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
     rows = x if len(b.shape(x)) > 1 else reshape(b, x, (1, -1), f"{name}/row")
     y = op(b, "linear", rows, w, name=name)
     if bias:
@@ -312,11 +317,14 @@ def attention(
     `window` a place sees those less than so many away.
     """
     n, heads, length, _ = b.shape(q)
+    once = [heads_shared(b, x, name) for x in (k, v)]
+    if b.shape(once[0])[1] == b.shape(once[1])[1]:
+        k, v = once
     groups, keys, width = b.shape(k)[1], b.shape(k)[2], b.shape(v)[3]
     require(heads % max(1, groups) == 0, f"{name}: {heads} heads do not share {groups}")
     scores = (heads, length, keys)
     if not mask or (b.shape(mask)[-3:] == scores and b.tensors[mask].size == math.prod(scores)):
-        joined = [_heads_joined(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
+        joined = [heads_joined(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
         joined += [reshape(b, mask, scores, f"{name}/mask")] if mask else []
         how: dict[str, Attr] = {"heads": heads, "kv_heads": groups, "causal": causal}
         how |= {"window": window} if window else {}
@@ -324,7 +332,9 @@ def attention(
         y = reshape(b, y, (n, length, heads, width), f"{name}/heads")
         return transpose(b, y, (0, 2, 1, 3), f"{name}/transpose")
     if groups != heads:
-        k, v = (_repeated(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v)))
+        k, v = (
+            heads_repeated(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v))
+        )
     turned = transpose(b, k, (0, 1, 3, 2), f"{name}/transpose_k")
     y = matmul(b, q, turned, f"{name}/scores")
     y = pointwise(b, "mul", y, scale or b.shape(q)[3] ** -0.5, name=f"{name}/scale")
@@ -333,21 +343,6 @@ def attention(
         y = pointwise(b, "add", y, own, name=f"{name}/mask")
     y = pointwise(b, "add", y, mask, name=f"{name}/mask")
     return matmul(b, softmax(b, y, -1, f"{name}/softmax"), v, name)
-
-
-def _heads_joined(b: Builder, x: str, name: str) -> str:
-    """Return `[n, h, l, d] -> [n, l, h*d]`."""
-    n, heads, length, width = b.shape(x)
-    seen = transpose(b, x, (0, 2, 1, 3), f"{name}/transpose")
-    return reshape(b, seen, (n, length, heads * width), f"{name}/join")
-
-
-def _repeated(b: Builder, x: str, times: int, name: str) -> str:
-    """Return `[n, g, m, d] -> [n, g*times, m, d]`, each head again and again."""
-    n, groups, length, width = b.shape(x)
-    seen = reshape(b, x, (n, groups, 1, length, width), f"{name}/apart")
-    seen = op(b, "tile", seen, name=f"{name}/repeat", times=(1, 1, times, 1, 1))
-    return reshape(b, seen, (n, groups * times, length, width), f"{name}/reshape")
 
 
 def recurrent(
@@ -390,3 +385,10 @@ def recurrent(
             x = dropout(b, x, p, f"{place}/dropout")
     state = transpose(b, concat(b, last, 1, f"{name}/state"), (1, 0, 2), f"{name}/layers_first")
     return x if batch_first else transpose(b, x, (1, 0, 2), f"{name}/time_first"), state
+
+
+def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:
+    """Return the `k` largest or smallest along an axis, in order, and their places."""
+    how: dict[str, Attr] = {"k": k, "axis": axis_of(b, x, axis), "largest": largest}
+    values, places = b.append(b.named(free_name(b, name)), "topk", (x,), **how)
+    return values, places

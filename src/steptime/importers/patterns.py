@@ -314,36 +314,15 @@ def _unscaled(b: Builder, x: str) -> str:
     return _only(found) if len(found) == 2 and not isinstance(found[1], str) else x
 
 
-def heads_shared(b: Builder, k: str, v: str) -> tuple[str, str]:
-    """Return keys and values `[n, g, m, d]`, of which each head is repeated, if both are."""
-    shared = _head_shared(b, k), _head_shared(b, v)
-    alike = b.shape(shared[0])[:2] == b.shape(shared[1])[:2]
-    return shared if alike else (k, v)
-
-
-def _head_shared(b: Builder, x: str) -> str:
-    """Return `[n, g, m, d]` where `x [n, h, m, d]` repeats each of its heads, else `x`."""
-    wide = _operands(b, x, "reshape")
-    apart = _operands(b, str(wide[0]), "broadcast") if wide else []
-    before = _operands(b, str(apart[0]), "reshape") if apart else []
-    if not before or not isinstance(before[0], str):
-        return x
-    shape, own = b.shape(str(apart[0])), b.shape(before[0])
-    fits = len(shape) == 5 and shape[2] == 1 and own == (*shape[:2], *shape[3:])
-    return before[0] if fits and own[2:] == b.shape(x)[2:] else x
-
-
 def _keys(b: Builder, turned: str, name: str) -> str:
     """Return keys `[..., m, d]` of what a product reads, `[..., d, m]`."""
     shape = b.shape(turned)
     wanted = (*shape[:-2], shape[-1], shape[-2])
     # exporters join the heads to one axis, turn, and take them apart again
-    turn = _operands(b, str((_operands(b, turned, "reshape") or [turned])[0]), "transpose")
-    joined = _operands(b, str(turn[0]), "reshape") if turn else []
-    if joined and isinstance(joined[0], str) and b.shape(joined[0]) == wanted:
-        op = b.made_by[str((_operands(b, turned, "reshape") or [turned])[0])]
-        if op.attrs["order"] == (0, 2, 1):
-            return joined[0]
+    flat = str((_operands(b, turned, "reshape") or [turned])[0])
+    turn = _operands(b, flat, "transpose")
+    if turn and b.made_by[flat].attrs["order"] == (0, 2, 1):
+        return lowering.reshape(b, str(turn[0]), wanted, f"{name}/k")
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
     return lowering.transpose(b, turned, order, f"{name}/k")
 
@@ -369,7 +348,6 @@ def _attention(b: Builder, y: str, name: str) -> str | None:
         parts = [
             lowering.reshape(b, x, (lead[0], 1, *b.shape(x)[1:]), f"{name}/heads") for x in parts
         ]
-    parts[1:] = heads_shared(b, parts[1], parts[2])
     learnt = [mask for mask in masks if is_learnt(b, mask, set())]
     scores = (*b.shape(parts[0])[1:2], length, keys)
     for mask in learnt:

@@ -43,14 +43,14 @@ def _fused_matmul(r: Run, x: Value, y: Value) -> Value:
 def _gemm(r: Run, x: Value, w: Value, c: Value = None) -> Value:
     x = r.view(x, "transpose", (1, 0)) if r.attr("transA", 0) else x
     w = w if r.attr("transB", 0) else r.view(w, "transpose", (1, 0))
-    y: Value = lowering.linear(r.b, r.tensor(x), r.tensor(w), r.name)
-    y = _scaled(r, y, float(r.attr("alpha", 1.0)))
-    if c is None or not r.attr("beta", 1.0):
-        return y
-    width = r.shape(y)[-1]
-    if math.prod(r.shape(c)) == width:
+    c = c if r.attr("beta", 1.0) else None
+    width, alpha = r.shape(w)[0], float(r.attr("alpha", 1.0))
+    if c is not None and math.prod(r.shape(c)) == width and alpha == 1.0:
         bias = r.tensor(r.view(c, "reshape", (width,)))
-        return lowering.op(r.b, "bias", r.tensor(y), bias, name=f"{r.name}/bias", axis=-1)
+        return lowering.linear(r.b, r.tensor(x), r.tensor(w), r.name, bias)
+    y: Value = _scaled(r, lowering.linear(r.b, r.tensor(x), r.tensor(w), r.name), alpha)
+    if c is None:
+        return y
     return r.pointwise("add", y, _scaled(r, c, float(r.attr("beta", 1.0))))
 
 

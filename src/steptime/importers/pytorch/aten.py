@@ -147,7 +147,12 @@ def _addcmul(c: Call) -> Result:
 
 def _product(first: str, second: str) -> Handler:
     def run(c: Call) -> Result:
-        y = low.matmul(c.b, c.x(first), c.x(second), c.name)
+        x, w = c.x(first), c.x(second)
+        bias = c.x() if first == "mat1" and low.is_kept(c.b, w) else ""
+        if bias and c.b.shape(bias) == c.b.shape(w)[1:]:
+            turned = low.transpose(c.b, w, (1, 0), f"{c.name}/transpose")
+            return low.linear(c.b, x, turned, c.name, bias)
+        y = low.matmul(c.b, x, w, c.name)
         return low.pointwise(c.b, "add", y, c.x(), name=f"{c.name}/bias") if first != "self" else y
 
     return run

@@ -5,7 +5,7 @@ numbers, or texts that `symbols` reads.
 """
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,10 +162,11 @@ def _is_model(name: str) -> bool:
     return name.count("/") <= 2 and f"/{name}".endswith("/models/model.json")
 
 
-def program_of(document: Any, tied: Collection[str]) -> Program:
+def program_of(document: Any, tied: Mapping[str, str]) -> Program:
     """Return the program that the values say; raises `ValueError` and its like where they do not.
 
-    `tied` are second names of weights. Raises `InputError` for another version of the schema.
+    `tied` are second names of weights, and their first. Raises `InputError` for another version of
+    the schema.
     """
     version = document["schema_version"]["major"]
     if version != MAJOR:
@@ -219,7 +220,7 @@ def _value(argument: Any, prefix: str) -> Any:
     return _value(value, prefix) if kind.startswith("as_sym_") else None
 
 
-def _drop_tied(program: Program, tied: Collection[str]) -> None:
+def _drop_tied(program: Program, tied: Mapping[str, str]) -> None:
     """Leave out the second names of tied weights, which no node reads.
 
     Where nothing says them, a weight is one of them if its module, or one that it is in, reads
@@ -230,7 +231,10 @@ def _drop_tied(program: Program, tied: Collection[str]) -> None:
     for name, path in program.weights.items():
         if name not in read:
             unread.setdefault(path.rpartition(".")[0], []).append(name)
-    found = {name for name, path in program.weights.items() if path in tied}
+    called = {path: name for name, path in program.weights.items()}
+    pairs = [(called.get(path, ""), called.get(other, "")) for path, other in tied.items()]
+    found = {other if name in read else name for name, other in pairs if not {name, other} <= read}
+    found &= program.weights.keys()
     for node in program.nodes:
         for other in program.weights.keys() & set(node.tensors):
             module, _, leaf = program.weights[other].rpartition(".")

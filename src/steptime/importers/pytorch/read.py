@@ -43,7 +43,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
     """
     place = shorten(source.name)[1:-1]
     try:
-        program = program_of(document_of(source), about_of(source).get("tied", ()))
+        program = program_of(document_of(source), about_of(source).get("tied", {}))
         batch_symbol, own_batch = _batch(program)
         names = _free_sizes(program, batch_symbol)
     except InputError as error:

@@ -87,10 +87,11 @@ def _tied(module: nn.Module) -> dict[str, str]:
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     where, name = request["where"], request["name"]
     module, known = module_of(where, name)
-    inputs = request["inputs"] or known
-    if inputs is None:
+    inputs = request["inputs"] or known or request.get("before")
+    if not inputs:
         raise InputError(
-            f"{where}:{name}: what it is given is unknown; say it: --input NAME=2x3x256x256:float32"
+            f"{where}:{name}: what it is given is unknown; say it after a colon, "
+            f"{where}:{name}:NAME=2x3x256x256:float32, or to convert: --input NAME=..."
         )
     about = {key: request[key] for key in ("where", "name", "key")}
     try:
