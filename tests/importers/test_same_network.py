@@ -255,6 +255,8 @@ def test_gpt2_differs_in_what_its_merged_product_is_cut_into(
     # q, k and v are cut from one product: one read of each part more, two of its input less
     rows = 2 * LENGTH * WIDTH * 4
     assert figures(file, "infer")[2] - figures(config, "infer")[2] == LAYERS * (3 + 3 - 2) * rows
+    file_flop, own_flop = (figures(one, "train")[1] for one in (file, config))
+    assert 0 <= file_flop - own_flop < 0.01 * own_flop
     graph = build(make_workload(read_model(file), 2, phase="infer"))
     assert {op.kind for op in graph.ops}.isdisjoint({"reshape", "transpose", "pointwise"})
 
