@@ -243,7 +243,7 @@ def test_types_are_taken_as_people_write_them(said: str, dtype: str) -> None:
     assert workload("fc", 8, said) == workload("fc", 8, dtype)
 
 
-@pytest.mark.parametrize("text", ["x.py", "net.h5", "./net.pt"])
+@pytest.mark.parametrize("text", ["x.pb", "net.h5", "./net.pt"])
 def test_a_file_of_another_kind_is_told_what_would_do(text: str) -> None:
     with pytest.raises(InputError) as error:
         workload(text)
