@@ -3,8 +3,9 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
 SLOW := slow or slurm or browser
+# XLA's threads and tests that fork do not go together: tests of JAX have a process of their own.
 
-.PHONY: help run test test-slow test-all check
+.PHONY: help run test test-slow test-jax test-all check
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,12 +14,15 @@ run: $(VENV)/run.stamp ## measure and predict about 24 small networks here, and 
 	@$(VENV)/bin/steptime quickstart
 
 test: $(VENV)/dev.stamp ## run the quick tests; groups that this machine cannot run are skipped and named
-	@$(VENV)/bin/python -m pytest -m "not ($(SLOW))"
+	@$(VENV)/bin/python -m pytest -m "not ($(SLOW) or jax)"
 
 test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
-	@$(VENV)/bin/python -m pytest -m "$(SLOW)"
+	@$(VENV)/bin/python -m pytest -m "($(SLOW)) and not jax"
 
-test-all: test test-slow ## run every test; with -j2 both halves at once
+test-jax: $(VENV)/dev.stamp ## run the tests of the JAX backend
+	@$(VENV)/bin/python -m pytest -m jax
+
+test-all: test test-slow test-jax ## run every test; with -j2 two groups at once
 
 check: $(VENV)/dev.stamp ## format, lint, types, import contracts and the budget of lines
 	$(VENV)/bin/ruff format --check

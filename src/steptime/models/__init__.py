@@ -42,8 +42,9 @@ SHORT = {  # a name as it is said: the network that it stands for
 
 _OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors")
 BRING_YOUR_OWN = (
-    "a network of your own is a family's settings (a .toml file), a file of Paleo, of Keras or a "
-    "native graph (.json), a file of Caffe (.prototxt), ONNX (.onnx) or Keras (.keras), or a new "
+    "a network of your own is a PyTorch module (model.py:NAME, or a .pt2 of torch.export), a "
+    "config.json of Hugging Face, an ONNX file (.onnx), a .keras archive, a file of Caffe "
+    "(.prototxt), of Paleo or a native graph (.json), a family's settings (a .toml file), or a new "
     "family (docs/cookbook.md)"
 )
 

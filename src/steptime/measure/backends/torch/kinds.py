@@ -158,10 +158,10 @@ def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> 
     if inverse:
         sin = -sin
     wide, width = x.reshape(*x.shape[:2], -1, head_width), table.shape[1]
-    first, second = wide[..., :width].chunk(2, -1)  # of the whole no slice, whose gradient copies
-    rest = wide[..., width:]
+    parts = wide.split((width, head_width - width), -1) if width < head_width else (wide,)
+    first, second = parts[0].chunk(2, -1)
     turned = (first * cos - second * sin, first * sin + second * cos)
-    return torch.cat((*turned, rest) if rest.shape[-1] else turned, -1).flatten(2)
+    return torch.cat((*turned, *parts[1:]), -1).flatten(2)
 
 
 def experts(
