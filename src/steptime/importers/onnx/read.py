@@ -129,9 +129,8 @@ def _sizes(model: Model) -> Sizes:
 
 
 def _leave_out_unread_weights(b: Builder) -> None:
-    """Take out weights, tables and inputs that no op reads."""
+    """Take out weights that no op reads."""
     read = {name for op in b.ops for name in op.inputs}
-    for kept in (b.weights, b.buffers):
-        for name in [name for name in kept if name not in read]:
-            kept.remove(name)
-            del b.tensors[name]
+    for name in [name for name in b.weights if name not in read]:
+        b.weights.remove(name)
+        del b.tensors[name]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from steptime.importers import lowering as low
+from steptime.importers.patterns import is_learnt
 from steptime.importers.pytorch.views import OTHERS, VIEWS
 from steptime.importers.pytorch.walk import Call, Const, Handler, Result, listed
 from steptime.ops.table import require
@@ -264,7 +265,7 @@ def _attention(c: Call) -> Result:
         for i, (x, shape) in enumerate(zip(parts, shapes, strict=True))
     )
     mask = c.get("attn_mask")
-    learnt = mask if isinstance(mask, str) and c.walk.is_learnt(mask) else ""
+    learnt = mask if isinstance(mask, str) and is_learnt(c.b, mask, set()) else ""
     y = low.attention(
         c.b, q, k, v, c.name, causal=bool(c.get("is_causal", False)), mask=learnt,
         scale=c.get("scale"),

@@ -365,19 +365,6 @@ class Walk:
             return Const(wanted, one.dtype, one.origin)
         return low.expand(self.b, one, wanted, f"{name}/batch") if shape[0] == 1 else one
 
-    def is_learnt(self, name: str) -> bool:
-        """Whether a tensor follows from weights."""
-        seen, waiting = set(), [name]
-        while waiting:
-            one = waiting.pop()
-            if one in self.b.weights:
-                return True
-            made = low.made_by(self.b, one)
-            if made and one not in seen:
-                seen.add(one)
-                waiting += made.inputs
-        return False
-
     def weight_of(self, output: str) -> int:
         """Return how many ops that compute lead to an output."""
         seen, waiting, count = {output}, [output], 0
