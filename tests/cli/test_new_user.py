@@ -162,6 +162,7 @@ def hello() -> Answer:
 """
 
 
+@pytest.mark.slow
 def test_a_package_adds_a_command(tmp_path: Path) -> None:
     (tmp_path / "hello_steptime.py").write_text(COMMAND)
     entry = tmp_path / "hello_steptime-1.dist-info"

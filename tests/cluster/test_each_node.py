@@ -55,6 +55,7 @@ def _answer(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_every_cell_runs_once_on_each_node_that_is_up(
     slurm: State, sweep: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +85,7 @@ def test_every_cell_runs_once_on_each_node_that_is_up(
     assert _answer(capsys, *sweep)["submitted"] == 0
 
 
+@pytest.mark.slow
 def test_a_node_that_goes_down_is_not_waited_for(
     slurm: State, sweep: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def _cases(text: str, device: str = "tpu-v2-8", batches=(64,), method="analytic"
     return cases(asked, found, method, **more)
 
 
+@pytest.mark.slow
 def test_a_tpu_v2_becomes_a_v3_on_the_fc_family() -> None:
     found = what_if(
         _cases(DEFAULT_SET, batches=[int(one) for one in DEFAULT_BATCHES.split(",")]), _changes(*V3)

@@ -391,6 +391,7 @@ def test_circles_and_missing_layers(tmp_path: Path) -> None:
         graph_of(functional(given("x", 4), layer("Dense", "d", "y", units=2)), tmp_path)
 
 
+@pytest.mark.slow
 def test_networks_in_networks_are_bounded(tmp_path: Path) -> None:
     deep = functional(given("x", 4), layer("Activation", "a", "x", activation="linear"))
     for _ in range(60):

@@ -250,6 +250,7 @@ def test_inception_in_model_mode() -> None:
     assert row.speedup == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_link_that_paleo_halves_to_nothing_is_refused(tmp_path: Path) -> None:
     path = split_alexnet.write(tmp_path, 128)
     with pytest.raises(InputError, match=r"layer 'dense/join6@0' fetches from over 60 devices"):
