@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from steptime import catalog
+from steptime.cli.calibrate import points_s
 from steptime.cli.main import run
 from steptime.measure.doctor import stale
 
@@ -116,3 +117,8 @@ def test_this_machine_for_real(capsys: pytest.CaptureFixture[str]) -> None:
     assert made["measured_points"] >= 4
     assert 0 < made["errors"]["all"]["mape"] < 2
     assert "left] " in said
+
+
+@pytest.mark.parametrize(("spent_s", "left_s"), [(10, 30), (55, 20)])
+def test_ceilings_that_took_long_leave_time_for_points(spent_s: float, left_s: float) -> None:
+    assert points_s(40, spent_s) == left_s

@@ -75,7 +75,7 @@ def measured(
             left = duration(max(0.0, left_s))
             note(f"[{len(session.taken)}/{most}, {left} left] {one.point.name}: {one.note or said}")
 
-        left_s = limit_s - (monotonic() - began)
+        left_s = points_s(limit_s, monotonic() - began)
         found = device_from_table(table, str(path))
         types = DTYPES[:1] if found.is_own_host else DTYPES
         session = Session(found, ask, tell, left_s, most, min(LEAST, most), types)
@@ -88,6 +88,11 @@ def measured(
             **driver_of(chosen.device),
         }
     return table, catalog.write_user_device(table, table["name"])
+
+
+def points_s(limit_s: float, spent_s: float) -> float:
+    """Return the seconds for points: what is left, and half at least of a busy machine's limit."""
+    return max(limit_s - spent_s, limit_s / 2)
 
 
 def _from_records(folder: Path, of: str | None, points: int) -> Answer:
