@@ -225,7 +225,8 @@ def test_a_worker_ends_in_the_midst_of_its_steps() -> None:
         ask(worker, START)
         tell(worker, request(timing={"budget_s": 600.0}))
         event = heard(worker)
-        assert (event["event"], event["rest_s"]) == ("stepping", 600.0)
+        assert event["event"] == "stepping"
+        assert 0 < event["rest_s"] <= 600
         end(worker)  # long before it would have an answer
         assert worker.returncode == 0
 
