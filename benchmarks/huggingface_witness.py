@@ -17,32 +17,19 @@ import warnings
 from typing import Any
 
 import torch
+import transformers
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
-_register = torch.library.register_fake
-
-
-def _skipping(op: Any, *args: Any, **how: Any) -> Any:
-    """Leave out what torchvision registers, which a build of torch for CPUs lacks."""
-    if isinstance(op, str) and op.startswith("torchvision::"):
-        return lambda function: function
-    return _register(op, *args, **how)
-
-
-torch.library.register_fake = _skipping
-
-import transformers  # noqa: E402
-from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-from transformers import CONFIG_MAPPING  # noqa: E402
-
-from steptime.core.dtypes import precision  # noqa: E402
-from steptime.core.errors import InputError  # noqa: E402
-from steptime.core.graph import Graph  # noqa: E402
-from steptime.importers.huggingface import described, types  # noqa: E402
-from steptime.models.family import resolve  # noqa: E402
-from steptime.ops import OPS, cost_of  # noqa: E402
-from steptime.ops.builder import Builder  # noqa: E402
-from steptime.ops.table import ShapeError  # noqa: E402
+from steptime.core.dtypes import precision
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph
+from steptime.importers.huggingface import described, types
+from steptime.measure.backends.native.module import without_operators
+from steptime.models.family import resolve
+from steptime.ops import OPS, cost_of
+from steptime.ops.builder import Builder
+from steptime.ops.table import ShapeError
 
 warnings.filterwarnings("ignore")
 SMALL = {"length": 24, "target_length": 17}
@@ -97,7 +84,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {  # field of a configuration: values to t
 
 def model_of(kind: str, values: dict[str, Any], head: str) -> tuple[Any, Any, str]:
     """Return transformers' model on `meta`, its configuration and the name of its class."""
-    config = CONFIG_MAPPING[kind](**values)
+    config = transformers.CONFIG_MAPPING[kind](**values)
     names = [n for n in dir(transformers) if n.endswith(head)]
     stem = {
         "gpt_oss": "GptOss",
@@ -204,7 +191,7 @@ def main() -> int:
     rng, wrong = random.Random(asked.seed), 0  # noqa: S311  # not for secrets
     for kind in asked.types.split(","):
         heads, same, refused = types()[kind]["heads"], 0, 0
-        config = CONFIG_MAPPING[kind]().to_dict()
+        config = transformers.CONFIG_MAPPING[kind]().to_dict()
         cases: list[tuple[dict[str, Any], str]] = [({}, head) for head in heads]
         for _ in range(asked.random):
             changes = {
@@ -228,4 +215,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with without_operators():  # models import torchvision when they are asked for
+        sys.exit(main())

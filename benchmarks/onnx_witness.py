@@ -39,11 +39,10 @@ def exported(folder: Path, name: str) -> tuple[str, int, int]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    register = torch.library.register_fake
-    torch.library.register_fake = lambda op, *rest, **how: (  # torchvision beside a CPU torch
-        (lambda f: f) if str(op).startswith("torchvision::") else register(op, *rest, **how)
-    )
-    from torchvision import models
+    from steptime.measure.backends.native.module import without_operators
+
+    with without_operators():
+        from torchvision import models
 
     network = getattr(models, name)(weights=None).train(False)
     for parameter in network.parameters():  # equal weights would be stored once

@@ -83,7 +83,7 @@ class Nodes:
         return name
 
     def finish(self, first: int, made: str | tuple[str, ...]) -> None:
-        """Give what an op's function returned the names of the op's outputs."""
+        """Name what an op's function returned as the op's outputs."""
         results = made if isinstance(made, tuple) else (made,)
         names = dict(zip(results, self.op.outputs, strict=False))
         own = self.made[first:]

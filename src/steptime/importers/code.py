@@ -7,11 +7,9 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +52,8 @@ class Code:
         """What tells whether the code is as it was; raises `InputError` where it is not there."""
         if self.where not in LIBRARIES:
             return hashlib.sha256(read_content(self.where)).hexdigest()
+        from importlib import metadata
+
         try:
             return f"{self.where} {metadata.version(self.where)}"
         except metadata.PackageNotFoundError:
@@ -134,6 +134,8 @@ def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
 
 def _asked(request: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return the answer of a process that runs the code; it ends with this one's patience."""
+    import subprocess
+
     try:
         done = subprocess.run(  # the code is what the user named
             [sys.executable, "-P", "-m", "steptime.measure.backends.native.export"],

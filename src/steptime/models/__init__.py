@@ -57,9 +57,10 @@ def named(text: str) -> str:
     if text.lower().endswith(_OTHER_FILES):
         raise InputError(f"unknown model {shorten(text)}; {BRING_YOUR_OWN}")
     plain = _plain(text)
-    result = (name for name in (*FAMILIES, *ZOO, *SHORT, *language.rows()) if _plain(name) == plain)
-    name = next(result, text)
-    return SHORT.get(name, name)
+    for name in (*FAMILIES, *ZOO, *SHORT):
+        if _plain(name) == plain:
+            return SHORT.get(name, name)
+    return next((name for name in language.rows() if _plain(name) == plain), text)
 
 
 def _plain(name: str) -> str:
@@ -68,7 +69,7 @@ def _plain(name: str) -> str:
 
 def family(name: str, where: str = "") -> Family:
     """Return the family or named network; raises `InputError` for an unknown name."""
-    if name in language.rows():
+    if name not in FAMILIES | ZOO and name in language.rows():
         return language.model(name)
     known = FAMILIES | ZOO | dict.fromkeys(language.rows(), "")
     result: Family = registry.resolve(known, "models", "model", name, where)

@@ -60,7 +60,7 @@ def _run(path: Path) -> Any:
     made = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = made  # as for an import: dataclasses and pickle look there
     try:
-        with _without_operators():
+        with without_operators():
             spec.loader.exec_module(made)
     except Exception as error:
         raise InputError(f"{path}: {_said(error)}") from error
@@ -82,7 +82,7 @@ def _said(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _without_operators() -> Iterator[None]:
+def without_operators() -> Iterator[None]:
     """Let torchvision be imported where its compiled operators are missing, beside a CPU torch."""
     register = torch.library.register_fake
 
@@ -99,7 +99,7 @@ def _without_operators() -> Iterator[None]:
 
 
 def _imported(library: str) -> Any:
-    with _without_operators():  # timm imports torchvision, too
+    with without_operators():  # timm imports torchvision, too
         return importlib.import_module(library)
 
 
