@@ -8,8 +8,8 @@ import steptime
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
 from steptime.plans.planner import Planner
-from steptime.plans.request import Asked, Site, cluster_of, planner_of, shape_of
-from steptime.plans.search import Limits, plans, search, searched
+from steptime.plans.request import Asked, Limits, Request, Site, cluster_of, planner_of, shape_of
+from steptime.plans.search import plans, search, searched
 from steptime.plans.step import plan_time, quick
 
 SMALL = "transformer:layers=8,width=2048,heads=16,vocabulary=32000,length=2048"
@@ -59,12 +59,12 @@ def test_the_best_is_that_of_brute_force() -> None:
 
 
 def test_a_search_by_what_is_chosen_and_limited() -> None:
-    told = searched(SMALL, SITE, [8, 16], 64, fixed={"tensor": 2, "zero": 1})
+    told = searched(Request(SMALL, SITE, 64, devices=(8, 16), split={"tensor": 2, "zero": 1}))
     assert {row["tensor"] for row in told["rows"]} == {2}
     assert {row["zero"] for row in told["rows"]} <= {0, 1}
     assert told["best"]["step_s"] == min(row["step_s"] for row in told["rows"])
     assert told["fitting"] <= told["considered"]
-    few = searched(SMALL, SITE, [8, 16], 64, limits=Limits(watts=8 * 400))
+    few = searched(Request(SMALL, SITE, 64, devices=(8, 16), limits=Limits(watts=8 * 400)))
     assert {row["devices"] for row in few["rows"]} == {8}
     assert told["bound_by"]
 
@@ -72,7 +72,7 @@ def test_a_search_by_what_is_chosen_and_limited() -> None:
 def test_nothing_fits_is_said_with_what_lacks() -> None:
     huge = "transformer:layers=96,width=12288,heads=96,length=2048"
     with pytest.raises(InputError, match=r"none of \d+ splits fits; the nearest needs .* GB more"):
-        searched(huge, SITE, [8], 8)
+        searched(Request(huge, SITE, 8, devices=(8,)))
 
 
 def test_python_asks_for_one_plan_or_for_the_best() -> None:

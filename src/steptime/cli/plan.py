@@ -88,7 +88,8 @@ def plan(
 
     Time, memory by stage, what waits for which link, and cost; or the best split.
     """
-    from steptime.plans.request import Site, words_of
+    from steptime.plans.request import Limits, Request, Site, words_of
+    from steptime.plans.search import answer
 
     given: dict[str, Any] = {
         "tensor": tensor, "pipeline": pipeline, "virtual": virtual, "data": data,
@@ -103,54 +104,45 @@ def plan(
         split["zero"] = whole_number(zero, "--zero", 0)
     split |= {"schedule": words_of("schedule", schedule), "offload": offload}
     split |= {"sequence": True} if sequence_parallel else {}
+    limits = {"--budget-per-hour": budget_per_hour, "--days": days, "--watts": watts}
+    numbers_ = _devices(devices, max_devices)
+    if not numbers_:
+        options.refuse(limits, "{} goes with --devices or --max-devices")
+    else:
+        options.refuse(
+            {"--order": order, "--data": data, "--trace": trace},
+            "a search chooses it: leave out {}",
+        )
+    if numbers_ and batch is None:
+        raise InputError("--devices: a search needs --batch, the sequences of a step")
+    if days is not None and tokens is None:
+        raise InputError("--days needs --tokens, those of the training")
     site = Site(
         options.one_device(device), whole_number(per_node, "--per-node"), inside, link,
         _count(links_per_node, "--links-per-node"),
     )  # fmt: skip
-    each, whole = _count(micro_batch, "--micro-batch"), _count(batch, "--batch")
-    run: dict[str, Any] = {
-        "length": _count(length, "--length"), "dtype": dtype, "stack": stack, "method": method,
-        "given": options.pairs(option_, "option"), "prices": prices,
-        "gradients": _count(gradients, "--gradients"),
-    }  # fmt: skip
-    limits = {"--budget-per-hour": budget_per_hour, "--days": days, "--watts": watts}
-    if devices is None and max_devices is None:
-        options.refuse(limits, "{} goes with --devices or --max-devices")
-        from steptime.core.workload import Plan
-        from steptime.plans.answer import answered
-
-        told = answered(
-            model, site, Plan(**split), each or 1, whole, order=order,
-            tokens=_amount(tokens, "--tokens"), trace=trace, **run,
-        )  # fmt: skip
-        return Answer(told, tables(told), [f"note: {said}" for said in told["notes"]])
-    options.refuse(
-        {"--order": order, "--data": data, "--trace": trace}, "a search chooses it: leave out {}"
-    )
-    if whole is None:
-        raise InputError("--devices: a search needs --batch, the sequences of a step")
-    if days is not None and tokens is None:
-        raise InputError("--days needs --tokens, those of the training")
-    from steptime.plans.search import Limits, searched
-
-    fixed = {**split, **({} if each is None else {"micro_batch": each})}
-    within = Limits(*[_amount(text, name) for name, text in limits.items()])
-    within = within._replace(tokens=_amount(tokens, "--tokens"))
-    numbers_ = _devices(devices, max_devices)
-    told = searched(model, site, numbers_, whole, limits=within, fixed=fixed, **run)
-    notes = [f"note: {said}" for said in told["best"]["notes"]]
-    return Answer(told, [*tables(told["best"])[:1], _front(told)], notes)
+    request = Request(
+        model, site, _count(batch, "--batch"), _count(micro_batch, "--micro-batch"),
+        _count(length, "--length"), split, numbers_, order, dtype,
+        _count(gradients, "--gradients"), stack, method, options.pairs(option_, "option"),
+        _amount(tokens, "--tokens"),
+        Limits(*[_amount(text, name) for name, text in limits.items()]), prices, trace,
+    )  # fmt: skip
+    told = answer(request)
+    best = told["best"] if numbers_ else told
+    shown_ = [*tables(best)[:1], _front(told)] if numbers_ else tables(best)
+    return Answer(told, shown_, [f"note: {said}" for said in best["notes"]])
 
 
-def _devices(devices: str | None, most: str | None) -> list[int]:
-    """Return the numbers of devices to search, in order."""
+def _devices(devices: str | None, most: str | None) -> tuple[int, ...]:
+    """Return the numbers of devices to search, in order; none for one plan."""
     if devices is not None:
         found = numbers(devices, "--devices")
         if len(found) > MOST_NUMBERS:
             raise InputError(f"--devices: {len(found)} numbers, at most {MOST_NUMBERS}")
-        return found
-    last = whole_number(most, "--max-devices")
-    return [2**k for k in range(last.bit_length()) if 2**k <= last]
+        return tuple(found)
+    last = 0 if most is None else whole_number(most, "--max-devices")
+    return tuple(2**k for k in range(last.bit_length()))
 
 
 def _count(text: str | None, name: str) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -10,22 +9,13 @@ from typing import Any
 
 from steptime import catalog
 from steptime.core.errors import InputError
-from steptime.core.workload import Plan, plan_to_json
+from steptime.core.workload import plan_to_json
 from steptime.plans.memory import PARTS
 from steptime.plans.planner import Planner
-from steptime.plans.request import (
-    Asked,
-    Site,
-    checked,
-    cluster_of,
-    planner_of,
-    shape_of,
-    stack_for,
-)
+from steptime.plans.request import Asked, Request, checked, shape_of, split_of
 from steptime.plans.stages import USUAL
 from steptime.plans.step import PlanTime, plan_time
 from steptime.plans.trace import write_trace
-from steptime.predict import DEFAULT
 from steptime.predict.calibrated.method import notes_of
 from steptime.predict.prices import Offer, cheapest, offers
 
@@ -138,37 +128,20 @@ def document(
     }
 
 
-def answered(
-    model: str,
-    site: Site,
-    plan: Plan,
-    micro_batch: int = 1,
-    batch: int | None = None,
-    length: int | None = None,
-    dtype: str = "bfloat16",
-    stack: str | None = None,
-    method: str = DEFAULT,
-    given: Mapping[str, str] | None = None,
-    order: str | None = None,
-    prices: Path | None = None,
-    tokens: float | None = None,
-    gradients: int | None = None,
-    trace: Path | None = None,
-) -> dict[str, Any]:
+def answered(request: Request) -> dict[str, Any]:
     """Return the answer to one plan as a user asks for it; raises `InputError`.
 
-    Without a `batch` each replica has one micro-batch; without a `stack` it is the plan's usual,
-    which says how many bits `gradients` have, too. The pipeline's run goes to `trace`.
+    Without a batch each replica has one micro-batch. The pipeline's run goes to `request.trace`.
     """
-    shape = shape_of(model, length)
-    whole = micro_batch * plan.data if batch is None else batch
-    asked = checked(shape, Asked(plan, micro_batch, whole, order or USUAL))
-    under = {"stack": stack or stack_for(plan), **(given or {})}
-    planner = planner_of(shape, cluster_of(site, plan.devices), dtype, method, under, gradients)
+    shape, plan = shape_of(request.model, request.length), split_of(request.split)
+    micro_batch = request.micro_batch or 1
+    whole = micro_batch * plan.data if request.batch is None else request.batch
+    asked = checked(shape, Asked(plan, micro_batch, whole, request.order or USUAL))
+    planner = request.planner(shape, plan, plan.devices)
     found = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
-    if trace is not None:
-        write_trace(found, f"{shape.label} on {planner.device.name}", trace)
-    return document(planner, asked, found, offer_of(planner, prices), tokens)
+    if request.trace is not None:
+        write_trace(found, f"{shape.label} on {planner.device.name}", request.trace)
+    return document(planner, asked, found, offer_of(planner, request.prices), request.tokens)
 
 
 def _notes(planner: Planner, found: PlanTime) -> list[str]:

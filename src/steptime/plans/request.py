@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from steptime.core.workload import RECOMPUTES, SCHEDULES, Plan
 from steptime.models.family import resolve
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.stages import ORDERS, USUAL, layers_of
-from steptime.predict import cost_model
+from steptime.predict import DEFAULT, cost_model
 from steptime.predict.method import Method
 
 DTYPES = ("bfloat16", "float16", "float8", "float4")
@@ -81,6 +81,50 @@ class Site(NamedTuple):
     inside: str | None = None
     link: str | None = None
     links_per_node: int | None = None
+
+
+class Limits(NamedTuple):
+    """What a training may take at most; None for anything. `days` are those of its tokens."""
+
+    per_hour: float | None = None
+    days: float | None = None
+    watts: float | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks of a training: the network, where it runs, and what is chosen of its split.
+
+    `split` are fields of `Plan`. With numbers of `devices`, what it leaves open is searched within
+    `limits`; without, it is the one plan, in an `order` of its groups. A step has `batch`
+    sequences of `length` tokens; `tokens` are those of the whole training. Software is a `stack`
+    (None for the plan's usual), predicted by a `method` under its `options`; prices are read from
+    a file `prices`, the run of a pipeline written to `trace`.
+    """
+
+    model: str
+    site: Site
+    batch: int | None = None
+    micro_batch: int | None = None
+    length: int | None = None
+    split: Mapping[str, Any] = field(default_factory=dict)
+    devices: tuple[int, ...] = ()
+    order: str | None = None
+    dtype: str = "bfloat16"
+    gradients: int | None = None
+    stack: str | None = None
+    method: str | Method = DEFAULT
+    options: Mapping[str, str] = field(default_factory=dict)
+    tokens: float | None = None
+    limits: Limits = field(default_factory=Limits)
+    prices: Path | None = None
+    trace: Path | None = None
+
+    def planner(self, shape: Shape, plan: Plan, devices: int) -> Planner:
+        """Return what prices plans such as this one on so many devices; raises `InputError`."""
+        options = {"stack": self.stack or stack_for(plan), **self.options}
+        cluster = cluster_of(self.site, devices)
+        return planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
 
 
 def cluster_of(site: Site, devices: int) -> Cluster:

@@ -14,18 +14,8 @@ from steptime.core.hardware import Device
 from steptime.core.workload import Plan
 from steptime.plans.answer import WORDS, answered, document, offer_of
 from steptime.plans.planner import Planner, Shape
-from steptime.plans.request import (
-    Asked,
-    Site,
-    checked,
-    cluster_of,
-    planner_of,
-    shape_of,
-    split_of,
-    stack_for,
-)
+from steptime.plans.request import Asked, Request, Site, checked, shape_of, split_of
 from steptime.plans.step import plan_time, quick
-from steptime.predict import DEFAULT
 from steptime.predict.prices import Offer
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -143,44 +133,23 @@ def finished(planner: Planner, one: Found) -> Asked:
     return replace(one.asked, plan=sound.plan)
 
 
-class Limits(NamedTuple):
-    """What a training may take at most; None for anything. `days` are of a number of `tokens`."""
-
-    per_hour: float | None = None
-    days: float | None = None
-    watts: float | None = None
-    tokens: float | None = None
-
-
-def searched(
-    model: str,
-    site: Site,
-    devices: Iterable[int],
-    batch: int,
-    length: int | None = None,
-    dtype: str = "bfloat16",
-    stack: str | None = None,
-    method: str = DEFAULT,
-    given: Mapping[str, str] | None = None,
-    prices: Path | None = None,
-    limits: Limits | None = None,
-    fixed: Mapping[str, Any] | None = None,
-    gradients: int | None = None,
-) -> dict[str, Any]:
+def searched(request: Request) -> dict[str, Any]:
     """Return the best plan, and those that none beats in time, memory and devices, as JSON values.
 
-    `fixed` are fields of `Plan`, and `micro_batch`, that are chosen. Raises `InputError`.
+    Raises `InputError` where a request says no batch, and where no plan is left.
     """
-    shape = shape_of(model, length)
-    within, chosen = limits or Limits(), dict(fixed or {})
-    under = {"stack": stack or stack_for(Plan()), **(given or {})}
+    if request.batch is None:
+        raise InputError("devices: a search needs batch, the sequences of a step")
+    shape = shape_of(request.model, request.length)
+    batch, per_node, each = request.batch, request.site.per_node, request.micro_batch
+    fixed = {**request.split, **({} if each is None else {"micro_batch": each})}
     found: list[tuple[Found, Planner]] = []
     considered = fitting = alike = 0
     failed = ""
-    for count in sorted(set(devices)):
-        planner = planner_of(shape, cluster_of(site, count), dtype, method, under, gradients)
+    for count in sorted(set(request.devices)):
+        planner = request.planner(shape, Plan(), count)
         try:
-            one = search(planner, plans(shape, count, batch, site.per_node, chosen))
+            one = search(planner, plans(shape, count, batch, per_node, fixed))
         except InputError as error:
             failed = str(error)
             continue
@@ -190,8 +159,8 @@ def searched(
         found += [(each, planner) for each in one.front[:SHOWN]]
     if not found:
         raise InputError(failed)
-    offer = offer_of(found[0][1], prices)
-    rows = [_row(planner, one, offer, within) for one, planner in found]
+    offer = offer_of(found[0][1], request.prices)
+    rows = [_row(planner, one, offer, request) for one, planner in found]
     kept = [row for row in rows if row is not None]
     if not kept:
         raise InputError(f"plan: none of {fitting:,} splits that fit stays within the limits")
@@ -205,18 +174,20 @@ def searched(
 
 
 def _row(
-    planner: Planner, one: Found, offer: Offer | None, within: Limits
+    planner: Planner, one: Found, offer: Offer | None, request: Request
 ) -> dict[str, Any] | None:
     """Return a found plan, simulated, None for one beyond the limits."""
     asked = finished(planner, one)
     time = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
-    told = document(planner, asked, time, offer, within.tokens)
+    told = document(planner, asked, time, offer, request.tokens)
     cost, energy, training = told["cost"], told["energy"], told["training"]
     watts = None if energy is None else energy["step_j"] / time.step_s
     days = None if training is None else training["train_h"] / 24
     for value, most in (
-        (cost and cost["hour"], within.per_hour), (watts, within.watts), (days, within.days)
-    ):  # fmt: skip
+        (cost and cost["hour"], request.limits.per_hour),
+        (watts, request.limits.watts),
+        (days, request.limits.days),
+    ):
         if most is not None and (value is None or value > most):
             return None
     split = {name: told["plan"].get(name, getattr(Plan(), name)) for name in SPLIT}
@@ -248,6 +219,11 @@ def _bound(told: Mapping[str, Any]) -> str:
     return WORDS[name]
 
 
+def answer(request: Request) -> dict[str, Any]:
+    """Return the answer to a request: one plan, or the best of those that it leaves open."""
+    return searched(request) if request.devices else answered(request)
+
+
 def plan(
     model: str | Path,
     device: str | Path | Device,
@@ -272,14 +248,20 @@ def plan(
     `devices` it is the best of all splits of `batch` sequences, of what `split` leaves open. The
     answer is the JSON of `steptime plan`. Raises `InputError` for what is not known or cannot be.
     """
-    site = Site(device, per_node, inside, link, links_per_node)
-    run: dict[str, Any] = {"length": length, "dtype": dtype, "stack": stack, "gradients": gradients}
-    one = split_of(split)
-    if devices is None:
-        return answered(str(model), site, one, micro_batch or 1, batch, tokens=tokens, **run)
-    if batch is None:
-        raise InputError("devices: a search needs batch, the sequences of a step")
-    fixed = split if micro_batch is None else {**split, "micro_batch": micro_batch}
-    counts = [devices] if isinstance(devices, int) else devices
-    limits = Limits(tokens=tokens)
-    return searched(str(model), site, counts, batch, limits=limits, fixed=fixed, **run)
+    counts = (devices,) if isinstance(devices, int) else tuple(devices or ())
+    split_of(split)
+    return answer(
+        Request(
+            str(model),
+            Site(device, per_node, inside, link, links_per_node),
+            batch,
+            micro_batch,
+            length,
+            split,
+            counts,
+            dtype=dtype,
+            gradients=gradients,
+            stack=stack,
+            tokens=tokens,
+        )
+    )
