@@ -42,7 +42,8 @@ class PlanTime:
     `compute_s` are the seconds of kernels of the busiest device, `update_s` those of its optimizer,
     `host_s` what it waits for the host, `recompute_s` what it computes again, `bubble_s` what it
     waits for the others: with the rest outside of the layers they add up to the step. `bubble` is
-    the share of their time in which the devices of the pipeline wait, in the mean.
+    the share of their time in which the devices of the pipeline wait, in the mean. `tails_s` are,
+    by device of it, what it waits for the exchange of gradients and takes for its update.
     """
 
     plan: Plan
@@ -62,6 +63,7 @@ class PlanTime:
     layers: tuple[int, ...]
     energy_j: float | None
     flow: Flow | None
+    tails_s: tuple[tuple[float, float], ...]
 
     @property
     def fullest(self) -> int:
@@ -134,6 +136,7 @@ def plan_time(
         shape.layers,
         _energy(step, shape, m, step_s),
         flow,
+        tuple((tail.seconds - tail.update_s, tail.update_s) for tail in tails),
     )  # fmt: skip
 
 

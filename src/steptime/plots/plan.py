@@ -1,0 +1,208 @@
+"""A plan drawn: what its pipeline does when, what each device of it holds, what none beats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from steptime.core.units import percent, seconds, shown, size
+from steptime.plans.memory import PARTS
+from steptime.plans.pipeline import Event
+from steptime.plans.step import PlanTime
+from steptime.plots import style
+
+BUBBLE = "bubble"
+COLOURS = {  # of what a device does: told apart on white and on black
+    "forward": style.COLOURS[5],
+    "backward": style.COLOURS[0],
+    "weight": style.COLOURS[2],
+    "exchange": style.COLOURS[3],
+    "update": style.COLOURS[4],
+}
+WORDS = {"weight": "weights' gradients", "exchange": "exchange of gradients"}
+PALE = ["forward", "update"]  # on which ink is read better than white
+MOST_BARS = 1200
+FINE = 150  # of a picture's width: thinner parts are drawn as shares of a longer bar's height
+WIDTH, TALL = 860, 420
+EDGE = 0.44  # of a row, from its middle
+LETTER, LOWEST = 6.5, 14  # pixels: a letter's width, the height of a row with words
+NO_EDGE: style.Spec = {"stroke": None, "cornerRadius": 0}
+
+
+def lines(found: PlanTime) -> list[list[Event]]:
+    """Return what each device of the pipeline does, waits as `bubble`, until the last has done.
+
+    Nothing where the pipeline was not simulated.
+    """
+    flow = found.flow
+    if flow is None:
+        return []
+    end_s = max(end + sum(tail) for end, tail in zip(flow.ends_s, found.tails_s, strict=True))
+    held: list[list[Event]] = [[] for _ in range(flow.devices)]
+    until = [0.0] * flow.devices
+    events = sorted(flow.events, key=lambda one: one.start_s)
+    for d, tail in enumerate(found.tails_s):
+        at = flow.ends_s[d]
+        for kind, taken in zip(("exchange", "update"), tail, strict=True):
+            events.append(Event(d, -1, -1, kind, at, at + taken))
+            at += taken
+        events.append(Event(d, -1, -1, BUBBLE, end_s, end_s))
+    for one in events:
+        d = one.device
+        if one.start_s > until[d] + 1e-6 * end_s:
+            held[d].append(Event(d, -1, -1, BUBBLE, until[d], one.start_s))
+        if one.end_s > one.start_s:
+            held[d].append(one)
+        until[d] = one.end_s
+    return held
+
+
+def bars(found: PlanTime, most: int = MOST_BARS) -> list[style.Row]:
+    """Return the bars of a pipeline's run; of more than `most` parts the thin ones are joined."""
+    held = lines(found)
+    if sum(map(len, held)) <= most:
+        return [_bar([one]) for line in held for one in line]
+    slices = max(6, most // (3 * len(held)))
+    return [bar for line in held for bar in _joined(line, slices)]
+
+
+def beginning(found: PlanTime, most: int = MOST_BARS) -> list[style.Row]:
+    """Return the bars of the first parts of a run with more than `most`, one by one."""
+    held = [one for line in lines(found) for one in line]
+    if len(held) <= most:
+        return []
+    until = sorted(one.start_s for one in held if one.direction != BUBBLE)[most]
+    cut = [one._replace(end_s=min(one.end_s, until)) for one in held if one.start_s < until]
+    return [_bar([one]) for one in cut]
+
+
+def _joined(line: Sequence[Event], slices: int) -> Iterator[style.Row]:
+    """Yield runs of one kind, and what is thinner between them as shares of one bar's height."""
+    end_s = line[-1].end_s
+    runs = [list(run) for _, run in groupby(line, key=lambda one: one.direction)]
+
+    def place(run: Sequence[Event]) -> int:
+        """Return the slice of a thin run, -1 for one that has a bar of its own."""
+        first, last = run[0], run[-1]
+        outer = first.direction == BUBBLE and (first is line[0] or last is line[-1])
+        thick = last.end_s - first.start_s >= end_s / FINE
+        return -1 if outer or thick else int(slices * first.start_s / end_s)
+
+    for at, some in groupby(runs, key=place):
+        together = list(some)
+        if at < 0 or len(together) == 1:
+            yield from map(_bar, together)
+            continue
+        whole = [one for run in together for one in run]
+        start, end, upper = whole[0].start_s, whole[-1].end_s, whole[0].device - EDGE
+        for kind in (*COLOURS, BUBBLE):
+            alike = [one for one in whole if one.direction == kind]
+            if alike:
+                share = sum(one.end_s - one.start_s for one in alike) / (end - start)
+                lower = upper + 2 * EDGE * share
+                place_ = {"from": start, "to": end, "upper": upper, "lower": lower, "word": ""}
+                yield _bar(alike) | place_
+                upper = lower
+
+
+def _bar(run: Sequence[Event]) -> style.Row:
+    first, last = run[0], run[-1]
+    kind = first.direction
+    batches, stages = (
+        sorted({value for one in run if (value := getattr(one, name)) >= 0})
+        for name in ("micro_batch", "stage")
+    )
+    number = str(first.micro_batch) if len(run) == 1 and batches else ""
+    return {
+        "device": first.device,
+        "kind": WORDS.get(kind, kind),
+        "from": first.start_s,
+        "to": last.end_s,
+        "upper": first.device - EDGE,
+        "lower": first.device + EDGE,
+        "word": BUBBLE if kind == BUBBLE else number,
+        "takes": seconds(sum(one.end_s - one.start_s for one in run)),
+        "micro-batch": f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else number,
+        "stage": ", ".join(map(str, stages)),
+    }
+
+
+def pipeline(
+    rows: Sequence[style.Row], title: str = "What the pipeline does", caption: Sequence[str] = ()
+) -> style.Spec:
+    """Return the chart of `bars`, a row a device, grey where it waits."""
+    devices = 1 + max(row["device"] for row in rows)
+    x = {**style.number("from", "time in a step (s)", "s"), "scale": {"nice": False}}
+    ticks = {"title": "device of the pipeline", "tickMinStep": 1, "format": "d", "grid": False}
+    scale = {"reverse": True, "nice": False, "zero": False}
+    y = {"field": "upper", "type": "quantitative", "axis": ticks, "scale": scale}
+    kinds = {row["kind"] for row in rows}
+    known = {WORDS.get(kind, kind): colour for kind, colour in COLOURS.items()}
+    here = {kind: colour for kind, colour in known.items() if kind in kinds}
+    colour = style.name(
+        "kind",
+        scale={"domain": list(here), "range": list(here.values())},
+        legend={"title": None, "orient": "bottom", "direction": "horizontal"},
+    )
+    tip = style.tooltip(("kind", "takes", "micro-batch", "stage", "device"))
+    place = {"x": x, "x2": {"field": "to"}, "y": y, "y2": {"field": "lower"}, "tooltip": tip}
+    words = {"x": {**x, "field": "middle"}, "y": {**y, "field": "device"}} | {
+        "text": {"field": "word"}
+    }
+    span = max(row["to"] for row in rows)
+    wide = f"(datum.to - datum.from) * {WIDTH / span} > {LETTER} * (1 + length(datum.word))"
+    middle = {"calculate": "(datum.from + datum.to) / 2", "as": "middle"}
+    light = {"expr": f"indexof({PALE}, datum.kind) < 0 ? 'white' : '#222'"}
+    layers = []
+    for test, rect, text in (
+        ("==", style.layer("rect", place, style="band", **NO_EDGE), {"opacity": 0.75}),
+        ("!=", style.layer("rect", place | {"color": colour}, **NO_EDGE), {"color": light}),
+    ):
+        some = [{"filter": f"datum.kind {test} '{BUBBLE}'"}]
+        layers.append({**rect, "transform": some})
+        if devices * LOWEST < TALL:  # else rows are too low for words
+            drawn = style.layer("text", words, fontSize=10, **text)
+            layers.append({**drawn, "transform": [*some, {"filter": wide}, middle]})
+    height = min(TALL, max(60, 30 * devices))
+    return style.finish(title, caption, rows, layer=layers, width=WIDTH, height=height)
+
+
+def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
+    """Return the parts of each device's memory, with the room that it has."""
+    return [
+        {
+            "device": stage["stage"],
+            "part": part,
+            "bytes": stage[f"{part}_bytes"],
+            "at": PARTS.index(part),
+            "room": memory["device_bytes"],
+            "takes": size(stage[f"{part}_bytes"]),
+            "of": size(stage["total_bytes"]),
+        }
+        for stage in memory["by_stage"]
+        for part in PARTS
+        if stage[f"{part}_bytes"]
+    ]
+
+
+def memory(rows: Sequence[style.Row], caption: Sequence[str] = ()) -> style.Spec:
+    """Return the chart of `memory_rows`: parts upon each other, the room as a line."""
+    x = style.name("device", axis={"title": "device of the pipeline", "labelAngle": 0})
+    held = style.number("bytes", "memory (byte)", "B")
+    parts = [part for part in PARTS if part in {row["part"] for row in rows}]
+    told = {
+        "color": style.name("part", scale={"domain": parts}, legend={"title": None}),
+        "order": {"field": "at"},
+        "tooltip": style.tooltip(("device", "part", "takes", "of")),
+    }
+    room = {"y": {**held, "field": "room", "aggregate": "max"}}
+    words = {**room, "x": {"value": 4}, "text": {"value": "room of the device"}}
+    layers = [
+        style.layer("bar", {"x": x, "y": held, **told}, **NO_EDGE),
+        style.layer("rule", room, "room", strokeDash=[6, 4], strokeWidth=1.6, style="ink"),
+        style.layer("text", words, "room", align="left", baseline="bottom", dy=-3),
+    ]
+    return style.finish(
+        "What each device holds", caption, rows, layer=layers, width=WIDTH - 120, height=260
+    )
