@@ -155,6 +155,7 @@ _PLAN = [
     ("--devices 1 --batch 8 --watts 1", "stays within the limits"),
     ("--devices 1 --batch 8 --micro-batch 3", "no split of these devices divides"),
     ("--tensor 0", "--tensor"),
+    ("--out plan.bmp", "unknown picture format '.bmp'"),
     ("--offload all", "unknown offload 'all'"),
     ("--devices 1 --batch 8 --trace run.json", "a search chooses it: leave out --trace"),
     ("--offload activations", "--offload activations is not modelled; nearest: --recompute full"),

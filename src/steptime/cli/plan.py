@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
@@ -13,6 +13,9 @@ from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown, size
 from steptime.predict import DEFAULT
+
+if TYPE_CHECKING:
+    from steptime.plans.request import Request
 
 PER_NODE = 8
 MOST_NUMBERS = 32  # of devices that are searched
@@ -76,6 +79,9 @@ def plan(
     trace: Path | None = option(
         "--trace FILE", "Write the pipeline's run as JSON for ui.perfetto.dev.", None
     ),
+    out: Path | None = option(
+        "--out -o FILE", "Draw pipeline, memory and search: .png, .svg, .pdf or .html.", None
+    ),
     stack: Text = option(
         "--stack NAME",
         "The software (steptime list stacks). Default: megatron-2025, with --zero 3 torch-eager.",
@@ -91,6 +97,10 @@ def plan(
     from steptime.plans.request import Limits, Request, Site, words_of
     from steptime.plans.search import answer
 
+    if out is not None:
+        from steptime.plots.files import check_path
+
+        check_path(out)
     given: dict[str, Any] = {
         "tensor": tensor, "pipeline": pipeline, "virtual": virtual, "data": data,
         "context": context, "expert": expert,
@@ -131,7 +141,21 @@ def plan(
     told = answer(request)
     best = told["best"] if numbers_ else told
     shown_ = [*tables(best)[:1], _front(told)] if numbers_ else tables(best)
-    return Answer(told, shown_, [f"note: {said}" for said in best["notes"]])
+    notes = [f"note: {said}" for said in best["notes"]]
+    if out is not None:
+        _draw(request, told, best, out)
+        notes.append(f"picture: {out}")
+    return Answer(told, shown_, notes)
+
+
+def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Path) -> None:
+    """Draw the plan, or the best one that was searched; raises `InputError`, `StoreError`."""
+    from steptime.plans.answer import asking, timed
+    from steptime.plots.files import save
+    from steptime.plots.plan import picture
+
+    _, _, found = timed(asking(request, best))
+    save(picture(best, found, _split(best), told.get("rows", ())), out)
 
 
 def _devices(devices: str | None, most: str | None) -> tuple[int, ...]:
@@ -175,19 +199,24 @@ def _amount(text: str | None, name: str) -> float | None:
     return found
 
 
-def tables(told: dict[str, Any]) -> list[Table]:
-    """Return an answer for people: the step, the memory, and what waits."""
-    from steptime.plans.answer import WORDS
-
+def _split(told: dict[str, Any]) -> str:
+    """Return how a step is split, in words."""
     split = told["plan"]
     words = " x ".join(
         f"{name} {split[name]}"
         for name in ("tensor", "context", "data", "pipeline", "expert", "virtual")
         if split.get(name, 1) > 1
     )
+    of = f"batch {told['batch']} of {told['length']} tokens, {told['dtype']}"
+    return f"{words or 'one device'}, {of}"
+
+
+def tables(told: dict[str, Any]) -> list[Table]:
+    """Return an answer for people: the step, the memory, and what waits."""
+    from steptime.plans.answer import WORDS
+
     title = (
-        f"{told['model']} on {told['devices']} {told['device']}, {words or 'one device'}, "
-        f"batch {told['batch']} of {told['length']} tokens, {told['dtype']} ({told['method']})"
+        f"{told['model']} on {told['devices']} {told['device']}, {_split(told)} ({told['method']})"
     )
     parts, mfu, memory = told["parts"], told["mfu"], told["memory"]
     rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from steptime import catalog
 from steptime.core.errors import InputError
-from steptime.core.workload import plan_to_json
+from steptime.core.workload import Plan, plan_to_json
 from steptime.plans.memory import PARTS
 from steptime.plans.planner import Planner
 from steptime.plans.request import Asked, Request, checked, shape_of, split_of
@@ -128,10 +129,10 @@ def document(
     }
 
 
-def answered(request: Request) -> dict[str, Any]:
-    """Return the answer to one plan as a user asks for it; raises `InputError`.
+def timed(request: Request) -> tuple[Planner, Asked, PlanTime]:
+    """Return the plan as a user asks for it, its step, and what priced it; raises `InputError`.
 
-    Without a batch each replica has one micro-batch. The pipeline's run goes to `request.trace`.
+    Without a batch each replica has one micro-batch.
     """
     shape, plan = shape_of(request.model, request.length), split_of(request.split)
     micro_batch = request.micro_batch or 1
@@ -139,9 +140,27 @@ def answered(request: Request) -> dict[str, Any]:
     asked = checked(shape, Asked(plan, micro_batch, whole, request.order or USUAL))
     planner = request.planner(shape, plan, plan.devices)
     found = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
+    return planner, asked, found
+
+
+def answered(request: Request) -> dict[str, Any]:
+    """Return the answer to one plan; its pipeline's run goes to `request.trace`."""
+    planner, asked, found = timed(request)
     if request.trace is not None:
-        write_trace(found, f"{shape.label} on {planner.device.name}", request.trace)
+        label = f"{planner.shape.label} on {planner.device.name}"
+        write_trace(found, label, request.trace)
     return document(planner, asked, found, offer_of(planner, request.prices), request.tokens)
+
+
+def asking(request: Request, told: Mapping[str, Any]) -> Request:
+    """Return what asks for the very plan of an answer, such as the best that was searched."""
+    split = {name: value for name, value in told["plan"].items() if name in vars(Plan())}
+    split.pop("micro_batches", None)
+    return replace(
+        request, site=request.site._replace(device=told["device"]), split=split, devices=(),
+        batch=told["batch"], micro_batch=told["micro_batch"], length=told["length"],
+        order=told["plan"]["order"], stack=told["stack"],
+    )  # fmt: skip
 
 
 def _notes(planner: Planner, found: PlanTime) -> list[str]:

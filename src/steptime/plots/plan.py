@@ -25,8 +25,10 @@ PALE = ["forward", "update"]  # on which ink is read better than white
 MOST_BARS = 1200
 FINE = 150  # of a picture's width: thinner parts are drawn as shares of a longer bar's height
 WIDTH, TALL = 860, 420
+BEGINNING = 1.25  # of the time until the first device was first backward
 EDGE = 0.44  # of a row, from its middle
 LETTER, LOWEST = 6.5, 14  # pixels: a letter's width, the height of a row with words
+LEGEND = {"title": None, "orient": "bottom", "direction": "horizontal"}
 NO_EDGE: style.Spec = {"stroke": None, "cornerRadius": 0}
 
 
@@ -67,12 +69,17 @@ def bars(found: PlanTime, most: int = MOST_BARS) -> list[style.Row]:
     return [bar for line in held for bar in _joined(line, slices)]
 
 
-def beginning(found: PlanTime, most: int = MOST_BARS) -> list[style.Row]:
-    """Return the bars of the first parts of a run with more than `most`, one by one."""
+def beginning(found: PlanTime, most: int = 4 * MOST_BARS) -> list[style.Row]:
+    """Return, one by one, the bars until the first device was first backward, and a bit longer.
+
+    None where there are so few that `bars` shows them, at most about `most` else.
+    """
     held = [one for line in lines(found) for one in line]
-    if len(held) <= most:
+    if len(held) <= MOST_BARS:
         return []
-    until = sorted(one.start_s for one in held if one.direction != BUBBLE)[most]
+    back = min(one.end_s for one in held if one.device == 0 and one.direction == "backward")
+    starts = sorted(one.start_s for one in held)
+    until = min(BEGINNING * back, starts[min(most, len(starts) - 1)])
     cut = [one._replace(end_s=min(one.end_s, until)) for one in held if one.start_s < until]
     return [_bar([one]) for one in cut]
 
@@ -143,7 +150,7 @@ def pipeline(
     colour = style.name(
         "kind",
         scale={"domain": list(here), "range": list(here.values())},
-        legend={"title": None, "orient": "bottom", "direction": "horizontal"},
+        legend=LEGEND,
     )
     tip = style.tooltip(("kind", "takes", "micro-batch", "stage", "device"))
     place = {"x": x, "x2": {"field": "to"}, "y": y, "y2": {"field": "lower"}, "tooltip": tip}
@@ -192,17 +199,96 @@ def memory(rows: Sequence[style.Row], caption: Sequence[str] = ()) -> style.Spec
     held = style.number("bytes", "memory (byte)", "B")
     parts = [part for part in PARTS if part in {row["part"] for row in rows}]
     told = {
-        "color": style.name("part", scale={"domain": parts}, legend={"title": None}),
+        "color": style.name("part", scale={"domain": parts}, legend=LEGEND),
         "order": {"field": "at"},
         "tooltip": style.tooltip(("device", "part", "takes", "of")),
     }
     room = {"y": {**held, "field": "room", "aggregate": "max"}}
-    words = {**room, "x": {"value": 4}, "text": {"value": "room of the device"}}
+    words = {**room, "x": {"value": "width"}, "text": {"value": "room"}}
     layers = [
         style.layer("bar", {"x": x, "y": held, **told}, **NO_EDGE),
         style.layer("rule", room, "room", strokeDash=[6, 4], strokeWidth=1.6, style="ink"),
-        style.layer("text", words, "room", align="left", baseline="bottom", dy=-3),
+        style.layer("text", words, "room", align="left", baseline="middle", dx=4),
     ]
     return style.finish(
-        "What each device holds", caption, rows, layer=layers, width=WIDTH - 120, height=260
+        "What each device holds", caption, rows, layer=layers, width=WIDTH - 40, height=220
     )
+
+
+def front_rows(rows: Sequence[Mapping[str, Any]]) -> list[style.Row]:
+    """Return the plans that a search shows, as `front` draws them."""
+    split = ("tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute")
+    return [
+        {name: row[name] for name in ("devices", "step_s", "low", "high", "total_bytes")}
+        | {
+            "cost": row["cost_per_step"],
+            "step": seconds(row["step_s"]),
+            "memory": size(row["total_bytes"]),
+            "cost of a step": shown("cost", row["cost_per_step"]),
+            "split": ", ".join(f"{name} {row[name]}" for name in split if row[name] not in (0, 1)),
+            "best": None if at else row["step_s"],
+        }
+        for at, row in enumerate(rows)
+    ]
+
+
+def front(
+    rows: Sequence[style.Row], currency: str = "", caption: Sequence[str] = (), wide: int = WIDTH
+) -> style.Spec:
+    """Return the chart of `front_rows`: time against memory, and where prices are known cost."""
+    tip = style.tooltip(("step", "devices", "memory", "cost of a step", "split"))
+    ends = [row[name] for row in rows for name in ("low", "high")]
+    x = style.log_number("step_s", ends, "time of a step (s)", "s")
+    told = {**style.told_by("devices", rows), "tooltip": tip}
+    priced = any(row["cost"] is not None for row in rows)
+    sides = [style.number("total_bytes", "memory of the fullest device (byte)", "B")]
+    sides += [style.number("cost", f"cost of a step ({currency})")] if priced else []
+    panels = []
+    for y in sides:
+        y["scale"] = {"zero": False, "padding": 12}
+        field = y["field"]
+        between = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
+        layers = [
+            style.layer("rule", between, field, style="quiet", opacity=0.35),
+            style.layer("point", {"x": x, "y": y, **told}, field, filled=True),
+            style.layer("point", {"x": {**x, "field": "best"}, "y": y}, "best", style="ink",
+                        fill=None, size=190),
+        ]  # fmt: skip
+        size_ = {"width": wide // len(sides) - 70 * (len(sides) - 1), "height": 260}
+        panels.append({"layer": layers, **size_})
+    return style.finish("Plans that none beats", caption, rows, hconcat=panels)
+
+
+def picture(
+    told: Mapping[str, Any], found: PlanTime, split: str, rows: Sequence[Mapping[str, Any]] = ()
+) -> style.Spec:
+    """Return all of a plan in one picture: unbeaten plans (`rows`), the pipeline, the memory.
+
+    `told` is its answer, `found` the run, `split` how it is split in words.
+    """
+    charts: list[style.Spec] = []
+    if rows:
+        said = ["Across: where 80 % of steps are. Ringed: the fastest, which is shown below."]
+        currency = told["cost"]["currency"] if told["cost"] else ""
+        charts.append(front(front_rows(rows), currency, said))
+    drawn, first = bars(found), beginning(found)
+    if drawn:
+        share = f", {percent(told['bubble'])} of the devices' time" if told["bubble"] else ""
+        how = "What is too thin is drawn as shares of a bar's height."
+        how = how if first else "A number is that of a micro-batch."
+        charts.append(pipeline(drawn, caption=[f"Grey: {BUBBLE}{share}. {how}"]))
+        charts += [pipeline(first, "The beginning of it")] if first else []
+    charts.append(memory(memory_rows(told["memory"])))
+    for chart in charts:
+        del chart["config"], chart["$schema"]
+    step = " to ".join(seconds(told[end]) for end in ("low", "high"))
+    about = [split, f"Step {seconds(told['step_s'])}, {step} ({told['method']}, {told['stack']})"]
+    title = f"{told['model']} on {told['devices']:,} {told['device']}"
+    return {
+        "$schema": style.SCHEMA,
+        "config": style.config(),
+        "title": {"text": title, "subtitle": about, "fontSize": 18},
+        "vconcat": charts,
+        "spacing": 34,
+        "resolve": {"scale": {"color": "independent", "x": "independent"}},
+    }
