@@ -1,5 +1,6 @@
 """A plan as a picture: its bars are the pipeline's run, and there are never too many."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def test_the_bars_are_the_run(schedule: str, virtual: int) -> None:
         busy = sum(row["to"] - row["from"] for row in mine if row["kind"] != "bubble")
         assert busy == pytest.approx(found.flow.busy_s[d] + sum(found.tails_s[d]))
         assert all(
-            a["to"] == pytest.approx(b["from"]) for a, b in zip(mine, mine[1:], strict=False)
+            a["to"] == pytest.approx(b["from"]) for a, b in itertools.pairwise(mine)
         )
     waits = sum(row["to"] - row["from"] for row in rows if row["kind"] == "bubble")
     assert waits / (4 * end) == pytest.approx(found.bubble)
