@@ -30,10 +30,11 @@ def test_the_quick_answer_is_that_of_the_whole_one() -> None:
     some = every(one)[::23]
     assert len(some) > 20
     for asked in some:
-        step_s, held = quick(one, asked.plan, asked.micro_batch, asked.batch)
+        step_s, held, energy_j = quick(one, asked.plan, asked.micro_batch, asked.batch)
         whole = plan_time(one, asked.plan, asked.micro_batch, asked.batch, exact=False)
         assert held == pytest.approx(max(memory.total for memory in whole.memory))
         assert step_s in (inf, pytest.approx(whole.step_s))
+        assert energy_j in (None, pytest.approx(whole.energy_j))
 
 
 def test_the_best_is_that_of_brute_force() -> None:

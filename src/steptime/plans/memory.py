@@ -51,18 +51,31 @@ class Memory(NamedTuple):
 
 def memory_of(one: Step, shape: Layout, d: int, most: Sequence[int], micro_batches: int) -> Memory:
     """Return the memory of a device of the pipeline, whose stages hold `most` micro-batches."""
-    devices = len(shape.devices)
-    flights = 0.0
-    for k in range(d, len(shape.stages), devices):
-        kept = sum([_kept(one, name) * count for name, count in shape.stages[k] if name != LAST])
-        flights += kept * min(most[k], micro_batches)
+    still, kept = parts_of(one, shape, d)
+    return still._replace(activations=still.activations + in_flight(kept, most, micro_batches))
+
+
+Kept = tuple[tuple[int, float], ...]  # stages of a device, and bytes that a micro-batch keeps there
+
+
+def parts_of(one: Step, shape: Layout, d: int) -> tuple[Memory, Kept]:
+    """Return what a device of the pipeline holds beside micro-batches, and what each of these."""
     load, plan = shape.devices[d], one.plan
     key = (id(one.found), load, plan.zero, plan.recompute, one.replicas, plan.offload)
     still: Memory | None = one.planner.kept.get(key)
     if still is None:
         still = one.planner.kept[key] = _standing(one, load)
-    grown = flights * (1 + one.planner.constant("fragmented"))
-    return still._replace(activations=still.activations + grown)
+    grows = 1 + one.planner.constant("fragmented")
+    kept = []
+    for k in range(d, len(shape.stages), len(shape.devices)):
+        each = sum([_kept(one, name) * count for name, count in shape.stages[k] if name != LAST])
+        kept.append((k, each * grows))
+    return still, tuple(kept)
+
+
+def in_flight(kept: Kept, most: Sequence[int], micro_batches: int) -> float:
+    """Return the bytes of the micro-batches in flight of a device."""
+    return sum([each * min(most[k], micro_batches) for k, each in kept])
 
 
 def _kept(one: Step, name: str) -> float:

@@ -219,9 +219,17 @@ def length_s(
     Filling and draining take each stage's time once, the rest waits for the slowest device:
     exact for equal stages where p divides the micro-batches.
     """
-    sums = [sum(sum(stages[k][:2]) for k in range(d, len(stages), devices)) for d in range(devices)]
-    slowest = max(range(devices), key=sums.__getitem__)
-    first = [sum(stage[:2]) for stage in stages[:devices]]
+    first_s, each_s = pace(schedule, stages, devices, send_s)
+    return first_s + micro_batches * each_s
+
+
+def pace(
+    schedule: str, stages: Sequence[Stage], devices: int, send_s: float = 0.0
+) -> tuple[float, float]:
+    """Return the seconds of `length_s` that are there once, and those of each micro-batch."""
+    both = [forward + backward for forward, backward, _ in stages]
+    sums = [sum(both[d::devices]) for d in range(devices)]
+    slowest = sums.index(max(sums))
     spare = 2 * max(stage.weight_s for stage in stages) if schedule == "zero-bubble" else 0.0
-    others = sum(one - spare for d, one in enumerate(first) if d != slowest)
-    return micro_batches * sums[slowest] + others + 2 * (devices - 1) * send_s
+    others = sum(both[:devices]) - both[slowest] - (devices - 1) * spare
+    return others + 2 * (devices - 1) * send_s, sums[slowest]

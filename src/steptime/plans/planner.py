@@ -25,6 +25,7 @@ from steptime.plans.pieces import (
     rank_of_one,
     seen_by_plan,
 )
+from steptime.predict.calibrated.power import draws
 from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of_group, ring
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
@@ -107,6 +108,9 @@ class Planner:
         self.passes: dict[tuple[Any, ...], Any] = {}  # what `passes`, `memory`, `step` work out
         self.kept: dict[tuple[Any, ...], Any] = {}
         self.tails: dict[tuple[Any, ...], Any] = {}
+        self.holds: dict[tuple[Any, ...], Any] = {}
+        self.takes: dict[tuple[Any, ...], Any] = {}
+        self.spent: dict[tuple[Any, ...], float] = {}
         self._fabrics: dict[tuple[int, int], tuple[Fabric, str]] = {}
 
     def constant(self, name: str) -> float:
@@ -176,6 +180,11 @@ class Planner:
             return inf
         larger = _GIB * _USABLE if self.device.maker == "NVIDIA" else 1.0
         return self.device.memory_bytes * larger
+
+    @cached_property
+    def draws(self) -> tuple[float, float, float] | None:
+        """Watts of a device that waits, what its kernels' joules count, its most; None: unknown."""
+        return draws(self.seen)
 
     @cached_property
     def whole(self) -> dict[str, Piece]:

@@ -102,7 +102,8 @@ def search(planner: Planner, every: Iterable[Asked], own: float = 0.05) -> Searc
         if considered > MOST_PLANS:
             raise InputError(f"more than {MOST_PLANS:,} plans: fix --tensor or --micro-batch")
         try:
-            seconds, held = quick(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
+            found = quick(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
+            seconds, held = found.step_s, found.bytes
         except InputError:
             continue  # a rank's graph that the plan does not divide
         nearest = min(nearest, held)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
-from steptime.plans.memory import Memory, memory_of, parameters_of
+from steptime.plans.memory import Kept, Memory, in_flight, memory_of, parameters_of, parts_of
 from steptime.plans.passes import HALF, Step
 from steptime.plans.pieces import FIRST, LAST, Trade
-from steptime.plans.pipeline import MOST_EVENTS, Flow, Stage, length_s, simulate
+from steptime.plans.pipeline import MOST_EVENTS, Flow, Stage, length_s, pace, simulate
 from steptime.plans.planner import Planner
 from steptime.plans.stages import USUAL, Layout, Load, layout
 from steptime.predict.calibrated.interval import bounds
@@ -173,23 +174,60 @@ def outlined(
     return Outline(step, shape, times, batch // (micro_batch * plan.data), schedule, *_send(step))
 
 
-def quick(
-    planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str = USUAL
-) -> tuple[float, float]:
-    """Return the seconds of a step and the bytes of the fullest device, as `plan_time` inexactly.
+class Quick(NamedTuple):
+    """A plan's step at a glance: seconds, bytes of the fullest device, joules (None: unknown)."""
 
-    Where the device has not room for them, the seconds are infinite.
+    step_s: float
+    bytes: float
+    energy_j: float | None
+
+
+def quick(planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str = USUAL) -> Quick:
+    """Return what `plan_time` says inexactly, at a glance.
+
+    What does not depend on the number of micro-batches is kept. Where the device has not room for
+    a plan, its seconds are infinite.
     """
-    one = outlined(planner, plan, micro_batch, batch, order)
-    devices, m = plan.pipeline, one.micro_batches
-    most = most_held(one.schedule, devices, plan.virtual, m)
-    shape = one.shape
-    held = max([sum(memory_of(one.step, shape, d, most, m)) for d in shape.unlike])
+    key = (order, micro_batch, *vars(plan).values())
+    holds = planner.holds.get(key)
+    if holds is None:
+        holds = planner.holds[key] = _holds(Step(planner, plan, micro_batch, order))
+    m = batch // (micro_batch * plan.data)
+    most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
+    held = max([still + in_flight(kept, most, m) for still, kept in holds])
     if held > planner.room_bytes:
-        return inf, held
-    end = length_s(one.schedule, one.times, devices, m, one.send_s)
-    tail = max([tail_of(one.step, shape.devices[d]).seconds for d in shape.unlike])
-    return end + tail + planner.constant("step_s"), held
+        return Quick(inf, held, None)
+    takes = planner.takes.get(key)
+    if takes is None:
+        takes = planner.takes[key] = _takes(outlined(planner, plan, micro_batch, batch, order))
+    first_s, each_s, loads = takes
+    step_s = first_s + each_s * m
+    draws = planner.draws
+    if draws is None:
+        return Quick(step_s, held, None)
+    waiting_w, more, most_w = draws
+    least, cap = waiting_w * step_s, most_w * step_s
+    spent = [count * min(least + dynamic_j * m * more, cap) for count, dynamic_j in loads]
+    return Quick(step_s, held, sum(spent) * (plan.devices // plan.pipeline))
+
+
+def _holds(one: Step) -> list[tuple[float, Kept]]:
+    """Return what unlike devices of a pipeline hold: beside micro-batches, and of each."""
+    shape = layout(one.planner.shape.kinds, one.plan.pipeline, one.plan.virtual)
+    parts = [parts_of(one, shape, d) for d in shape.unlike]
+    return [(sum(still), kept) for still, kept in parts]
+
+
+def _takes(one: Outline) -> tuple[float, float, list[tuple[int, float]]]:
+    """Return seconds of a step beside micro-batches and of each, and joules of a micro-batch.
+
+    The joules are of one device and come with the number of those that have the same to do.
+    """
+    first_s, each_s = pace(one.schedule, one.times, one.step.plan.pipeline, one.send_s)
+    loads = Counter(one.shape.devices).items()
+    last_s = max(tail_of(one.step, load).seconds for load, _ in loads)
+    spent = [(count, dynamic_of(one.step, load)) for load, count in loads]
+    return first_s + last_s + one.step.planner.constant("step_s"), each_s, spent
 
 
 @lru_cache(maxsize=1 << 12)
@@ -330,18 +368,26 @@ def _group_of(trade: Trade, plan: Plan) -> str:
 
 def _energy(one: Step, shape: Layout, micro_batches: int, step_s: float) -> float | None:
     """Return the joules of a step of all devices, None where their power is not known."""
-    device, whole = one.planner.seen, 0.0
-    spent = {
-        name: spent_j(piece.kernels, device) * (4 / 3 if _repeats(one, name) else 1)
-        for name, piece in one.found.items()
-    }
+    whole = 0.0
     for load in shape.devices:
-        dynamic = micro_batches * sum(spent[name] * count for name, count in load)
-        drawn = drawn_of(dynamic, (step_s, step_s, step_s), device)
+        dynamic = micro_batches * dynamic_of(one, load)
+        drawn = drawn_of(dynamic, (step_s, step_s, step_s), one.planner.seen)
         if drawn is None:
             return None
         whole += drawn[0]
     return whole * one.plan.devices / len(shape.devices)
+
+
+def dynamic_of(one: Step, load: Load) -> float:
+    """Return the joules of a micro-batch on a device beyond those of waiting."""
+    known = one.planner.spent
+    found = 0.0
+    for name, count in load:
+        key = (id(one.found), name)
+        if key not in known:
+            known[key] = spent_j(one.found[name].kernels, one.planner.seen)
+        found += known[key] * (4 / 3 if _repeats(one, name) else 1) * count
+    return found
 
 
 def _repeats(one: Step, name: str) -> bool:

@@ -88,15 +88,24 @@ def drawn_of(
     dynamic: float, step: tuple[float, float, float], device: Device
 ) -> tuple[float, float, float] | None:
     """Return `drawn_j` of kernels that take `dynamic` joules beyond those of waiting."""
-    constants = device.constants
-    if device.peak_w is None or device.kind != "gpu":
+    known = draws(device)
+    if known is None:
         return None
-    waiting_w = device.peak_w * waiting_share(device, constants)
-    off = exp(QUANTILE_80 * constants["power.error"])
+    (waiting_w, more, most_w), (value, low, high) = known, step
+    off = exp(QUANTILE_80 * device.constants["power.error"])
 
     def within(seconds: float, factor: float) -> float:
-        taken = waiting_w * seconds + dynamic * constants["power.unthrottled"] * factor
-        return min(taken, float(device.peak_w or 0) * seconds)
+        return min(waiting_w * seconds + dynamic * more * factor, most_w * seconds)
 
-    value, low, high = step
     return within(value, 1.0), within(low, 1 / off), within(high, off)
+
+
+def draws(device: Device) -> tuple[float, float, float] | None:
+    """Return a GPU's watts of waiting, what joules of kernels count at full clocks, and its limit.
+
+    None where no limit is known.
+    """
+    if device.peak_w is None or device.kind != "gpu" or "power.flop_j" not in device.constants:
+        return None
+    waiting_w = device.peak_w * waiting_share(device, device.constants)
+    return waiting_w, device.constants["power.unthrottled"], device.peak_w
