@@ -1,15 +1,15 @@
 """How long a training step takes, how long it would take elsewhere, and why.
 
 What most programs need is here, imported when asked for: `predict`, `predict_op`, `why`, `whatif`,
-`plan`, `analyse`, `calibrate`, `evaluate`, `StepModel`, `count_step`, `device`, `link`. The rest is
-in the rooms; `docs/python.md` shows them.
+`plan`, `serve`, `analyse`, `calibrate`, `evaluate`, `StepModel`, `count_step`, `device`, `link`.
+The rest is in the rooms; `docs/python.md` shows them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.8.0"
+__version__ = "0.9.0"
 __all__ = [  # typed in __init__.pyi
     "StepModel",
     "__version__",
@@ -23,6 +23,7 @@ __all__ = [  # typed in __init__.pyi
     "plan",
     "predict",
     "predict_op",
+    "serve",
     "whatif",
     "why",
 ]
@@ -39,6 +40,7 @@ _FROM = {
     "plan": "steptime.plans.search:plan",
     "predict": "steptime.predict",  # the room, which can be called
     "predict_op": "steptime.api:predict_op",
+    "serve": "steptime.serving.answer:serve",
     "whatif": "steptime.api:whatif",
     "why": "steptime.api:why",
 }

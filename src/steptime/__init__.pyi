@@ -11,6 +11,7 @@ from steptime.catalog import link as link
 from steptime.plans.search import plan as plan
 from steptime.predict.step_model import StepModel as StepModel
 from steptime.report.answered import analyse as analyse
+from steptime.serving.answer import serve as serve
 
 __version__: str
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "plan",
     "predict",
     "predict_op",
+    "serve",
     "whatif",
     "why",
 ]

@@ -219,13 +219,13 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the constants of the model of calibrated times for a kind of device.
 
-    Kinds that nobody measured take those of a GPU. Those of the host (a CPU is its own) and of a
-    training are the stack's.
+    Kinds that nobody measured take those of a GPU. Those of the host (a CPU is its own) are the
+    stack's, with those of its uses.
     """
     path = _DATA / "priors" / f"{kind}.toml"
     path = path if path.is_file() else path.with_stem("gpu")
     found = constants_from_table(read_toml(path), shown(path))
-    found |= {**stack().training, **stack(software).training}
+    found |= {**stack().uses, **stack(software).uses}
     return found if kind == "cpu" else {**found, **stack(software).host}
 
 

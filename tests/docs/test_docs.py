@@ -63,6 +63,7 @@ SLOW = ("run", "sweep", "probe", "calibrate", "quickstart", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
     "results", "errors", "roofline", "heatmap", "nodes", "history", "breakdown", "evaluate", "plan",
+    "serve",
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 

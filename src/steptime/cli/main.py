@@ -30,6 +30,7 @@ COMMANDS = {  # name: the function, or the analysis, that answers it
     "choose": "steptime.cli.choose:choose",
     "scale": "steptime.cli.scale:scale",
     "plan": "steptime.cli.plan:plan",
+    "serve": "steptime.cli.serve:serve",
     "explain": "steptime.cli.explain:explain",
     "whatif": "steptime.cli.whatif:whatif",
     "why": "steptime.cli.why:why",

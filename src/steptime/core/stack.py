@@ -57,11 +57,11 @@ class Stack:
     `vector`, or `matrix` for one with matrix products. `kinds` holds what runs otherwise than as
     one kernel that moves every tensor once. `host` are seconds of the host, by names such as
     `host.forward_op_s` (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody
-    measured them. `training` are constants of a training over many devices (`plans/`), {} for those
-    of the default stack. Images are laid out with their `channels_last`, or before height and
-    width; convolutions in float32 run as `conv_tf32` where a device has it. `backend` measures it,
-    told to `compile` or not; "" where nothing here does. One that never `trains` runs inference
-    alone.
+    measured them. `training` are constants of a training over many devices (`plans/`), `serving` of
+    inference (`serving/`), {} for those of the default stack. Images are laid out with their
+    `channels_last`, or before height and width; convolutions in float32 run as `conv_tf32` where a
+    device has it. `backend` measures it, told to `compile` or not; "" where nothing here does. One
+    that never `trains` runs inference alone.
     """
 
     name: str
@@ -71,11 +71,17 @@ class Stack:
     kinds: Mapping[str, Execution] = field(default_factory=dict)
     host: Mapping[str, Constant] = field(default_factory=dict)
     training: Mapping[str, Constant] = field(default_factory=dict)
+    serving: Mapping[str, Constant] = field(default_factory=dict)
     channels_last: bool = False
     conv_tf32: bool = False
     backend: str = ""
     compile: bool = False
     trains: bool = True
+
+    @property
+    def uses(self) -> dict[str, Constant]:
+        """The constants of training and of serving."""
+        return {**self.training, **self.serving}
 
     @property
     def label(self) -> str:
@@ -123,6 +129,13 @@ TRAINING = tuple(  # of a training over many devices: what each means, docs/plan
         ),
     )
 )
+SERVING = tuple(  # of inference: what each means, docs/serving.md says
+    f"serving.{name}"
+    for name in (
+        *("step_s", "sequence_s", "prompt_s", "graphs", "exchange_s", "context_bytes"),
+        *("buffer_bytes", "memory_share"),
+    )
+)
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 
 
@@ -138,6 +151,7 @@ _STACK: dict[str, Check] = {
     "kinds": TABLE,
     "host": TABLE,
     "training": TABLE,
+    "serving": TABLE,
     "channels_last": FLAG,
     "conv_tf32": FLAG,
     "backend": TEXT,
@@ -178,10 +192,12 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
     missing = [name for name in HOST if host and name not in host]
     if missing:
         raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
-    training = constants_from_table({"training": given.pop("training", {})}, where)
-    for name in training:
-        if name not in TRAINING:
-            raise unknown("training", name, TRAINING, where)
+    uses = {}
+    for use, known in (("training", TRAINING), ("serving", SERVING)):
+        uses[use] = constants_from_table({use: given.pop(use, {})}, where)
+        for name in uses[use]:
+            if name not in known:
+                raise unknown(use, name, known, where)
     joins = given.pop("joins", {})
     for kind, into in joins.items():
         checked({kind: into}, {kind: TEXTS}, (), where, "joins.")
@@ -189,6 +205,7 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
         joins={kind: tuple(into) for kind, into in joins.items()},
         kinds=kinds,
         host=host,
-        training=training,
+        training=uses["training"],
+        serving=uses["serving"],
         **given,
     )

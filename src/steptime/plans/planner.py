@@ -82,7 +82,13 @@ class Planner:
     """Prices what plans are made of, once. Raises `InputError` for a type without a peak."""
 
     def __init__(
-        self, shape: Shape, cluster: Cluster, method: Method, dtype: str, gradients: int = 0
+        self,
+        shape: Shape,
+        cluster: Cluster,
+        method: Method,
+        dtype: str,
+        gradients: int = 0,
+        use: str = "training",
     ) -> None:
         self.shape = shape
         self.method = method
@@ -96,7 +102,9 @@ class Planner:
             raise InputError(f"device '{name}': no peak is known for {dtype}; known: {known}")
         self.seen = seen_by_plan(method, self.device, self.in_memory)
         self._constants = {
-            name.removeprefix("training."): value for name, value in self.seen.constants.items()
+            name.removeprefix(f"{use}."): value
+            for name, value in self.seen.constants.items()
+            if name.startswith(f"{use}.")
         }
         if gradients:
             self._constants["gradient_bytes"] = gradients / 8
@@ -114,7 +122,7 @@ class Planner:
         self._fabrics: dict[tuple[int, int], tuple[Fabric, str]] = {}
 
     def constant(self, name: str) -> float:
-        """Return a constant of the stack's training."""
+        """Return a constant of the stack's training, or of what else it is used for."""
         return self._constants.get(name, 0.0)
 
     def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:

@@ -158,15 +158,16 @@ def planner_of(
     method: str | Method,
     options: Mapping[str, str],
     gradients: int | None = None,
+    use: str = "training",
 ) -> Planner:
-    """Return what prices plans of a network on a cluster; raises `InputError`."""
+    """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`."""
     word = ALIASES.get(dtype.lower(), dtype.lower())
     if word not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES, "plan")
+        raise unknown("dtype", dtype, DTYPES)
     if gradients not in (None, *GRADIENTS):
         raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
     chosen = method if isinstance(method, Method) else cost_model(method)
-    return Planner(shape, cluster, chosen.under(options), word, gradients or 0)
+    return Planner(shape, cluster, chosen.under(options), word, gradients or 0, use)
 
 
 def checked(shape: Shape, asked: Asked) -> Asked:

@@ -1,0 +1,119 @@
+"""The command `serve`: a language model that answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from steptime.cli import options
+from steptime.cli.command import command
+from steptime.cli.options import Text, option
+from steptime.core.ranges import whole_number
+from steptime.core.table import Answer, Table, facts
+from steptime.core.units import seconds, size
+from steptime.predict import DEFAULT
+
+PARTS = {
+    "products_s": "products", "attention_s": "attention", "other_s": "norms and the like",
+    "exchange_s": "exchanges", "host_s": "waiting for the host",
+}  # fmt: skip
+
+
+@command(long="pricing the layers of the network")
+def serve(
+    model: options.Model,
+    device: options.Device,
+    batch: str = option("--batch N", "Sequences that come at once.", "1"),
+    input_: str = option("--input I", "Tokens of a prompt.", "1024"),
+    output: str = option("--output O", "Tokens that are made of it.", "128"),
+    tensor: str = option("--tensor T", "Devices that share each product.", "1"),
+    pipeline: str = option("--pipeline P", "Stages of the pipeline.", "1"),
+    data: str = option("--data N", "Ranks that share out sequences, and experts.", "1"),
+    expert: str = option("--expert E", "Ranks of these that share out experts.", "1"),
+    replicas: str = option("--replicas N", "Copies of all that, each with its batch.", "1"),
+    per_node: str = option("--per-node N", "Devices of a node.", "8"),
+    inside: Text = option("--inside LINK", "What joins the devices of a node.", None),
+    link: Text = option("--link LINK", "What joins nodes: the link of a device.", None),
+    links_per_node: Text = option(
+        "--links-per-node N", "Links of a node. Default: one a device.", None
+    ),
+    dtype: str = option(
+        "--dtype", "bfloat16, float16; float8 or float4 for the layers' products.", "bfloat16"
+    ),
+    weights: str = option(
+        "--weights", "How the layers' weights are kept: float8, int8, int4, float4.", ""
+    ),
+    kv: str = option("--kv", "How keys and values are kept: float8 or int8.", ""),
+    prices: Path | None = option(
+        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates.", None
+    ),
+    stack: Text = option("--stack NAME", "The software (steptime list stacks).", None),
+    method: options.Method = DEFAULT,
+    option_: options.Settings = None,
+) -> Answer:
+    """Predict a language model that answers prompts.
+
+    Time to the first token and per token, tokens a second, memory, cost.
+    """
+    from steptime.plans.request import Site
+    from steptime.serving.answer import Request, answered
+
+    def count(text: str, name: str) -> int:
+        return whole_number(text, name)
+
+    site = Site(
+        options.one_device(device), count(per_node, "--per-node"), inside, link,
+        None if links_per_node is None else count(links_per_node, "--links-per-node"),
+    )  # fmt: skip
+    asked = Request(
+        model, site, count(batch, "--batch"), count(input_, "--input"), count(output, "--output"),
+        count(tensor, "--tensor"), count(pipeline, "--pipeline"), count(data, "--data"),
+        count(expert, "--expert"), count(replicas, "--replicas"), dtype, weights, kv, stack,
+        method, options.pairs(option_, "option"), prices,
+    )  # fmt: skip
+    told = answered(asked)
+    return Answer(told, [table(told)], [f"note: {said}" for said in told["notes"]])
+
+
+def table(told: dict[str, Any]) -> Table:
+    """Return an answer for people."""
+    split = " x ".join(f"{name} {n}" for name, n in told["plan"].items() if n > 1)
+    title = (
+        f"{told['model']} on {told['devices']} {told['device']}, {split or 'one device'}, batch "
+        f"{told['batch']}, {told['input']} tokens in, {told['output']} out, {told['dtype']} "
+        f"({told['method']}, {told['stack']})"
+    )
+    rows = []
+    for key, word, phase in (
+        ("ttft_s", "first token", "prefill"), ("tpot_s", "each token", "decode"),
+    ):  # fmt: skip
+        low, high = told["bounds"][key]
+        bounds = "" if low is None else f", {seconds(low)} to {seconds(high)}"
+        rows.append((word, seconds(told[key]) + bounds))
+        parts = told["parts"][phase]
+        rows += [(f"  {said}", seconds(parts[k])) for k, said in PARTS.items() if parts[k] > 0]
+    own = f"{told['tokens_per_s_per_device']:,.0f}/s a device"
+    speed = f"{told['tokens_per_s']:,.0f}/s, {own}, {told['tokens_per_s_per_user']:,.1f}/s a user"
+    rows += [
+        ("request", seconds(told["request_s"])),
+        ("tokens", speed),
+        ("memory", _memory(told["memory"])),
+    ]
+    near = told["nearest_that_fits"]
+    if not told["fits"]:
+        rows.append(("", f"nearest that fits: {near['change']}" if near else "no change fits"))
+    cost = told["cost"]
+    if cost is not None:
+        paid = f"{cost['million_tokens']:,.2f} {cost['currency']} a million tokens"
+        rows.append(("cost", f"{paid}, {cost['hour']:,.2f} an hour ({cost['date']})"))
+    return facts(title, "serving", rows)
+
+
+def _memory(memory: dict[str, Any]) -> str:
+    parts = sorted(memory["by_part"].items(), key=lambda item: -item[1])[:3]
+    most = ", ".join(f"{name.removesuffix('_bytes')} {size(value)}" for name, value in parts)
+    over = memory["over_bytes"]
+    doubt = f", DOES NOT FIT: {size(over)} too much" if over else ""
+    most_ = memory["largest_batch"]
+    room = "" if over or most_ is None else f"; room for a batch of {most_:,}"
+    return f"{size(memory['total_bytes'])} ({most}){doubt}{room}"

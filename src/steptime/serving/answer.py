@@ -1,0 +1,260 @@
+"""What serving a language model takes, as rows of named quantities that commands print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, unknown
+from steptime.core.hardware import Device
+from steptime.core.workload import Plan
+from steptime.plans.answer import offer_of
+from steptime.plans.request import (
+    ALIASES,
+    Asked,
+    Site,
+    checked,
+    cluster_of,
+    planner_of,
+    shape_of,
+)
+from steptime.predict import DEFAULT, cost_model
+from steptime.predict.calibrated.interval import bounds
+from steptime.predict.calibrated.method import notes_of
+from steptime.predict.method import Method
+from steptime.predict.prices import Offer
+from steptime.serving.phases import FORMATS, Phases, Spent
+
+BLOCK = 16  # tokens of a page of the cache
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks of serving: the network, where it runs, how it is split, what comes in.
+
+    `batch` sequences of `input` tokens come at once, and `output` tokens of each are made.
+    """
+
+    model: str
+    site: Site
+    batch: int = 1
+    input: int = 1024
+    output: int = 128
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    expert: int = 1
+    replicas: int = 1
+    dtype: str = "bfloat16"
+    weights: str = ""
+    kv: str = ""
+    stack: str | None = None
+    method: str | Method = DEFAULT
+    options: Mapping[str, str] = field(default_factory=dict)
+    prices: Path | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence at its end."""
+        return self.input + self.output
+
+    @property
+    def devices(self) -> int:
+        """Devices of a replica."""
+        return self.tensor * self.pipeline * self.data
+
+    def phases(self) -> Phases:
+        """Return what prices the phases of such a service; raises `InputError`."""
+        shape = shape_of(self.model)
+        rows = int(shape.one["max_length"])
+        if shape.one["positions"] == "learned" and rows < self.length:
+            raise InputError(
+                f"serve: {self.length} tokens, and {self.model} has {rows} positions; "
+                f"nearest: --output {max(1, rows - self.input)}"
+            )
+        shape = shape_of(self.model, None if rows >= self.length else self.length)
+        if self.data > 1 and not shape.experts:
+            raise InputError(
+                f"serve: --data shares out experts, and {self.model} has none; "
+                f"nearest: --replicas {self.data * self.replicas}"
+            )
+        plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
+        plan = checked(shape, Asked(plan, 1, self.data)).plan
+        method = self.method if isinstance(self.method, Method) else cost_model(self.method)
+        options = dict(self.options)
+        if "stack" in method.options:
+            options = {"stack": self.stack or stack_for(), **options}
+        cluster = cluster_of(self.site, self.devices)
+        planner = planner_of(shape, cluster, self.dtype, method, options, use="serving")
+        return Phases(planner, plan, format_of(self.weights), format_of(self.kv))
+
+
+def stack_for() -> str:
+    """Return the software that serves where nobody says."""
+    return "torch-eager"
+
+
+def format_of(word: str) -> str:
+    """Return the format that a word means, "" for none; raises `InputError` for another."""
+    found = ALIASES.get(word.lower(), word.lower())
+    if found and found not in FORMATS:
+        raise unknown("format", word, FORMATS)
+    return found
+
+
+def paged(tokens: int) -> int:
+    """Return the tokens that the pages of a sequence's cache have room for."""
+    return -(-tokens // BLOCK) * BLOCK
+
+
+def largest_batch(phases: Phases, length: int) -> int:
+    """Return how many sequences of so many tokens a device has room for, those of all its ranks."""
+    each = phases.kv_bytes(paged(length))
+    room = phases.room_bytes
+    return 0 if room < each else phases.plan.data * int(min(room / each, 1e9))
+
+
+def memory_of(phases: Phases, batch: int, length: int) -> dict[str, Any]:
+    """Return the bytes of a device by part, with so many sequences at their end."""
+    own = -(-batch // phases.plan.data)
+    parts = {
+        "weights_bytes": phases.weight_bytes,
+        "cache_bytes": own * phases.kv_bytes(paged(length)),
+        "buffers_bytes": phases.constant("buffer_bytes"),
+        "context_bytes": phases.context_bytes,
+    }
+    total, room = sum(parts.values()), phases.planner.room_bytes
+    known = room < inf
+    return {
+        "total_bytes": total,
+        "device_bytes": room if known else None,
+        "over_bytes": max(0.0, parts["cache_bytes"] - phases.room_bytes) if known else None,
+        "by_part": parts,
+        "cache_bytes_per_token": phases.kv_token_bytes,
+        "largest_batch": largest_batch(phases, length) if known else None,
+    }
+
+
+def answered(asked: Request) -> dict[str, Any]:
+    """Return the answer to what a user asks of serving, as JSON values; raises `InputError`."""
+    phases = asked.phases()
+    planner, batch, steps = phases.planner, asked.batch, asked.output - 1
+    first = phases.prefill(batch, asked.input)
+    each = phases.decode(batch, asked.input + asked.output / 2)
+    ttft_s = first.seconds + phases.constant("prompt_s")
+    tpot_s = each.seconds
+    request_s = ttft_s + steps * tpot_s
+    known = planner.method.name == "calibrated"
+    ends = bounds("serve", planner.seen.constants)[:2] if known else (None, None)
+
+    def within(value: float) -> list[float | None]:
+        return [None if end is None else value * end for end in ends]
+
+    memory = memory_of(phases, batch, asked.length)
+    devices, made = asked.devices * asked.replicas, asked.output * batch * asked.replicas
+    fits = not memory["over_bytes"]
+    rate = made / request_s
+    return {
+        "model": asked.model,
+        "device": planner.device.name,
+        "devices": devices,
+        "plan": {
+            name: getattr(asked, name)
+            for name in ("tensor", "pipeline", "data", "expert", "replicas")
+        },
+        "batch": batch,
+        "input": asked.input,
+        "output": asked.output,
+        "dtype": planner.dtype,
+        "weights": phases.weights,
+        "kv": phases.kv,
+        "method": planner.method.name,
+        "stack": planner.method.settings.stack,
+        "ttft_s": ttft_s,
+        "tpot_s": tpot_s,
+        "request_s": request_s,
+        **dict(zip(("low", "high"), within(tpot_s), strict=True)),
+        "bounds": {
+            "ttft_s": within(ttft_s),
+            "tpot_s": within(tpot_s),
+            "request_s": within(request_s),
+        },
+        "tokens_per_s": rate,
+        "tokens_per_s_per_device": rate / devices,
+        "tokens_per_s_per_user": 1 / tpot_s,
+        "parts": {"prefill": _parts(first), "decode": _parts(each)},
+        "fits": fits,
+        "memory": memory,
+        "cost": _cost(offer_of(planner, asked.prices), devices, rate),
+        "notes": notes_of(planner.device) if known else [],
+        "nearest_that_fits": None if fits else nearest(asked),
+    }
+
+
+def _parts(spent: Spent) -> dict[str, float]:
+    return spent._asdict()
+
+
+def _cost(offer: Offer | None, devices: int, rate: float) -> dict[str, Any] | None:
+    if offer is None:
+        return None
+    an_hour = offer.price * devices
+    return {
+        "hour": an_hour,
+        "million_tokens": an_hour / 3600 / rate * 1e6,
+        "currency": offer.currency,
+        "offer": offer.name,
+        "date": offer.date,
+    }
+
+
+def nearest(asked: Request) -> dict[str, Any] | None:
+    """Return the change with which a service fits, the least one; None where none does."""
+    tries = []
+    if asked.kv not in ("float8", "int8"):
+        tries.append(("--kv float8", replace(asked, kv="float8")))
+    if asked.batch > 1:
+        most = largest_batch(asked.phases(), asked.length)
+        if most:
+            tries.append((f"--batch {most}", replace(asked, batch=most)))
+    for more in (2, 4, 8):
+        wider = asked.tensor * more
+        tries.append((f"--tensor {wider}", replace(asked, tensor=wider)))
+    for words, other in tries:
+        try:
+            memory = memory_of(other.phases(), other.batch, other.length)
+        except InputError:
+            continue
+        if not memory["over_bytes"]:
+            return {"change": words, "total_bytes": memory["total_bytes"]}
+    return None
+
+
+def serve(
+    model: str | Path,
+    device: str | Path | Device,
+    batch: int = 1,
+    input: int = 1024,  # noqa: A002  # the option's name
+    output: int = 128,
+    *,
+    per_node: int = 8,
+    inside: str | None = None,
+    link: str | None = None,
+    links_per_node: int | None = None,
+    **how: Any,
+) -> dict[str, Any]:
+    """Return what serving a language model takes: the JSON of `steptime serve`.
+
+    `batch` prompts of `input` tokens come at once, `output` tokens are made of each. `how` are
+    options of the command by name: `tensor=8, dtype="float8", kv="float8", stack="vllm-2025"`.
+    Raises `InputError` for what is not known or cannot be.
+    """
+    site = Site(device, per_node, inside, link, links_per_node)
+    known = [name for name in vars(Request("", site)) if name not in ("model", "site")]
+    for name in how:
+        if name not in known:
+            raise unknown("option", name, known, "serve")
+    return answered(Request(str(model), site, batch, input, output, **how))

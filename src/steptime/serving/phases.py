@@ -1,0 +1,392 @@
+"""The phases of inference, prefill and decode: what one rank runs, priced as everything is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import Any, NamedTuple
+
+from steptime.core.dtypes import precision
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph, TensorSpec
+from steptime.core.workload import Plan
+from steptime.ops.builder import Builder
+from steptime.ops.table import ShapeError
+from steptime.plans.pieces import FIRST, LAST, LOWERED, Trade, piece_of
+from steptime.plans.planner import Planner
+from steptime.predict.host import calls_of, host_of
+from steptime.predict.kernel import Kernel
+
+HALF = 2  # bytes
+FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16
+    "bfloat16": 2.0, "float16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5625, "int4": 0.516,
+}  # fmt: skip
+
+
+class Spent(NamedTuple):
+    """Seconds of a step: products, attention, what moves bytes, exchanges, waiting for the host."""
+
+    products_s: float = 0.0
+    attention_s: float = 0.0
+    other_s: float = 0.0
+    exchange_s: float = 0.0
+    host_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in all."""
+        return sum(self)
+
+    def plus(self, other: Spent, times: float = 1.0) -> Spent:
+        """Return the sum with another, that so many times."""
+        return Spent(*[a + times * b for a, b in zip(self, other, strict=True)])
+
+
+class Group(NamedTuple):
+    """Sequences alike in a step: each has so many new tokens, after `past` ones in the cache."""
+
+    sequences: int
+    tokens: int
+    past: float
+
+
+class Head(NamedTuple):
+    """The attention of a layer: heads, those of keys, widths of a key and a value, places seen."""
+
+    heads: int
+    kv_heads: int
+    width: int
+    values: int
+    window: int
+
+
+class Part(NamedTuple):
+    """A layer, or an end of the network, without attention, and what the host takes to issue it."""
+
+    spent: Spent
+    host_s: float
+    kernels: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a layer, or an end, is made of, whatever a step asks: parameters by how they are kept.
+
+    `products` are those of matrices that may be kept in fewer bits, `routed` those of experts;
+    `head` is its attention, None at the ends.
+    """
+
+    plain: int
+    products: int
+    head: Head | None
+
+
+class Phases:
+    """Seconds and bytes of a language model on ranks that serve it; what is asked for is kept.
+
+    Weights of layers lie in the format `weights`, the cache in `kv` ("" for that of the planner).
+    `plan` has `tensor` and `pipeline`; `data` ranks share out sequences and, of each of their
+    `expert` groups, experts.
+    """
+
+    def __init__(self, planner: Planner, plan: Plan, weights: str = "", kv: str = "") -> None:
+        if planner.shape.one["kind"] != "decoder" or planner.shape.one["decoder_layers"]:
+            raise InputError(f"serve: {planner.shape.label} is no decoder: it has no next token")
+        self.planner = planner
+        self.plan = plan
+        self.weights = weights or planner.low or planner.in_memory
+        self.kv = kv or planner.in_memory
+        self._parts: dict[int, dict[str, Part]] = {}
+        self._attended: dict[tuple[Head, Group], tuple[float, Kernel]] = {}
+
+    def constant(self, name: str) -> float:
+        """Return a constant of the stack's serving."""
+        return self.planner.constant(name)
+
+    # ---- time
+
+    def prefill_s(self, sequences: int, tokens: int, past: int = 0) -> float:
+        """Return the seconds until new sequences of so many tokens each have their first one.
+
+        `past` tokens of each lie in the cache already.
+        """
+        return self.prefill(sequences, tokens, past).seconds
+
+    def decode_s(self, sequences: int, context: float) -> float:
+        """Return the seconds of a step that gives each sequence a token, at a mean context."""
+        return self.decode(sequences, context).seconds
+
+    def mixed_s(self, sequences: int, context: float, prompt_tokens: int) -> float:
+        """Return the seconds of a step that decodes sequences and reads tokens of one prompt."""
+        groups = [Group(1, prompt_tokens, 0)] if prompt_tokens else []
+        groups += [Group(self._own(sequences), 1, context)] if sequences else []
+        return self.step(groups).seconds
+
+    def prefill(self, sequences: int, tokens: int, past: int = 0) -> Spent:
+        """Return what `prefill_s` is made of."""
+        stages = self.plan.pipeline
+        flights = min(stages, self._own(sequences))
+        one = self.step([Group(-(-self._own(sequences) // flights), tokens, past)])
+        return Spent().plus(one, (stages + flights - 1) / stages)
+
+    def decode(self, sequences: int, context: float) -> Spent:
+        """Return what `decode_s` is made of.
+
+        Stages of a pipeline work at a part of the sequences each, so that a step takes what a part
+        takes through all of them.
+        """
+        flights = min(self.plan.pipeline, self._own(sequences))
+        return self.step([Group(-(-self._own(sequences) // flights), 1, context)])
+
+    def step(self, groups: Sequence[Group]) -> Spent:
+        """Return what a step of some groups takes: products of all tokens, attention of each."""
+        rows = sum(one.sequences * one.tokens for one in groups)
+        ends = sum(one.sequences for one in groups)
+        parts, found, host_s = self._part(rows), Spent(), 0.0
+        last = self._part(ends)[LAST]
+        for name, times in self._times.items():
+            one = last if name == LAST else parts[name]
+            found, host_s = found.plus(one.spent, times), host_s + times * one.host_s
+            head = self.layers[name].head
+            if head is not None:
+                took = sum(self.attended(head, group)[0] for group in groups)
+                found = found._replace(attention_s=found.attention_s + times * took)
+        sends = self._send_s(rows)
+        found = found._replace(exchange_s=found.exchange_s + sends)
+        late = max(0.0, host_s * (1 - self._ahead(groups)) - found.seconds)
+        late += self.constant("step_s") + self.constant("sequence_s") * ends
+        return found._replace(host_s=late)
+
+    def _ahead(self, groups: Sequence[Group]) -> float:
+        """Return 1 where the host issues a step as one graph, as stacks do for decoding."""
+        return self.constant("graphs") if all(one.tokens == 1 for one in groups) else 0.0
+
+    def _own(self, sequences: int) -> int:
+        return -(-sequences // self.plan.data)
+
+    def _send_s(self, rows: int) -> float:
+        """Return the seconds in which the stages of a pipeline hand on what they made."""
+        stages, tensor = self.plan.pipeline, self.plan.tensor
+        if stages == 1:
+            return 0.0
+        size = float(HALF * rows * self.planner.shape.one["width"])
+        return (stages - 1) * self.planner.exchange(
+            "send", size, 2, tensor * self.plan.data
+        ).seconds
+
+    def attended(self, head: Head, group: Group) -> tuple[float, Kernel]:
+        """Return the seconds of a layer's attention for a group, and its first kernel.
+
+        Where each sequence has one new token, a latent cache is read as it is (DeepSeek-AI 2024,
+        section 2.1.2): all heads share one key, of which a part is the value.
+        """
+        past = min(group.past, head.window) if head.window else group.past
+        group = Group(group.sequences, group.tokens, round(past))
+        if (head, group) not in self._attended:
+            kernels = list(self._attention(head, group))
+            took = sum(self.planner.method.price(one, self.planner.seen).value for one in kernels)
+            self._attended[head, group] = took, kernels[0]
+        return self._attended[head, group]
+
+    def _attention(self, head: Head, group: Group) -> Iterator[Kernel]:
+        """Yield the kernels of a layer's attention for a group."""
+        sequences, tokens, past = group.sequences, group.tokens, int(group.past)
+        latent, turned = (int(self.planner.shape.one[k]) for k in ("latent_kv", "rotary_width"))
+        shared = bool(latent) and tokens == 1
+        if shared:
+            head = Head(head.heads, 1, latent + turned, latent, head.window)
+        b = Builder("attention", precision(self.planner.in_memory), training=False)
+        keys = past + tokens
+        q = b.input("q", (sequences, tokens, head.heads * head.width))
+        k = b.input("k", (sequences, keys, head.kv_heads * head.width))
+        v = b.input("v", (sequences, keys, head.kv_heads * head.values))
+        how: dict[str, Any] = {"heads": head.heads, "kv_heads": head.kv_heads}
+        y = b.op("attention", q, k, v, name="attention", causal=tokens > 1, **how)
+        settings = self.planner.method.settings
+        cached = b.tensors[k].size + (0 if shared else b.tensors[v].size)
+        saved = HALF * (b.tensors[k].size + b.tensors[v].size) - FORMATS[self.kv] * cached
+        lowered = self.planner.method.lower(b.graph(y), self.planner.in_memory, settings)
+        for i, one in enumerate(lowered.kernels):
+            yield one if i else one._replace(bytes=one.bytes - saved)
+
+    def _part(self, rows: int) -> dict[str, Part]:
+        """Return the parts of a rank's network for so many tokens."""
+        if rows not in self._parts:
+            graph = self._graph(rows)
+            planner, method = self.planner, self.planner.method
+            lowered = method.lower(graph, planner.in_memory, method.settings)
+            by: dict[str, list[Kernel]] = {}
+            for kernel in _merged(graph, lowered.kernels):
+                by.setdefault(piece_of(kernel.op), []).append(kernel)
+            self._parts[rows] = {n: self._priced(graph, some, rows) for n, some in by.items()}
+            if self.plan.tensor > 1:
+                self._parts[rows][LAST] = self._gathered(self._parts[rows][LAST], rows)
+        return self._parts[rows]
+
+    def _gathered(self, last: Part, rows: int) -> Part:
+        """Return the last part with its logits gathered, of which ranks have a part each."""
+        size = float(HALF * rows * self.planner.shape.vocabulary)
+        took = self.planner.exchange("all_gather", size, self.plan.tensor, 1).seconds
+        return last._replace(spent=last.spent.plus(Spent(exchange_s=took)))
+
+    def _graph(self, rows: int) -> Graph:
+        """Return a rank's graph for so many tokens, as if of one sequence."""
+        plan, shape = self.plan, self.planner.shape
+        ranks = min(plan.expert, plan.data)
+        own = Plan(tensor=plan.tensor, expert=ranks, data=ranks)
+        builder = Builder(shape.family.name, precision(self.planner.in_memory), False, own)
+        try:
+            length = -(-rows // ranks) * ranks
+            most = max(length, int(shape.one["max_length"]))
+            params = {**shape.one, "length": length, "max_length": most}
+            return builder.graph(shape.family.build(builder, params, 1))
+        except ShapeError as error:
+            raise InputError(f"serve: {error}") from None
+
+    def _priced(self, graph: Graph, kernels: Sequence[Kernel], rows: int) -> Part:
+        """Return what some kernels of a piece take."""
+        kinds = {op.name: op for op in graph.ops}
+        products = other = exchange = 0.0
+        mine = []
+        for kernel in kernels:
+            op = kinds[kernel.op]
+            if op.kind == "attention":
+                continue
+            if kernel.exchange is not None:
+                _, ranks, stride = kernel.exchange
+                exchange += self._exchange_s(Trade("", kernel.kind, ranks, stride, kernel.bytes))
+                continue
+            one = kernel._replace(after=(), views=0)
+            if op.kind in LOWERED and piece_of(op.name) not in (FIRST, LAST):
+                one = self._stored(one, [graph.tensors[name] for name in op.inputs], rows)
+            mine.append(one)
+            took = self.planner.method.price(one, self.planner.seen).value
+            if one.unit == "matrix":
+                products += took
+            else:
+                other += took
+        host = host_of(calls_of(mine), self.planner.seen.constants)
+        issued = 0.0 if host is None else host.issued_s[0] - host.base_s
+        return Part(Spent(products, 0.0, other, exchange), issued, tuple(mine))
+
+    def _exchange_s(self, trade: Trade) -> float:
+        _, kind, ranks, stride, size = trade
+        return self.planner.exchange(kind, size, ranks, stride).seconds
+
+    def _stored(self, kernel: Kernel, specs: Sequence[TensorSpec], rows: int) -> Kernel:
+        """Return a kernel that reads its weights as they are stored, of experts those touched."""
+        weights = sum(spec.size for spec in specs[1:] if len(spec.shape) >= 2)
+        read, share = float(weights * HALF), 1.0
+        if kernel.kind == "experts":
+            weights = sum(spec.size for spec in specs[2:4])
+            count, one = specs[2].shape[0], self.planner.shape.one
+            even = min(count, sum(p[0] for p in kernel.products) // 2)
+            read = weights * HALF * even / count
+            reached = one["experts_per_token"] / one["experts"]
+            tokens = rows * min(self.plan.expert, self.plan.data)
+            share = 1 - (1 - reached) ** tokens
+        moved = kernel.bytes - read + weights * share * FORMATS[self.weights]
+        return kernel._replace(bytes=moved, dtype=self.planner.low or kernel.dtype)
+
+    # ---- memory
+
+    @cached_property
+    def _times(self) -> Mapping[str, int]:
+        """How often each part of the network stands in it."""
+        kinds = self.planner.shape.kinds
+        return {FIRST: 1, **{name: kinds.count(name) for name in dict.fromkeys(kinds)}, LAST: 1}
+
+    @cached_property
+    def layers(self) -> Mapping[str, Layer]:
+        """The parts of a rank's network, by name."""
+        graph, found = self._graph(1), dict.fromkeys(self._times, (0, 0))
+        stored = {n for op in graph.ops if op.kind in LOWERED for n in op.inputs[1:]}
+        heads: dict[str, Head] = {}
+        for op in graph.ops:
+            if op.kind == "attention":
+                q, v = (graph.tensors[op.inputs[i]].shape[2] for i in (0, 2))
+                n, g = (int(str(op.attrs[name])) for name in ("heads", "kv_heads"))
+                window = int(str(op.attrs.get("window", 0)))
+                heads[piece_of(op.name)] = Head(n, g, q // n, v // g, window)
+        for name in graph.weights:
+            piece, spec = piece_of(name), graph.tensors[name]
+            if piece not in found:  # a layer like another
+                continue
+            low = name in stored and len(spec.shape) > 1 and piece not in (FIRST, LAST)
+            plain, products = found[piece]
+            found[piece] = (plain, products + spec.size) if low else (plain + spec.size, products)
+        return {name: Layer(*sizes, heads.get(name)) for name, sizes in found.items()}
+
+    @cached_property
+    def weight_bytes(self) -> float:
+        """Bytes of the weights on a device: of a pipeline, of its fullest stage."""
+        in_layers, stages = 0.0, self.plan.pipeline
+        for name, times in self._times.items():
+            one = self.layers[name]
+            size = HALF * one.plain + FORMATS[self.weights] * one.products
+            if name not in (FIRST, LAST):
+                in_layers += size * times
+        count = len(self.planner.shape.kinds)
+        ends = [HALF * self.layers[name].plain for name in (FIRST, LAST)]
+        return in_layers * ceil(count / stages) / count + (sum(ends) if stages == 1 else max(ends))
+
+    @cached_property
+    def kv_token_bytes(self) -> float:
+        """Bytes of the cache that a token takes on a device, in all layers."""
+        return self.kv_bytes(1)
+
+    def kv_bytes(self, tokens: int) -> float:
+        """Return the bytes of the cache of a sequence on a device; windows keep what they see."""
+        found, one = 0.0, self.planner.shape.one
+        for name, times in self._times.items():
+            head = self.layers[name].head
+            if head is not None:
+                width = head.kv_heads * (head.width + head.values)
+                if one["latent_kv"]:
+                    width = one["latent_kv"] + one["rotary_width"]
+                found += times * width * (min(tokens, head.window) if head.window else tokens)
+        count = len(self.planner.shape.kinds)
+        return found * FORMATS[self.kv] * ceil(count / self.plan.pipeline) / count
+
+    @cached_property
+    def room_bytes(self) -> float:
+        """Bytes of a device that are left for the cache, below 0 where weights do not fit."""
+        room = self.planner.room_bytes * (self.constant("memory_share") or 1.0)
+        return room - self.weight_bytes - self.constant("buffer_bytes") - self.context_bytes
+
+    @property
+    def context_bytes(self) -> float:
+        """Bytes that driver and libraries take."""
+        return self.constant("context_bytes")
+
+    @cached_property
+    def most_tokens(self) -> int:
+        """Tokens of all sequences that the cache has room for."""
+        return max(0, int(self.room_bytes * self.plan.data // self.kv_token_bytes))
+
+
+def _merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
+    """Yield kernels, products of one input made by one: queries, keys and values, gate and up.
+
+    Stacks that serve keep such weights side by side.
+    """
+    ops = {op.name: op for op in graph.ops}
+    first: dict[tuple[str, str], int] = {}
+    found: list[Kernel] = []
+    for kernel in kernels:
+        op = ops[kernel.op]
+        scope = (op.inputs[0], op.name.rsplit("/", 2)[0])
+        if op.kind != "linear" or piece_of(op.name) in (FIRST, LAST) or scope not in first:
+            if op.kind == "linear":
+                first[scope] = len(found)
+            found.append(kernel)
+            continue
+        one = found[first[scope]]
+        (batch, m, n, k), (_, _, more, _) = one.products[0], kernel.products[0]
+        moved = one.bytes + kernel.bytes - graph.tensors[op.inputs[0]].size_bytes
+        found[first[scope]] = one._replace(
+            flop=one.flop + kernel.flop, bytes=moved, products=((batch, m, n + more, k),)
+        )
+    yield from found

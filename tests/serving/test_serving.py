@@ -1,0 +1,95 @@
+"""Inference: what phases are made of, by hand; memory and largest batch; options and answers."""
+
+import json
+
+import pytest
+
+from steptime.cli.main import run
+from steptime.plans.request import Site
+from steptime.serving.answer import Request, answered, largest_batch, paged
+from steptime.serving.phases import Phases
+
+H100 = Site("h100-sxm5", 8, "nvlink-4")
+LLAMA = 8_030_261_248
+
+
+def phases(model: str = "llama3_8b", **how: object) -> Phases:
+    return Request(model, H100, **how).phases()  # type: ignore[arg-type]
+
+
+def test_the_cache_of_a_token() -> None:
+    """2 x key heads x width x layers x 2 bytes; published of DeepSeek-V3: 70 KB."""
+    assert phases().kv_token_bytes == 2 * 8 * 128 * 32 * 2 == 131_072
+    assert phases(kv="int8").kv_token_bytes == 65_536
+    assert phases("llama3_70b", tensor=8).kv_token_bytes == 2 * 1 * 128 * 80 * 2
+    assert phases("qwen3_30b_a3b", tensor=8).kv_token_bytes == 2 * 1 * 128 * 48 * 2  # 4 heads
+    assert phases("deepseek_v3", tensor=8).kv_token_bytes == (512 + 64) * 61 * 2
+
+
+def test_weights_on_a_device() -> None:
+    assert phases().weight_bytes == 2 * LLAMA
+    tables = 2 * 128256 * 4096
+    norms = (2 * 32 + 1) * 4096
+    in_layers = LLAMA - tables - norms
+    assert phases(weights="float8").weight_bytes == 2 * (tables + norms) + in_layers
+    assert phases(tensor=8).weight_bytes == pytest.approx(2 * LLAMA / 8, rel=2e-3)
+
+
+def test_a_step_reads_weights_and_cache() -> None:
+    """16 GB of weights and 16 x 1,100 tokens of cache at 3.36 TB/s: 5.2 ms at least."""
+    found = phases().decode(16, 1100)
+    least = (2 * LLAMA - 2 * 128256 * 4096 + 16 * 1100 * 131_072) / 3.36e12
+    assert least < found.seconds < 2 * least
+    more = phases().decode_s(16, 2100) - found.seconds
+    assert more == pytest.approx(16 * 1000 * 131_072 / 3.36e12, rel=0.15)
+
+
+def test_weights_of_4_bit_are_read_faster_and_multiply_no_faster() -> None:
+    whole, four = phases(), phases(weights="int4")
+    assert four.decode(1, 1000).products_s < 0.6 * whole.decode(1, 1000).products_s
+    assert four.prefill(1, 4096).products_s == pytest.approx(
+        whole.prefill(1, 4096).products_s, rel=0.02
+    )
+    eight = phases(dtype="float8")
+    assert eight.prefill(1, 4096).products_s < 0.7 * whole.prefill(1, 4096).products_s
+
+
+def test_few_sequences_reach_few_experts() -> None:
+    """One token reads 8 of 128 experts, 16 tokens 128 x (1 - (15/16)^16) = 82."""
+    few = phases("qwen3_30b_a3b")
+    experts = 3 * 2048 * 768 * 48 * 2 / 3.36e12
+    took = few.decode(16, 10).products_s - few.decode(1, 10).products_s
+    assert took == pytest.approx((82.4 - 8) * experts, rel=0.2)
+
+
+def test_the_largest_batch_fits_and_one_more_does_not() -> None:
+    one = phases()
+    most = largest_batch(one, 1152)
+    room = 80e9 * (2**30 / 1e9) * 0.99 - 16_060_522_496 - 2e9
+    assert most == int(room // (131_072 * 1152))
+    assert answered(Request("llama3_8b", H100, most))["fits"]
+    assert not answered(Request("llama3_8b", H100, most + 1))["fits"]
+    assert paged(1153) == 1168
+
+
+def test_what_does_not_fit_says_what_does() -> None:
+    told = answered(Request("llama3_70b", H100, 8))
+    assert told["memory"]["over_bytes"] > 60e9
+    assert told["nearest_that_fits"]["change"] == "--tensor 2"
+
+
+def test_a_request_is_the_first_token_and_the_steps_after_it() -> None:
+    told = answered(Request("llama3_8b", H100, 4, 512, 32, replicas=2))
+    assert told["request_s"] == pytest.approx(told["ttft_s"] + 31 * told["tpot_s"])
+    assert told["tokens_per_s"] == pytest.approx(2 * 4 * 32 / told["request_s"])
+    assert told["low"] < told["tpot_s"] < told["high"]
+    for name, phase in (("tpot_s", "decode"),):
+        assert told[name] == pytest.approx(sum(told["parts"][phase].values()))
+
+
+def test_methods_without_an_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    for method in ("roofline", "analytic"):
+        assert run(["serve", "llama3_8b", "--device", "h100", "--method", method, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["low"] is None
+        assert told["tpot_s"] > 2 * (LLAMA - 128256 * 4096) / 3.36e12
