@@ -33,9 +33,7 @@ def test_the_bars_are_the_run(schedule: str, virtual: int) -> None:
         assert sum(row["to"] - row["from"] for row in mine) == pytest.approx(end)
         busy = sum(row["to"] - row["from"] for row in mine if row["kind"] != "bubble")
         assert busy == pytest.approx(found.flow.busy_s[d] + sum(found.tails_s[d]))
-        assert all(
-            a["to"] == pytest.approx(b["from"]) for a, b in itertools.pairwise(mine)
-        )
+        assert all(a["to"] == pytest.approx(b["from"]) for a, b in itertools.pairwise(mine))
     waits = sum(row["to"] - row["from"] for row in rows if row["kind"] == "bubble")
     assert waits / (4 * end) == pytest.approx(found.bubble)
     parts = 3 if schedule == "zero-bubble" else 2
