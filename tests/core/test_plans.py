@@ -51,7 +51,7 @@ def test_groups_share_the_links_of_their_node() -> None:
     assert fabric_of_group(HALL, range(32)) == whole
     alone = Fabric(FAR, None, per_node=1, links_per_node=2, groups=4)  # one device of each node
     assert fabric_of_group(HALL, range(1, 33, 4)) == alone
-    halls = Fabric(FARTHEST, FAR, per_node=8, links_per_node=1, groups=4)
+    halls = Fabric(FARTHEST, alone, per_node=8, links_per_node=1, groups=4)
     assert fabric_of_group(HALL, range(0, 96, 4)) == halls
     # four rings at once over two links: a message of 1/8 of the bytes goes at half a link's rate
     seconds = COLLECTIVES["ring"](8e6, 8, alone)
@@ -93,7 +93,8 @@ def test_groups_of_a_plan() -> None:
         ({"data": 0}, "plan: data must be at least 1, not 0"),
         ({"zero": 4}, "plan: unknown zero '4'; known: 0, 1, 2, 3"),
         ({"schedule": "1f1"}, "plan: unknown schedule '1f1'; did you mean '1f1b'?"),
-        ({"expert": 2, "data": 3}, "2 expert groups do not divide 3 x 1 devices of data"),
+        ({"shard": -1}, "plan: shard, recompute_layers and stages are at least 0, not -1"),
+        ({"context_method": "rings"}, "unknown context_method 'rings'; did you mean 'ring'?"),
     ],
 )
 def test_wrong_plans(wrong: dict[str, int], says: str) -> None:

@@ -18,7 +18,8 @@ NO_OPTIMIZER = "none"
 
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 RECOMPUTES = ("none", "selective", "full")
-OFFLOADS = ("none", "optimizer", "activations")
+OFFLOADS = ("none", "optimizer", "activations", "both")
+CONTEXT_METHODS = ("gather", "ring", "all-to-all")
 _OF_OLD = ("data", "tensor", "pipeline")  # what every plan says, the rest only where it departs
 
 
@@ -30,10 +31,14 @@ class Plan:
     multiply to the devices; `expert` groups lie inside `data * context`. `sequence` splits what
     lies between tensor-parallel products too. A step has `micro_batches`, in order of `schedule`;
     interleaved, a device has `virtual` stages of the pipeline.
-    `zero` shards optimizer states (1), gradients too (2), weights too (3) over the replicas.
-    `recompute` is how much of the forward pass the backward pass repeats, `offload` what lies in
-    the host's memory. Ranks count from the innermost: tensor, context, data, pipeline. Raises
-    `InputError` for a value that there is not, and for experts that do not divide their devices.
+    `zero` shards optimizer states (1), gradients too (2), weights too (3) over the replicas, or
+    over groups of `shard` of them, which have copies of each other (0: all replicas).
+    `recompute` is how much of the forward pass the backward pass repeats, in the first
+    `recompute_layers` layers of each stage (0: in all). `stages` are the layers of each stage,
+    in the order of the network; () has them shared out evenly. Context ranks see each other's keys
+    and values by a `context_method`. `offload` is what lies in the host's memory. Ranks count from
+    the innermost: tensor, context, data, pipeline. Raises `InputError` for a value that there is
+    not.
     """
 
     data: int = 1
@@ -48,26 +53,39 @@ class Plan:
     recompute: str = "none"
     offload: str = "none"
     virtual: int = 1
+    shard: int = 0
+    recompute_layers: int = 0
+    stages: tuple[int, ...] = ()
+    context_method: str = "gather"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))  # a list in files
+        least = min(self.shard, self.recompute_layers, *self.stages, 0)
+        if least < 0:
+            raise InputError(
+                f"plan: shard, recompute_layers and stages are at least 0, not {least}"
+            )
         for name in (*_OF_OLD, "expert", "context", "micro_batches", "virtual"):
             if getattr(self, name) < 1:
                 raise InputError(f"plan: {name} must be at least 1, not {getattr(self, name)}")
         for name, known in _WORDS_OF_PLAN.items():
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), map(str, known), "plan")
-        shared = self.data * self.context
-        if shared % self.expert:
-            nearest = max(n for n in range(1, min(self.expert, shared + 1)) if shared % n == 0)
-            raise InputError(
-                f"plan: {self.expert} expert groups do not divide {self.data} x {self.context} "
-                f"devices of data and context; nearest: {nearest}"
-            )
 
     @property
     def devices(self) -> int:
         """The number of devices of a step."""
         return self.tensor * self.context * self.data * self.pipeline
+
+    @property
+    def replicas(self) -> int:
+        """The devices that hold the same weights, or shards of them: of data and context."""
+        return self.data * self.context
+
+    @property
+    def shards(self) -> int:
+        """The devices that share states, gradients or weights: 1 where nothing is shared."""
+        return (self.shard or self.replicas) if self.zero else 1
 
     def group(self, dimension: str) -> range:
         """Return the ranks that rank 0 shares `tensor`, `context`, `data` or `pipeline` with."""
@@ -85,6 +103,7 @@ _WORDS_OF_PLAN: Mapping[str, tuple[object, ...]] = {
     "zero": (0, 1, 2, 3),
     "recompute": RECOMPUTES,
     "offload": OFFLOADS,
+    "context_method": CONTEXT_METHODS,
 }
 
 

@@ -97,12 +97,21 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
             q = b.op("rotary", q, sight.angles, name="rotary_q", head_width=head)
             if not p["latent_kv"]:
                 k = b.op("rotary", k, sight.angles, name="rotary_k", head_width=head)
-        k, v = b.all_parts(k, "gather_k"), b.all_parts(v, "gather_v")
         more = [sight.relative] if sight.relative else []
         more += [b.weight("sinks", (heads,))] if p["sinks"] else []
+        cut = b.plan.context if b.plan.context_method == "all-to-all" else 1
+        if cut > 1:
+            q = b.spread(q, "spread_q", heads)
+            k, v = b.spread(k, "spread_k", kv_heads), b.spread(v, "spread_v", kv_heads)
+            heads, kv_heads = heads // cut, max(1, kv_heads // cut)
+            if p["sinks"]:
+                more[-1] = b.op("slice", more[-1], name="own_sinks", axis=0, start=0, stop=heads)
+        else:
+            k, v = b.all_parts(k, "gather_k"), b.all_parts(v, "gather_v")
         how: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "causal": sight.causal}
         how |= {"window": sight.window} if sight.window else {}
         y = b.op("attention", q, k, v, *more, name="attention", **how)
+        y = b.joined(y, "join_y") if cut > 1 else y
         return b.summed(linear(b, y, p["width"], "out", p["out_bias"]), "sum")
 
 

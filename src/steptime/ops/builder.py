@@ -212,6 +212,28 @@ class Builder:
             return x
         return self.op("all_gather", x, name=name, ranks=ranks, stride=self.plan.tensor, axis=1)
 
+    def spread(self, x: str, name: str, heads: int) -> str:
+        """Return some of the `heads` of `x [n, l, heads width]` for the whole sequence.
+
+        A context rank has all heads of its part of the sequence before. Fewer heads than ranks are
+        repeated. Raises `ShapeError` where they do not divide.
+        """
+        ranks, (n, length, width) = self.plan.context, self.shape(x)
+        if heads % ranks and ranks % heads:
+            raise ShapeError(f"{heads} heads of a rank do not divide into context {ranks}")
+        if heads < ranks:
+            times, single = ranks // heads, (n, length, heads, 1, width // heads)
+            x = self.op("reshape", x, name=f"{name}/heads", shape=single)
+            x = self.op("tile", x, name=f"{name}/repeated", times=(1, 1, 1, times, 1))
+            x = self.op("reshape", x, name=f"{name}/whole", shape=(n, length, width * times))
+        group: dict[str, Any] = {"ranks": ranks, "stride": self.plan.tensor}
+        return self.op("all_to_all", x, name=name, split=2, join=1, **group)
+
+    def joined(self, y: str, name: str) -> str:
+        """Return the own part of the sequence with all heads, back from `spread`."""
+        group: dict[str, Any] = {"ranks": self.plan.context, "stride": self.plan.tensor}
+        return self.op("all_to_all", y, name=name, split=1, join=2, **group)
+
     def routed(self, x: str, name: str, copies: int = 1, merged: int = 1) -> str:
         """Return rows of `x [n, l, width]` where their experts are, or back, among expert ranks.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from steptime.plans.passes import HALF, Step
-from steptime.plans.pieces import FIRST, LAST, LOW_BYTES
+from steptime.plans.pieces import LAST, LOW_BYTES
 from steptime.plans.stages import Layout, Load
 
 PARTS = (
@@ -61,14 +61,20 @@ Kept = tuple[tuple[int, float], ...]  # stages of a device, and bytes that a mic
 def parts_of(one: Step, shape: Layout, d: int) -> tuple[Memory, Kept]:
     """Return what a device of the pipeline holds beside micro-batches, and what each of these."""
     load, plan = shape.devices[d], one.plan
-    key = (id(one.found), load, plan.zero, plan.recompute, one.replicas, plan.offload)
+    key = (id(one.found), load, plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards)
     still: Memory | None = one.planner.kept.get(key)
     if still is None:
         still = one.planner.kept[key] = _standing(one, load)
     grows = 1 + one.planner.constant("fragmented")
-    kept = []
+    away, kept = plan.offload in ("activations", "both"), []
     for k in range(d, len(shape.stages), len(shape.devices)):
-        each = sum([_kept(one, name) * count for name, count in shape.stages[k] if name != LAST])
+        each = sum(
+            [
+                one.kept(part) * count
+                for part, count in shape.stages[k]
+                if part.name != LAST and (part.is_end or not away)
+            ]
+        )
         kept.append((k, each * grows))
     return still, tuple(kept)
 
@@ -78,44 +84,35 @@ def in_flight(kept: Kept, most: Sequence[int], micro_batches: int) -> float:
     return sum([each * min(most[k], micro_batches) for k, each in kept])
 
 
-def _kept(one: Step, name: str) -> float:
-    """Return the bytes that a piece keeps of a micro-batch for its backward pass."""
-    held = one.found[name].held
-    if name in (FIRST, LAST) or one.plan.recompute == "none":
-        return held.kept
-    if one.plan.recompute == "full":
-        return held.input
-    return (held.kept - held.core) * one.planner.constant("selective_kept")
-
-
 def _standing(one: Step, load: Load) -> Memory:
     """Return what a device holds beside the micro-batches in flight."""
     plan, constant = one.plan, one.planner.constant
-    dense, routed = parameters_of(one, load)
-    shares = [(dense, one.replicas), (routed, one.replicas // plan.expert)]
-    weights, gradients, states = (
-        sum(count / (ranks if plan.zero >= least else 1) for count, ranks in shares)
-        for least in (3, 2, 1)
-    )
-    pieces = [one.found[name] for name, _ in load]
-    layers = [one.found[name].held for name, _ in load if name not in (FIRST, LAST)]
-    working = max((held.working for held in layers), default=0)
+    weights, gradients, states = (shared_of(one, load, least) for least in (3, 2, 1))
+    layers = [part for part, _ in load if not part.is_end]
+    helds = {part: one.found[part.name].held for part in layers}
+    working = max((held.working for held in helds.values()), default=0)
+    again = [held for part, held in helds.items() if part.again]
     if plan.recompute == "full":
-        working += max((held.kept for held in layers), default=0)
+        working += max((held.kept for held in again), default=0)
     elif plan.recompute == "selective":
-        working += max((held.core for held in layers), default=0)
+        working += max((held.core for held in again), default=0)
+    offloaded = plan.offload in ("optimizer", "both")
+    if plan.offload in ("activations", "both"):  # of a layer, while that before is on its way
+        working += 2 * max((one.kept(part) for part in layers), default=0)
     gathered = 0.0
-    if plan.zero == 3:
-        largest = max(piece.parameters for piece in pieces)
-        gathered = (2 * HALF + constant("gradient_bytes")) * largest
+    if plan.zero >= 2:  # gathered with the next one; its gradients, until they are scattered
+        each = 2 * HALF * (plan.zero == 3) + constant("gradient_bytes")
+        gathered = each * max(one.found[part.name].parameters for part, _ in load)
     in_weights = HALF + LOW_BYTES.get(one.planner.low, 0.0)
+    if plan.zero == 3:  # the states' own, cast when they are gathered
+        in_weights = HALF if offloaded else 0.0
     return Memory(
-        weights * (0 if plan.zero == 3 else in_weights),
+        weights * in_weights,
         gradients * constant("gradient_bytes"),
-        states * constant("state_bytes") if plan.offload != "optimizer" else 0.0,
+        0.0 if offloaded else states * constant("state_bytes"),
         working * (1 + constant("fragmented")),
         gathered,
-        _logits(one) if any(name == LAST for name, _ in load) else 0.0,
+        _logits(one) if any(part.name == LAST for part, _ in load) else 0.0,
         constant("buffer_bytes"),
         constant("context_bytes"),
     )
@@ -131,5 +128,14 @@ def _logits(one: Step) -> float:
 
 def parameters_of(one: Step, load: Load) -> tuple[int, int]:
     """Return the parameters of a device that all replicas share, and those of routed experts."""
-    routed = sum(one.found[name].routed * count for name, count in load)
-    return sum(one.found[name].parameters * count for name, count in load) - routed, routed
+    routed = sum(one.found[part.name].routed * count for part, count in load)
+    return sum(one.found[part.name].parameters * count for part, count in load) - routed, routed
+
+
+def shared_of(one: Step, load: Load, least: int) -> float:
+    """Return the parameters of which a device has something that ZeRO shares from `least` on."""
+    dense, routed = parameters_of(one, load)
+    if one.plan.zero < least:
+        return dense + routed
+    groups = one.groups
+    return dense / len(groups["shard"]) + routed / len(groups["expert_shard"])

@@ -1,108 +1,192 @@
-"""A piece of one rank under a plan: its forward and backward pass, and what they wait for."""
+"""A part of one rank under a plan: its forward and backward pass, and what they wait for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
-from steptime.plans.pieces import FIRST, LAST, Piece, Trade
+from steptime.plans.pieces import Piece
 from steptime.plans.planner import Planner
-from steptime.plans.stages import strides
+from steptime.plans.stages import Group, Part, groups
 
 HALF = 2  # bytes of a weight or an activation in 16 bit
 
 
+class Wait(NamedTuple):
+    """An exchange: the group of ranks, its kind and link, bytes of a device, and seconds.
+
+    It takes `total_s`, for which the device waits `exposed_s`.
+    """
+
+    group: str
+    collective: str
+    link: str
+    bytes: float
+    total_s: float
+    exposed_s: float
+
+
 class Pass(NamedTuple):
-    """A piece's forward or backward pass: seconds in all, and what they are made of."""
+    """A part's forward or backward pass: seconds in all, and what they are made of."""
 
     seconds: float
     compute: float
     recompute: float
     host: float
-    exposed: float
+    waits: tuple[Wait, ...]
 
 
 class Step:
     """The arithmetic of one plan."""
 
     def __init__(self, planner: Planner, plan: Plan, micro_batch: int, order: str) -> None:
-        self.planner, self.plan, self.micro_batch = planner, plan, micro_batch
-        self.strides = strides(plan, order)
+        self.planner, self.plan, self.micro_batch, self.order = planner, plan, micro_batch, order
         self.found = planner.pieces(plan, micro_batch)
-        self.replicas = plan.data * plan.context
 
-    def exposed(self, trade: Trade) -> float:
-        """Return the seconds that a rank waits for an exchange of a micro-batch."""
-        share = self.hidden(trade)
-        return self.seconds(trade) * (1 - share)
+    @cached_property
+    def groups(self) -> Mapping[str, Group]:
+        """The ranks that a rank exchanges with, by what for."""
+        plan = self.plan
+        sizes = (plan.tensor, plan.context, plan.data, plan.pipeline)
+        return groups(sizes, plan.expert, plan.shards, self.order)
 
-    def seconds(self, trade: Trade) -> float:
-        """Return the seconds of an exchange of a micro-batch."""
-        return self.planner.exchange(trade.kind, trade.bytes, trade.ranks, trade.stride).seconds
+    def exchanges(self, name: str, pass_: str) -> list[Wait]:
+        """Return what a piece exchanges in a pass of a micro-batch, and what of it is not hidden.
 
-    def hidden(self, trade: Trade) -> float:
+        What goes round a ring is sent once for keys and values.
+        """
+        piece, found, in_rings = self.found[name], [], 0.0
+        for trade in piece.trades:
+            if trade.pass_ != pass_:
+                continue
+            if trade.group == "context" and self.plan.context_method == "ring":
+                in_rings += trade.bytes
+                continue
+            one = self.planner.exchange(trade.kind, trade.bytes, self.groups[trade.group])
+            open_ = one.seconds * (1 - self.hidden(trade.group))
+            found.append(Wait(trade.group, trade.kind, one.link, trade.bytes, one.seconds, open_))
+        if in_rings:
+            found.append(self.in_a_ring(piece, pass_, in_rings))
+        return found
+
+    def in_a_ring(self, piece: Piece, pass_: str, whole: float) -> Wait:
+        """Return what a ring sends of all ranks' keys and values, `whole` bytes.
+
+        In a pass forward these go round once; backward once more, and their gradients, too. Each
+        of the ranks' rounds is beside the attention to one rank's part.
+        """
+        ranks, backward = len(self.groups["context"]), pass_ == "backward"
+        rounds, each = ranks - 1, whole / ranks * (2 if backward else 1)
+        one = self.planner.exchange("send", each, self.groups["context"][:2])
+        open_ = max(0.0, one.seconds - piece.core_s[backward] / ranks)
+        moved, seconds = rounds * each, rounds * one.seconds
+        return Wait("context", "send", one.link, moved, seconds, rounds * open_)
+
+    def hidden(self, group: str) -> float:
         """Return the share of an exchange that is computed beside."""
-        if trade.stride < self.plan.tensor:
-            return self.planner.constant("tensor_hidden")
-        return self.planner.constant("expert_hidden") if trade.kind == "all_to_all" else 0.0
+        known = {"tensor": "tensor_hidden", "expert": "expert_hidden"}
+        return self.planner.constant(known[group]) if group in known else 0.0
 
-    def sharded(self, piece: Piece) -> tuple[float, float]:
-        """Return the seconds of gathering a piece's weights, and of scattering its gradients."""
-        if self.plan.zero < 3:
-            return 0.0, 0.0
-        planner, size = self.planner, piece.parameters
-        stride = self.strides["context"]
-        gather = planner.exchange("all_gather", HALF * size, self.replicas, stride).seconds
-        of_gradients = planner.constant("gradient_bytes") * size
-        scatter = planner.exchange("reduce_scatter", of_gradients, self.replicas, stride).seconds
-        cast = planner.traffic_s("cast", planner.constant("cast_bytes") * size / self.replicas)
-        return gather + cast.value, scatter
+    def gathered(self, piece: Piece) -> tuple[list[Wait], list[Wait]]:
+        """Return what gathers a piece's weights, and what scatters its gradients."""
+        planner, zero = self.planner, self.plan.zero
+        gathers: list[Wait] = []
+        scatters: list[Wait] = []
+        if zero < 2:
+            return gathers, scatters
+        routed = piece.routed if self.plan.expert > 1 else 0
+        dense = (piece.parameters - routed, self.groups["shard"])
+        for size, group in (dense, (routed, self.groups["expert_shard"])):
+            if len(group) == 1 or not size:
+                continue
+            if zero == 3:
+                one = planner.exchange("all_gather", HALF * size, group)
+                cast = planner.constant("cast_bytes") * size / len(group)
+                seconds = one.seconds + planner.traffic_s("cast", cast).value
+                gathers.append(Wait("data", "all_gather", one.link, HALF * size, seconds, 0.0))
+            moved = planner.constant("gradient_bytes") * size
+            one = planner.exchange("reduce_scatter", moved, group)
+            scatters.append(Wait("data", "reduce_scatter", one.link, moved, one.seconds, 0.0))
+        return gathers, scatters
 
-    def passes(self, name: str) -> tuple[Pass, Pass]:
-        """Return the forward and the backward pass of a piece."""
-        shards = (self.replicas, self.strides["context"]) if self.plan.zero == 3 else ()
-        key = (id(self.found), name, self.plan.recompute, *shards)
+    def passes(self, part: Part) -> tuple[Pass, Pass]:
+        """Return the forward and the backward pass of a part."""
+        plan = self.plan
+        shards = (plan.zero, plan.shards, plan.replicas) if plan.zero >= 2 else ()
+        key = (id(self.found), part, plan.recompute, plan.offload, self.order, *shards)
         if key not in self.planner.passes:
-            self.planner.passes[key] = self.computed(name)
+            self.planner.passes[key] = self.computed(part)
         found: tuple[Pass, Pass] = self.planner.passes[key]
         return found
 
-    def computed(self, name: str) -> tuple[Pass, Pass]:
-        """Return the forward and the backward pass of a piece, worked out."""
-        piece, planner = self.found[name], self.planner
-        ends = name in (FIRST, LAST)
-        again = 0.0 if ends else self.again_s(piece)
-        gather, scatter = self.sharded(piece)
-        layer_s = 0.0 if ends else planner.constant("layer_s")
+    def computed(self, part: Part) -> tuple[Pass, Pass]:
+        """Return the forward and the backward pass of a part, worked out."""
+        piece, planner = self.found[part.name], self.planner
+        again = self.again_s(piece) if part.again else 0.0
+        gathers, scatters = self.gathered(piece)
+        layer_s = 0.0 if part.is_end else planner.constant("layer_s")
         layer_s += planner.constant("routed_s") if piece.routed else 0.0
-        waits = [
-            sum(self.exposed(one) for one in piece.trades if one.pass_ == pass_)
-            for pass_ in ("forward", "backward")
-        ]
+        waits = [self.exchanges(part.name, pass_) for pass_ in ("forward", "backward")]
         grown = planner.constant("accumulate_bytes") * piece.parameters
         grow_s = planner.traffic_s("add", grown).value if grown > 1 else 0.0
         host = [one + layer_s for one in piece.host_s]
-        recomputes = again and self.plan.recompute == "full"
-        if recomputes:
+        if again and self.plan.recompute == "full":
             waits[1] += waits[0]
             host[1] += host[0]
-        fore = self.one(piece.forward.value, 0.0, waits[0], host[0], gather)
-        back = self.one(piece.backward.value + grow_s, again, waits[1], host[1], gather + scatter)
+        moved = self.moved(part)
+        fore = self.one(piece.forward.value, 0.0, waits[0], host[0], gathers, moved)
+        compute = piece.backward.value + grow_s
+        back = self.one(compute, again, waits[1], host[1], [*gathers, *scatters], moved)
         return fore, back
 
-    def one(self, compute: float, again: float, waits: float, host: float, shards: float) -> Pass:
-        """Return a pass of which exchanges of weights run beside, and the host ahead."""
-        beside = shards * self.planner.constant("shard_hidden")
+    def moved(self, part: Part) -> float:
+        """Return the bytes that go to the host in a forward pass, and back in a backward one."""
+        if part.is_end or self.plan.offload not in ("activations", "both"):
+            return 0.0
+        return self.kept(part)
+
+    def kept(self, part: Part) -> float:
+        """Return the bytes that a part keeps of a micro-batch for its backward pass."""
+        held = self.found[part.name].held
+        if not part.again:
+            return held.kept
+        if self.plan.recompute == "full":
+            return held.input
+        return (held.kept - held.core) * self.planner.constant("selective_kept")
+
+    def one(
+        self,
+        compute: float,
+        again: float,
+        waits: Sequence[Wait],
+        host: float,
+        shards: Sequence[Wait],
+        moved: float,
+    ) -> Pass:
+        """Return a pass of which exchanges of weights run beside, and the host ahead.
+
+        So does what goes to the host's memory: of both the longer is waited for.
+        """
+        exchanged = sum(one.total_s for one in shards)
+        beside = exchanged * self.planner.constant("shard_hidden")
         busy = compute + again
         slowed = self.planner.constant("slowed") * min(beside, busy)
-        exposed = waits + max(0.0, beside - busy) + shards - beside
-        device = busy + slowed + exposed
+        open_ = max(0.0, beside - busy) + exchanged - beside
+        share = open_ / exchanged if exchanged else 0.0
+        every = [*waits, *(one._replace(exposed_s=one.total_s * share) for one in shards)]
+        if moved:
+            time = self.planner.moved(moved)
+            more = max(0.0, time.seconds - busy - slowed - open_)
+            every.append(Wait("host", "copy", time.link, moved, time.seconds, more))
+        device = busy + slowed + sum(one.exposed_s for one in every)
         late = max(0.0, host - device)
-        return Pass(device + late, compute + slowed, again, late, exposed)
+        return Pass(device + late, compute + slowed, again, late, tuple(every))
 
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
         whole = piece.forward.value - piece.last_s * self.planner.constant("stops_early")
         share = self.planner.constant("selective_again")
-        some = piece.core_s + share * (piece.forward.value - piece.core_s)
+        some = piece.core_s[0] + share * (piece.forward.value - piece.core_s[0])
         return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]

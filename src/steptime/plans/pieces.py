@@ -33,16 +33,20 @@ BLOCK = "block"
 HALVES = ("bfloat16", "float16")
 LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
 LOWERED = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
+GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else tensor ranks
+    **dict.fromkeys(("dispatch", "combine"), "expert"),
+    **dict.fromkeys(("gather_k", "gather_v"), "context"),
+    **dict.fromkeys(("spread_q", "spread_k", "spread_v", "join_y"), "context"),
+}
 _BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 
 
 class Trade(NamedTuple):
-    """An exchange of a micro-batch: pass, op kind, its group as ranks and stride, and bytes."""
+    """An exchange of a micro-batch: pass, op kind, group of ranks (`stages.groups`), and bytes."""
 
     pass_: str
     kind: str
-    ranks: int
-    stride: int
+    group: str
     bytes: float
 
 
@@ -60,7 +64,7 @@ class Piece:
     """What a layer, or an end of the network, takes of one rank for one micro-batch.
 
     `forward` and `backward` are the seconds of kernels, without exchanges; `weight_s` of the
-    backward ones make gradients of weights, `core_s` of the forward ones are attention itself and
+    backward ones make gradients of weights, `core_s` (forward, backward) are attention itself and
     `last_s` the last product, which those need not repeat who stop at what is needed. The host
     takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
     experts share out. `held` are bytes of activations, `flop` are executed (forward, backward),
@@ -70,7 +74,7 @@ class Piece:
     forward: Interval
     backward: Interval
     weight_s: float
-    core_s: float
+    core_s: tuple[float, float]
     last_s: float
     host_s: tuple[float, float]
     trades: tuple[Trade, ...]
@@ -94,12 +98,12 @@ def rank_of_one(family: Family, params: Mapping[str, Any], plan: Plan, dtype: st
 
 
 def pieces(
-    graph: Graph, method: Method, device: Device, dtype: str, low: str, regathers: bool
+    graph: Graph, method: Method, device: Device, dtype: str, low: str, regathers: tuple[str, ...]
 ) -> dict[str, Piece]:
     """Return the pieces of a rank's graph by name: first, last, and `block1`, ... of its layers.
 
     `device` is as the method sees it. The products of layers run in a type of their own where `low`
-    names one. A rank that `regathers` keeps its own part of what it gathered, and gathers again.
+    names one. Of what it gathered from groups that it `regathers` from, a rank keeps its own part.
     """
     lowered = method.lower(graph, dtype, method.settings)
     kinds = {op.name: op.kind for op in graph.ops}
@@ -136,22 +140,22 @@ def _piece(
         return time._replace(value=time.value * longer, low=next(ends), high=next(ends))
 
     times: dict[str, list[Interval]] = {"forward": [], "backward": []}
-    flop, core_s, last_s = {"forward": 0.0, "backward": 0.0}, 0.0, 0.0
+    flop, core_s = {"forward": 0.0, "backward": 0.0}, {"forward": 0.0, "backward": 0.0}
+    last_s = 0.0
     trades, mine, of_weights = [], [], {}
     for kernel in kernels:
         pass_ = kernel.pass_
         if pass_ == "update":
             continue
         if kernel.exchange is not None:
-            _, ranks, stride = kernel.exchange
-            trades.append(Trade(pass_, kernel.kind, ranks, stride, kernel.bytes))
+            trades.append(Trade(pass_, kernel.kind, group_of(kernel.op), kernel.bytes))
             continue
         time = price(kernel._replace(after=(), views=0))
         times[pass_].append(time)
         flop[pass_] += kernel.flop
         mine.append(kernel)
         if kinds[kernel.op] == "attention":
-            core_s += time.value if pass_ == "forward" else 0.0
+            core_s[pass_] += time.value
         elif kernel.unit == "matrix" and pass_ == "backward":
             of_weights[kernel.op] = time.value  # a row's last product
         elif kernel.unit == "matrix":
@@ -162,7 +166,7 @@ def _piece(
         total(times["forward"]),
         total(times["backward"]),
         sum(of_weights.values()),
-        core_s,
+        (core_s["forward"], core_s["backward"]),
         last_s,
         (ends[1] - ends[0], ends[2] - ends[1]),
         tuple(trades),
@@ -186,6 +190,11 @@ def piece_of(row: str) -> str:
     if head.startswith(BLOCK):
         return head
     return FIRST if head.startswith(_BEFORE) else LAST
+
+
+def group_of(row: str) -> str:
+    """Return the group of ranks that a row exchanges with."""
+    return GROUPS.get(row.rpartition("/")[2], "tensor")
 
 
 def _wide_loss(kernels: Sequence[Kernel], kinds: Mapping[str, str]) -> Iterator[Kernel]:
@@ -228,7 +237,7 @@ def _lowered(kernel: Kernel, kinds: Mapping[str, str], low: str) -> Kernel:
     return kernel._replace(dtype=low) if does else kernel
 
 
-def _held(graph: Graph, method: Method, regathers: bool, low: str) -> dict[str, Kept]:
+def _held(graph: Graph, method: Method, regathers: tuple[str, ...], low: str) -> dict[str, Kept]:
     """Return what each piece keeps from its forward for its backward pass, and needs besides.
 
     Views and results in place are what they are made of. What products alone read that run in a
@@ -238,7 +247,8 @@ def _held(graph: Graph, method: Method, regathers: bool, low: str) -> dict[str, 
     maker: dict[str, Op] = {}
     for op in graph.ops:
         shared = {"new": 0, "view": 1, "in_place": len(op.inputs)}[OPS[op.kind].storage]
-        shared = 1 if regathers and op.kind == "all_gather" and op.part == "forward" else shared
+        if op.kind == "all_gather" and op.part == "forward":
+            shared = int(group_of(op.name) in regathers)
         for i, name in enumerate(op.outputs):
             source[name] = source.get(op.inputs[i], op.inputs[i]) if i < shared else name
             if i >= shared:

@@ -39,13 +39,14 @@ class Event(NamedTuple):
 class Flow:
     """A pipeline's run.
 
-    `most_held` is, by stage, how many micro-batches it holds when its device holds most.
+    `idle_s` are the seconds in which each device waits until its end; `most_held` is, by stage, how
+    many micro-batches it holds when its device holds most.
     """
 
     events: tuple[Event, ...]
     devices: int
     ends_s: tuple[float, ...]
-    busy_s: tuple[float, ...]
+    idle_s: tuple[float, ...]
     most_held: tuple[int, ...]
 
     @property
@@ -56,8 +57,8 @@ class Flow:
     @property
     def bubble(self) -> float:
         """The share of the devices' time in which they wait."""
-        whole = self.end_s * self.devices
-        return 1 - sum(self.busy_s) / whole if whole else 0.0
+        waits = sum(self.end_s - end for end in self.ends_s) + sum(self.idle_s)
+        return waits / (self.end_s * self.devices) if waits else 0.0
 
 
 Step = tuple[str, int, int]  # direction, stage, micro-batch
@@ -139,7 +140,7 @@ def simulate(
     takes = [_seconds(stage, schedule == "zero-bubble") for stage in stages]
     orders = [list(ORDERS[schedule](d, devices, virtual, micro_batches)) for d in range(devices)]
     done: dict[Step, float] = {}
-    free, next_, events = [0.0] * devices, [0] * devices, []
+    free, next_, events, idle = [0.0] * devices, [0] * devices, [], [0.0] * devices
     waiting: dict[Step, int] = {}
     ready = list(range(devices))
     last = len(stages) - 1
@@ -153,6 +154,7 @@ def simulate(
                 waiting[needed] = device
                 break
             start = now if needed is None else max(now, done[needed] + _hop(needed, stage, send_s))
+            idle[device] += start - now
             now = start + takes[stage][direction]
             done[step] = now
             events.append(Event(device, stage, i, direction, start, now))
@@ -162,7 +164,8 @@ def simulate(
         next_[device], free[device] = at, now
     if waiting:
         raise RuntimeError(f"{schedule}: devices wait for each other at {min(waiting)}")
-    return _flow(events, devices, len(stages))
+    held = _most_held(events, devices, len(stages))
+    return Flow(tuple(events), devices, tuple(free), tuple(idle), held)
 
 
 def _needed(direction: str, stage: int, i: int, last: int) -> Step | None:
@@ -183,14 +186,11 @@ def _hop(needed: Step, stage: int, send_s: float) -> float:
     return send_s if needed[1] != stage else 0.0
 
 
-def _flow(events: Sequence[Event], devices: int, stages: int) -> Flow:
-    ends, busy, most = [0.0] * devices, [0.0] * devices, [0] * devices
-    held, fullest = [0] * stages, [0] * stages
+def _most_held(events: Sequence[Event], devices: int, stages: int) -> tuple[int, ...]:
+    most, held, fullest = [0] * devices, [0] * stages, [0] * stages
     splits = any(event.direction == WEIGHT for event in events)
     ending = WEIGHT if splits else BACKWARD
-    for device, stage, _, direction, start, end in sorted(events, key=lambda one: one.start_s):
-        ends[device] = max(ends[device], end)
-        busy[device] += end - start
+    for device, stage, _, direction, _, _ in sorted(events, key=lambda one: one.start_s):
         if direction == FORWARD:
             held[stage] += 1
             if sum(held[device::devices]) > most[device]:
@@ -198,7 +198,13 @@ def _flow(events: Sequence[Event], devices: int, stages: int) -> Flow:
                 most[device] = sum(held[device::devices])
         elif direction == ending:
             held[stage] -= 1
-    return Flow(tuple(events), devices, tuple(ends), tuple(busy), tuple(fullest))
+    return tuple(fullest)
+
+
+def busy_s(stages: Sequence[Stage], devices: int) -> list[float]:
+    """Return the seconds in which each device computes a micro-batch."""
+    both = [forward + backward for forward, backward, _ in stages]
+    return [sum(both[d::devices]) for d in range(devices)]
 
 
 def bubble_s(schedule: str, stage: Stage, devices: int) -> float:
@@ -228,7 +234,7 @@ def pace(
 ) -> tuple[float, float]:
     """Return the seconds of `length_s` that are there once, and those of each micro-batch."""
     both = [forward + backward for forward, backward, _ in stages]
-    sums = [sum(both[d::devices]) for d in range(devices)]
+    sums = busy_s(stages, devices)
     slowest = sums.index(max(sums))
     spare = 2 * max(stage.weight_s for stage in stages) if schedule == "zero-bubble" else 0.0
     others = sum(both[:devices]) - both[slowest] - (devices - 1) * spare

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -33,6 +33,8 @@ from steptime.predict.method import Method
 WIDTHS = ("tensor", "context", "expert", "sequence")
 
 
+# A node's host: two sockets of 8 channels of DDR4-3200 (NVIDIA, DGX A100 user guide: EPYC 7742).
+HOST_BYTES_PER_S = 2 * 204.8e9
 _GIB = 2**30 / 1e9
 _USABLE = 0.99
 
@@ -79,7 +81,10 @@ class Shape:
 
 
 class Planner:
-    """Prices what plans are made of, once. Raises `InputError` for a type without a peak."""
+    """Prices what plans are made of, once. Raises `InputError` for a type without a peak.
+
+    `host` is what joins a device to the memory of its host, None where nobody says.
+    """
 
     def __init__(
         self,
@@ -89,7 +94,9 @@ class Planner:
         dtype: str,
         gradients: int = 0,
         use: str = "training",
+        host: Link | None = None,
     ) -> None:
+        self.host = host
         self.shape = shape
         self.method = method
         self.dtype = dtype
@@ -119,7 +126,7 @@ class Planner:
         self.holds: dict[tuple[Any, ...], Any] = {}
         self.takes: dict[tuple[Any, ...], Any] = {}
         self.spent: dict[tuple[Any, ...], float] = {}
-        self._fabrics: dict[tuple[int, int], tuple[Fabric, str]] = {}
+        self._fabrics: dict[Sequence[int], tuple[Fabric, str]] = {}
 
     def constant(self, name: str) -> float:
         """Return a constant of the stack's training, or of what else it is used for."""
@@ -128,7 +135,8 @@ class Planner:
     def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
         """Return the pieces of a rank under a plan, for micro-batches of so many sequences."""
         sequence = plan.sequence and plan.tensor > 1
-        key = (plan.tensor, plan.context, plan.expert, sequence, micro_batch)
+        way = plan.context_method if plan.context > 1 else "gather"
+        key = (plan.tensor, plan.context, plan.expert, sequence, micro_batch, way)
         if key not in self._pieces:
             shape = self.shape
             one = Plan(
@@ -137,32 +145,48 @@ class Planner:
                 expert=plan.expert,
                 data=plan.expert,  # experts lie inside the data dimension
                 sequence=sequence,
+                context_method=way,
             )
             graph = rank_of_one(shape.family, shape.one, one, self.in_memory, micro_batch)
+            regathers = ("tensor", "context") if sequence else ()
+            regathers = ("context", *regathers) if way == "ring" else regathers
             self._pieces[key] = pieces(
-                graph, self.method, self.seen, self.in_memory, self.low, one.sequence
+                graph, self.method, self.seen, self.in_memory, self.low, regathers
             )
         return self._pieces[key]
 
-    def exchange(self, kind: str, size_bytes: float, ranks: int, stride: int) -> Exchanged:
-        """Return the seconds of an exchange among ranks so far apart.
+    def exchange(self, kind: str, size_bytes: float, group: Sequence[int]) -> Exchanged:
+        """Return the seconds of an exchange among ranks.
 
         Raises `InputError` where nothing joins them.
         """
-        if ranks == 1 or not size_bytes:
+        if len(group) == 1 or not size_bytes:
             return Exchanged(0.0, "")
-        key = (kind, size_bytes, ranks, stride)
+        key = (kind, size_bytes, group)
         if key not in self._exchanged:
-            fabric, link = self._fabric(ranks, stride)
+            fabric, link = self._fabric(group)
             one = ring if kind == "all_reduce" else EXCHANGES[kind]
-            seconds = one(size_bytes, ranks, fabric) + self.constant("exchange_s")
+            seconds = one(size_bytes, len(group), fabric) + self.constant("exchange_s")
             self._exchanged[key] = Exchanged(seconds, link)
         return self._exchanged[key]
 
-    def _fabric(self, ranks: int, stride: int) -> tuple[Fabric, str]:
-        key = (ranks, stride)
-        if key not in self._fabrics:
-            group = range(0, ranks * stride, stride)
+    def moved(self, size_bytes: float) -> Exchanged:
+        """Return the seconds of moving bytes between a device and its host, one way."""
+        if self.host is None:
+            raise InputError(
+                "plan: --offload needs --host-link LINK, what joins a device to its host, such as "
+                "pcie-5-x16"
+            )
+        link = self.host
+        return Exchanged((link.latency_s or 0.0) + size_bytes / link.bytes_per_s, link.name)
+
+    def host_update_s(self, size_bytes: float) -> float:
+        """Return the seconds in which a host moves so many bytes of its memory for each device."""
+        near = self.cluster.ladder[0].size if self.cluster.levels else 1
+        return near * size_bytes / HOST_BYTES_PER_S
+
+    def _fabric(self, group: Sequence[int]) -> tuple[Fabric, str]:
+        if group not in self._fabrics:
             place = self.cluster.level_of(group)
             fabric = fabric_of_group(self.cluster, group)
             if place is None or fabric is None:
@@ -170,8 +194,8 @@ class Planner:
             adds = None if fabric.between.measured else self.device.memory_bytes_per_s
             share = self.method.settings.link_efficiency
             fabric = replace(fabric, memory_bytes_per_s=adds, efficiency=share)
-            self._fabrics[key] = (fabric, self.names[place])
-        return self._fabrics[key]
+            self._fabrics[group] = (fabric, self.names[place])
+        return self._fabrics[group]
 
     def traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> Interval:
         """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""

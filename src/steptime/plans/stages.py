@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,20 +38,67 @@ def layers_of(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(each + (start <= k < start + more) for k in range(stages))
 
 
-def strides(plan: Plan, order: str = USUAL) -> dict[str, int]:
-    """Return how far apart the ranks of each group are: 8 and 16 after a tensor width of 8."""
-    found, stride = {}, 1
+Group = Sequence[int]  # ranks
+
+
+@lru_cache(maxsize=1 << 14)
+def groups(
+    sizes: tuple[int, int, int, int], expert: int, shards: int, order: str = USUAL
+) -> Mapping[str, Group]:
+    """Return the ranks that rank 0 exchanges with, by what for.
+
+    `sizes` are those of tensor, context, data and pipeline. `replicas` hold the same layers;
+    `shard` are those of them that share states, and `copies` those of other such groups that have
+    the same share. Of routed experts, which `expert` ranks share out, these are `expert_replicas`,
+    `expert_shard` and `expert_copies`. `next` is the next stage, `ends` the last one.
+    """
+    stride, strides = 1, {}
+    widths = dict(zip(("tensor", "context", "data", "pipeline"), sizes, strict=True))
     for name in ORDERS[order]:
-        found[name] = stride
-        stride *= int(getattr(plan, name))
-    return found
+        strides[name] = stride
+        stride *= widths[name]
+    context, data = strides["context"], strides["data"]
+    replicas: Group = range(0, context * widths["context"] * widths["data"], context)
+    if widths["context"] == 1:
+        replicas = range(0, data * widths["data"], data)
+    elif data != context * widths["context"]:
+        starts = range(0, data * widths["data"], data)
+        near = range(0, context * widths["context"], context)
+        replicas = tuple(d + c for d in starts for c in near)
+    routed, few = replicas[::expert], max(1, shards // expert)
+    last = strides["pipeline"] * (widths["pipeline"] - 1)
+    return {
+        "tensor": range(widths["tensor"]),
+        "context": replicas[: widths["context"]],
+        "expert": replicas[:expert],
+        "replicas": replicas,
+        "shard": replicas[:shards],
+        "copies": replicas[::shards],
+        "expert_replicas": routed,
+        "expert_shard": routed[:few],
+        "expert_copies": routed[::few],
+        "next": range(0, 2 * strides["pipeline"], strides["pipeline"]),
+        "ends": range(0, 2 * last, last) if last else range(1),
+    }
 
 
-Load = tuple[tuple[str, int], ...]  # names of pieces, and how many of each
+class Part(NamedTuple):
+    """A piece of the network where it runs: whether its forward pass is computed `again`."""
+
+    name: str
+    again: bool = False
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it is no layer, but what stands before or after them."""
+        return self.name in (FIRST, LAST)
+
+
+Load = tuple[tuple[Part, int], ...]  # parts, and how many of each
 
 
 class Layout(NamedTuple):
-    """Which layers a pipeline's stages have: their number, and the pieces of stages and devices.
+    """Which layers a pipeline's stages have: their number, and the parts of stages and devices.
 
     `unlike` are the first devices of each load, which hold most of those that have it.
     """
@@ -62,16 +110,33 @@ class Layout(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 12)
-def layout(kinds: tuple[str, ...], pipeline: int, virtual: int) -> Layout:
-    """Return who has which layers of these kinds; raises `InputError` for an empty stage."""
-    counts = layers_of(len(kinds), pipeline * virtual)
+def layout(
+    kinds: tuple[str, ...],
+    pipeline: int,
+    virtual: int,
+    again: int = 0,
+    counts: tuple[int, ...] = (),
+) -> Layout:
+    """Return who has which layers of these kinds; raises `InputError` for an empty stage.
+
+    The first `again` layers of each stage are computed again; `counts` are the stages' layers where
+    they are chosen.
+    """
+    counts = counts or layers_of(len(kinds), pipeline * virtual)
     found, start = [], 0
     for count in counts:
-        found.append(Counter(kinds[start : start + count]))
+        own = kinds[start : start + count]
+        found.append(Counter(Part(name, i < again) for i, name in enumerate(own)))
         start += count
-    found[0][FIRST] += 1
-    found[-1][LAST] += 1
+    found[0][Part(FIRST)] += 1
+    found[-1][Part(LAST)] += 1
     sums = [sum(found[d::pipeline], Counter()) for d in range(pipeline)]
     stages, devices = (tuple(tuple(one.items()) for one in some) for some in (found, sums))
     unlike = {load: d for d, load in reversed(list(enumerate(devices)))}
     return Layout(counts, stages, devices, tuple(unlike.values()))
+
+
+def layout_of(kinds: tuple[str, ...], plan: Plan) -> Layout:
+    """Return who has which layers under a plan."""
+    repeats = 0 if plan.recompute == "none" else plan.recompute_layers or len(kinds)
+    return layout(kinds, plan.pipeline, plan.virtual, repeats, plan.stages)

@@ -9,31 +9,24 @@ from math import inf
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
-from steptime.plans.memory import Kept, Memory, in_flight, memory_of, parameters_of, parts_of
-from steptime.plans.passes import HALF, Step
-from steptime.plans.pieces import FIRST, LAST, Trade
-from steptime.plans.pipeline import MOST_EVENTS, Flow, Stage, length_s, pace, simulate
+from steptime.plans.memory import (
+    Kept,
+    Memory,
+    in_flight,
+    memory_of,
+    parameters_of,
+    parts_of,
+    shared_of,
+)
+from steptime.plans.passes import HALF, Step, Wait
+from steptime.plans.pieces import FIRST, LAST
+from steptime.plans.pipeline import MOST_EVENTS, Flow, Stage, busy_s, length_s, pace, simulate
 from steptime.plans.planner import Planner
-from steptime.plans.stages import USUAL, Layout, Load, layout
+from steptime.plans.stages import USUAL, Group, Layout, Load, layout_of
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.power import drawn_of, spent_j
 
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/optimizer.py`)
-
-
-@dataclass(frozen=True)
-class Exposure:
-    """An exchange of a step of the busiest device: by group, kind and link.
-
-    It takes `total_s`, of which the step waits `exposed_s`; `bytes` are those of one device.
-    """
-
-    group: str
-    collective: str
-    link: str
-    bytes: float
-    total_s: float
-    exposed_s: float
 
 
 @dataclass(frozen=True)
@@ -59,7 +52,7 @@ class PlanTime:
     host_s: float
     bubble: float
     bubble_s: float
-    exposures: tuple[Exposure, ...]
+    exposures: tuple[Wait, ...]
     memory: tuple[Memory, ...]
     layers: tuple[int, ...]
     energy_j: float | None
@@ -101,28 +94,24 @@ def plan_time(
     flow = None
     if exact and len(times) * m * 2 <= MOST_EVENTS:
         flow = simulate(one.schedule, times, devices, m, one.send_s)
-        ends, most = flow.ends_s, flow.most_held
+        ends, idle, most = flow.ends_s, flow.idle_s, flow.most_held
     else:
         whole = length_s(one.schedule, times, devices, m, one.send_s)
         ends, most = (whole,) * devices, most_held(one.schedule, devices, plan.virtual, m)
+        idle = tuple(whole - m * busy for busy in busy_s(times, devices))
     tails = [tail_of(step, load) for load in shape.devices]
     end_s = max(end + tail.seconds for end, tail in zip(ends, tails, strict=True))
     step_s = end_s + planner.constant("step_s")
-    busy = [
-        m * sum(sum(stage[:2]) for stage in times[d::devices]) + tails[d].seconds
-        for d in range(devices)
-    ]
-    last = max(range(devices), key=busy.__getitem__)
+    waited = [idle[d] + (end_s - (ends[d] + tails[d].seconds)) for d in range(devices)]
+    last = min(range(devices), key=waited.__getitem__)
     load = shape.devices[last]
-    passes = [(step.passes(name), count * m) for name, count in load]
+    passes = [(step.passes(part), count * m) for part, count in load]
     exposures, waits = _exposures(step, load, m, tails[last]), 0.0
     if devices > 1:
         sent = 2 * m * plan.virtual
-        waits = min(max(0.0, end_s - busy[last]), 2 * (devices - 1) * one.send_s)
+        waits = min(waited[last], 2 * (devices - 1) * one.send_s)
         moved = one.send_bytes * sent
-        exposures.append(
-            Exposure("pipeline", "send", one.send_link, moved, one.send_s * sent, waits)
-        )
+        exposures.append(Wait("pipeline", "send", one.send_link, moved, one.send_s * sent, waits))
     low, high, _ = bounds("plan", planner.seen.constants)
     return PlanTime(
         plan, micro_batch, batch, step_s, step_s * low, step_s * high,
@@ -130,8 +119,8 @@ def plan_time(
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
         sum((f.host + b.host) * count for (f, b), count in passes),
-        max(0.0, 1 - sum(busy) / devices / end_s) if devices > 1 else 0.0,
-        max(0.0, end_s - busy[last] - waits) if devices > 1 else 0.0,
+        sum(waited) / devices / end_s,
+        waited[last] - waits,
         tuple(exposures),
         tuple(memory_of(step, shape, d, most, m) for d in range(devices)),
         shape.layers,
@@ -158,16 +147,16 @@ def outlined(
     planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str = USUAL
 ) -> Outline:
     """Return what a plan's step is made of; raises `InputError` where it does not fit."""
-    shape = layout(planner.shape.kinds, plan.pipeline, plan.virtual)
+    shape = layout_of(planner.shape.kinds, plan)
     step = Step(planner, plan, micro_batch, order)
     of_load = {}
     for load in {*shape.stages}:
         fore = back = weight = 0.0
-        for name, count in load:
-            forward, backward = step.passes(name)
+        for part, count in load:
+            forward, backward = step.passes(part)
             fore += forward.seconds * count
             back += backward.seconds * count
-            weight += step.found[name].weight_s * count
+            weight += step.found[part.name].weight_s * count
         of_load[load] = Stage(fore, back, weight)
     schedule = plan.schedule
     times = [of_load[load] for load in shape.stages]
@@ -213,7 +202,7 @@ def quick(planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str
 
 def _holds(one: Step) -> list[tuple[float, Kept]]:
     """Return what unlike devices of a pipeline hold: beside micro-batches, and of each."""
-    shape = layout(one.planner.shape.kinds, one.plan.pipeline, one.plan.virtual)
+    shape = layout_of(one.planner.shape.kinds, one.plan)
     parts = [parts_of(one, shape, d) for d in shape.unlike]
     return [(sum(still), kept) for still, kept in parts]
 
@@ -258,7 +247,7 @@ def _send(one: Step) -> tuple[float, str, float]:
     size = float(one.found[LAST].held.input)
     if one.plan.tensor > 1 and not one.plan.sequence:
         size /= one.plan.tensor  # scattered, and gathered again inside
-    found = one.planner.exchange("send", size, 2, one.strides["pipeline"])
+    found = one.planner.exchange("send", size, one.groups["next"])
     return found.seconds, found.link, size
 
 
@@ -267,13 +256,16 @@ class _Tail(NamedTuple):
 
     seconds: float
     update_s: float
-    exposures: tuple[Exposure, ...]
+    exposures: tuple[Wait, ...]
 
 
 def tail_of(one: Step, load: Load) -> _Tail:
     """Return what a device's step ends, and begins, with."""
     plan = one.plan
-    key = (id(one.found), load, plan.zero, plan.data, plan.pipeline, one.strides["pipeline"])
+    key = (
+        id(one.found), load, plan.zero, plan.data, plan.pipeline, one.order, plan.shard,
+        plan.offload,
+    )  # fmt: skip
     if key not in one.planner.tails:
         one.planner.tails[key] = _tail(one, load)
     found: _Tail = one.planner.tails[key]
@@ -281,89 +273,73 @@ def tail_of(one: Step, load: Load) -> _Tail:
 
 
 def _tail(one: Step, load: Load) -> _Tail:
-    plan, planner = one.plan, one.planner
-    dense, routed = parameters_of(one, load)
-    sharded = 0.0
-    moves: list[Exposure] = []
-    last_s = sum(one.found[name].backward.value * count for name, count in load)
-    first_s = sum(one.found[name].forward.value * count for name, count in load)
+    plan, planner, groups = one.plan, one.planner, one.groups
+    last_s = sum(one.found[part.name].backward.value * count for part, count in load)
+    first_s = sum(one.found[part.name].forward.value * count for part, count in load)
     parts = sum(count for _, count in load)
-    stride = one.strides["context"] if plan.context > 1 else one.strides["data"]
-    for count, ranks, apart in (
-        (dense, one.replicas, stride),
-        (routed, one.replicas // plan.expert, stride * plan.expert),
-    ):
-        sharded += count / (ranks if plan.zero else 1)
-        if plan.zero == 3 or ranks == 1 or not count:
-            continue
+    moves: list[Wait] = []
+
+    def exchange(to: str, kind: str, size: float, ranks: Group, beside: float) -> float:
+        found = planner.exchange(kind, size, ranks)
+        hides = planner.constant("data_hidden") * beside * (1 - 1 / parts)
+        exposed = max(found.seconds - hides, found.seconds / max(2, parts))
+        exposed = min(found.seconds, exposed)
+        if found.seconds:
+            moves.append(Wait(to, kind, found.link, size, found.seconds, exposed))
+        return found.seconds
+
+    for count, of in zip(parameters_of(one, load), ("", "expert_"), strict=True):
         size = planner.constant("gradient_bytes") * count
-        kinds = [("reduce_scatter", size, last_s), ("all_gather", HALF * count, first_s)]
-        for kind, moved, beside in kinds if plan.zero else [("all_reduce", size, last_s)]:
-            found = planner.exchange(kind, moved, ranks, apart)
-            hides = planner.constant("data_hidden") * beside * (1 - 1 / parts)
-            exposed = max(found.seconds - hides, found.seconds / max(2, parts))
-            exposed = min(found.seconds, exposed)
-            moves.append(Exposure("data", kind, found.link, moved, found.seconds, exposed))
-    if planner.shape.tied and plan.pipeline > 1 and any(name in (FIRST, LAST) for name, _ in load):
+        if not plan.zero:
+            exchange("data", "all_reduce", size, groups[f"{of}replicas"], last_s)
+            continue
+        shard, left = groups[f"{of}shard"], last_s
+        if plan.zero == 1:
+            left -= exchange("data", "reduce_scatter", size, shard, last_s)
+        copies, share = groups[f"{of}copies"], size / len(shard)
+        exchange("copies", "all_reduce", share, copies, max(0.0, left))
+        if plan.zero < 3:
+            exchange("data", "all_gather", HALF * count, shard, first_s)
+    if planner.shape.tied and plan.pipeline > 1 and any(part.is_end for part, _ in load):
         size = planner.constant("gradient_bytes") * one.found[FIRST].parameters
-        ranks = one.strides["pipeline"] * (plan.pipeline - 1)
-        found = planner.exchange("all_reduce", size, 2, ranks)
+        found = planner.exchange("all_reduce", size, groups["ends"])
         moves.append(
-            Exposure("embedding", "all_reduce", found.link, size, found.seconds, found.seconds)
+            Wait("embedding", "all_reduce", found.link, size, found.seconds, found.seconds)
         )
+    sharded = shared_of(one, load, 1)
     bytes_ = planner.constant("update_bytes") * sharded
     update_s = planner.traffic_s("adam", bytes_, OPTIMIZER_FLOP * sharded).value
+    if plan.offload in ("optimizer", "both"):
+        update_s, moved = _on_host(one, sharded, last_s * (1 - 1 / parts))
+        moves.append(moved)
     return _Tail(update_s + sum(move.exposed_s for move in moves), update_s, tuple(moves))
 
 
-def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[Exposure]:
+def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
+    """Return the seconds of an update on the host, and what moves there and back.
+
+    Gradients go out beside the last backward pass; weights come back in 16 bit, part by part while
+    the host works on the next one (Ren and others 2021, ZeRO-Offload).
+    """
+    planner = one.planner
+    sizes = (planner.constant("gradient_bytes") * sharded, HALF * sharded)
+    out, back = (planner.moved(size) for size in sizes)
+    update_s = planner.host_update_s(planner.constant("update_bytes") * sharded)
+    exposed = max(0.0, out.seconds - beside) + max(0.0, back.seconds - update_s)
+    moved_s = out.seconds + back.seconds
+    return update_s, Wait("host", "copy", out.link, sum(sizes), moved_s, exposed)
+
+
+def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[Wait]:
     """Return the exchanges of a device's step, by group, kind and link."""
-    plan, planner = one.plan, one.planner
     found: dict[tuple[str, str, str], list[float]] = {}
-    for name, count in load:
-        piece = one.found[name]
-        for trade in piece.trades:
-            times = count * micro_batches
-            times *= 2 if plan.recompute == "full" and trade.pass_ == "forward" else 1
-            group = _group_of(trade, plan)
-            exchanged = planner.exchange(trade.kind, trade.bytes, trade.ranks, trade.stride)
-            into = found.setdefault((group, trade.kind, exchanged.link), [0.0, 0.0, 0.0])
-            into[0] += times * trade.bytes
-            into[1] += times * exchanged.seconds
-            into[2] += times * one.exposed(trade)
-        if plan.zero == 3:
-            _shards(one, name, count * micro_batches, found)
-    return [Exposure(*key, *sums) for key, sums in found.items()] + list(tail.exposures)
-
-
-def _shards(
-    one: Step, name: str, times: int, found: dict[tuple[str, str, str], list[float]]
-) -> None:
-    """Add what ZeRO-3 gathers and scatters of a piece, and what of it is not hidden."""
-    piece = one.found[name]
-    gather, scatter = one.sharded(piece)
-    size = HALF * piece.parameters
-    link = one.planner.exchange("all_gather", size, one.replicas, one.strides["context"]).link
-    fore, back = one.passes(name)
-    waits = [
-        sum(one.exposed(t) for t in piece.trades if t.pass_ == p) for p in ("forward", "backward")
-    ]
-    open_ = max(0.0, fore.exposed - waits[0]) + max(0.0, back.exposed - waits[1])
-    whole = 2 * gather + scatter
-    gradients = one.planner.constant("gradient_bytes") * piece.parameters
-    for kind, seconds, moved in (
-        ("all_gather", 2 * gather, 2.0 * size), ("reduce_scatter", scatter, gradients)
-    ):  # fmt: skip
-        into = found.setdefault(("data", kind, link), [0.0, 0.0, 0.0])
-        into[0] += times * moved
-        into[1] += times * seconds
-        into[2] += times * open_ * (seconds / whole if whole else 0.0)
-
-
-def _group_of(trade: Trade, plan: Plan) -> str:
-    if trade.stride < plan.tensor:
-        return "tensor"
-    return "expert" if trade.kind == "all_to_all" else "context"
+    for part, count in load:
+        times = count * micro_batches
+        for wait in (wait for pass_ in one.passes(part) for wait in pass_.waits):
+            into = found.setdefault(wait[:3], [0.0, 0.0, 0.0])
+            for i, value in enumerate(wait[3:]):
+                into[i] += times * value
+    return [Wait(*key, *sums) for key, sums in found.items()] + list(tail.exposures)
 
 
 def _energy(one: Step, shape: Layout, micro_batches: int, step_s: float) -> float | None:
@@ -380,15 +356,11 @@ def _energy(one: Step, shape: Layout, micro_batches: int, step_s: float) -> floa
 
 def dynamic_of(one: Step, load: Load) -> float:
     """Return the joules of a micro-batch on a device beyond those of waiting."""
-    known = one.planner.spent
+    known, full = one.planner.spent, one.plan.recompute == "full"
     found = 0.0
-    for name, count in load:
-        key = (id(one.found), name)
+    for part, count in load:
+        key = (id(one.found), part.name)
         if key not in known:
-            known[key] = spent_j(one.found[name].kernels, one.planner.seen)
-        found += known[key] * (4 / 3 if _repeats(one, name) else 1) * count
+            known[key] = spent_j(one.found[part.name].kernels, one.planner.seen)
+        found += known[key] * (4 / 3 if part.again and full else 1) * count
     return found
-
-
-def _repeats(one: Step, name: str) -> bool:
-    return one.plan.recompute == "full" and name not in (FIRST, LAST)

@@ -12,6 +12,8 @@ it (`steptime probe --collectives`).
 Devices are alone on their links, or several to a node: `Fabric`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
@@ -39,7 +41,7 @@ class Fabric:
     """
 
     between: Link
-    inside: Link | None = None
+    inside: Link | Fabric | None = None
     per_node: int = GROUP
     links_per_node: int = 1
     servers: int = 1
@@ -59,8 +61,11 @@ class Fabric:
     @property
     def without_latency(self) -> tuple[str, ...]:
         """Names of the links whose latency nobody publishes: it is counted as 0, to be noted."""
-        links = {link.name: link for link in (self.between, self.inside) if link}
-        return tuple(name for name, link in links.items() if link.latency_s is None)
+        inner = self.inside
+        links = {link.name: link for link in (self.between, inner) if isinstance(link, Link)}
+        deeper = inner.without_latency if isinstance(inner, Fabric) else ()
+        found = (name for name, link in links.items() if link.latency_s is None)
+        return tuple(dict.fromkeys((*found, *deeper)))
 
     def near_and_nodes(self, devices: int, always: bool = False) -> tuple[int, int]:
         """Return how many of the devices of a group share a node, and on how many nodes they are.
@@ -76,12 +81,17 @@ class Fabric:
 
         That many `senders` of a node, of each group, send one at once over its links.
         """
-        shared = size_bytes * (senders * self.groups / self.links_per_node)
-        return self._message_s(self.between, shared)
+        return self._message_s(self.between, size_bytes * self._share(senders))
 
-    def inside_message_s(self, size_bytes: float) -> float:
-        """Return the seconds of one message inside a node."""
-        return self._message_s(self.inside or self.between, size_bytes)
+    def inside_message_s(self, size_bytes: float, senders: int = 1) -> float:
+        """Return the seconds of one message inside a node; of a rack, between its nodes."""
+        inner = self.inside
+        if isinstance(inner, Fabric):
+            return self._message_s(inner.between, size_bytes * inner._share(senders))
+        return self._message_s(inner or self.between, size_bytes)
+
+    def _share(self, senders: int) -> float:
+        return senders * self.groups / self.links_per_node
 
     def _message_s(self, link: Link, size_bytes: float) -> float:
         return (link.latency_s or 0.0) + size_bytes / link.bytes_per_s / self.efficiency
@@ -96,8 +106,12 @@ class Fabric:
 
         Latency apart: that of messages in a pipeline, or of a ring, in which all links are busy.
         """
-        rates = [self.between.bytes_per_s * self.links_per_node / self.groups] if nodes > 1 else []
-        rates += [(self.inside or self.between).bytes_per_s] if near > 1 else []
+        rates = [self.between.bytes_per_s / self._share(1)] if nodes > 1 else []
+        inner = self.inside
+        while isinstance(inner, Fabric):
+            rates.append(inner.between.bytes_per_s / inner._share(1))
+            near, inner = inner.per_node, inner.inside
+        rates += [(inner or self.between).bytes_per_s] if near > 1 else []
         return size_bytes / min(rates, default=inf) / self.efficiency
 
     def latencies_s(self, inside: int, between: int) -> float:
@@ -263,8 +277,13 @@ def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
     """
     near, _ = fabric.near_and_nodes(devices)
     part = size_bytes / devices
-    inside = (near - 1) * fabric.inside_message_s(part)
-    return inside + (devices - near) * fabric.message_s(part, near)
+    seconds = (devices - near) * fabric.message_s(part, near)
+    outer = fabric
+    while isinstance(outer.inside, Fabric):
+        inner = outer.inside
+        seconds += (near - inner.per_node) * outer.inside_message_s(part, inner.per_node)
+        near, outer = inner.per_node, replace(inner, efficiency=fabric.efficiency)
+    return seconds + (near - 1) * outer.inside_message_s(part)
 
 
 def send(size_bytes: float, devices: int, fabric: Fabric) -> float:
@@ -330,7 +349,7 @@ def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
     """Return what joins a group of ranks, None for a single rank.
 
     Between nodes it is the link of the outermost level that the group crosses, and inside them that
-    of the outermost level below. A node is one part of that level; all of its devices exchange at
+    of the levels below. A node is one part of that level; all of its devices exchange at
     once, in as many groups as this one, which share its links. Ranks 0, 8, 16, ... of nodes of 8
     are alone in each node, where 8 such groups share its links. Raises `InputError` for ranks that
     the cluster does not have.
@@ -341,9 +360,10 @@ def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
     level = cluster.ladder[place]
     devices = prod(below.size for below in cluster.ladder[:place])
     members = [rank for rank in ranks if rank // devices == ranks[0] // devices]
+    below = cluster.level_of(members)
     return Fabric(
         level.link,
-        cluster.link_of(members),
+        fabric_of_group(cluster, members) if below else cluster.link_of(members),
         per_node=len(members),
         links_per_node=level.links,
         groups=devices // len(members),

@@ -14,7 +14,7 @@ from steptime.core.graph import Graph, TensorSpec
 from steptime.core.workload import Plan
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
-from steptime.plans.pieces import FIRST, LAST, LOWERED, Trade, piece_of
+from steptime.plans.pieces import FIRST, LAST, LOWERED, piece_of
 from steptime.plans.planner import Planner
 from steptime.predict.host import calls_of, host_of
 from steptime.predict.kernel import Kernel
@@ -172,9 +172,8 @@ class Phases:
         if stages == 1:
             return 0.0
         size = float(HALF * rows * self.planner.shape.one["width"])
-        return (stages - 1) * self.planner.exchange(
-            "send", size, 2, tensor * self.plan.data
-        ).seconds
+        apart = tensor * self.plan.data
+        return (stages - 1) * self.planner.exchange("send", size, range(0, 2 * apart, apart)).seconds
 
     def attended(self, head: Head, group: Group) -> tuple[float, Kernel]:
         """Return the seconds of a layer's attention for a group, and its first kernel.
@@ -228,7 +227,7 @@ class Phases:
     def _gathered(self, last: Part, rows: int) -> Part:
         """Return the last part with its logits gathered, of which ranks have a part each."""
         size = float(HALF * rows * self.planner.shape.vocabulary)
-        took = self.planner.exchange("all_gather", size, self.plan.tensor, 1).seconds
+        took = self.planner.exchange("all_gather", size, range(self.plan.tensor)).seconds
         return last._replace(spent=last.spent.plus(Spent(exchange_s=took)))
 
     def _graph(self, rows: int) -> Graph:
@@ -256,7 +255,8 @@ class Phases:
                 continue
             if kernel.exchange is not None:
                 _, ranks, stride = kernel.exchange
-                exchange += self._exchange_s(Trade("", kernel.kind, ranks, stride, kernel.bytes))
+                group = range(0, ranks * stride, stride)
+                exchange += self.planner.exchange(kernel.kind, kernel.bytes, group).seconds
                 continue
             one = kernel._replace(after=(), views=0)
             if op.kind in LOWERED and piece_of(op.name) not in (FIRST, LAST):
@@ -270,10 +270,6 @@ class Phases:
         host = host_of(calls_of(mine), self.planner.seen.constants)
         issued = 0.0 if host is None else host.issued_s[0] - host.base_s
         return Part(Spent(products, 0.0, other, exchange), issued, tuple(mine))
-
-    def _exchange_s(self, trade: Trade) -> float:
-        _, kind, ranks, stride, size = trade
-        return self.planner.exchange(kind, size, ranks, stride).seconds
 
     def _stored(self, kernel: Kernel, specs: Sequence[TensorSpec], rows: int) -> Kernel:
         """Return a kernel that reads its weights as they are stored, of experts those touched."""
