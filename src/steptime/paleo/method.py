@@ -50,7 +50,7 @@ EXCHANGES: Mapping[str, Collective] = {**COLLECTIVES, **PUBLISHED}
 
 def without_latency(fabric: Fabric) -> Fabric:
     """Return what joins devices as Paleo has it: no latency, and adding up takes no time."""
-    inside = None if fabric.inside is None else replace(fabric.inside, latency_s=None)
+    inside = replace(fabric.inside, latency_s=None) if isinstance(fabric.inside, Link) else None
     between = replace(fabric.between, latency_s=None)
     return replace(fabric, between=between, inside=inside, memory_bytes_per_s=None)
 

@@ -103,7 +103,7 @@ def _standing(one: Step, load: Load) -> Memory:
     if plan.zero >= 2:  # gathered with the next one; its gradients, until they are scattered
         each = 2 * HALF * (plan.zero == 3) + constant("gradient_bytes")
         gathered = each * max(one.found[part.name].parameters for part, _ in load)
-    in_weights = HALF + LOW_BYTES.get(one.planner.low, 0.0)
+    in_weights: float = HALF + LOW_BYTES.get(one.planner.low, 0.0)
     if plan.zero == 3:  # the states' own, cast when they are gathered
         in_weights = HALF if offloaded else 0.0
     return Memory(

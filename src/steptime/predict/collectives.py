@@ -81,16 +81,17 @@ class Fabric:
 
         That many `senders` of a node, of each group, send one at once over its links.
         """
-        return self._message_s(self.between, size_bytes * self._share(senders))
+        return self._message_s(self.between, size_bytes * self.share(senders))
 
     def inside_message_s(self, size_bytes: float, senders: int = 1) -> float:
         """Return the seconds of one message inside a node; of a rack, between its nodes."""
         inner = self.inside
         if isinstance(inner, Fabric):
-            return self._message_s(inner.between, size_bytes * inner._share(senders))
+            return self._message_s(inner.between, size_bytes * inner.share(senders))
         return self._message_s(inner or self.between, size_bytes)
 
-    def _share(self, senders: int) -> float:
+    def share(self, senders: int) -> float:
+        """Return how many of a node's messages pass each of its links at once."""
         return senders * self.groups / self.links_per_node
 
     def _message_s(self, link: Link, size_bytes: float) -> float:
@@ -106,10 +107,10 @@ class Fabric:
 
         Latency apart: that of messages in a pipeline, or of a ring, in which all links are busy.
         """
-        rates = [self.between.bytes_per_s / self._share(1)] if nodes > 1 else []
+        rates = [self.between.bytes_per_s / self.share(1)] if nodes > 1 else []
         inner = self.inside
         while isinstance(inner, Fabric):
-            rates.append(inner.between.bytes_per_s / inner._share(1))
+            rates.append(inner.between.bytes_per_s / inner.share(1))
             near, inner = inner.per_node, inner.inside
         rates += [(inner or self.between).bytes_per_s] if near > 1 else []
         return size_bytes / min(rates, default=inf) / self.efficiency
