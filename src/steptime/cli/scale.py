@@ -228,7 +228,7 @@ def _of_fabric(model: StepModel) -> dict[str, Any]:
     return {
         "network": fabric.between.name,
         "latency_s": fabric.between.latency_s,
-        "inside": fabric.inside.name if isinstance(fabric.inside, Link) else None,
+        "inside": getattr(fabric.inside, "name", None),
         **picked(fabric, "per_node links_per_node servers"),
     }
 

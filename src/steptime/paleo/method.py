@@ -10,7 +10,7 @@ from dataclasses import replace
 from steptime.core.dtypes import precision
 from steptime.core.errors import shorten
 from steptime.core.graph import Graph
-from steptime.core.hardware import Device
+from steptime.core.hardware import Device, Link
 from steptime.paleo.layers import unknown_work
 from steptime.paleo.lower import lower
 from steptime.paleo.price import added, longer, seen
