@@ -90,7 +90,7 @@ def _standing(one: Step, load: Load) -> Memory:
     weights, gradients, states = (shared_of(one, load, least) for least in (3, 2, 1))
     layers = [part for part, _ in load if not part.is_end]
     helds = {part: one.found[part.name].held for part in layers}
-    working = max((held.working for held in helds.values()), default=0)
+    working = float(max((held.working for held in helds.values()), default=0))
     again = [held for part, held in helds.items() if part.again]
     if plan.recompute == "full":
         working += max((held.kept for held in again), default=0)

@@ -173,7 +173,9 @@ class Phases:
             return 0.0
         size = float(HALF * rows * self.planner.shape.one["width"])
         apart = tensor * self.plan.data
-        return (stages - 1) * self.planner.exchange("send", size, range(0, 2 * apart, apart)).seconds
+        return (stages - 1) * self.planner.exchange(
+            "send", size, range(0, 2 * apart, apart)
+        ).seconds
 
     def attended(self, head: Head, group: Group) -> tuple[float, Kernel]:
         """Return the seconds of a layer's attention for a group, and its first kernel.
