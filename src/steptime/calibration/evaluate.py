@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Scored:
 class Errors:
     """How far off the predictions of a group of cases are.
 
-    `mape`, `median` and `p90` are of |predicted / measured - 1|, `bias` is the mean of
+    `mape`, `median`, `p90` and `max` are of |predicted / measured - 1|, `bias` is the mean of
     ln(predicted / measured), `factor` exp of the mean of its absolute values. `balanced` is the
     mean of the MAPE of each kind on each device. `coverage` is the share of the cases that lie in
     their interval, `width` the median of (high - low) / value; None without intervals.
@@ -52,6 +52,7 @@ class Errors:
     mape: float
     median: float
     p90: float
+    max: float
     bias: float
     factor: float
     balanced: float
@@ -59,26 +60,44 @@ class Errors:
     width: float | None
 
 
+class Compared(NamedTuple):
+    """What was measured and predicted, between which bounds, and the kind and device of it."""
+
+    measured: float
+    value: float
+    low: float | None
+    high: float | None
+    cell: tuple[Any, ...] = ()
+
+
 def errors_of(scored: Sequence[Scored]) -> Errors:
     """Return the errors of some cases: predictions of 1.1 and 0.8 s for 1 s are 15 % off."""
-    off = np.array([one.off for one in scored])
+    cells = [(one.case.device.name, one.case.kind) for one in scored]
+    every = zip(scored, cells, strict=True)
+    return errors([Compared(a.case.seconds, a.value, a.low, a.high, cell) for a, cell in every])
+
+
+def errors(compared: Sequence[Compared]) -> Errors:
+    """Return the errors of some quantities, `balanced` over their cells."""
+    off = np.log([one.value / one.measured for one in compared])
     wrong = np.abs(np.expm1(off))
-    kinds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for one, far in zip(scored, wrong, strict=True):
-        kinds[one.case.device.name, one.case.kind].append(float(far))
+    cells: dict[Any, list[float]] = defaultdict(list)
+    for one, far in zip(compared, wrong, strict=True):
+        cells[one.cell].append(float(far))
     inside, widths = [], []
-    for one in scored:
+    for one in compared:
         if one.low is not None and one.high is not None:
-            inside.append(one.low <= one.case.seconds <= one.high)
+            inside.append(one.low <= one.measured <= one.high)
             widths.append((one.high - one.low) / one.value)
     return Errors(
-        len(scored),
+        len(compared),
         float(wrong.mean()),
         float(np.median(wrong)),
         float(np.quantile(wrong, 0.9)),
+        float(wrong.max()),
         float(off.mean()),
         float(np.exp(np.abs(off).mean())),
-        float(np.mean([np.mean(some) for some in kinds.values()])),
+        float(np.mean([np.mean(some) for some in cells.values()])),
         float(np.mean(inside)) if inside else None,
         float(np.median(widths)) if widths else None,
     )

@@ -30,8 +30,8 @@ BESIDE = ("calibrated", "analytic", "roofline", "paleo")  # methods that stand b
 WORST = 5
 PARTS = 4  # ops of a case that are shown
 HEADS = columns(
-    "method", "cases", "mape=MAPE", "median", "p90", "bias", "factor", "balanced", "coverage",
-    "width", "spread=MAPE of draws", "?constants", "?points",
+    "method", "cases", "mape=MAPE", "median", "p90", "max", "bias", "factor", "balanced",
+    "coverage", "width", "spread=MAPE of draws", "?constants", "?points",
 )  # fmt: skip
 
 
@@ -52,11 +52,11 @@ class Evaluation:
     @property
     def tables(self) -> list[Table]:
         """The tables for people: methods, groups, the worst cases op by op."""
-        found = [Table(HEADS, [_shown(row) for row in self.rows], "Errors of predictions")]
+        found = [Table(HEADS, [shown(row) for row in self.rows], "Errors of predictions")]
         if self.groups:
             heads = (*columns(*self.by), *HEADS)
             title = f"By {', '.join(self.by)}"
-            found.append(Table(heads, [_shown(row) for row in self.groups], title))
+            found.append(Table(heads, [shown(row) for row in self.groups], title))
         if self.worst:
             heads = columns(
                 "place", "kind", "device", "measured_s=measured", "predicted_s=predicted",
@@ -254,16 +254,17 @@ def _said(op: Mapping[str, Any]) -> str:
     return f"{often}{op['kind']} {size}: {seconds(op['step_s'])}, {limit}"
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def percent(value: float | None, form: str = ".1%") -> str | None:
+    """Return a share as people read it: `5.1%`; None for one that is not known."""
+    return None if value is None else format(value, form)
+
+
+def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with shares in percent, as people read them."""
-
-    def percent(value: float | None, form: str = ".1%") -> str | None:
-        return None if value is None else format(value, form)
-
     low_high = row["spread"]
     return {
         **row,
-        **{name: percent(row[name]) for name in ("mape", "median", "p90", "balanced")},
+        **{name: percent(row[name]) for name in ("mape", "median", "p90", "max", "balanced")},
         "bias": f"{row['bias']:+.2f}",
         "factor": f"{row['factor']:.2f}",
         "coverage": percent(row["coverage"], ".0%"),

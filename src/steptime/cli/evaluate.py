@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option
+from steptime.cli.options import Text, argument, option, refuse
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
 
 
 @command(long="predicting what was measured")
 def evaluate(
-    path: Annotated[
-        Path,
-        argument("DIR|FILE", "A folder of records, or a .csv, .tsv or .jsonl (.gz) of cases."),
+    paths: Annotated[
+        list[Path],
+        argument(
+            "DIR|FILE...",
+            "A folder of records, or a .csv, .tsv or .jsonl (.gz) of cases; or tables of published "
+            "steps.",
+        ),
     ],
     method: str = option(
         "--method M",
@@ -32,7 +36,12 @@ def evaluate(
         min=1,
     ),
     draws: int = option("--draws K", "With --calibrate-with: draws of the N cases.", 5, min=1),
-    by: Text = option("--by NAMES", "Groups: kind, device, family, condition, regime.", None),
+    by: Text = option(
+        "--by NAMES",
+        "Groups: kind, device, family, condition, regime; of published steps model, device, "
+        "block, stack, dtype, devices.",
+        None,
+    ),
     rows: int | None = option(
         "--rows N", "With --map: score N rows of each kind on each device.", None, min=1
     ),
@@ -47,6 +56,7 @@ def evaluate(
     from steptime.api import cases
     from steptime.calibration import evaluation
     from steptime.calibration.evaluate import grouped
+    from steptime.calibration.published import tables_in
 
     if out is not None:
         from steptime.plots.files import check_path
@@ -54,6 +64,14 @@ def evaluate(
         check_path(out)
     chosen, name = _method(method)
     names = [word.strip() for word in by.split(",")] if by else []
+    tables, others = ({}, []) if mapping else tables_in(paths)
+    if tables:
+        given = {"--calibrate-with": calibrate_with, "--rows": rows, "--out": out}
+        refuse(given, "published steps are scored as they are: leave out {}")
+        return _published(paths, tables, others, name, names, worst)
+    if len(paths) > 1:
+        raise InputError(f"{len(paths)} paths: {shorten(paths[-1])} is no table of published steps")
+    path = paths[0]
     grouped([], names)  # refuses unknown groups before anything is read
     found = cases(path, mapping, most=rows, warn=note)
     made = evaluation.evaluate(found, chosen, name, calibrate_with, names, draws, worst)
@@ -68,6 +86,27 @@ def evaluate(
     if left:
         notes.append(f"note: {name} predicts nothing for {left:,} of {len(found):,} cases")
     return Answer({"path": str(path), **made.document}, made.tables, notes)
+
+
+def _published(
+    paths: list[Path],
+    tables: Any,
+    others: list[Path],
+    method: str,
+    by: list[str],
+    worst: int,
+) -> Answer:
+    """Return how far off predictions of published steps are."""
+    from steptime.calibration.published_errors import evaluate_tables
+
+    if ".py:" in method:
+        raise InputError(f"--method {shorten(method)}: published steps need a method of the house")
+    found = evaluate_tables(tables, method, by or ("block",), worst)
+    notes = [
+        f"note: {path}: columns of no table of published steps that is known" for path in others
+    ]
+    path = str(paths[0]) if len(paths) == 1 else ""
+    return Answer({"path": path, **found.document}, found.tables, notes)
 
 
 def _method(text: str) -> tuple[Any, str]:

@@ -61,7 +61,9 @@ class Stack:
     inference (`serving/`), {} for those of the default stack. Images are laid out with their
     `channels_last`, or before height and width; convolutions in float32 run as `conv_tf32` where a
     device has it. `backend` measures it, told to `compile` or not; "" where nothing here does. One
-    that never `trains` runs inference alone.
+    that never `trains` runs inference alone. `since` is the month ("2024-09") of which it is the
+    state, "" for one without a date; `seen` says what its constants of training were fitted on
+    (`models`, `devices`, `most_devices`).
     """
 
     name: str
@@ -77,6 +79,8 @@ class Stack:
     backend: str = ""
     compile: bool = False
     trains: bool = True
+    since: str = ""
+    seen: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def uses(self) -> dict[str, Constant]:
@@ -157,6 +161,8 @@ _STACK: dict[str, Check] = {
     "backend": TEXT,
     "compile": FLAG,
     "trains": FLAG,
+    "since": TEXT,
+    "seen": TABLE,
 }
 _EXECUTION: dict[str, Check] = {
     "reads": WHOLES,

@@ -48,7 +48,7 @@ def shape_of(model: str, length: int | None = None) -> Shape:
     if length is not None and "length" in family.parameters:
         if str(given.get("length", length)) != str(length):
             raise InputError(f"--length {length} contradicts length={given['length']} of the model")
-        given["length"] = length
+        given.pop("length", None)  # learned positions grow with it
     values: dict[str, Any] = dict(getattr(family, "settings", {}))
     values |= resolve(family, given, choice.where or choice.model)
     missing = [name for name in _ASKED if name not in values]

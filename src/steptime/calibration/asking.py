@@ -1,0 +1,118 @@
+"""What is predicted for the rows of published tables: a function a kind of question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from steptime.calibration.published import Question, Told, site_of, stack_at
+from steptime.core.errors import InputError
+from steptime.plans.answer import fits
+from steptime.plans.planner import Planner, Shape
+from steptime.plans.request import (
+    Asked,
+    Request,
+    Site,
+    checked,
+    shape_of,
+    split_of,
+)
+from steptime.plans.step import plan_time
+from steptime.predict.kernel import Interval
+
+SPLIT = ("tensor", "context", "expert", "data", "pipeline", "virtual", "zero")
+PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
+SIZES = ("micro_batch", "batch", "length", "gradients")
+
+
+def step(asked: Question, method: str) -> Told:
+    """Return the step of a training plan: `step_s`, `memory_bytes`.
+
+    `data` follows from `devices`; of what is not said, the defaults of `steptime plan` hold.
+    """
+    numbers, texts = asked.numbers, asked.texts
+    split = {name: _whole(asked, name) for name in SPLIT if numbers.get(name) not in (None, "")}
+    devices = _whole(asked, "devices")
+    if "data" not in split:
+        of = split.get("tensor", 1) * split.get("context", 1) * split.get("pipeline", 1)
+        if devices % of:
+            raise InputError(f"{of} devices of a replica do not divide {devices}")
+        split["data"] = devices // of
+    sequence = bool(numbers.get("sequence")) and split.get("tensor", 1) > 1
+    recompute = texts.get("recompute") or "none"
+    plan = split_of({**split, "sequence": sequence, "recompute": recompute})
+    sizes = {name: _whole(asked, name) for name in SIZES if numbers.get(name) not in (None, "")}
+    stack = texts.get("stack") or stack_at(texts["software"], texts["date"])
+    shape, planner = _planner(
+        texts["model"], _site(asked), texts["dtype"], stack, devices, method,
+        sizes.get("length"), sizes.get("gradients"),
+    )  # fmt: skip
+    micro = sizes.get("micro_batch", 1)
+    sound = checked(shape, Asked(plan, micro, sizes.get("batch", micro * plan.data)))
+    found = plan_time(planner, sound.plan, sound.micro_batch, sound.batch, sound.order)
+    held = found.memory[found.fullest]
+    parts = {name: getattr(found, name) for name in PARTS}
+    values = {
+        "step_s": Interval(found.step_s, found.low, found.high),
+        "memory_bytes": Interval(held.total),
+    }
+    if found.energy_j is not None:
+        watts = found.energy_j / found.step_s / devices
+        values["device_w"] = Interval(watts)
+    return Told(values, devices, stack, fits(planner, found), parts)
+
+
+@lru_cache(maxsize=512)
+def _planner(
+    model: str, site: Site, dtype: str, stack: str, devices: int, method: str, *sizes: Any
+) -> tuple[Shape, Planner]:
+    length, gradients = sizes or (None, None)
+    one = Request(
+        model, site, dtype=dtype, stack=stack, length=length, gradients=gradients, method=method
+    )
+    shape = shape_of(model, length)
+    return shape, one.planner(shape, split_of({}), devices)
+
+
+def _site(asked: Question) -> Site:
+    """Return where a row runs: as it says, else as devices of its kind are usually joined."""
+    usual = {**site_of(asked.texts["device"])}
+    usual |= {name: asked.texts[name] for name in ("inside", "link") if asked.texts.get(name)}
+    for name in ("per_node", "links_per_node"):
+        if asked.numbers.get(name):
+            usual[name] = _whole(asked, name)
+    return Site(asked.texts["device"], **usual)
+
+
+def _whole(asked: Question, name: str) -> int:
+    value = asked.numbers[name]
+    if not isinstance(value, int | float) or value != int(value):
+        raise InputError(f"{name} is a whole number, not {value!r}")
+    return int(value)
+
+
+def exchange(asked: Question, method: str) -> Told:
+    """Return the seconds of a collective among devices: `exchange_s`."""
+    devices, site = _whole(asked, "devices"), _site(asked)
+    stack = asked.texts["stack"]
+    planner = _planner("transformer:layers=1", site, "float16", stack, devices, method)[1]
+    kind = asked.texts["collective"]
+    stride = site.per_node if kind == "send" and devices > site.per_node else 1
+    found = planner.exchange(kind, asked.numbers["bytes"], 2 if kind == "send" else devices, stride)
+    return Told({"exchange_s": Interval(found.seconds)}, devices, stack)
+
+
+def parameters(asked: Question, method: str) -> Told:
+    """Return a model's parameters, and those that a token reaches: `parameters`, `active`."""
+    site = Site("a100-sxm4-80gb")
+    planner = _planner(asked.texts["model"], site, "bfloat16", "torch-eager", 1, method)[1]
+    found = {"parameters": planner.parameters, "active": planner.active}
+    return Told({name: Interval(float(value)) for name, value in found.items()}, 1)
+
+
+KINDS: Mapping[str, Callable[[Question, str], Told]] = {
+    "step": step,
+    "exchange": exchange,
+    "parameters": parameters,
+}

@@ -1,0 +1,150 @@
+"""How far predictions are from published tables: errors by set and block, and the worst rows."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from steptime.calibration.asking import KINDS
+from steptime.calibration.evaluate import Compared, errors, score
+from steptime.calibration.evaluation import WORST, percent, shown
+from steptime.calibration.mapping import cases_of, mapping
+from steptime.calibration.published import Layout, Point, Question, Told, questions
+from steptime.core.errors import InputError, unknown
+from steptime.core.table import Table, columns
+from steptime.predict import cost_model
+from steptime.predict.kernel import Interval
+
+GROUPS = ("model", "device", "block", "stack", "dtype", "devices")
+HEADS = columns(
+    "asked=rows", "cases=scored", "mape=MAPE", "median", "p90", "max", "bias", "coverage", "width",
+    "fits",
+)  # fmt: skip
+OF_SET = columns("set", "quantity")
+OF_ROW = columns("place", "model", "device", "devices", "stack", "quantity", "ratio:.2f=p / m")
+OF_UNASKED = columns("set", "rows", "reason", "first")
+
+
+@dataclass(frozen=True)
+class Published:
+    """What published tables say of a method: a document of JSON values, and tables for people.
+
+    `rows` are errors of each set and quantity, `groups` those of its blocks, `unasked` the rows
+    that could not be asked, counted by reason; `cases` are all rows that were scored.
+    """
+
+    document: Mapping[str, Any]
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables for people."""
+        told = self.document
+        by = columns(*told["by"])
+        rows, groups = ([_shown(row) for row in told[name]] for name in ("rows", "groups"))
+        every = (
+            ((*OF_SET, *HEADS), rows, "Errors of predictions"),
+            ((*OF_SET, *by, *HEADS[1:]), groups, f"By {', '.join(told['by'])}"),
+            (OF_ROW, told["worst"], f"The rows that {told['method']} misses by most"),
+            (OF_UNASKED, told["unasked"], "Rows that were not asked"),
+        )
+        return [Table(heads, some, title) for heads, some, title in every if some]
+
+
+def evaluate_tables(
+    tables: Mapping[Path, Layout],
+    method: str,
+    by: Sequence[str] = ("block",),
+    worst: int = WORST,
+) -> Published:
+    """Return how far a method is off on published tables, each by its layout.
+
+    Raises `InputError` for an unknown group, or where no row can be asked.
+    """
+    for one in by:
+        if one not in GROUPS:
+            raise unknown("group", one, GROUPS, "--by")
+    scored: list[Point] = []
+    asked: Counter[str] = Counter()
+    unasked: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path, layout in tables.items():
+        for label, place, answer in _told(path, layout, method):
+            asked[label] += 1
+            if isinstance(answer, InputError):
+                unasked[label, str(answer).removeprefix("plan: ")].append(place)
+                continue
+            question, told = answer
+            known = [name for name in question.measured if name in told.values]
+            scored += [Point(question, told, name) for name in known]
+    left = [
+        {"set": key[0], "rows": len(places), "reason": key[1], "first": places[0]}
+        for key, places in unasked.items()
+    ]
+    if not scored:
+        raise InputError(f"no row can be asked: {left[0]['reason'] if left else 'there is none'}")
+    sets = [{**row, "asked": asked[row["set"]]} for row in _errors(scored, ())]
+    far = sorted(scored, key=lambda one: -abs(one.value / one.measured - 1))[:worst]
+    return Published(
+        {
+            "method": method,
+            "by": list(by),
+            "rows": sets,
+            "groups": _errors(scored, by) if by else [],
+            "unasked": left,
+            "worst": [one.row for one in far],
+            "cases": [one.row for one in scored],
+        }
+    )
+
+
+def _told(
+    path: Path, layout: Layout, method: str
+) -> Iterator[tuple[str, str, tuple[Question, Told] | InputError]]:
+    """Yield set and place of each row, and what is told of it or why it cannot be asked."""
+    if layout.kind == "ops":
+        said = mapping({**layout.rows, "words": layout.words}, layout.name)
+        for one in score([*cases_of(path, said)], cost_model(method)):
+            label, place = f"{layout.name}, {one.case.kind}", one.case.place
+            texts, measured = {"device": one.case.device.name}, {"seconds": one.case.seconds}
+            question = Question(label, place, "ops", texts, {}, measured, True)
+            told = Told({"seconds": Interval(one.value, one.low, one.high)})
+            yield label, place, (question, told)
+        return
+    for label, place, asked in questions(path, layout):
+        if isinstance(asked, InputError):
+            yield label, place, asked
+            continue
+        try:
+            yield label, place, (asked, KINDS[asked.kind](asked, method))
+        except InputError as error:
+            yield label, place, error
+
+
+def _errors(scored: Sequence[Point], by: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the errors of each set and quantity, by what `by` names of their rows."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    heads = ("set", "quantity", *by)
+    for one in scored:
+        row = one.row
+        groups[tuple(str(row[name] or "-") for name in heads)].append(row)
+    found = []
+    for key, some in sorted(groups.items()):
+        right = [row["fits"] for row in some if row["fits"] is not None]
+        fits = sum(right) / len(right) if right else None
+        compared = [
+            Compared(
+                row["measured"], row["predicted"], row["low"], row["high"],
+                (row["device"], row["model"]),
+            )
+            for row in some
+        ]  # fmt: skip
+        known = dict(zip(heads, key, strict=True))
+        found.append({**known, **asdict(errors(compared)), "fits": fits})
+    return found
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    alone = {"spread": None, "constants": None, "points": None}
+    return {**shown({**row, **alone}), "fits": percent(row["fits"], ".0%")}

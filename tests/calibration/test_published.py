@@ -1,0 +1,93 @@
+"""Published tables: known by their columns, asked row by row, and how near predictions come."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from steptime.calibration.published import layout_of, layouts, model_named, stack_at, tables_in
+from steptime.calibration.published_errors import Published, evaluate_tables
+from steptime.cli.main import run
+from steptime.core.errors import InputError
+
+HEAD = "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,heads,step_s\n"
+ROW = "3.6,64,2,32,1,4,512,2048,3072,30,32,4.0\n"
+
+
+@cache
+def scored(folder: Path) -> Published:
+    return evaluate_tables(tables_in([folder])[0], "calibrated")
+
+
+def test_a_table_is_known_by_its_columns_not_by_its_name(tmp_path: Path) -> None:
+    table = tmp_path / "anything.csv"
+    table.write_text(HEAD + ROW, "utf-8")
+    found = layout_of(table)
+    assert found is not None
+    assert found.name == "vTrain"
+    table.write_text("model,seconds\nx,1\n", "utf-8")
+    assert layout_of(table) is None
+
+
+def test_a_layout_is_told_from_all_others() -> None:
+    for one in layouts():
+        wider = [two.name for two in layouts() if {*two.columns} >= {*one.columns}]
+        assert wider == [one.name]
+
+
+def test_a_row_that_cannot_be_asked_is_counted_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "rows.csv"
+    bad = ROW.replace("64,2,32,1", "64,5,32,1")
+    table.write_text(HEAD + ROW + bad + bad, "utf-8")
+    assert run(["evaluate", str(table), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    [row] = told["rows"]
+    assert (row["set"], row["quantity"], row["asked"], row["cases"]) == ("vTrain", "step_s", 3, 1)
+    assert row["max"] == pytest.approx(abs(told["cases"][0]["ratio"] - 1))
+    [left] = told["unasked"]
+    assert left["rows"] == 2
+    assert left["reason"].startswith("--tensor 5 does not divide 32 heads")
+
+
+def test_the_stack_is_that_of_the_date() -> None:
+    assert stack_at("megatron", "2021-12") == "megatron-2021"
+    assert stack_at("megatron", "24.07") == "megatron-2024"
+    assert stack_at("megatron", "25.09") == "megatron-2025"
+    assert stack_at("megatron", "26.06.01") == "megatron-2026"
+    with pytest.raises(InputError, match="unknown software"):
+        stack_at("megatro", "2024-01")
+
+
+def test_a_model_is_named_as_tables_do() -> None:
+    assert model_named("LLAMA3_70B") == "llama3_70b"
+    assert model_named("Qwen3_30B_a3B (tokendrop)") == "qwen3_30b_a3b"
+    with pytest.raises(InputError, match="no model is named 'LLAMA9'"):
+        model_named("LLAMA9")
+
+
+@pytest.mark.parametrize(
+    ("name", "quantity", "mean", "median"),
+    [
+        ("vTrain", "step_s", 0.09, 0.06),
+        ("llm-foundry, A100", "step_s", 0.06, 0.05),
+        ("MLPerf, gpt3-175b", "step_s", 0.08, 0.07),
+        ("NeMo", "step_s", 0.05, 0.05),
+        ("Megatron-Bridge, dense", "step_s", 0.11, 0.1),
+        ("Megatron-Bridge, mixtures", "step_s", 0.2, 0.1),
+        ("torchtitan", "memory_bytes", 0.1, 0.1),
+        ("parameters", "parameters", 1e-12, 1e-12),
+        ("parameters", "active", 1e-8, 1e-8),
+    ],
+)
+def test_predictions_come_near(
+    name: str, quantity: str, mean: float, median: float, shared: Path
+) -> None:
+    found = {(row["set"], row["quantity"]): row for row in scored(shared / "llm").document["rows"]}
+    row = found[name, quantity]
+    assert row["mape"] < mean
+    assert row["median"] < median
