@@ -540,7 +540,7 @@ LINES = [
     *((f"energy {words}", message) for words, message in _ENERGY),
     ("evaluate absent", "absent: a table is .csv, .tsv or .jsonl"),
     ("evaluate empty", "empty: holds no records"),
-    ("evaluate empty records", "2 paths: records is no table of published steps"),
+    ("evaluate empty records", "2 paths: 'records' is no table of published steps"),
     ("evaluate steps.csv --rows 3", "published steps are scored as they are: leave out --rows"),
     ("evaluate steps.csv --by kinds", "unknown group 'kinds'"),
     ("evaluate records --method peleo", "unknown method 'peleo'; did you mean 'paleo'?"),
