@@ -140,7 +140,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "examples", folder / "examples")
     (table,) = _blocks(ROOT / "docs/importing.md", "csv")
     (folder / "timings.csv").write_text(table, encoding="utf-8")
-    for name, table in zip(("ops", "steps"), _blocks(ROOT / "docs/evaluating.md", "csv"), strict=True):
+    for name, table in zip(
+        ("ops", "steps"), _blocks(ROOT / "docs/evaluating.md", "csv"), strict=True
+    ):
         (folder / f"{name}.csv").write_text(table, encoding="utf-8")
     return folder
 

@@ -98,8 +98,8 @@ def exchange(asked: Question, method: str) -> Told:
     stack = asked.texts["stack"]
     planner = _planner("transformer:layers=1", site, "float16", stack, devices, method)[1]
     kind = asked.texts["collective"]
-    stride = site.per_node if kind == "send" and devices > site.per_node else 1
-    found = planner.exchange(kind, asked.numbers["bytes"], 2 if kind == "send" else devices, stride)
+    ranks = range(0, devices, devices - 1) if kind == "send" else range(devices)
+    found = planner.exchange(kind, asked.numbers["bytes"], ranks)
     return Told({"exchange_s": Interval(found.seconds)}, devices, stack)
 
 
