@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
+from steptime.cli.grid import names, split_models
 from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, shorten
 from steptime.core.ranges import numbers, whole_number
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 PER_NODE = 8
 MOST_NUMBERS = 32  # of devices that are searched
+MOST_SEARCHES = 400  # on a page
 MOST = 1e18  # of tokens, watts, money
 
 
@@ -82,6 +87,11 @@ def plan(
     out: Path | None = option(
         "--out -o FILE", "Draw pipeline, memory and search: .png, .svg, .pdf or .html.", None
     ),
+    page: Path | None = option(
+        "--page FILE.html",
+        "A page to choose in: MODEL, --device, --devices, --length and --batch take lists.",
+        None,
+    ),
     stack: Text = option(
         "--stack NAME",
         "The software (steptime list stacks). Default: megatron-2025, with --zero 3 torch-eager.",
@@ -127,17 +137,38 @@ def plan(
         raise InputError("--devices: a search needs --batch, the sequences of a step")
     if days is not None and tokens is None:
         raise InputError("--days needs --tokens, those of the training")
+    lengths, batches = (
+        [None] if text is None else numbers(text, name) if page else [whole_number(text, name)]
+        for text, name in ((length, "--length"), (batch, "--batch"))
+    )
+    models = split_models(model) if page else [model]
+    kinds = names(device, "--device") if page else [options.one_device(device)]
     site = Site(
-        options.one_device(device), whole_number(per_node, "--per-node"), inside, link,
+        kinds[0], whole_number(per_node, "--per-node"), inside, link,
         _count(links_per_node, "--links-per-node"),
     )  # fmt: skip
     request = Request(
-        model, site, _count(batch, "--batch"), _count(micro_batch, "--micro-batch"),
-        _count(length, "--length"), split, numbers_, order, dtype,
+        models[0], site, batches[0], _count(micro_batch, "--micro-batch"), lengths[0],
+        split, numbers_, order, dtype,
         _count(gradients, "--gradients"), stack, method, options.pairs(option_, "option"),
         _amount(tokens, "--tokens"),
         Limits(*[_amount(text, name) for name, text in limits.items()]), prices, trace,
     )  # fmt: skip
+    if page is not None:
+        options.refuse({"--out": out}, "{} draws one plan: leave out --page")
+        rest = {
+            "--per-node": per_node, "--inside": inside, "--link": link, "--dtype": dtype,
+            "--links-per-node": links_per_node, "--micro-batch": micro_batch,
+            "--recompute": recompute, "--zero": zero, "--schedule": schedule, "--stack": stack,
+            "--gradients": gradients, "--tokens": tokens, "--offload": offload, "--method": method,
+            **{f"--{name}": text for name, text in given.items()}, **limits,
+        }  # fmt: skip
+        cells = product(models, kinds, numbers_, lengths, batches)
+        each = [
+            replace(request, model=m, site=site._replace(device=d), devices=(n,), length=s, batch=b)
+            for m, d, n, s, b in cells
+        ]
+        return _page(each, {name: text for name, text in rest.items() if text is not None}, page)
     told = answer(request)
     best = told["best"] if numbers_ else told
     shown_ = [*tables(best)[:1], _front(told)] if numbers_ else tables(best)
@@ -156,6 +187,31 @@ def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Pat
 
     _, _, found = timed(asking(request, best))
     save(picture(best, found, _split(best), told.get("rows", ())), out)
+
+
+def _page(asked: list[Request], rest: dict[str, str], page: Path) -> Answer:
+    """Write the page of searches; `rest` are their options beside the page's own choices."""
+    from steptime.core.files import check_folder
+    from steptime.report.plans import write_plans
+
+    if page.suffix.lower() != ".html":
+        raise InputError(f"{page}: the page is one .html file, not {shorten(page.suffix)}")
+    check_folder(page)
+    if not 1 <= len(asked) <= MOST_SEARCHES:
+        raise InputError(
+            f"--page: {len(asked)} searches (models x devices x numbers x lengths x batches), "
+            f"1 to {MOST_SEARCHES}: --devices N,... says the numbers"
+        )
+    words = [word for pair in rest.items() for word in pair]
+    lines = []
+    for one in asked:
+        length = [] if one.length is None else ["--length", one.length]
+        words_ = [one.model, "--device", one.site.device, "--devices", one.devices[0], *length]
+        lines.append(
+            shlex.join(map(str, ["steptime", "plan", *words_, "--batch", one.batch, *words]))
+        )
+    told = write_plans(list(zip(asked, lines, strict=True)), page)
+    return Answer(told, notes=[f"{told['found']} of {told['searches']} searches: {page}"])
 
 
 def _devices(devices: str | None, most: str | None) -> tuple[int, ...]:

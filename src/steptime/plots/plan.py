@@ -64,9 +64,9 @@ def bars(found: PlanTime, most: int = MOST_BARS) -> list[style.Row]:
     """Return the bars of a pipeline's run; of more than `most` parts the thin ones are joined."""
     held = lines(found)
     if sum(map(len, held)) <= most:
-        return [_bar([one]) for line in held for one in line]
+        return _worded([_bar([one]) for line in held for one in line])
     slices = max(6, most // (3 * len(held)))
-    return [bar for line in held for bar in _joined(line, slices)]
+    return _worded([bar for line in held for bar in _joined(line, slices)])
 
 
 def beginning(found: PlanTime, most: int = 4 * MOST_BARS) -> list[style.Row]:
@@ -81,7 +81,17 @@ def beginning(found: PlanTime, most: int = 4 * MOST_BARS) -> list[style.Row]:
     starts = sorted(one.start_s for one in held)
     until = min(BEGINNING * back, starts[min(most, len(starts) - 1)])
     cut = [one._replace(end_s=min(one.end_s, until)) for one in held if one.start_s < until]
-    return [_bar([one]) for one in cut]
+    return _worded([_bar([one]) for one in cut])
+
+
+def _worded(rows: list[style.Row]) -> list[style.Row]:
+    """Return bars with what of the picture's width each has; low rows have no words."""
+    whole = max((row["to"] for row in rows), default=0.0)
+    low = any(row["device"] * LOWEST > TALL for row in rows)
+    for row in rows:
+        row["part"] = (row["to"] - row["from"]) / whole
+        row["word"] = "" if low else row["word"]
+    return rows
 
 
 def _joined(line: Sequence[Event], slices: int) -> Iterator[style.Row]:
@@ -136,9 +146,12 @@ def _bar(run: Sequence[Event]) -> style.Row:
 
 
 def pipeline(
-    rows: Sequence[style.Row], title: str = "What the pipeline does", caption: Sequence[str] = ()
+    rows: Sequence[style.Row],
+    title: str = "What the pipeline does",
+    caption: Sequence[str] = (),
+    room: str = str(WIDTH),
 ) -> style.Spec:
-    """Return the chart of `bars`, a row a device, grey where it waits."""
+    """Return the chart of `bars`, a row a device, grey where it waits; `room` is its width."""
     devices = 1 + max(row["device"] for row in rows)
     x = {**style.number("from", "time in a step (s)", "s"), "scale": {"nice": False}}
     ticks = {"title": "device of the pipeline", "tickMinStep": 1, "format": "d", "grid": False}
@@ -157,8 +170,7 @@ def pipeline(
     words = {"x": {**x, "field": "middle"}, "y": {**y, "field": "device"}} | {
         "text": {"field": "word"}
     }
-    span = max(row["to"] for row in rows)
-    wide = f"(datum.to - datum.from) * {WIDTH / span} > {LETTER} * (1 + length(datum.word))"
+    wide = f"datum.part * {room} > {LETTER} * (1 + length(datum.word))"
     middle = {"calculate": "(datum.from + datum.to) / 2", "as": "middle"}
     light = {"expr": f"indexof({PALE}, datum.kind) < 0 ? 'white' : '#222'"}
     layers = []
@@ -167,10 +179,9 @@ def pipeline(
         ("!=", style.layer("rect", place | {"color": colour}, **NO_EDGE), {"color": light}),
     ):
         some = [{"filter": f"datum.kind {test} '{BUBBLE}'"}]
-        layers.append({**rect, "transform": some})
-        if devices * LOWEST < TALL:  # else rows are too low for words
-            drawn = style.layer("text", words, fontSize=10, **text)
-            layers.append({**drawn, "transform": [*some, {"filter": wide}, middle]})
+        drawn = style.layer("text", words, fontSize=10, **text)
+        told = {**drawn, "transform": [*some, {"filter": wide}, middle]}
+        layers += [{**rect, "transform": some}, told]
     height = min(TALL, max(60, 30 * devices))
     return style.finish(title, caption, rows, layer=layers, width=WIDTH, height=height)
 

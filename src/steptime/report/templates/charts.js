@@ -68,7 +68,7 @@ function chart(place, spec, controls) {
     place.view = view;
     if (value !== null) await view.signal("network", value).runAsync();
   };
-  place.redraw = draw;
+  place.redraw = () => { drawn = null; return draw(); };
   window.addEventListener("resize", draw);
   dark.addEventListener("change", draw);
   return draw();

@@ -1,7 +1,6 @@
 "use strict";
 // The choice lives in the form and in the address. Times of a step are looked up in what Python
 // computed; here they are only joined: exchange, speed-up, hours, cost.
-const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const form = byId("choice");
 const field = (name) => form.elements.namedItem(name);
@@ -15,28 +14,6 @@ const USUAL = "usual", OWN = "own", LARGEST = 2 ** 53;
 function numbers(planes) {
   const count = planes.length / 4;
   return new Float32Array(planes.map((_, at) => planes[(at % 4) * count + (at >> 2)]).buffer);
-}
-
-// Words for numbers, as units.py writes them.
-const digits = (value, count = 4) => String(Number(value.toPrecision(count)));
-const STEPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
-const SMALL = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
-function prefixed(value, unit, steps = STEPS) {
-  const [factor, prefix] = steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
-  return `${digits(value / factor)} ${prefix}${unit}`;
-}
-const seconds = (value) => (value ? prefixed(value, "s", SMALL) : "0 s");
-const grouped = (value, most = 0) => value.toLocaleString("en", { maximumFractionDigits: most });
-const hoursText = (value) => (value >= 1000 ? grouped(value) : digits(value, 3));
-const money = (value) => (value === null ? "no price" : `$${value < 1000 ? value.toFixed(2)
-  : grouped(value)}`);
-const cut = (text) => (text.length > 60 ? `${text.slice(0, 60)}...` : text);
-
-function element(name, text, className) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
 }
 
 function put(values) {

@@ -17,17 +17,12 @@ function draw(choice, values, rows) {
     + `epoch${choice.epochs === 1 ? " takes" : "s take"} ${hoursText(most.hours)} hours${cost}`
     + `${most.fits ? "." : ", if the memory were large enough."}`;
   byId("headline").classList.toggle("bad", !most.fits);
-  byId("tiles").replaceChildren(...[
+  tiles([
     ["replicas", grouped(most.workers)], ["step", within(most), span(most)],
     ["speed-up", `${digits(most.speedup)}×`],
     ["examples/s", grouped(Number(most.samples_per_s.toPrecision(4)), 2)],
     ["hours", hoursText(most.hours)], ["cost", money(most.cost)],
-  ].map(([name, value, below]) => {
-    const tile = document.createElement("div");
-    tile.append(element("dt", name), element("dd", value));
-    if (below) tile.append(element("dd", below, "quiet"));
-    return tile;
-  }));
+  ]);
   byId("notes").replaceChildren(...notes(choice, values, rows).map(([text, bad]) =>
     element("li", text, bad ? "bad" : "")));
   charts(rows, choice);
@@ -148,22 +143,6 @@ function table(rows, choice) {
   fill(byId("rows"), columns, rows, (made, row) => made.classList.toggle("bad", !row.fits));
 }
 
-// Fill a table: a column is its heading and what it writes of a row; `mark` changes a made row.
-function fill(place, columns, rows, mark) {
-  const line = (cells, kind) => {
-    const made = document.createElement("tr");
-    made.append(...cells.map((text) => element(kind, text, "number")));
-    return made;
-  };
-  place.tHead.replaceChildren(line(columns.map(([name]) => name), "th"));
-  place.tBodies[0].replaceChildren(...rows.map((row) => {
-    const made = line(columns.map(([, write]) => write(row)), "td");
-    mark(made, row);
-    return made;
-  }));
-  named(place);
-}
-
 function devicesTable(choice, values) {
   const rows = deviceRows(choice, values.sort);
   const known = (name) => rows.some((row) => row[name] !== null);
@@ -193,8 +172,6 @@ function devicesTable(choice, values) {
 }
 
 function command(choice, values, rows) {
-  const quoted = (word) =>
-    (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
   const words = ["steptime", "scale", choice.network.name, "--device", choice.device.text,
     "--link", choice.link.name, "--batch", choice.batch,
     "--replicas", rows.map((row) => row.workers).join(","), "--scaling", choice.scaling,
@@ -210,7 +187,7 @@ function command(choice, values, rows) {
   });
   words.push("--samples", choice.samples, "--epochs", values.epochs);
   if (choice.price !== null) words.push("--price", choice.price);
-  return [...words, "--json"].map((word) => quoted(String(word))).join(" ");
+  return quoted([...words, "--json"]);
 }
 
 function sources(choice, values) {
@@ -267,19 +244,6 @@ function update(faults = []) {
   };
   byId("result").textContent =
     JSON.stringify({ ...answer, old: faults.length > 0, faults: lines });
-}
-
-function copy() {
-  const button = byId("copy");
-  const select = () => {
-    getSelection().selectAllChildren(byId("command"));
-    button.textContent = "Selected";
-  };
-  const done = () => { button.textContent = "Copied"; };
-  if (navigator.clipboard) {
-    navigator.clipboard.writeText(byId("command").textContent).then(done, select);
-  } else select();
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
 }
 
 // A first address that cannot be shown does not empty the page: the usual choice stands beside.

@@ -1,0 +1,67 @@
+"use strict";
+// What the pages to explore and of plans share: words for numbers, tiles, tables, a line to copy.
+const byId = (id) => document.getElementById(id);
+
+// Words for numbers, as units.py writes them.
+const digits = (value, count = 4) => String(Number(value.toPrecision(count)));
+const STEPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
+const SMALL = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
+function prefixed(value, unit, steps = STEPS) {
+  const [factor, prefix] = steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
+  return `${digits(value / factor)} ${prefix}${unit}`;
+}
+const seconds = (value) => (value ? prefixed(value, "s", SMALL) : "0 s");
+const grouped = (value, most = 0) => value.toLocaleString("en", { maximumFractionDigits: most });
+const hoursText = (value) => (value >= 1000 ? grouped(value) : digits(value, 3));
+const money = (value) => (value === null ? "no price" : `$${value < 1000 ? value.toFixed(2)
+  : grouped(value)}`);
+const cut = (text) => (text.length > 60 ? `${text.slice(0, 60)}...` : text);
+
+function element(name, text, className) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function tiles(all) {
+  byId("tiles").replaceChildren(...all.map(([name, value, below]) => {
+    const tile = document.createElement("div");
+    tile.append(element("dt", name), element("dd", value));
+    if (below) tile.append(element("dd", below, "quiet"));
+    return tile;
+  }));
+}
+
+// Fill a table: a column is its heading and what it writes of a row; `mark` changes a made row.
+function fill(place, columns, rows, mark) {
+  const line = (cells, kind) => {
+    const made = document.createElement("tr");
+    made.append(...cells.map((text) => element(kind, text, "number")));
+    return made;
+  };
+  place.tHead.replaceChildren(line(columns.map(([name]) => name), "th"));
+  place.tBodies[0].replaceChildren(...rows.map((row) => {
+    const made = line(columns.map(([, write]) => write(row)), "td");
+    mark(made, row);
+    return made;
+  }));
+  named(place);
+}
+
+// Words as a shell takes them.
+const quoted = (words) => words.map(String).map((word) =>
+  (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
+
+function copy() {
+  const button = byId("copy");
+  const select = () => {
+    getSelection().selectAllChildren(byId("command"));
+    button.textContent = "Selected";
+  };
+  const done = () => { button.textContent = "Copied"; };
+  if (navigator.clipboard) {
+    navigator.clipboard.writeText(byId("command").textContent).then(done, select);
+  } else select();
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+}

@@ -1,0 +1,141 @@
+"use strict";
+// The choice lives in the form and in the address; what is shown of it was computed by Python.
+const data = JSON.parse(byId("data").textContent);
+const form = byId("choice");
+const AXES = Object.keys(data.axes);
+const SPLIT = ["tensor", "context", "pipeline", "virtual", "data", "expert"];
+const keyOf = (at) => AXES.map((name) => at[name]).join("\n");
+const cells = new Map(data.cells.map((cell) => [keyOf(cell.at), cell]));
+const field = (name) => form.elements.namedItem(name);
+const chosen = () => Object.fromEntries(AXES.map((name) => [name, field(name).value]));
+const fragment = (at) => `#${new URLSearchParams(at)}`;
+const span = ({ low, high }) => `${seconds(Number(low.toPrecision(3)))} to `
+  + seconds(Number(high.toPrecision(3)));
+const percent = (share) => `${digits(100 * share, 3)} %`;
+const rounded = (value) => grouped(Number(value.toPrecision(4)), 2);
+const paid = (cost, what) => (cost ? `${rounded(what)} ${cost.currency}` : "-");
+const unpacked = ([names, ...rows]) => rows.map((row) =>
+  Object.fromEntries(names.map((name, place) => [name, row[place]])));
+
+function splitText(plan, microBatch) {
+  const wide = SPLIT.filter((name) => (plan[name] ?? 1) > 1).map((name) => `${name} ${plan[name]}`);
+  const more = [plan.zero && `ZeRO ${plan.zero}`, plan.sequence && "sequence parallel",
+    (plan.recompute ?? "none") !== "none" && `recompute ${plan.recompute}`,
+    microBatch > 1 && `micro-batch ${microBatch}`].filter(Boolean);
+  return [...wide, ...more].join(", ") || "one device";
+}
+
+function draw(name, rows, height) {
+  const place = byId(`chart-${name}`), spec = data.charts[name];
+  place.parentElement.hidden = !rows.length;
+  if (!rows.length) return;
+  spec.data.values = rows;
+  if (height) spec.height = height;
+  if (place.redraw) place.redraw();
+  else {
+    place.parentElement.append(...downloads(name, spec));
+    chart(place, spec);
+  }
+}
+
+function show(cell) {
+  const { best, at } = cell;
+  const { memory, mfu, cost, training, energy } = best;
+  byId("headline").textContent = `${at.model} on ${grouped(best.devices)} × ${best.device}: a step `
+    + `of ${grouped(best.batch)} × ${grouped(best.length)} tokens takes ${seconds(best.step_s)}, `
+    + `${span(best)}${cost ? `, at ${paid(cost, cost.hour)} an hour` : ""}.`;
+  tiles([
+    ["step", seconds(best.step_s), span(best)],
+    ["tokens/s", grouped(best.tokens_per_s), `${grouped(best.tokens_per_s_per_device)} a device`],
+    ["memory", prefixed(memory.total_bytes, "B"), memory.device_bytes
+      ? `of ${prefixed(memory.device_bytes, "B")}` : "of unknown room"],
+    [`${cost?.currency ?? "cost"} an hour`, cost ? rounded(cost.hour) : "-",
+      cost ? `${cost.date}` : "no price is known"],
+    ...(training ? [
+      [`hours of ${prefixed(training.tokens, "")} tokens`, hoursText(training.train_h),
+        `${hoursText(training.low_h)} to ${hoursText(training.high_h)}`],
+      [`${cost?.currency ?? "cost"} of them`, cost ? rounded(training.cost) : "-",
+        training.energy_kwh === null ? "" : `${grouped(training.energy_kwh)} kWh`],
+    ] : []),
+    ["MFU", percent(mfu.full), `half ${percent(mfu.half)}, 6N ${percent(mfu["6N"])}`],
+    ...(energy ? [["a device", `${digits(energy.device_w, 3)} W`, ""]] : []),
+  ]);
+  byId("notes").replaceChildren(...[
+    `Best of ${grouped(cell.considered)} splits, of which ${grouped(cell.fitting)} fit: `
+      + `${splitText(best.plan, best.micro_batch)}.`,
+    `Most of the step: ${cell.bound_by}.` + (best.bubble > 0
+      ? ` Devices of the pipeline wait ${percent(best.bubble)} of their time.` : ""),
+    ...best.exposed_communication.filter((one) => one.exposed_s > 0.005 * best.step_s).map((one) =>
+      `${one.group} ranks: ${one.collective} over ${one.level} takes ${seconds(one.total_s)}, of `
+      + `which the step waits ${seconds(one.exposed_s)}.`),
+    ...best.notes,
+  ].map((text) => element("li", text)));
+  draw("why", unpacked(cell.drawn.why));
+  draw("memory", unpacked(cell.drawn.memory));
+  if (data.charts.pipeline) draw("pipeline", unpacked(cell.drawn.pipeline), cell.pipeline_px);
+  byId("alike").textContent = `${grouped(cell.alike)} of all that fit are so near to the fastest that `
+    + "no prediction tells them apart.";
+  fill(byId("splits"), [
+    ["split", (row) => splitText(row, row.micro_batch)], ["step", (row) => seconds(row.step_s)],
+    ["80 % of steps", span], ["memory", (row) => prefixed(row.total_bytes, "B")],
+    ...(cost ? [["a step", (row) => paid(cost, row.cost_per_step)]] : []),
+  ], cell.rows, () => {});
+}
+
+// Every device and number beside, for the same network, length and batch; a row leads to its choice.
+function beside(values) {
+  const all = data.axes.device.flatMap((device) => data.axes.devices.map((devices) =>
+    cells.get(keyOf({ ...values, device, devices }))));
+  draw("speed", all.filter((cell) => cell.best).map((cell) => cell.speed));
+  const found = (write) => (cell) => (cell.best ? write(cell.best) : "");
+  fill(byId("devices"), [
+    ["device", (cell) => `${cell.at.devices} × ${cell.at.device}`],
+    ["step", (cell) => (cell.best ? seconds(cell.best.step_s) : cell.failed)],
+    ["80 % of steps", found(span)],
+    ["tokens/s a device", found((best) => grouped(best.tokens_per_s_per_device))],
+    ["an hour", found((best) => paid(best.cost, best.cost?.hour))],
+    ...(all.some((cell) => cell.best?.training) ? [
+      ["training", found((best) => `${hoursText(best.training.train_h)} h`)],
+      ["its cost", found((best) => paid(best.cost, best.training.cost ?? 0))]] : []),
+    ["memory", found((best) => prefixed(best.memory.total_bytes, "B"))],
+    ["split", found((best) => splitText(best.plan, best.micro_batch))],
+  ], all, (made, cell) => {
+    const link = element("a", made.cells[0].textContent);
+    link.href = fragment(cell.at);
+    made.cells[0].replaceChildren(link);
+    made.classList.toggle("chosen", keyOf(cell.at) === keyOf(values));
+    if (cell.failed) made.cells[1].className = "bad";
+  });
+}
+
+function update() {
+  const values = chosen(), cell = cells.get(keyOf(values));
+  if (location.hash !== fragment(values)) history.replaceState(null, "", fragment(values));
+  byId("shown").hidden = !cell.best;
+  byId("headline").classList.toggle("bad", !cell.best);
+  if (cell.best) show(cell);
+  else byId("headline").textContent = `${values.devices} × ${values.device}: ${cell.failed}`;
+  beside(values);
+  byId("command").textContent = cell.command;
+  byId("result").textContent = JSON.stringify({ at: values, best: cell.best ?? null });
+}
+
+// The address; what it names that is not here is said, and the rest of it is taken.
+function fromFragment() {
+  const faults = [];
+  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
+    if (data.axes[name]?.includes(value)) field(name).value = value;
+    else faults.push(`the address asks for ${cut(name)} '${cut(value)}', which this page has not`);
+  }
+  byId("errors").hidden = !faults.length;
+  byId("errors").replaceChildren(...faults.map((text) => element("p", text)));
+  update();
+}
+
+data.charts.why.layer[0].encoding.color.legend = null; // no bar is shorter
+for (const name of AXES) field(name).value = data.start[name];
+fromFragment();
+form.addEventListener("input", () => { byId("errors").hidden = true; update(); });
+form.addEventListener("submit", (event) => event.preventDefault());
+window.addEventListener("hashchange", fromFragment);
+byId("copy").addEventListener("click", copy);
