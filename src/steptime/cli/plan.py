@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -202,15 +201,7 @@ def _page(asked: list[Request], rest: dict[str, str], page: Path) -> Answer:
             f"--page: {len(asked)} searches (models x devices x numbers x lengths x batches), "
             f"1 to {MOST_SEARCHES}: --devices N,... says the numbers"
         )
-    words = [word for pair in rest.items() for word in pair]
-    lines = []
-    for one in asked:
-        length = [] if one.length is None else ["--length", one.length]
-        words_ = [one.model, "--device", one.site.device, "--devices", one.devices[0], *length]
-        lines.append(
-            shlex.join(map(str, ["steptime", "plan", *words_, "--batch", one.batch, *words]))
-        )
-    told = write_plans(list(zip(asked, lines, strict=True)), page)
+    told = write_plans(asked, [word for pair in rest.items() for word in pair], page)
     return Answer(told, notes=[f"{told['found']} of {told['searches']} searches: {page}"])
 
 

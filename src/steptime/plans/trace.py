@@ -8,35 +8,56 @@ from pathlib import Path
 
 from steptime.core.errors import InputError
 from steptime.core.toml_files import write_whole
-from steptime.plans.pipeline import Flow
+from steptime.plans.pipeline import Event as Part
 from steptime.plans.step import PlanTime
 from steptime.predict.timeline import US, Event, document, names
+
+BUBBLE, EXCHANGE, UPDATE = "bubble", "exchange of gradients", "update"
 
 
 def write_trace(found: PlanTime, label: str, path: Path) -> None:
     """Write the run of a plan's pipeline; raises `InputError` where it was not simulated."""
     if found.flow is None:
         raise InputError("--trace: this pipeline has too many parts to be simulated one by one")
-    write_whole(path, json.dumps(document(events(found.flow, label))))
+    write_whole(path, json.dumps(document(events(found, label))))
 
 
-def events(flow: Flow, label: str) -> Iterator[Event]:
-    """Yield what each device does, and its waits as `bubble`."""
-    tracks = {d + 1: f"device {d} of the pipeline" for d in range(flow.devices)}
-    yield from names(1, label, tracks)
+def lines(found: PlanTime) -> list[list[Part]]:
+    """Return what each device of the pipeline does until the last has done, waits as `bubble`.
+
+    Nothing where the pipeline was not simulated. What is of no micro-batch has -1 for it.
+    """
+    flow = found.flow
+    if flow is None:
+        return []
+    end_s = max(end + sum(tail) for end, tail in zip(flow.ends_s, found.tails_s, strict=True))
+    parts = sorted(flow.events, key=lambda one: one.start_s)
+    for d, (exchange_s, update_s) in enumerate(found.tails_s):
+        at, after = flow.ends_s[d] + exchange_s, flow.ends_s[d] + exchange_s + update_s
+        parts.append(Part(d, -1, -1, EXCHANGE, flow.ends_s[d], at))
+        parts += [Part(d, -1, -1, UPDATE, at, after), Part(d, -1, -1, BUBBLE, end_s, end_s)]
+    held: list[list[Part]] = [[] for _ in range(flow.devices)]
     until = [0.0] * flow.devices
-    for one in sorted(flow.events, key=lambda event: event.start_s):
-        if one.start_s > until[one.device] + 1e-9:
-            yield _event("bubble", "wait", one.device, until[one.device], one.start_s, {})
-        until[one.device] = one.end_s
+    for one in parts:
+        d = one.device
+        if one.start_s > until[d] + 1e-9:
+            held[d].append(Part(d, -1, -1, BUBBLE, until[d], one.start_s))
+        if one.end_s > one.start_s:
+            held[d].append(one)
+        until[d] = one.end_s
+    return held
+
+
+def events(found: PlanTime, label: str) -> Iterator[Event]:
+    """Yield what each device does, up to its update, and its waits as `bubble`."""
+    held = lines(found)
+    yield from names(1, label, {d + 1: f"device {d} of the pipeline" for d in range(len(held))})
+    for one in (part for line in held for part in line):
         about = {"stage": one.stage, "micro_batch": one.micro_batch}
-        name = f"{one.direction} {one.micro_batch}"
-        yield _event(name, one.direction, one.device, one.start_s, one.end_s, about)
-    for device, end in enumerate(until):
-        if flow.end_s > end + 1e-9:
-            yield _event("bubble", "wait", device, end, flow.end_s, {})
-
-
-def _event(name: str, kind: str, device: int, start: float, end: float, about: Event) -> Event:
-    track = {"ph": "X", "pid": 1, "tid": device + 1, "name": name, "cat": kind, "args": about}
-    return {**track, "ts": start * US, "dur": (end - start) * US}
+        named = one.micro_batch >= 0
+        yield {
+            "ph": "X", "pid": 1, "tid": one.device + 1, "cat": one.direction,
+            "name": f"{one.direction} {one.micro_batch}" if named else one.direction,
+            "args": about if named else {},
+            "ts": one.start_s * US, "dur": (one.end_s - one.start_s) * US,
+        }  # fmt: skip

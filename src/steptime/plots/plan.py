@@ -6,22 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from steptime.core.units import percent, seconds, shown, size
+from steptime.core.table import columns
+from steptime.core.units import percent, seconds, size
 from steptime.plans.memory import PARTS
-from steptime.plans.pipeline import Event
+from steptime.plans.pipeline import BACKWARD, FORWARD, WEIGHT, Event
 from steptime.plans.step import PlanTime
+from steptime.plans.trace import BUBBLE, EXCHANGE, UPDATE, lines
 from steptime.plots import style
 
-BUBBLE = "bubble"
-COLOURS = {  # of what a device does: told apart on white and on black
-    "forward": style.COLOURS[5],
-    "backward": style.COLOURS[0],
-    "weight": style.COLOURS[2],
-    "exchange": style.COLOURS[3],
-    "update": style.COLOURS[4],
-}
-WORDS = {"weight": "weights' gradients", "exchange": "exchange of gradients"}
-PALE = ["forward", "update"]  # on which ink is read better than white
+WEIGHTS = "weights' gradients"
+KINDS = (FORWARD, BACKWARD, WEIGHTS, EXCHANGE, UPDATE)  # of what a device does
+COLOURS = {kind: style.COLOURS[at] for kind, at in zip(KINDS, (5, 0, 2, 3, 4), strict=True)}
+PALE = [FORWARD, UPDATE]  # on which ink is read better than white
 MOST_BARS = 1200
 FINE = 150  # of a picture's width: thinner parts are drawn as shares of a longer bar's height
 WIDTH, TALL = 860, 420
@@ -29,35 +25,12 @@ BEGINNING = 1.25  # of the time until the first device was first backward
 EDGE = 0.44  # of a row, from its middle
 LETTER, LOWEST = 6.5, 14  # pixels: a letter's width, the height of a row with words
 LEGEND = {"title": None, "orient": "bottom", "direction": "horizontal"}
+FRONT = "devices step_s low high total_bytes cost_per_step"
+TIP = columns(
+    "step_s=step", "devices=devices of it", "total_bytes=memory", "cost_per_step=cost of a step",
+    "tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute",
+)  # fmt: skip
 NO_EDGE: style.Spec = {"stroke": None, "cornerRadius": 0}
-
-
-def lines(found: PlanTime) -> list[list[Event]]:
-    """Return what each device of the pipeline does, waits as `bubble`, until the last has done.
-
-    Nothing where the pipeline was not simulated.
-    """
-    flow = found.flow
-    if flow is None:
-        return []
-    end_s = max(end + sum(tail) for end, tail in zip(flow.ends_s, found.tails_s, strict=True))
-    held: list[list[Event]] = [[] for _ in range(flow.devices)]
-    until = [0.0] * flow.devices
-    events = sorted(flow.events, key=lambda one: one.start_s)
-    for d, tail in enumerate(found.tails_s):
-        at = flow.ends_s[d]
-        for kind, taken in zip(("exchange", "update"), tail, strict=True):
-            events.append(Event(d, -1, -1, kind, at, at + taken))
-            at += taken
-        events.append(Event(d, -1, -1, BUBBLE, end_s, end_s))
-    for one in events:
-        d = one.device
-        if one.start_s > until[d] + 1e-6 * end_s:
-            held[d].append(Event(d, -1, -1, BUBBLE, until[d], one.start_s))
-        if one.end_s > one.start_s:
-            held[d].append(one)
-        until[d] = one.end_s
-    return held
 
 
 def bars(found: PlanTime, most: int = MOST_BARS) -> list[style.Row]:
@@ -77,7 +50,7 @@ def beginning(found: PlanTime, most: int = 4 * MOST_BARS) -> list[style.Row]:
     held = [one for line in lines(found) for one in line]
     if len(held) <= MOST_BARS:
         return []
-    back = min(one.end_s for one in held if one.device == 0 and one.direction == "backward")
+    back = min(one.end_s for one in held if one.device == 0 and one.direction == BACKWARD)
     starts = sorted(one.start_s for one in held)
     until = min(BEGINNING * back, starts[min(most, len(starts) - 1)])
     cut = [one._replace(end_s=min(one.end_s, until)) for one in held if one.start_s < until]
@@ -113,7 +86,7 @@ def _joined(line: Sequence[Event], slices: int) -> Iterator[style.Row]:
             continue
         whole = [one for run in together for one in run]
         start, end, upper = whole[0].start_s, whole[-1].end_s, whole[0].device - EDGE
-        for kind in (*COLOURS, BUBBLE):
+        for kind in (FORWARD, BACKWARD, WEIGHT, EXCHANGE, UPDATE, BUBBLE):
             alike = [one for one in whole if one.direction == kind]
             if alike:
                 share = sum(one.end_s - one.start_s for one in alike) / (end - start)
@@ -133,7 +106,7 @@ def _bar(run: Sequence[Event]) -> style.Row:
     number = str(first.micro_batch) if len(run) == 1 and batches else ""
     return {
         "device": first.device,
-        "kind": WORDS.get(kind, kind),
+        "kind": WEIGHTS if kind == WEIGHT else kind,
         "from": first.start_s,
         "to": last.end_s,
         "upper": first.device - EDGE,
@@ -158,18 +131,13 @@ def pipeline(
     scale = {"reverse": True, "nice": False, "zero": False}
     y = {"field": "upper", "type": "quantitative", "axis": ticks, "scale": scale}
     kinds = {row["kind"] for row in rows}
-    known = {WORDS.get(kind, kind): colour for kind, colour in COLOURS.items()}
-    here = {kind: colour for kind, colour in known.items() if kind in kinds}
-    colour = style.name(
-        "kind",
-        scale={"domain": list(here), "range": list(here.values())},
-        legend=LEGEND,
-    )
+    here = {kind: colour for kind, colour in COLOURS.items() if kind in kinds}
+    of_kinds = {"domain": list(here), "range": list(here.values())}
+    colour = style.name("kind", scale=of_kinds, legend=LEGEND)
     tip = style.tooltip(("kind", "takes", "micro-batch", "stage", "device"))
     place = {"x": x, "x2": {"field": "to"}, "y": y, "y2": {"field": "lower"}, "tooltip": tip}
-    words = {"x": {**x, "field": "middle"}, "y": {**y, "field": "device"}} | {
-        "text": {"field": "word"}
-    }
+    words = {"x": {**x, "field": "middle"}, "y": {**y, "field": "device"}}
+    words["text"] = {"field": "word"}
     wide = f"datum.part * {room} > {LETTER} * (1 + length(datum.word))"
     middle = {"calculate": "(datum.from + datum.to) / 2", "as": "middle"}
     light = {"expr": f"indexof({PALE}, datum.kind) < 0 ? 'white' : '#222'"}
@@ -226,48 +194,30 @@ def memory(rows: Sequence[style.Row], caption: Sequence[str] = ()) -> style.Spec
     )
 
 
-def front_rows(rows: Sequence[Mapping[str, Any]]) -> list[style.Row]:
-    """Return the plans that a search shows, as `front` draws them."""
-    split = ("tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute")
-    return [
-        {name: row[name] for name in ("devices", "step_s", "low", "high", "total_bytes")}
-        | {
-            "cost": row["cost_per_step"],
-            "step": seconds(row["step_s"]),
-            "memory": size(row["total_bytes"]),
-            "cost of a step": shown("cost", row["cost_per_step"]),
-            "split": ", ".join(f"{name} {row[name]}" for name in split if row[name] not in (0, 1)),
-            "best": None if at else row["step_s"],
-        }
-        for at, row in enumerate(rows)
-    ]
-
-
 def front(
-    rows: Sequence[style.Row], currency: str = "", caption: Sequence[str] = (), wide: int = WIDTH
+    rows: Sequence[Mapping[str, Any]], currency: str, caption: Sequence[str] = ()
 ) -> style.Spec:
-    """Return the chart of `front_rows`: time against memory, and where prices are known cost."""
-    tip = style.tooltip(("step", "devices", "memory", "cost of a step", "split"))
-    ends = [row[name] for row in rows for name in ("low", "high")]
-    x = style.log_number("step_s", ends, "time of a step (s)", "s")
-    told = {**style.told_by("devices", rows), "tooltip": tip}
-    priced = any(row["cost"] is not None for row in rows)
+    """Return the chart of plans that a search shows: time against memory, and cost if known."""
+    points = [style.point(dict(row), FRONT, TIP) for row in rows]
+    points[0]["best"] = points[0]["step_s"]
+    x = style.log_number("step_s", [row["low"] for row in rows] + [row["high"] for row in rows],
+                         "time of a step (s)", "s")  # fmt: skip
+    told = {**style.told_by("devices", points), "tooltip": style.tooltip(TIP)}
     sides = [style.number("total_bytes", "memory of the fullest device (byte)", "B")]
-    sides += [style.number("cost", f"cost of a step ({currency})")] if priced else []
+    if currency:
+        sides.append(style.number("cost_per_step", f"cost of a step ({currency})"))
     panels = []
     for y in sides:
         y["scale"] = {"zero": False, "padding": 12}
-        field = y["field"]
         between = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
+        ring = {"x": {**x, "field": "best"}, "y": y}
         layers = [
-            style.layer("rule", between, field, style="quiet", opacity=0.35),
-            style.layer("point", {"x": x, "y": y, **told}, field, filled=True),
-            style.layer("point", {"x": {**x, "field": "best"}, "y": y}, "best", style="ink",
-                        fill=None, size=190),
-        ]  # fmt: skip
-        size_ = {"width": wide // len(sides) - 70 * (len(sides) - 1), "height": 260}
-        panels.append({"layer": layers, **size_})
-    return style.finish("Plans that none beats", caption, rows, hconcat=panels)
+            style.layer("rule", between, style="quiet", opacity=0.35),
+            style.layer("point", {"x": x, "y": y, **told}, filled=True),
+            style.layer("point", ring, "best", style="ink", fill=None, size=190),
+        ]
+        panels.append({"layer": layers, "width": WIDTH // 2 - 70, "height": 260})
+    return style.finish("Plans that none beats", caption, points, hconcat=panels)
 
 
 def picture(
@@ -280,8 +230,7 @@ def picture(
     charts: list[style.Spec] = []
     if rows:
         said = ["Across: where 80 % of steps are. Ringed: the fastest, which is shown below."]
-        currency = told["cost"]["currency"] if told["cost"] else ""
-        charts.append(front(front_rows(rows), currency, said))
+        charts.append(front(rows, told["cost"]["currency"] if told["cost"] else "", said))
     drawn, first = bars(found), beginning(found)
     if drawn:
         share = f", {percent(told['bubble'])} of the devices' time" if told["bubble"] else ""

@@ -15,11 +15,12 @@ from steptime.plots import style, waterfall
 from steptime.plots.plan import bars, memory, memory_rows, pipeline
 
 BARS = 240  # of a pipeline, about: a page has hundreds of them
+AXES = ("model", "device", "devices", "length", "batch")
 Drawn = dict[str, list[style.Row]]
 
 
-def write_plans(asked: Sequence[tuple[Request, str]], path: Path) -> dict[str, Any]:
-    """Write the page of searches, each with its command line, and return what is in it.
+def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> dict[str, Any]:
+    """Write the page of searches and return what is in it; `words` are options of all of them.
 
     Raises `InputError` where none of them finds a plan, `StoreError` where the disk takes no file.
     """
@@ -28,37 +29,27 @@ def write_plans(asked: Sequence[tuple[Request, str]], path: Path) -> dict[str, A
 
     cells: list[dict[str, Any]] = []
     rows: Drawn = {"why": [], "pipeline": [], "memory": []}
-    for done, (request, line) in enumerate(asked):
+    for done, request in enumerate(asked):
         tell("searches", done, len(asked))
-        cells.append({"at": _place(request), "command": line, **_found(request, rows)})
+        site, devices, length = request.site, request.devices[0], request.length or ""
+        words_ = (request.model, site.device, devices, length, request.batch)
+        at = dict(zip(AXES, map(str, words_), strict=True))
+        cells.append({"at": at, **_found(request, rows)})
     good = [cell for cell in cells if "best" in cell]
     if not good:
         raise InputError(f"none of {len(cells)} searches finds a plan: {cells[0]['failed']}")
-    speeds = [cell["speed"] for cell in good]
+    axes = {name: list(dict.fromkeys(cell["at"][name] for cell in cells)) for name in AXES}
     charts = {
         "why": waterfall.chart([("", 1.0)], "step", "", ()),
         "memory": memory(rows["memory"]),
         **({"pipeline": pipeline(rows["pipeline"], room="width")} if rows["pipeline"] else {}),
-        "speed": _speed(speeds),
+        "speed": _speed([{"device": name} for name in axes["device"]]),
     }
     for spec in charts.values():
         spec |= {"data": {"values": []}, "config": {}}  # the page has both
-    axes = {name: list(dict.fromkeys(cell["at"][name] for cell in cells)) for name in good[0]["at"]}
-    data = {"axes": axes, "start": good[0]["at"], "cells": cells, "charts": charts}
-    page = rendered("plans.html", data=data, axes=axes, best=good[0]["best"])
-    write_whole(path, page.encode())
+    data = {"axes": axes, "start": good[0]["at"], "cells": cells, "charts": charts, "words": words}
+    write_whole(path, rendered("plans.html", data=data, best=good[0]["best"]).encode())
     return {"path": str(path), "searches": len(cells), "found": len(good), **axes}
-
-
-def _place(request: Request) -> dict[str, str]:
-    """Return where a search stands on the page: a word on each axis."""
-    return {
-        "model": request.model,
-        "device": str(request.site.device),
-        "devices": str(request.devices[0]),
-        "length": str(request.length or "the model's"),
-        "batch": str(request.batch),
-    }
 
 
 def _found(request: Request, rows: Drawn) -> dict[str, Any]:
@@ -79,11 +70,9 @@ def _found(request: Request, rows: Drawn) -> dict[str, Any]:
     }
     for name, some in drawn.items():
         rows[name] += some
-    one = {"devices": best["devices"], "device": str(request.site.device)}
-    speed = one | {name: best[name] for name in ("step_s", "low", "high")}
     high = pipeline(drawn["pipeline"])["height"] if drawn["pipeline"] else 0
     packed = {name: _packed(some) for name, some in drawn.items()}
-    return {**told, "drawn": packed, "pipeline_px": high, "speed": speed}
+    return {**told, "drawn": packed, "pipeline_px": high}
 
 
 def _packed(rows: Sequence[style.Row]) -> list[list[Any]]:
@@ -93,16 +82,16 @@ def _packed(rows: Sequence[style.Row]) -> list[list[Any]]:
 
 
 def _speed(rows: Sequence[style.Row]) -> style.Spec:
-    """Return the chart of every GPU and number: how long a step takes."""
+    """Return the chart of how long a step takes on every device and number of them."""
     whole: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
     x = {**style.number("devices", "devices", **whole), "scale": {"type": "log", "base": 2}}
     y = {**style.number("step_s", "time of a step (s)", "s"), "scale": {"type": "log"}}
-    y["axis"]["values"] = [float(f"{digit}e{power}") for power in range(-4, 6) for digit in (1, 2, 5)]
+    y["axis"]["values"] = [float(f"{digit}e{at}") for at in range(-4, 6) for digit in (1, 2, 5)]
     told = {**style.told_by("device", rows), "tooltip": style.tooltip(("device", "devices"))}
     between = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": told["color"]}
     layers = [
-        style.layer("rule", between, opacity=0.5),
+        style.layer("rule", between, strokeWidth=2),
         style.layer("line", {"x": x, "y": y, "color": told["color"]}),
         style.layer("point", {"x": x, "y": y, **told}, filled=True),
     ]
-    return style.finish("Every GPU and number", (), rows, layer=layers)
+    return style.finish("Every device and number", (), rows, layer=layers)

@@ -86,11 +86,13 @@ function show(cell) {
 function beside(values) {
   const all = data.axes.device.flatMap((device) => data.axes.devices.map((devices) =>
     cells.get(keyOf({ ...values, device, devices }))));
-  draw("speed", all.filter((cell) => cell.best).map((cell) => cell.speed));
+  draw("speed", all.filter((cell) => cell.best).map(({ at, best }) => ({
+    devices: best.devices, device: at.device, step_s: best.step_s, low: best.low, high: best.high,
+  })));
   const found = (write) => (cell) => (cell.best ? write(cell.best) : "");
   fill(byId("devices"), [
     ["device", (cell) => `${cell.at.devices} × ${cell.at.device}`],
-    ["step", (cell) => (cell.best ? seconds(cell.best.step_s) : cell.failed)],
+    ["step", found((best) => seconds(best.step_s))],
     ["80 % of steps", found(span)],
     ["tokens/s a device", found((best) => grouped(best.tokens_per_s_per_device))],
     ["an hour", found((best) => paid(best.cost, best.cost?.hour))],
@@ -98,13 +100,13 @@ function beside(values) {
       ["training", found((best) => `${hoursText(best.training.train_h)} h`)],
       ["its cost", found((best) => paid(best.cost, best.training.cost ?? 0))]] : []),
     ["memory", found((best) => prefixed(best.memory.total_bytes, "B"))],
-    ["split", found((best) => splitText(best.plan, best.micro_batch))],
+    ["split", (cell) => (cell.best ? splitText(cell.best.plan, cell.best.micro_batch) : cell.failed)],
   ], all, (made, cell) => {
     const link = element("a", made.cells[0].textContent);
     link.href = fragment(cell.at);
     made.cells[0].replaceChildren(link);
     made.classList.toggle("chosen", keyOf(cell.at) === keyOf(values));
-    if (cell.failed) made.cells[1].className = "bad";
+    made.lastChild.className = cell.failed ? "bad" : "";
   });
 }
 
@@ -116,7 +118,9 @@ function update() {
   if (cell.best) show(cell);
   else byId("headline").textContent = `${values.devices} × ${values.device}: ${cell.failed}`;
   beside(values);
-  byId("command").textContent = cell.command;
+  byId("command").textContent = quoted(["steptime", "plan", values.model,
+    ...["device", "devices", "batch", ...(values.length ? ["length"] : [])].flatMap((name) =>
+      [`--${name}`, values[name]]), ...data.words]);
   byId("result").textContent = JSON.stringify({ at: values, best: cell.best ?? null });
 }
 
