@@ -32,7 +32,8 @@ def test_the_bars_are_the_run(schedule: str, virtual: int) -> None:
         mine = [row for row in rows if row["device"] == d]
         assert sum(row["to"] - row["from"] for row in mine) == pytest.approx(end)
         busy = sum(row["to"] - row["from"] for row in mine if row["kind"] != "bubble")
-        assert busy == pytest.approx(found.flow.busy_s[d] + sum(found.tails_s[d]))
+        run_s = sum(one.end_s - one.start_s for one in found.flow.events if one.device == d)
+        assert busy == pytest.approx(run_s + sum(found.tails_s[d]))
         assert all(a["to"] == pytest.approx(b["from"]) for a, b in itertools.pairwise(mine))
     waits = sum(row["to"] - row["from"] for row in rows if row["kind"] == "bubble")
     assert waits / (4 * end) == pytest.approx(found.bubble)

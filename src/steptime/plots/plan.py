@@ -17,6 +17,7 @@ from steptime.plots import style
 WEIGHTS = "weights' gradients"
 KINDS = (FORWARD, BACKWARD, WEIGHTS, EXCHANGE, UPDATE)  # of what a device does
 COLOURS = {kind: style.COLOURS[at] for kind, at in zip(KINDS, (5, 0, 2, 3, 4), strict=True)}
+COLOURS[BUBBLE] = "rgba(136, 136, 136, 0.25)"  # seen on white and on black
 PALE = [FORWARD, UPDATE]  # on which ink is read better than white
 MOST_BARS = 1200
 FINE = 150  # of a picture's width: thinner parts are drawn as shares of a longer bar's height
@@ -111,7 +112,7 @@ def _bar(run: Sequence[Event]) -> style.Row:
         "to": last.end_s,
         "upper": first.device - EDGE,
         "lower": first.device + EDGE,
-        "word": BUBBLE if kind == BUBBLE else number,
+        "word": number,
         "takes": seconds(sum(one.end_s - one.start_s for one in run)),
         "micro-batch": f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else number,
         "stage": ", ".join(map(str, stages)),
@@ -124,7 +125,7 @@ def pipeline(
     caption: Sequence[str] = (),
     room: str = str(WIDTH),
 ) -> style.Spec:
-    """Return the chart of `bars`, a row a device, grey where it waits; `room` is its width."""
+    """Return the chart of `bars`, a row a device, grey where it waits; `room` is their width."""
     devices = 1 + max(row["device"] for row in rows)
     x = {**style.number("from", "time in a step (s)", "s"), "scale": {"nice": False}}
     ticks = {"title": "device of the pipeline", "tickMinStep": 1, "format": "d", "grid": False}
@@ -133,23 +134,22 @@ def pipeline(
     kinds = {row["kind"] for row in rows}
     here = {kind: colour for kind, colour in COLOURS.items() if kind in kinds}
     of_kinds = {"domain": list(here), "range": list(here.values())}
-    colour = style.name("kind", scale=of_kinds, legend=LEGEND)
     tip = style.tooltip(("kind", "takes", "micro-batch", "stage", "device"))
-    place = {"x": x, "x2": {"field": "to"}, "y": y, "y2": {"field": "lower"}, "tooltip": tip}
+    rects = {
+        "x": x, "x2": {"field": "to"}, "y": y, "y2": {"field": "lower"}, "tooltip": tip,
+        "color": style.name("kind", scale=of_kinds, legend=LEGEND),
+    }  # fmt: skip
     words = {"x": {**x, "field": "middle"}, "y": {**y, "field": "device"}}
-    words["text"] = {"field": "word"}
-    wide = f"datum.part * {room} > {LETTER} * (1 + length(datum.word))"
-    middle = {"calculate": "(datum.from + datum.to) / 2", "as": "middle"}
+    words["text"] = {"field": "fits"}
+    wide = f"datum.part * {room} > {LETTER} * (1 + length(datum.word)) ? datum.word : ''"
     light = {"expr": f"indexof({PALE}, datum.kind) < 0 ? 'white' : '#222'"}
-    layers = []
-    for test, rect, text in (
-        ("==", style.layer("rect", place, style="band", **NO_EDGE), {"opacity": 0.75}),
-        ("!=", style.layer("rect", place | {"color": colour}, **NO_EDGE), {"color": light}),
-    ):
-        some = [{"filter": f"datum.kind {test} '{BUBBLE}'"}]
-        drawn = style.layer("text", words, fontSize=10, **text)
-        told = {**drawn, "transform": [*some, {"filter": wide}, middle]}
-        layers += [{**rect, "transform": some}, told]
+    numbers = style.layer("text", words, fontSize=10, color=light) | {
+        "transform": [
+            {"calculate": "(datum.from + datum.to) / 2", "as": "middle"},
+            {"calculate": wide, "as": "fits"},
+        ]
+    }
+    layers = [style.layer("rect", rects, **NO_EDGE), numbers]
     height = min(TALL, max(60, 30 * devices))
     return style.finish(title, caption, rows, layer=layers, width=WIDTH, height=height)
 

@@ -1,0 +1,57 @@
+"""The page of plans: one file, nothing fetched, every search on it, whole or not at all."""
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.cli.main import run
+
+SMALL = "transformer:layers=8,width=1024,heads=8,vocabulary=32000"
+LARGE = "transformer:layers=96,width=12288,heads=96,vocabulary=51200"
+WHERE = "--device h100-sxm5 --inside nvlink-4 --length 512"
+
+
+def data_of(page: Path) -> Any:
+    """Return what the page's script reads."""
+    text = page.read_text("utf-8")
+    packed = re.search(r'id="data" class="packed">([^<]+)<', text)
+    assert packed is not None
+    return json.loads(gzip.decompress(base64.b64decode(packed[1])))
+
+
+def test_every_search_is_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plans.html"
+    words = f"{SMALL},{LARGE} {WHERE} --devices 1,4 --batch 8,16 --page {page} --json"
+    assert run(["plan", *words.split()]) == 0
+    told = json.loads(capsys.readouterr().out)
+    data = data_of(page)
+    assert told["searches"] == len(data["cells"]) == 8
+    assert told["model"] == [SMALL, LARGE]
+    assert told["devices"] == ["1", "4"]
+    good = [cell for cell in data["cells"] if "best" in cell]
+    assert told["found"] == len(good) == 4
+    assert all(cell["at"]["model"] == SMALL for cell in good)
+    for cell in good:
+        for name in ("why", "memory", "pipeline"):
+            names, *rows = cell["drawn"][name]
+            assert rows
+            assert all(len(row) == len(names) for row in rows)
+        names, *rows = cell["drawn"]["why"]
+        assert rows[-1][names.index("to")] == pytest.approx(cell["best"]["step_s"], rel=1e-5)
+    text = page.read_text("utf-8")
+    assert not re.search(r"""(src|href)=["']?https?:""", text)
+    assert page.stat().st_size < 700_000  # most of it Vega
+
+
+def test_no_plan_at_all_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plans.html"
+    assert (
+        run(["plan", LARGE, *WHERE.split(), *f"--devices 1 --batch 8 --page {page}".split()]) == 2
+    )
+    assert "none of 1 searches finds a plan: plan: none of" in capsys.readouterr().err
+    assert not page.exists()
