@@ -37,7 +37,7 @@ _FROM = {
     "evaluate": "steptime.api:evaluate",
     "from_module": "steptime.api:from_module",
     "link": "steptime.catalog:link",
-    "plan": "steptime.plans.search:plan",
+    "plan": "steptime.plans.best:plan",
     "predict": "steptime.predict",  # the room, which can be called
     "predict_op": "steptime.api:predict_op",
     "serve": "steptime.serving.answer:serve",

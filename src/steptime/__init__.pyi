@@ -8,7 +8,7 @@ from steptime.api import why as why
 from steptime.build import count_step as count_step
 from steptime.catalog import device as device
 from steptime.catalog import link as link
-from steptime.plans.search import plan as plan
+from steptime.plans.best import plan as plan
 from steptime.predict.step_model import StepModel as StepModel
 from steptime.report.answered import analyse as analyse
 from steptime.serving.answer import serve as serve

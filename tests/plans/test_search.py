@@ -1,28 +1,48 @@
 """The search for plans finds what trying all of them one by one finds."""
 
+import subprocess
+import sys
+from functools import cache
+from itertools import product
 from math import inf
+from random import Random
+from typing import Any
 
 import pytest
 
 import steptime
 from steptime.core.errors import InputError
-from steptime.core.workload import Plan
+from steptime.core.workload import RECOMPUTES, Plan
+from steptime.plans.best import answer, searched, told_apart
 from steptime.plans.planner import Planner
-from steptime.plans.request import Asked, Limits, Request, Site, cluster_of, planner_of, shape_of
-from steptime.plans.search import plans, search, searched
+from steptime.plans.request import (
+    Asked,
+    Limits,
+    Request,
+    Site,
+    checked,
+    cluster_of,
+    planner_of,
+    shape_of,
+    sites,
+)
+from steptime.plans.search import MEMORY, Cap, plans, search
 from steptime.plans.step import plan_time, quick
 
 SMALL = "transformer:layers=8,width=2048,heads=16,vocabulary=32000,length=2048"
+MIXED = f"{SMALL},experts=8,experts_per_token=2,expert_ffn=1024"
+DEEP = "transformer:layers=12,width=4096,heads=32,vocabulary=32000,length=4096"
 SITE = Site("a100-sxm4-40gb", 8, "nvlink-3", "infiniband-hdr")
 
 
+@cache
 def planner(model: str = SMALL, devices: int = 16) -> Planner:
     under = {"stack": "megatron-2025"}
     return planner_of(shape_of(model), cluster_of(SITE, devices), "bfloat16", "calibrated", under)
 
 
-def every(one: Planner, devices: int = 16, batch: int = 64) -> list[Asked]:
-    return list(plans(one.shape, devices, batch, 8, {}))
+def every(one: Planner, devices: int = 16, batch: int = 64, **fixed: Any) -> list[Asked]:
+    return list(plans(one.shape, devices, batch, 8, fixed))
 
 
 def test_the_quick_answer_is_that_of_the_whole_one() -> None:
@@ -37,26 +57,80 @@ def test_the_quick_answer_is_that_of_the_whole_one() -> None:
         assert energy_j in (None, pytest.approx(whole.energy_j))
 
 
-def test_the_best_is_that_of_brute_force() -> None:
-    one, fresh = planner(), planner()
-    found = search(one, every(one))
-    room = fresh.room_bytes
-    tried = []
-    for asked in every(fresh):
-        whole = plan_time(fresh, asked.plan, asked.micro_batch, asked.batch, exact=False)
-        held = max(memory.total for memory in whole.memory)
-        if held <= room:
-            tried.append((whole.step_s, held))
-    best = min(tried)
-    assert found.fitting == len(tried)
-    assert (found.front[0].step_s, found.front[0].bytes) == pytest.approx(best)
-    for one_of_front in found.front:
-        beaten = [
-            (step_s, held)
-            for step_s, held in tried
-            if step_s < one_of_front.step_s * (1 - 1e-9) and held < one_of_front.bytes * (1 - 1e-9)
+def test_every_split_is_tried_that_a_user_may_ask_for() -> None:
+    one = planner(MIXED, 8)
+    powers = (1, 2, 4, 8)
+    tried = set()
+    for t, c, p, v, e, z, r, b in product(
+        powers, powers, range(1, 9), range(1, 9), powers, (0, 1, 3), RECOMPUTES, (1, 2, 4, 8, 16)
+    ):
+        data, rest = divmod(8, t * c * p)
+        if rest or 8 % p or 2048 // c < 2048 or (z and data * c == 1):
+            continue
+        try:
+            plan = Plan(data, t, p, e, t > 1, c, zero=z, recompute=r, virtual=v)
+            checked(one.shape, Asked(plan, b, 16))
+        except InputError:
+            continue
+        if 8 % (p * v) and v > 1:
+            continue  # stages of a device are equal where there are several
+        tried.add((plan, b))
+    assert tried == {(asked.plan, asked.micro_batch) for asked in every(one, 8, 16)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_search_is_that_of_brute_force(seed: int) -> None:
+    """Ten random spaces a seed: chosen parts of the split, limits anywhere in what there is."""
+    random = Random(seed)  # noqa: S311
+    for _ in range(10):
+        model, devices = random.choice((SMALL, MIXED, DEEP)), random.choice((1, 4, 6, 8, 16))
+        one, batch = planner(model, devices), random.choice((24, 32, 64))
+        fixed = {
+            name: random.choice(choices)
+            for name, choices in (
+                ("tensor", (1, 2, 4)), ("pipeline", (1, 2, 4)), ("zero", (0, 1, 3)),
+                ("recompute", RECOMPUTES), ("micro_batch", (1, 2, 4)), ("virtual", (1, 2)),
+            )
+            if random.random() < 0.5
+        }  # fmt: skip
+        space = every(one, devices, batch, **fixed)[:: random.choice((1, 3))][:150]
+        tried = []
+        for asked in space:
+            whole = plan_time(one, asked.plan, asked.micro_batch, batch, exact=False)
+            held = max(memory.total for memory in whole.memory)
+            tried.append((whole.step_s, held, whole.energy_j or 0.0))
+        fit = [known for known in tried if known[1] <= one.room_bytes]
+        most_s, most_w = inf, inf
+        if fit:
+            most_s = random.choice(fit)[0] * random.choice((0.999, 1.001, 9))
+            step_s, _, energy_j = random.choice(fit)
+            most_w = energy_j / step_s * random.choice((0.999, 1.001, 9))
+        caps = [
+            Cap("s", lambda found: found.step_s, most_s),
+            Cap("w", lambda found: (found.energy_j or 0.0) / found.step_s, most_w),
         ]
-        assert not beaten
+        found = search(one, space, caps)
+        left = [known for known in fit if known[0] <= most_s and known[2] / known[0] <= most_w]
+        assert found.considered == len(space)
+        assert found.refused[MEMORY] == len(space) - len(fit)
+        assert found.refused["s"] == sum(known[0] > most_s for known in fit)
+        assert found.refused["w"] == sum(known[2] / known[0] > most_w for known in fit)
+        assert sorted(found.steps_s) == pytest.approx(sorted(known[0] for known in left))
+        for step_s, held, energy_j in left:  # nobody beats the front in all by more than rounding
+            assert any(
+                mine.step_s <= step_s * (1 + 1e-9)
+                and mine.bytes <= held * (1 + 1e-9)
+                and (mine.energy_j or 0.0) <= energy_j * (1 + 1e-9)
+                for mine in found.front
+            )
+        for mine in found.front:
+            same = (mine.step_s, mine.bytes, mine.energy_j)
+            assert any(known == pytest.approx(same) for known in left)
+        if left:
+            assert found.nearest is None
+            assert found.front[0].step_s == pytest.approx(min(left)[0])
+        elif space:
+            assert found.nearest is not None
 
 
 def test_a_search_by_what_is_chosen_and_limited() -> None:
@@ -66,14 +140,71 @@ def test_a_search_by_what_is_chosen_and_limited() -> None:
     assert told["best"]["step_s"] == min(row["step_s"] for row in told["rows"])
     assert told["fitting"] <= told["considered"]
     few = searched(Request(SMALL, SITE, 64, devices=(8, 16), limits=Limits(watts=8 * 400)))
-    assert {row["devices"] for row in few["rows"]} == {8}
+    assert few["best"]["step_s"] > told["best"]["step_s"]
+    assert all(row["energy_j"] / row["step_s"] <= 8 * 400 for row in few["rows"])
+    assert few["refused"]["watts"] > 0
     assert told["bound_by"]
+
+
+def test_several_devices_stand_side_by_side() -> None:
+    many = sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
+    asked = Request(SMALL, many[0], 64, devices=(8, 16), others=(many[1],), tokens=1e9)
+    told = searched(asked)
+    assert [(row["device"], row["devices"]) for row in told["by_devices"]] == [
+        ("a100-sxm4-80gb", 8), ("a100-sxm4-80gb", 16), ("h100-sxm5", 8), ("h100-sxm5", 16),
+    ]  # fmt: skip
+    for at, row in enumerate(told["by_devices"]):
+        alone = searched(Request(SMALL, many[at // 2], 64, devices=(row["devices"],), tokens=1e9))
+        assert row["step_s"] == alone["best"]["step_s"]
+        assert row["cost_per_step"] == pytest.approx(alone["best"]["cost"]["step"])
+    first, second = told["by_devices"][:2]
+    share = first["step_s"] * 8 / (second["step_s"] * 16)
+    assert (first["efficiency"], second["efficiency"]) == (1.0, pytest.approx(share))
+    fast, slow = told["by_devices"][3], told["by_devices"][1]
+    assert told["best"]["device"] == "h100-sxm5"
+    assert fast["alike"]
+    assert slow["alike"] == (slow["low"] <= fast["high"])  # of another type: intervals overlap
+    cost = told["best_by"]["cost_per_step"]["cost_per_step"]
+    assert cost == min(row["cost_per_step"] for row in told["rows"])
+    assert told["answer"].startswith("16 h100-sxm5: ")
+    with pytest.raises(InputError, match="several devices go with --devices"):
+        answer(Request(SMALL, many[0], 64, others=(many[1],)))
+
+
+def test_the_link_of_a_node_is_that_of_the_device() -> None:
+    near = cluster_of(Site("h100-sxm5"), 8).ladder[0].link
+    assert (near.name, near.bytes_per_s) == ("nvlink-4", 450e9)
+    with pytest.raises(InputError, match="2 t4 of a node need a link: --inside LINK"):
+        cluster_of(Site("t4"), 2)
+    with pytest.raises(InputError, match="--link: 2 links for 3 devices"):
+        sites(["t4", "a10", "l4"], link=["ethernet-10", "ethernet-25"])
+
+
+def test_what_is_told_apart() -> None:
+    assert told_apart(planner()) == pytest.approx(1.185, abs=0.02)  # exp(sqrt(2) 0.12)
 
 
 def test_nothing_fits_is_said_with_what_lacks() -> None:
     huge = "transformer:layers=96,width=12288,heads=96,length=2048"
     with pytest.raises(InputError, match=r"none of \d+ splits fits; the nearest needs .* GB more"):
         searched(Request(huge, SITE, 8, devices=(8,)))
+    slow = Request(SMALL, SITE, 64, devices=(8,), tokens=1e12, limits=Limits(days=1))
+    with pytest.raises(InputError, match=r"take more than --days; the nearest has .* not 1 \(8 "):
+        searched(slow)
+    dear = Request(SMALL, SITE, 64, devices=(8,), limits=Limits(per_hour=1))
+    with pytest.raises(InputError, match="cost more than --budget-per-hour; the nearest has"):
+        searched(dear)
+
+
+def test_a_search_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, steptime; "
+        f"steptime.plan({SMALL!r}, 'h100-sxm5', 32, 4); "
+        "print([name for name in ('numpy', 'scipy', 'pandas', 'torch', 'duckdb') "
+        "if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_python_asks_for_one_plan_or_for_the_best() -> None:

@@ -69,8 +69,10 @@ def plan(
     order: Text = option(
         "--order", "Of groups, from the inside out. Default: tensor-context-data-pipeline.", None
     ),
-    dtype: str = option(
-        "--dtype", "bfloat16, float16; float8 or float4 for the layers' products.", "bfloat16"
+    dtype: Text = option(
+        "--dtype",
+        "bfloat16 (default), float16; float8 or float4 for the layers' products.",
+        None,
     ),
     gradients: Text = option("--gradients", "Bits: 16 or 32. Default: the stack's.", None),
     tokens: Text = option("--tokens N", "Tokens of a training: shows hours and cost.", None),
@@ -103,8 +105,8 @@ def plan(
 
     Time, memory by stage, what waits for which link, and cost; or the best split.
     """
-    from steptime.plans.request import Limits, Request, Site, words_of
-    from steptime.plans.search import answer
+    from steptime.plans.best import answer
+    from steptime.plans.request import Limits, Request, sites, words_of
 
     if out is not None:
         from steptime.plots.files import check_path
@@ -132,6 +134,8 @@ def plan(
             {"--order": order, "--data": data, "--trace": trace},
             "a search chooses it: leave out {}",
         )
+    if devices is not None and max_devices is not None:
+        raise InputError("--devices and --max-devices: give one of them")
     if numbers_ and batch is None:
         raise InputError("--devices: a search needs --batch, the sequences of a step")
     if days is not None and tokens is None:
@@ -141,9 +145,9 @@ def plan(
         for text, name in ((length, "--length"), (batch, "--batch"))
     )
     models = split_models(model) if page else [model]
-    kinds = names(device, "--device") if page else [options.one_device(device)]
-    site = Site(
-        kinds[0], whole_number(per_node, "--per-node"), inside, link,
+    site, *others = sites(
+        names(device, "--device"), whole_number(per_node, "--per-node"),
+        inside and names(inside, "--inside"), link and names(link, "--link"),
         _count(links_per_node, "--links-per-node"),
     )  # fmt: skip
     request = Request(
@@ -152,6 +156,7 @@ def plan(
         _count(gradients, "--gradients"), stack, method, options.pairs(option_, "option"),
         _amount(tokens, "--tokens"),
         Limits(*[_amount(text, name) for name, text in limits.items()]), prices, trace,
+        tuple(others),
     )  # fmt: skip
     if page is not None:
         options.refuse({"--out": out}, "{} draws one plan: leave out --page")
@@ -162,15 +167,15 @@ def plan(
             "--gradients": gradients, "--tokens": tokens, "--offload": offload, "--method": method,
             **{f"--{name}": text for name, text in given.items()}, **limits,
         }  # fmt: skip
-        cells = product(models, kinds, numbers_, lengths, batches)
+        cells = product(models, (site, *others), numbers_, lengths, batches)
         each = [
-            replace(request, model=m, site=site._replace(device=d), devices=(n,), length=s, batch=b)
-            for m, d, n, s, b in cells
+            replace(request, model=m, site=at, others=(), devices=(n,), length=s, batch=b)
+            for m, at, n, s, b in cells
         ]
         return _page(each, {name: text for name, text in rest.items() if text is not None}, page)
     told = answer(request)
     best = told["best"] if numbers_ else told
-    shown_ = [*tables(best)[:1], _front(told)] if numbers_ else tables(best)
+    shown_ = [*tables(best)[:1], *_searched(told)] if numbers_ else tables(best)
     notes = [f"note: {said}" for said in best["notes"]]
     if out is not None:
         _draw(request, told, best, out)
@@ -220,18 +225,42 @@ def _count(text: str | None, name: str) -> int | None:
     return None if text is None else whole_number(text, name)
 
 
-def _front(told: dict[str, Any]) -> Table:
-    """Return the plans that none beats, the fastest first."""
-    heads = columns(
-        "devices", "tensor", "context", "pipeline", "virtual", "data", "?expert", "zero",
-        "recompute", "micro_batch=micro-batch", "step_s=step", "total_bytes=memory",
-    )  # fmt: skip
-    title = (
-        f"{told['considered']:,} splits, {told['fitting']:,} fit; most of the best's step: "
-        f"{told['bound_by']}. Unbeaten in time, memory and devices"
-    )
-    below = [f"{told['alike']:,} are within 5 % of the fastest: not told apart"]
-    return Table(heads, told["rows"], title, below, most=12)
+_FOUND = ("device", "devices", "split=split", "step_s=step", "within=80 %", "same=")
+
+
+def _searched(told: dict[str, Any]) -> list[Table]:
+    """Return what each number of devices brings, and the plans that none beats."""
+    notes = f"{told['considered']:,} splits, {told['fitting']:,} fit"
+    best, many = told["best_by"], []
+    for row in told["rows"]:
+        least = [_LEAST[name] for name in _LEAST if best.get(name) == row]
+        many.append({**_in_words(row), "least": ", ".join(least)})
+    heads = columns(*_FOUND, "total_bytes=memory", "least=least")
+    below = [f"~ {told['alike']:,} plans are not told apart from the fastest by this prediction"]
+    every = Table(heads, many, f"{notes}. Unbeaten in {', '.join(_LEAST.values())}", below, most=6)
+    if len(told["by_devices"]) == 1:
+        return [every]
+    heads = columns(*_FOUND, "efficiency:.0%", "cost_per_step:,.4f=cost a step", "energy_j=energy")
+    rows = [_in_words(row) for row in told["by_devices"]]
+    return [Table(heads, rows, "The fastest of each number of devices"), every]
+
+
+_LEAST = {
+    "step_s": "time", "cost_per_step": "cost", "energy_j": "energy", "total_bytes": "memory",
+    "devices": "devices",
+}  # fmt: skip
+
+
+def _in_words(row: dict[str, Any]) -> dict[str, Any]:
+    from steptime.plans.words import split_in_words
+
+    within = f"{seconds(row['low'])} to {seconds(row['high'])}"
+    return {
+        **row,
+        "split": split_in_words({"plan": row, **row}),
+        "within": within,
+        "same": "~" * row["alike"],
+    }
 
 
 def _amount(text: str | None, name: str) -> float | None:
@@ -248,23 +277,17 @@ def _amount(text: str | None, name: str) -> float | None:
 
 def _split(told: dict[str, Any]) -> str:
     """Return how a step is split, in words."""
-    split = told["plan"]
-    words = " x ".join(
-        f"{name} {split[name]}"
-        for name in ("tensor", "context", "data", "pipeline", "expert", "virtual")
-        if split.get(name, 1) > 1
-    )
+    from steptime.plans.words import split_in_words
+
     of = f"batch {told['batch']} of {told['length']} tokens, {told['dtype']}"
-    return f"{words or 'one device'}, {of}"
+    return f"{split_in_words(told)}, {of}"
 
 
 def tables(told: dict[str, Any]) -> list[Table]:
-    """Return an answer for people: the step, the memory, and what waits."""
-    from steptime.plans.answer import WORDS
+    """Return an answer for people: the sentence, the step, the memory, and what waits."""
+    from steptime.plans.words import WORDS
 
-    title = (
-        f"{told['model']} on {told['devices']} {told['device']}, {_split(told)} ({told['method']})"
-    )
+    title = f"{told['answer']}\n{told['model']}: {_split(told)} ({told['method']})"
     parts, mfu, memory = told["parts"], told["mfu"], told["memory"]
     rows = [
         ("step", f"{seconds(told['step_s'])}, {seconds(told['low'])} to {seconds(told['high'])}"),
@@ -275,10 +298,10 @@ def tables(told: dict[str, Any]) -> list[Table]:
             share = f" ({told['bubble']:.1%} of the pipeline)" if key == "bubble_s" else ""
             rows.append((f"  {word}", seconds(parts[key]) + share))
     speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s a device"
-    shares = f"attention in full, {mfu['half']:.1%} with half of it, {mfu['6N']:.1%} as 6N"
+    shares = f"half of it {mfu['half']:.1%}, as 6N {mfu['6N']:.1%}"
     rows += [
         ("tokens", speed),
-        ("MFU", f"{mfu['full']:.1%} with {shares}"),
+        ("MFU", f"attention in full {mfu['full']:.1%}, {shares}"),
         ("memory", _of_memory(memory)),
     ]
     near = told["nearest_that_fits"]
@@ -306,10 +329,13 @@ def _of_memory(memory: dict[str, Any]) -> str:
     where = stage if len(memory["by_stage"]) > 1 else ""
     over = memory["over_bytes"]
     doubt = f", DOES NOT FIT: {size(over)} too much" if over else ""
-    return f"{where}{size(memory['total_bytes'])} ({most}){doubt}"
+    room = f" of {size(memory['device_bytes'])}" if memory["device_bytes"] else ""
+    return f"{where}{size(memory['total_bytes'])}{room} ({most}){doubt}"
 
 
 def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
+    from steptime.plans.words import short
+
     rows = []
     cost, energy, training = told["cost"], told["energy"], told["training"]
     if cost is not None:
@@ -323,5 +349,5 @@ def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
         paid = "" if training["cost"] is None else f", {training['cost']:,.0f} {cost['currency']}"
         kwh = training["energy_kwh"]
         used = "" if kwh is None else f", {shown('kwh', kwh)}"
-        rows.append((f"{training['tokens']:.3g} tokens", hours + paid + used))
+        rows.append((f"{short(training['tokens'])} {told['unit']}", hours + paid + used))
     return rows

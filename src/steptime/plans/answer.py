@@ -13,23 +13,15 @@ from steptime.core.errors import InputError
 from steptime.core.workload import Plan, plan_to_json
 from steptime.plans.memory import PARTS
 from steptime.plans.planner import Planner
-from steptime.plans.request import Asked, Request, checked, shape_of, split_of
+from steptime.plans.request import Asked, Request, checked, device_of, shape_of, split_of
 from steptime.plans.stages import USUAL
 from steptime.plans.step import PlanTime, plan_time
 from steptime.plans.trace import write_trace
+from steptime.plans.words import sentence
 from steptime.predict.calibrated.method import notes_of
 from steptime.predict.prices import Offer, cheapest, offers
 
 KWH_J = 3.6e6
-WORDS = {  # of the parts of a step
-    "compute_s": "computing",
-    "recompute_s": "computing again",
-    "exposed_s": "waiting for exchanges",
-    "host_s": "waiting for the host",
-    "bubble_s": "pipeline bubble",
-    "update_s": "update",
-    "rest_s": "outside of the layers",
-}
 
 
 @dataclass(frozen=True)
@@ -80,7 +72,8 @@ def document(
     shape, devices = planner.shape, found.plan.devices
     in_step = found.batch * shape.length
     does_fit = fits(planner, found)
-    return {
+    told = {
+        "answer": "",
         "model": shape.label,
         "device": planner.device.name,
         "devices": devices,
@@ -89,6 +82,7 @@ def document(
         "micro_batch": found.micro_batch,
         "batch": found.batch,
         "length": shape.length,
+        "unit": shape.unit,
         "dtype": planner.dtype,
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
@@ -127,6 +121,7 @@ def document(
         "notes": _notes(planner, found),
         "nearest_that_fits": None if does_fit else _said(planner, nearest(planner, asked)),
     }
+    return {**told, "answer": sentence(told)}
 
 
 def timed(request: Request) -> tuple[Planner, Asked, PlanTime]:
@@ -156,8 +151,10 @@ def asking(request: Request, told: Mapping[str, Any]) -> Request:
     """Return what asks for the very plan of an answer, such as the best that was searched."""
     split = {name: value for name, value in told["plan"].items() if name in vars(Plan())}
     split.pop("micro_batches", None)
+    several = (request.site, *request.others)
+    site = next(one for one in several if device_of(one).name == told["device"])
     return replace(
-        request, site=request.site._replace(device=told["device"]), split=split, devices=(),
+        request, site=site, others=(), split=split, devices=(),
         batch=told["batch"], micro_batch=told["micro_batch"], length=told["length"],
         order=told["plan"]["order"], stack=told["stack"],
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -78,6 +79,7 @@ class Shape:
     experts: int
     reached: float
     label: str
+    unit: str = "tokens"
 
 
 class Planner:
@@ -115,17 +117,30 @@ class Planner:
         }
         if gradients:
             self._constants["gradient_bytes"] = gradients / 8
+        self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
+        self.spent: dict[tuple[Any, ...], float] = {}
+        self.join(cluster)
+
+    def on(self, cluster: Cluster) -> Planner:
+        """Return the planner of another number of these devices; layers that are priced are kept.
+
+        What exchanges they need is priced again.
+        """
+        found = copy(self)
+        found.join(cluster)
+        return found
+
+    def join(self, cluster: Cluster) -> None:
+        """Forget what depends on the links, and take those of a cluster."""
         levels = [Level(size, reached(link), links) for size, link, links in cluster.ladder]
         self.cluster = Cluster(self.device, tuple(levels))
         self.names = [link.name for _, link, _ in cluster.ladder]
-        self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
         self._exchanged: dict[tuple[Any, ...], Exchanged] = {}
         self.passes: dict[tuple[Any, ...], Any] = {}  # what `passes`, `memory`, `step` work out
         self.kept: dict[tuple[Any, ...], Any] = {}
         self.tails: dict[tuple[Any, ...], Any] = {}
         self.holds: dict[tuple[Any, ...], Any] = {}
         self.takes: dict[tuple[Any, ...], Any] = {}
-        self.spent: dict[tuple[Any, ...], float] = {}
         self._fabrics: dict[Sequence[int], tuple[Fabric, str]] = {}
 
     def constant(self, name: str) -> float:

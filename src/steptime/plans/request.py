@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from steptime import catalog
 from steptime.build import Choice, family_of, read_model
 from steptime.core.errors import InputError, unknown
-from steptime.core.hardware import Cluster, Device, Level
+from steptime.core.hardware import GB, Cluster, Device, Level, Link
 from steptime.core.workload import RECOMPUTES, SCHEDULES, Plan
 from steptime.models.family import resolve
 from steptime.plans.planner import Planner, Shape
@@ -26,6 +27,7 @@ ALIASES = {
 }  # fmt: skip
 GRADIENTS = (16, 32)  # bits
 MOST_DEVICES = 1_000_000
+OWN_LINKS = re.compile(r"nvlink(?=\d x)|xgmi|roce")
 FAR = 100_000  # how far from what is given a number that works is looked for
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
 
@@ -99,7 +101,7 @@ class Request:
     `limits`; without, it is the one plan, in an `order` of its groups. A step has `batch`
     sequences of `length` tokens; `tokens` are those of the whole training. Software is a `stack`
     (None for the plan's usual), predicted by a `method` under its `options`; prices are read from
-    a file `prices`, the run of a pipeline written to `trace`.
+    a file `prices`, the run of a pipeline written to `trace`. `others` are searched beside `site`.
     """
 
     model: str
@@ -110,7 +112,7 @@ class Request:
     split: Mapping[str, Any] = field(default_factory=dict)
     devices: tuple[int, ...] = ()
     order: str | None = None
-    dtype: str = "bfloat16"
+    dtype: str | None = None
     gradients: int | None = None
     stack: str | None = None
     method: str | Method = DEFAULT
@@ -119,31 +121,82 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     prices: Path | None = None
     trace: Path | None = None
+    others: tuple[Site, ...] = ()
 
-    def planner(self, shape: Shape, plan: Plan, devices: int) -> Planner:
-        """Return what prices plans such as this one on so many devices; raises `InputError`."""
-        options = {"stack": self.stack or stack_for(plan), **self.options}
+    def planner(
+        self, shape: Shape, plan: Plan, devices: int, like: Planner | None = None
+    ) -> Planner:
+        """Return what prices plans such as this one on so many devices; raises `InputError`.
+
+        One `like` it, on another number of devices, has its layers priced already.
+        """
         cluster = cluster_of(self.site, devices)
+        if like is not None:
+            return like.on(cluster)
+        options = {"stack": self.stack or stack_for(plan), **self.options}
         return planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
+
+
+Names = str | Sequence[str] | None
+
+
+def sites(
+    devices: Sequence[str | Path | Device],
+    per_node: int = 8,
+    inside: Names = None,
+    link: Names = None,
+    links_per_node: int | None = None,
+) -> list[Site]:
+    """Return where a training may run: each device with its links, one for all or one for each.
+
+    Raises `InputError` for another number of links than of devices.
+    """
+    found = []
+    for names, option in ((inside, "--inside"), (link, "--link")):
+        each = [names] if names is None or isinstance(names, str) else list(names)
+        if len(each) not in (1, len(devices)):
+            raise InputError(f"{option}: {len(each)} links for {len(devices)} devices")
+        found.append(each * (len(devices) // len(each)))
+    return [
+        Site(device, per_node, near, far, links_per_node)
+        for device, near, far in zip(devices, *found, strict=True)
+    ]
+
+
+def device_of(site: Site) -> Device:
+    """Return the device of a site; raises `InputError` for an unknown one."""
+    return site.device if isinstance(site.device, Device) else catalog.device(site.device)
 
 
 def cluster_of(site: Site, devices: int) -> Cluster:
     """Return the cluster of so many devices; raises `InputError` where they are not joined."""
     if devices > MOST_DEVICES:
         raise InputError(f"plan: {devices:,} devices, at most {MOST_DEVICES:,}")
-    device = site.device if isinstance(site.device, Device) else catalog.device(site.device)
+    device = device_of(site)
     near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
     levels: list[Level] = []
     if near > 1:
+        own = None if site.inside else own_link(device)
         name = site.inside or site.link
-        if name is None:
-            raise InputError(f"{near} devices of a node need a link: --inside LINK")
-        levels.append(Level(near, catalog.link(name)))
+        if own is None and name is None:
+            raise InputError(f"{near} {device.name} of a node need a link: --inside LINK")
+        levels.append(Level(near, own or catalog.link(str(name))))
     if nodes > 1:
         if site.link is None:
             raise InputError(f"{nodes} nodes need a link: --link LINK (steptime list links)")
         levels.append(Level(nodes, catalog.link(site.link), site.links_per_node or site.per_node))
     return Cluster(device, tuple(levels))
+
+
+def own_link(device: Device) -> Link | None:
+    """Return the link of a node that a device's file names (`NVLink4 x18`), None without one."""
+    family = OWN_LINKS.match(str(device.details.get("link", "")).lower())
+    rate = device.details.get("link_GB_per_s")
+    if family is None or rate is None:
+        return None
+    names = [name for name in catalog.link_names() if name.startswith(family[0])]
+    links = (catalog.link(name) for name in names)
+    return next((link for link in links if link.bytes_per_s == rate * GB), None)
 
 
 def stack_for(plan: Plan) -> str:
@@ -154,19 +207,27 @@ def stack_for(plan: Plan) -> str:
 def planner_of(
     shape: Shape,
     cluster: Cluster,
-    dtype: str,
+    dtype: str | None,
     method: str | Method,
     options: Mapping[str, str],
     gradients: int | None = None,
     use: str = "training",
 ) -> Planner:
-    """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`."""
+    """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`.
+
+    Without a `dtype` it is bfloat16, on devices that have none float16.
+    """
+    dtype = dtype or next(
+        (one for one in DTYPES if one in cluster.device.peak_flop_per_s), DTYPES[0]
+    )
     word = ALIASES.get(dtype.lower(), dtype.lower())
     if word not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     if gradients not in (None, *GRADIENTS):
         raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
     chosen = method if isinstance(method, Method) else cost_model(method)
+    if "stack" not in chosen.options:
+        raise InputError(f"plan: method {chosen.name} knows no stacks; nearest: --method {DEFAULT}")
     return Planner(shape, cluster, chosen.under(options), word, gradients or 0, use)
 
 

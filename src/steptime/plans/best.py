@@ -1,0 +1,296 @@
+"""The best plan of what a user leaves open, over types and numbers of devices, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import exp, log, sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from steptime.core.errors import InputError
+from steptime.core.hardware import Device
+from steptime.core.workload import Plan
+from steptime.plans.answer import answered, document, offer_of
+from steptime.plans.planner import Planner, Shape
+from steptime.plans.request import Limits, Request, checked, shape_of, sites, split_of
+from steptime.plans.search import MEMORY, Cap, Found, Search, plans, search
+from steptime.plans.step import Quick, plan_time
+from steptime.plans.words import bound
+from steptime.predict.calibrated.interval import bounds
+from steptime.predict.prices import Offer
+
+AMOUNTS = ("step_s", "cost_per_step", "energy_j", "total_bytes", "devices")  # fewer are better
+SPLIT = ("tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute")
+SIMULATED = 12  # plans of a search, beside the fastest of each number of devices
+REFUSED = {  # limit: (what refused plans do, unit)
+    MEMORY: ("do not fit", "GB"),
+    "budget_per_hour": ("cost more than --budget-per-hour", "an hour"),
+    "days": ("take more than --days", "days"),
+    "watts": ("draw more than --watts", "W"),
+}
+DAY_S = 86400
+
+
+class _Group(NamedTuple):
+    """What was found on a number of devices of a type."""
+
+    site: int
+    devices: int
+    planner: Planner
+    offer: Offer | None
+    caps: Sequence[Cap]
+    found: Search
+
+
+def answer(request: Request) -> dict[str, Any]:
+    """Return the answer to a request: one plan, or the best of those that it leaves open."""
+    if request.devices:
+        return searched(request)
+    if request.others:
+        raise InputError("plan: several devices go with --devices or --max-devices")
+    return answered(request)
+
+
+def searched(request: Request) -> dict[str, Any]:
+    """Return the best plan and those that none beats in all of `AMOUNTS`, as JSON values.
+
+    Raises `InputError` where a request says no batch, and where no plan is left.
+    """
+    if request.batch is None:
+        raise InputError("devices: a search needs batch, the sequences of a step")
+    shape = shape_of(request.model, request.length)
+    groups = list(_groups(request, shape))
+    refused = sum((group.found.refused for group in groups), Counter[str]())
+    considered = sum(group.found.considered for group in groups)
+    if not any(group.found.front for group in groups):
+        raise InputError(_none(groups, shape, considered, refused))
+    fastest = [(at, one) for at, group in enumerate(groups) for one in group.found.front[:1]]
+    rows = {key: _row(groups[key[0]], key[1], request) for key in [*fastest, *_chosen(groups)]}
+    front = _unbeaten([row for row in rows.values() if row["within"]])
+    if not front:
+        raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
+    front.sort(key=lambda row: float(row["step_s"]))
+    by_devices = [rows[key] for key in fastest if rows[key]["within"]]
+    best = front[0]["document"]
+    least = {
+        name: min(known, key=lambda row: float(row[name]))
+        for name in AMOUNTS
+        if (known := [row for row in front if row[name] is not None])
+    }
+    alike = _alike(groups, front[0], [*rows.values()])
+    _add_efficiency(by_devices)
+    for row in rows.values():
+        del row["document"], row["within"]
+    return {
+        "answer": best["answer"],
+        "considered": considered,
+        "fitting": considered - refused[MEMORY],
+        "refused": dict(refused),
+        "alike": alike,
+        "bound_by": bound(best).removeprefix("bound by "),
+        "best": best,
+        "best_by": least,
+        "by_devices": by_devices,
+        "rows": front,
+    }
+
+
+def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
+    """Yield what is found on each number of devices of each type."""
+    batch, each = request.batch or 1, request.micro_batch
+    fixed = {**request.split, **({} if each is None else {"micro_batch": each})}
+    for at, site in enumerate((request.site, *request.others)):
+        one, planner = replace(request, site=site), None
+        for count in sorted(set(request.devices)):
+            planner = one.planner(shape, Plan(), count, planner)
+            offer = offer_of(planner, request.prices)
+            caps = list(_caps(request, count, batch * shape.length, offer))
+            every = plans(shape, count, batch, site.per_node, fixed)
+            yield _Group(at, count, planner, offer, caps, search(planner, every, caps))
+
+
+def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> Iterator[Cap]:
+    """Yield the limits of a request as those of a step."""
+    limits, steps = request.limits, (request.tokens or 0.0) / in_step
+    hour = None if offer is None else offer.price * devices
+    if limits.per_hour is not None:
+        yield Cap("budget_per_hour", lambda _: hour, limits.per_hour)
+    if limits.days is not None:
+        yield Cap("days", lambda found: found.step_s * steps / DAY_S, limits.days)
+    if limits.watts is not None:
+        yield Cap(
+            "watts",
+            lambda found: None if found.energy_j is None else found.energy_j / found.step_s,
+            limits.watts,
+        )
+
+
+def _none(
+    groups: Sequence[_Group], shape: Shape, considered: int, refused: Mapping[str, int]
+) -> str:
+    """Return why there is no plan: which limit refuses how many, and the nearest."""
+    near = [(group, group.found.nearest) for group in groups if group.found.nearest]
+    if not considered:
+        return f"plan: no split of these devices divides {shape.label} and its batch"
+    if not near:
+        return "plan: no price or power of these devices is known: --prices FILE"
+    group, least = min(near, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio()))
+    where, value = f"{group.devices} {group.planner.device.name}", least.value or 0.0
+    if least.name == MEMORY:
+        over = (value - least.most) / 1e9
+        return (
+            f"plan: none of {considered:,} splits fits; the nearest needs {over:,.1f} GB more "
+            f"({where})"
+        )
+    counts = ", ".join(f"{count:,} {REFUSED[name][0]}" for name, count in refused.items() if count)
+    return (
+        f"plan: none of {considered:,} splits is within the limits: {counts}; the nearest has "
+        f"{value:,.4g} {REFUSED[least.name][1]}, not {least.most:,.4g} ({where})"
+    )
+
+
+def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Found]]:
+    """Return the plans that none beats by closed forms, the least in each amount first."""
+    every = [
+        ({"key": (at, one), **_amounts(group, one.step_s, one.energy_j, one.bytes)})
+        for at, group in enumerate(groups)
+        for one in group.found.front
+    ]
+    front = sorted(_unbeaten(every), key=lambda row: float(row["step_s"]))
+    least = [
+        min(
+            (row for row in front if row[name] is not None), key=lambda row: row[name], default=None
+        )
+        for name in AMOUNTS
+    ]
+    return [row["key"] for row in (*filter(None, least), *front[:SIMULATED])]
+
+
+def _amounts(
+    group: _Group, step_s: float, energy_j: float | None, held: float
+) -> dict[str, float | None]:
+    hour = None if group.offer is None else group.offer.price * group.devices
+    cost = None if hour is None else hour * step_s / 3600
+    values = (step_s, cost, energy_j, held, group.devices)
+    return dict(zip(AMOUNTS, values, strict=True))
+
+
+def _unbeaten(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows that no other is as good as in all amounts, and better in one.
+
+    An amount that is not known of all is left out.
+    """
+    names = [name for name in AMOUNTS if all(row[name] is not None for row in rows)]
+    front: list[tuple[tuple[float, ...], dict[str, Any]]] = []
+    for row in sorted(rows, key=lambda row: [float(row[name]) for name in names]):
+        mine = tuple(float(row[name]) for name in names)
+        if not any(all(a <= b for a, b in zip(other, mine, strict=True)) for other, _ in front):
+            front.append((mine, row))
+    return [row for _, row in front]
+
+
+def _row(group: _Group, one: Found, request: Request) -> dict[str, Any]:
+    """Return a found plan, simulated."""
+    planner = group.planner
+    asked = checked(planner.shape, one.asked)
+    time = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
+    told = document(planner, asked, time, group.offer, request.tokens)
+    energy = None if told["energy"] is None else told["energy"]["step_j"]
+    whole = Quick(time.step_s, one.bytes, energy)
+    values = [(cap.value(whole), cap.most) for cap in group.caps]
+    training = told["training"]
+    return {
+        "device": told["device"],
+        **{name: told["plan"].get(name, getattr(Plan(), name)) for name in SPLIT},
+        "micro_batch": told["micro_batch"],
+        **_amounts(group, time.step_s, energy, told["memory"]["total_bytes"]),
+        **{key: told[key] for key in ("low", "high", "tokens_per_s_per_device")},
+        "training_cost": training and training["cost"],
+        "training_days": training and training["train_h"] / 24,
+        "within": all(value is not None and value <= most for value, most in values),
+        "document": told,
+    }
+
+
+def told_apart(planner: Planner) -> float:
+    """Return the ratio beyond which two plans of a device differ by more than predictions do.
+
+    What they share cancels; sqrt(2) of what is each one's own is left: with 0.12 a ratio of 1.18.
+    """
+    found = bounds("plan", planner.seen.constants)
+    own = log(found.high) * sqrt(1 - found.shared**2)
+    return exp(sqrt(2) * own)
+
+
+def _alike(
+    groups: Sequence[_Group], best: Mapping[str, Any], rows: Sequence[dict[str, Any]]
+) -> int:
+    """Return how many plans are not told apart from the best, and mark those of the rows.
+
+    Plans of one type of device share what is wrong about it; of others, intervals overlap.
+    """
+    number = 0
+    for group in groups:
+        name = group.planner.device.name
+        low = bounds("plan", group.planner.seen.constants).low
+        same = name == best["device"]
+        most = best["step_s"] * told_apart(group.planner) if same else best["high"] / low
+        number += sum(step_s <= most for step_s in group.found.steps_s)
+        for row in rows:
+            if (row["device"], row["devices"]) == (name, group.devices):
+                row["alike"] = row["step_s"] <= most
+    return number
+
+
+def _add_efficiency(rows: Sequence[dict[str, Any]]) -> None:
+    """Add to each number of devices what share of its throughput the smallest one promises."""
+    first: dict[str, float] = {}
+    for row in rows:
+        each = row["step_s"] * row["devices"]
+        row["efficiency"] = first.setdefault(row["device"], each) / each
+
+
+def plan(
+    model: str | Path,
+    device: str | Path | Device | Sequence[str | Path | Device],
+    batch: int | None = None,
+    devices: int | Sequence[int] | None = None,
+    *,
+    per_node: int = 8,
+    inside: str | Sequence[str] | None = None,
+    link: str | Sequence[str] | None = None,
+    links_per_node: int | None = None,
+    micro_batch: int | None = None,
+    length: int | None = None,
+    dtype: str | None = None,
+    gradients: int | None = None,
+    stack: str | None = None,
+    tokens: float | None = None,
+    budget_per_hour: float | None = None,
+    days: float | None = None,
+    watts: float | None = None,
+    prices: str | Path | None = None,
+    **split: Any,
+) -> dict[str, Any]:
+    """Return what a training step of a network takes that is split over many devices.
+
+    `split` are fields of `Plan`: `tensor=8, pipeline=4, data=16, zero=1`. With a number of
+    `devices` it is the best of all splits of `batch` examples, of what `split` leaves open, on one
+    or several types of `device`, under limits. The answer is the JSON of `steptime plan`. Raises
+    `InputError` for what is not known or cannot be.
+    """
+    split_of(split)
+    several = [device] if isinstance(device, str | Path | Device) else list(device)
+    site, *others = sites(several, per_node, inside, link, links_per_node)
+    counts = [devices] if isinstance(devices, int) else devices or ()
+    if days is not None and tokens is None:
+        raise InputError("days needs tokens, those of the training")
+    request = Request(
+        str(model), site, batch, micro_batch, length, split, tuple(counts), dtype=dtype,
+        gradients=gradients, stack=stack, tokens=tokens, others=tuple(others),
+        limits=Limits(budget_per_hour, days, watts),
+        prices=None if prices is None else Path(prices),
+    )  # fmt: skip
+    return answer(request)
