@@ -65,7 +65,7 @@ def test_every_split_is_tried_that_a_user_may_ask_for() -> None:
         powers, powers, range(1, 9), range(1, 9), powers, (0, 1, 3), RECOMPUTES, (1, 2, 4, 8, 16)
     ):
         data, rest = divmod(8, t * c * p)
-        if rest or 8 % p or 2048 // c < 2048 or (z and data * c == 1):
+        if rest or 2048 // c < 2048 or (z and data * c == 1) or (data * c) % e:
             continue
         try:
             plan = Plan(data, t, p, e, t > 1, c, zero=z, recompute=r, virtual=v)

@@ -60,17 +60,18 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))  # a list in files
-        least = min(self.shard, self.recompute_layers, *self.stages, 0)
+        least = min(self.shard, self.recompute_layers, *self.stages)
         if least < 0:
             raise InputError(
                 f"plan: shard, recompute_layers and stages are at least 0, not {least}"
             )
-        for name in (*_OF_OLD, "expert", "context", "micro_batches", "virtual"):
-            if getattr(self, name) < 1:
-                raise InputError(f"plan: {name} must be at least 1, not {getattr(self, name)}")
+        table = vars(self)
+        if min(map(table.__getitem__, _AT_LEAST_1)) < 1:
+            name = next(name for name in _AT_LEAST_1 if table[name] < 1)
+            raise InputError(f"plan: {name} must be at least 1, not {table[name]}")
         for name, known in _WORDS_OF_PLAN.items():
-            if getattr(self, name) not in known:
-                raise unknown(name, getattr(self, name), map(str, known), "plan")
+            if table[name] not in known:
+                raise unknown(name, table[name], map(str, known), "plan")
 
     @property
     def devices(self) -> int:
@@ -98,6 +99,7 @@ class Plan:
         raise unknown("dimension", dimension, ("tensor", "context", "data", "pipeline"), "plan")
 
 
+_AT_LEAST_1 = (*_OF_OLD, "expert", "context", "micro_batches", "virtual")
 _WORDS_OF_PLAN: Mapping[str, tuple[object, ...]] = {
     "schedule": SCHEDULES,
     "zero": (0, 1, 2, 3),

@@ -133,6 +133,9 @@ class Request:
         cluster = cluster_of(self.site, devices)
         if like is not None:
             return like.on(cluster)
+        method = self.method if isinstance(self.method, Method) else cost_model(self.method)
+        if method.name != DEFAULT:
+            raise InputError(f"plan: {method.name} has no stacks; nearest: --method {DEFAULT}")
         options = {"stack": self.stack or stack_for(plan), **self.options}
         return planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
 
@@ -226,8 +229,6 @@ def planner_of(
     if gradients not in (None, *GRADIENTS):
         raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
     chosen = method if isinstance(method, Method) else cost_model(method)
-    if "stack" not in chosen.options:
-        raise InputError(f"plan: method {chosen.name} knows no stacks; nearest: --method {DEFAULT}")
     return Planner(shape, cluster, chosen.under(options), word, gradients or 0, use)
 
 
