@@ -147,7 +147,7 @@ def plan(
     models = split_models(model) if page else [model]
     site, *others = sites(
         names(device, "--device"), whole_number(per_node, "--per-node"),
-        inside and names(inside, "--inside"), link and names(link, "--link"),
+        inside and inside.split(","), link and link.split(","),
         _count(links_per_node, "--links-per-node"),
     )  # fmt: skip
     request = Request(

@@ -179,8 +179,8 @@ def cluster_of(site: Site, devices: int) -> Cluster:
     near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
     levels: list[Level] = []
     if near > 1:
-        own = None if site.inside else own_link(device)
-        name = site.inside or site.link
+        own = own_link(device) if site.inside is None else None
+        name = site.link if site.inside is None else site.inside
         if own is None and name is None:
             raise InputError(f"{near} {device.name} of a node need a link: --inside LINK")
         levels.append(Level(near, own or catalog.link(str(name))))
