@@ -136,8 +136,9 @@ TRAINING = tuple(  # of a training over many devices: what each means, docs/plan
 SERVING = tuple(  # of inference: what each means, docs/serving.md says
     f"serving.{name}"
     for name in (
-        *("step_s", "sequence_s", "prompt_s", "graphs", "exchange_s", "context_bytes"),
-        *("buffer_bytes", "memory_share"),
+        *("step_s", "sequence_s", "prompt_s", "graphs", "exchange_s", "exchange_slow"),
+        *("exchange_large_s", "kernel_s", "vectors"),
+        *("context_bytes", "buffer_bytes", "memory_share", "mixes", "cache_low"),
     )
 )
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`

@@ -94,7 +94,7 @@ class Request:
 
 def stack_for() -> str:
     """Return the software that serves where nobody says."""
-    return "torch-eager"
+    return "vllm-2025"
 
 
 def format_of(word: str) -> str:

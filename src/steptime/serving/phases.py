@@ -97,7 +97,8 @@ class Phases:
         self.planner = planner
         self.plan = plan
         self.weights = weights or planner.low or planner.in_memory
-        self.kv = kv or planner.in_memory
+        lower = planner.low == "float8" and planner.constant("cache_low") == 1
+        self.kv = kv or ("float8" if lower else planner.in_memory)
         self._parts: dict[int, dict[str, Part]] = {}
         self._attended: dict[tuple[Head, Group], tuple[float, Kernel]] = {}
 
@@ -120,9 +121,13 @@ class Phases:
 
     def mixed_s(self, sequences: int, context: float, prompt_tokens: int) -> float:
         """Return the seconds of a step that decodes sequences and reads tokens of one prompt."""
-        groups = [Group(1, prompt_tokens, 0)] if prompt_tokens else []
+        return self.mixed(sequences, context, 1, prompt_tokens).seconds
+
+    def mixed(self, sequences: int, context: float, prompts: int, tokens: int) -> Spent:
+        """Return what a step is made of that decodes sequences and reads so many prompts."""
+        groups = [Group(self._own(prompts), tokens, 0)] if tokens else []
         groups += [Group(self._own(sequences), 1, context)] if sequences else []
-        return self.step(groups).seconds
+        return self.step(groups)
 
     def prefill(self, sequences: int, tokens: int, past: int = 0) -> Spent:
         """Return what `prefill_s` is made of."""
@@ -155,6 +160,7 @@ class Phases:
                 found = found._replace(attention_s=found.attention_s + times * took)
         sends = self._send_s(rows)
         found = found._replace(exchange_s=found.exchange_s + sends)
+        host_s += self.planner.seen.constants.get("host.step_s", 0.0)
         late = max(0.0, host_s * (1 - self._ahead(groups)) - found.seconds)
         late += self.constant("step_s") + self.constant("sequence_s") * ends
         return found._replace(host_s=late)
@@ -265,10 +271,11 @@ class Phases:
                 one = self._stored(one, [graph.tensors[name] for name in op.inputs], rows)
             mine.append(one)
             took = self.planner.method.price(one, self.planner.seen).value
+            gap_s = self.constant("kernel_s") * one.launches
             if one.unit == "matrix":
-                products += took
+                products += took + gap_s
             else:
-                other += took
+                other += took * (self.constant("vectors") or 1.0) + gap_s
         host = host_of(calls_of(mine), self.planner.seen.constants)
         issued = 0.0 if host is None else host.issued_s[0] - host.base_s
         return Part(Spent(products, 0.0, other, exchange), issued, tuple(mine))

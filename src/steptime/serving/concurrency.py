@@ -1,0 +1,51 @@
+"""Continuous batching at a constant number of requests, in closed form."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from steptime.serving.phases import Phases
+
+BUNCHED = 3.0  # prompts that are read while one waits, because answers end together
+ROUNDS = 8  # of requests, of which the first comes all at once
+
+
+class Served(NamedTuple):
+    """Seconds to the first token and per token after it, of so many requests at once.
+
+    `running` of them are worked on, and the others wait `queue_s` for room in the cache.
+    """
+
+    ttft_s: float
+    tpot_s: float
+    running: float
+    queue_s: float
+
+
+def served(phases: Phases, requests: int, tokens: int, output: int) -> Served:
+    """Return what requests take of which `requests` are there at any time.
+
+    Each has `tokens` to read and `output` to make. While a request is there, all the others begin
+    once, so that it takes the time of their prompts and that of its own steps; what of it goes by
+    before the first token, depends on how requests bunch. Where a stack reads prompts first they
+    all begin together, and one waits for half of them. Where it mixes prompts with the others'
+    tokens they drift apart after a first round. Who does not find room in the cache waits until
+    others have left: requests = rate x time (Little 1961).
+    """
+    context = tokens + output / 2
+    running = min(float(requests), max(1.0, phases.most_tokens / (tokens + output)))
+    sequences, mixes = max(1, round(running)), phases.constant("mixes") == 1
+    step_s = phases.decode_s(sequences, context)
+    alone_s = phases.prefill_s(1, tokens)
+    each_s = alone_s
+    if mixes:
+        together = max(1, round(running / output))
+        both_s = phases.mixed(sequences, context, together, tokens).seconds
+        each_s = (both_s - step_s) / together
+    half = (running + 1) / 2
+    waits = min(half, BUNCHED + running / 2 / ROUNDS) if mixes else half
+    request_s = running * each_s + (output - 1) * step_s
+    ttft_s = waits * each_s + (alone_s - each_s)
+    tpot_s = (request_s - waits * each_s) / max(1, output - 1)
+    queue_s = request_s * (requests / running - 1)
+    return Served(ttft_s + queue_s + phases.constant("prompt_s"), tpot_s, running, queue_s)
