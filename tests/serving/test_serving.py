@@ -7,6 +7,7 @@ import pytest
 from steptime.cli.main import run
 from steptime.plans.request import Site
 from steptime.serving.answer import Request, answered, largest_batch, paged
+from steptime.serving.concurrency import served
 from steptime.serving.phases import Phases
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")
@@ -65,7 +66,7 @@ def test_few_sequences_reach_few_experts() -> None:
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     one = phases()
     most = largest_batch(one, 1152)
-    room = 80e9 * (2**30 / 1e9) * 0.99 - 16_060_522_496 - 2e9
+    room = 0.9 * 80e9 * (2**30 / 1e9) * 0.99 - 16_060_522_496 - 3e9
     assert most == int(room // (131_072 * 1152))
     assert answered(Request("llama3_8b", H100, most))["fits"]
     assert not answered(Request("llama3_8b", H100, most + 1))["fits"]
@@ -93,3 +94,29 @@ def test_methods_without_an_interval(capsys: pytest.CaptureFixture[str]) -> None
         told = json.loads(capsys.readouterr().out)
         assert told["low"] is None
         assert told["tpot_s"] > 2 * (LLAMA - 128256 * 4096) / 3.36e12
+
+
+def test_requests_at_once_take_their_own_steps_and_the_prompts_of_all() -> None:
+    """Where prompts are read first, all begin together: one waits for half of them."""
+    one = phases(stack="sglang-2025")
+    found = served(one, 16, 1024, 128)
+    prompt_s, step_s = one.prefill_s(1, 1024), one.decode_s(16, 1024 + 64)
+    assert found.ttft_s == pytest.approx(8.5 * prompt_s + one.constant("prompt_s"))
+    whole = found.ttft_s - one.constant("prompt_s") + 127 * found.tpot_s
+    assert whole == pytest.approx(16 * prompt_s + 127 * step_s)
+    mixed = served(phases(), 16, 1024, 128)
+    assert mixed.ttft_s < found.ttft_s
+    assert mixed.tpot_s > found.tpot_s
+
+
+def test_who_finds_no_room_in_the_cache_waits() -> None:
+    one = phases()
+    found = served(one, 10_000, 1024, 128)
+    assert found.running == pytest.approx(one.most_tokens / 1152)
+    assert found.queue_s > 10 * served(one, 300, 1024, 128).ttft_s
+
+
+def test_the_cache_of_8_bit_checkpoints() -> None:
+    """TensorRT-LLM keeps it in 8 bit with them, vLLM does not."""
+    assert phases(dtype="float8", stack="trt-llm-2025").kv == "float8"
+    assert phases(dtype="float8").kv == "bfloat16"

@@ -47,7 +47,9 @@ def serve(
     prices: Path | None = option(
         "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates.", None
     ),
-    stack: Text = option("--stack NAME", "The software (steptime list stacks).", None),
+    stack: Text = option(
+        "--stack NAME", "The software (steptime list stacks). Default: vllm-2025.", None
+    ),
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
 ) -> Answer:

@@ -99,6 +99,7 @@ class Planner:
         host: Link | None = None,
     ) -> None:
         self.host = host
+        self.use = use
         self.shape = shape
         self.method = method
         self.dtype = dtype
@@ -133,7 +134,7 @@ class Planner:
     def join(self, cluster: Cluster) -> None:
         """Forget what depends on the links, and take those of a cluster."""
         levels = [Level(size, reached(link), links) for size, link, links in cluster.ladder]
-        if use == "serving" and levels:  # ranks of a node read each other's part at once
+        if self.use == "serving" and levels:  # ranks of a node read each other's part at once
             levels[0] = levels[0]._replace(link=replace(levels[0].link, latency_s=0.0))
         self.cluster = Cluster(self.device, tuple(levels))
         self.names = [link.name for _, link, _ in cluster.ladder]
@@ -183,9 +184,9 @@ class Planner:
         if key not in self._exchanged:
             fabric, link = self._fabric(group)
             one = ring if kind == "all_reduce" else EXCHANGES[kind]
-            moved_s, large_s = one(size_bytes, len(group), fabric), self.constant("exchange_large_s")
-            seconds = moved_s * max(1.0, self.constant("exchange_slow"))
-            seconds += self.constant("exchange_s")
+            moved_s = one(size_bytes, len(group), fabric)
+            large_s, slow = (self.constant(f"exchange_{name}") for name in ("large_s", "slow"))
+            seconds = moved_s * max(1.0, slow) + self.constant("exchange_s")
             if large_s:  # by a protocol that starts later and reaches the link's rate
                 seconds = min(seconds, moved_s + large_s)
             self._exchanged[key] = Exchanged(seconds, link)
