@@ -8,9 +8,10 @@ import pytest
 
 from steptime.cli.main import run
 from steptime.core.workload import Plan
+from steptime.plans.faults import Asked, checked
 from steptime.plans.pieces import Piece
 from steptime.plans.planner import Planner
-from steptime.plans.request import Asked, Site, checked, cluster_of, planner_of, shape_of
+from steptime.plans.request import Site, cluster_of, planner_of, shape_of
 from steptime.plans.stages import layers_of
 from steptime.plans.step import PlanTime, plan_time
 

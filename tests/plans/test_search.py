@@ -14,18 +14,9 @@ import steptime
 from steptime.core.errors import InputError
 from steptime.core.workload import RECOMPUTES, Plan
 from steptime.plans.best import answer, searched, told_apart
+from steptime.plans.faults import Asked, checked
 from steptime.plans.planner import Planner
-from steptime.plans.request import (
-    Asked,
-    Limits,
-    Request,
-    Site,
-    checked,
-    cluster_of,
-    planner_of,
-    shape_of,
-    sites,
-)
+from steptime.plans.request import Limits, Request, Site, cluster_of, planner_of, shape_of, sites
 from steptime.plans.search import MEMORY, Cap, plans, search
 from steptime.plans.step import plan_time, quick
 

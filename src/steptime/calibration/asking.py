@@ -9,15 +9,9 @@ from typing import Any
 from steptime.calibration.published import Question, Told, site_of, stack_at
 from steptime.core.errors import InputError
 from steptime.plans.answer import fits
+from steptime.plans.faults import Asked, checked
 from steptime.plans.planner import Planner, Shape
-from steptime.plans.request import (
-    Asked,
-    Request,
-    Site,
-    checked,
-    shape_of,
-    split_of,
-)
+from steptime.plans.request import Request, Site, shape_of, split_of
 from steptime.plans.step import plan_time
 from steptime.predict.kernel import Interval
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
@@ -36,6 +36,14 @@ def plan(
     links_per_node: Text = option(
         "--links-per-node N", "Links of a node. Default: one a device.", None
     ),
+    level: Annotated[
+        list[str] | None,
+        option(
+            "--level SIZE:LINK",
+            "Between --inside and --link: so many nodes that a link joins; SIZE:LINK:LINKS with "
+            "the links of a node. Repeatable, from the inside out.",
+        ),
+    ] = None,
     devices: Text = option(
         "--devices N,...", "Search the best split of so many, of what is not given here.", None
     ),
@@ -45,6 +53,12 @@ def plan(
     virtual: Text = option("--virtual V", "Stages of a device, interleaved. Default: 1.", None),
     data: Text = option("--data N", "Replicas. Default: 1.", None),
     context: Text = option("--context C", "Devices that share a sequence. Default: 1.", None),
+    context_method: str = option(
+        "--context-method",
+        "How they see each other's keys and values: gather, ring (beside attention) or all-to-all "
+        "(each has all tokens for some heads).",
+        "gather",
+    ),
     expert: Text = option("--expert E", "Devices that share the experts. Default: 1.", None),
     micro_batch: Text = option("--micro-batch B", "Sequences that pass at once. Default: 1.", None),
     batch: Text = option(
@@ -54,10 +68,16 @@ def plan(
     recompute: Text = option(
         "--recompute", "none, selective (attention) or full. Default: none.", None
     ),
+    recompute_layers: Text = option(
+        "--recompute-layers N", "In the first N layers of each stage alone. Default: all.", None
+    ),
     zero: Text = option(
         "--zero",
         "Shared out over the replicas: 1 states, 2 gradients too, 3 weights too. Default: 0.",
         None,
+    ),
+    shard: Text = option(
+        "--shard N", "Replicas that share these; the others are copies. Default: all.", None
     ),
     sequence_parallel: bool = option(
         "--sequence-parallel",
@@ -65,7 +85,15 @@ def plan(
         False,
     ),
     schedule: str = option("--schedule", "1f1b, gpipe, interleaved or zero-bubble.", "1f1b"),
-    offload: str = option("--offload", "none or optimizer: its states lie on the host.", "none"),
+    stages: Text = option(
+        "--stages N,...", "Layers of each stage, in order. Default: shared out evenly.", None
+    ),
+    offload: str = option(
+        "--offload", "What lies on the host: none, optimizer, activations or both.", "none"
+    ),
+    host_link: Text = option(
+        "--host-link LINK", "With --offload: what joins a device to its host.", None
+    ),
     order: Text = option(
         "--order", "Of groups, from the inside out. Default: tensor-context-data-pipeline.", None
     ),
@@ -106,7 +134,7 @@ def plan(
     Time, memory by stage, what waits for which link, and cost; or the best split.
     """
     from steptime.plans.best import answer
-    from steptime.plans.request import Limits, Request, sites, words_of
+    from steptime.plans.request import Limits, Request, level_of, sites, words_of
 
     if out is not None:
         from steptime.plots.files import check_path
@@ -114,16 +142,21 @@ def plan(
         check_path(out)
     given: dict[str, Any] = {
         "tensor": tensor, "pipeline": pipeline, "virtual": virtual, "data": data,
-        "context": context, "expert": expert,
+        "context": context, "expert": expert, "shard": shard, "recompute_layers": recompute_layers,
     }  # fmt: skip
     split: dict[str, Any] = {
-        name: whole_number(text, f"--{name}") for name, text in given.items() if text is not None
+        name: whole_number(text, f"--{name.replace('_', '-')}")
+        for name, text in given.items()
+        if text is not None
     }
     if recompute is not None:
         split["recompute"] = words_of("recompute", recompute)
     if zero is not None:
         split["zero"] = whole_number(zero, "--zero", 0)
-    split |= {"schedule": words_of("schedule", schedule), "offload": offload}
+    words = {"schedule": schedule, "offload": offload, "context_method": context_method}
+    split |= {n: words_of(n, word) for n, word in words.items() if word not in ("none", "gather")}
+    if stages is not None:
+        split["stages"] = tuple(whole_number(n, "--stages", 0) for n in stages.split(","))
     split |= {"sequence": True} if sequence_parallel else {}
     limits = {"--budget-per-hour": budget_per_hour, "--days": days, "--watts": watts}
     numbers_ = _devices(devices, max_devices)
@@ -148,7 +181,7 @@ def plan(
     site, *others = sites(
         names(device, "--device"), whole_number(per_node, "--per-node"),
         inside and inside.split(","), link and link.split(","),
-        _count(links_per_node, "--links-per-node"),
+        _count(links_per_node, "--links-per-node"), tuple(map(level_of, level or ())), host_link,
     )  # fmt: skip
     request = Request(
         models[0], site, batches[0], _count(micro_batch, "--micro-batch"), lengths[0],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -10,11 +10,11 @@ from typing import Any
 
 from steptime import catalog
 from steptime.core.errors import InputError
-from steptime.core.workload import Plan, plan_to_json
+from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
+from steptime.plans.faults import Asked, checked, fault, words_of_change
 from steptime.plans.memory import PARTS
-from steptime.plans.planner import Planner
-from steptime.plans.request import Asked, Request, checked, device_of, shape_of, split_of
-from steptime.plans.stages import USUAL
+from steptime.plans.planner import HOST_BYTES_PER_S, Planner
+from steptime.plans.request import Request, device_of, shape_of
 from steptime.plans.step import PlanTime, plan_time
 from steptime.plans.trace import write_trace
 from steptime.plans.words import sentence
@@ -77,6 +77,7 @@ def document(
         "model": shape.label,
         "device": planner.device.name,
         "devices": devices,
+        "levels": planner.levels,
         "parameters": planner.parameters,
         "plan": {**plan_to_json(found.plan), "order": asked.order},
         "micro_batch": found.micro_batch,
@@ -125,15 +126,10 @@ def document(
 
 
 def timed(request: Request) -> tuple[Planner, Asked, PlanTime]:
-    """Return the plan as a user asks for it, its step, and what priced it; raises `InputError`.
-
-    Without a batch each replica has one micro-batch.
-    """
-    shape, plan = shape_of(request.model, request.length), split_of(request.split)
-    micro_batch = request.micro_batch or 1
-    whole = micro_batch * plan.data if request.batch is None else request.batch
-    asked = checked(shape, Asked(plan, micro_batch, whole, request.order or USUAL))
-    planner = request.planner(shape, plan, plan.devices)
+    """Return the plan as a user asks for it, its step, and what priced it; raises `InputError`."""
+    shape = shape_of(request.model, request.length)
+    asked = request.asked(shape)
+    planner = request.planner(shape, asked.plan, asked.plan.devices)
     found = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
     return planner, asked, found
 
@@ -166,8 +162,9 @@ def _notes(planner: Planner, found: PlanTime) -> list[str]:
     said = notes_of(planner.device) if planner.method.name == "calibrated" else []
     if not catalog.stack(settings.stack).training:
         said.append(f"stack {settings.stack}: constants of training are those of torch-eager")
-    if found.plan.offload != "none":
-        said.append("the time of moving what is offloaded is not counted")
+    if found.plan.offload in ("optimizer", "both"):
+        rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory, which its devices share"
+        said.append(f"the host of a node is taken to have {rate}")
     if planner.device.kind != "gpu":
         said.append(f"{planner.device.name}: collectives are rings, as those of GPUs")
     return said
@@ -243,16 +240,17 @@ def _training(
 def nearest(planner: Planner, asked: Asked) -> Change | None:
     """Return the change of a plan that fits and is fastest, one change before two; None for none.
 
-    Tried are recomputing, smaller micro-batches, and states, gradients and weights shared out;
-    then the same devices with more tensor, pipeline or context parallel.
+    Tried are recomputing (the first layers of each stage, or all), smaller micro-batches, states,
+    gradients and weights shared out, what the host can take if it is joined, and the same devices
+    with more tensor, pipeline or context parallel.
     """
-    singles = list(_changes(asked))
+    singles = list(_changes(planner, asked))
     doubles = [
-        (f"{words}, {more}", other) for words, one in singles for more, other in _changes(one)
+        (change | more, other) for change, one in singles for more, other in _changes(planner, one)
     ]
     for tries in (singles, doubles):
         found: list[Change] = []
-        for words, other in tries:
+        for change, other in tries:
             try:
                 sound = checked(planner.shape, other)
                 time = plan_time(
@@ -261,37 +259,44 @@ def nearest(planner: Planner, asked: Asked) -> Change | None:
             except InputError:
                 continue
             if fits(planner, time):
-                found.append(Change(words, sound, time))
+                found.append(Change(words_of_change(asked, change), sound, time))
         if found:
             return min(found, key=lambda change: change.found.step_s)
     return None
 
 
-def _changes(asked: Asked) -> list[tuple[str, Asked]]:
-    plan, found = asked.plan, []
-
-    def change(words: str, **fields: Any) -> None:
-        found.append((words, replace(asked, plan=replace(plan, **fields))))
-
-    for recompute in ("selective", "full"):
-        if (plan.recompute, recompute) in (
-            ("none", "selective"), ("none", "full"), ("selective", "full")
-        ):  # fmt: skip
-            change(f"--recompute {recompute}", recompute=recompute)
+def _changes(planner: Planner, asked: Asked) -> Iterator[tuple[dict[str, Any], Asked]]:
+    """Yield a plan with less memory by one option or two, and these."""
+    plan = asked.plan
+    changes: list[dict[str, Any]] = []
+    later = RECOMPUTES[RECOMPUTES.index(plan.recompute) + 1 :]
+    changes += [{"recompute": one, "recompute_layers": 0} for one in later]
+    layers = len(planner.shape.kinds) // (plan.pipeline * plan.virtual)
+    if plan.recompute == "none":
+        some = [2**k for k in range(layers.bit_length()) if 2**k < layers]
+        changes += [{"recompute": "full", "recompute_layers": n} for n in some]
+    elif plan.recompute_layers:
+        changes.append({"recompute_layers": 0})
     if asked.micro_batch % 2 == 0:
-        half = asked.micro_batch // 2
-        found.append((f"--micro-batch {half}", replace(asked, micro_batch=half)))
-    if plan.data * plan.context > 1:
-        for zero in range(plan.zero + 1, 4):
-            change(f"--zero {zero}", zero=zero)
+        changes.append({"micro_batch": asked.micro_batch // 2})
+    if plan.replicas > 1:
+        changes += [{"zero": zero} for zero in range(plan.zero + 1, 4)]
+    if plan.zero and plan.shards < plan.replicas:
+        changes += [{"shard": 2 * plan.shard}, {"shard": 0}]
     if plan.tensor > 1 and not plan.sequence:
-        change("--sequence-parallel", sequence=True)
-    for name in ("tensor", "pipeline", "context"):
-        if plan.data % 2 == 0 and plan.data // 2 * plan.context % plan.expert == 0:
-            wider = {name: getattr(plan, name) * 2, "data": plan.data // 2}
-            words = f"--{name} {wider[name]} --data {wider['data']}"
-            change(words, **wider)
-    return found
+        changes.append({"sequence": True})
+    if planner.host is not None and plan.offload != "both":
+        more = {"none": ("optimizer", "activations")}.get(plan.offload, ("both",))
+        changes += [{"offload": one} for one in more]
+    if plan.data % 2 == 0:
+        changes += [
+            {name: 2 * getattr(plan, name), "data": plan.data // 2}
+            for name in ("tensor", "pipeline", "context")
+        ]
+    for change in changes:
+        other = asked.but(change)
+        if fault(planner.shape, other) is None:
+            yield change, other
 
 
 def _said(planner: Planner, change: Change | None) -> dict[str, Any] | None:

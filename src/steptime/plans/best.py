@@ -13,8 +13,9 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.workload import Plan
 from steptime.plans.answer import answered, document, offer_of
+from steptime.plans.faults import checked
 from steptime.plans.planner import Planner, Shape
-from steptime.plans.request import Limits, Request, checked, shape_of, sites, split_of
+from steptime.plans.request import Further, Limits, Request, shape_of, sites, split_of
 from steptime.plans.search import MEMORY, Cap, Found, Search, plans, search
 from steptime.plans.step import Quick, plan_time
 from steptime.plans.words import bound
@@ -262,6 +263,8 @@ def plan(
     inside: str | Sequence[str] | None = None,
     link: str | Sequence[str] | None = None,
     links_per_node: int | None = None,
+    levels: Sequence[tuple[int, str] | tuple[int, str, int]] = (),
+    host_link: str | None = None,
     micro_batch: int | None = None,
     length: int | None = None,
     dtype: str | None = None,
@@ -278,12 +281,14 @@ def plan(
 
     `split` are fields of `Plan`: `tensor=8, pipeline=4, data=16, zero=1`. With a number of
     `devices` it is the best of all splits of `batch` examples, of what `split` leaves open, on one
-    or several types of `device`, under limits. The answer is the JSON of `steptime plan`. Raises
+    or several types of `device`, under limits. `levels` such as `(4, "infiniband-ndr")` lie between
+    nodes and `link`, as `--level` says. The answer is the JSON of `steptime plan`. Raises
     `InputError` for what is not known or cannot be.
     """
     split_of(split)
     several = [device] if isinstance(device, str | Path | Device) else list(device)
-    site, *others = sites(several, per_node, inside, link, links_per_node)
+    between = [Further(*level) for level in levels]
+    site, *others = sites(several, per_node, inside, link, links_per_node, between, host_link)
     counts = [devices] if isinstance(devices, int) else devices or ()
     if days is not None and tokens is None:
         raise InputError("days needs tokens, those of the training")

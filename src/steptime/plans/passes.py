@@ -179,7 +179,7 @@ class Step:
         if moved:
             time = self.planner.moved(moved)
             more = max(0.0, time.seconds - busy - slowed - open_)
-            every.append(Wait("host", "copy", time.link, moved, time.seconds, more))
+            every.append(Wait("host", "activations", time.link, moved, time.seconds, more))
         device = busy + slowed + sum(one.exposed_s for one in every)
         late = max(0.0, host - device)
         return Pass(device + late, compute + slowed, again, late, tuple(every))

@@ -85,7 +85,8 @@ class Shape:
 class Planner:
     """Prices what plans are made of, once. Raises `InputError` for a type without a peak.
 
-    `host` is what joins a device to the memory of its host, None where nobody says.
+    `levels` say how the devices are joined, from the inside out; `host` joins a device to the
+    memory of its host, None where nobody says.
     """
 
     def __init__(
@@ -96,9 +97,8 @@ class Planner:
         dtype: str,
         gradients: int = 0,
         use: str = "training",
-        host: Link | None = None,
     ) -> None:
-        self.host = host
+        self.host: Link | None = None
         self.use = use
         self.shape = shape
         self.method = method
@@ -137,7 +137,15 @@ class Planner:
         if self.use == "serving" and levels:  # ranks of a node read each other's part at once
             levels[0] = levels[0]._replace(link=replace(levels[0].link, latency_s=0.0))
         self.cluster = Cluster(self.device, tuple(levels))
-        self.names = [link.name for _, link, _ in cluster.ladder]
+        names = [link.name for _, link, _ in cluster.ladder]
+        self.names = [
+            name if names.count(name) == 1 else f"{name}, level {i + 1}"
+            for i, name in enumerate(names)
+        ]
+        self.levels = [
+            {"size": size, "link": link.name, "links": links}
+            for size, link, links in cluster.ladder
+        ]
         self._exchanged: dict[tuple[Any, ...], Exchanged] = {}
         self.passes: dict[tuple[Any, ...], Any] = {}  # what `passes`, `memory`, `step` work out
         self.kept: dict[tuple[Any, ...], Any] = {}

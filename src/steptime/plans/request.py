@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import gcd
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime import catalog
 from steptime.build import Choice, family_of, read_model
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.hardware import GB, Cluster, Device, Level, Link
-from steptime.core.workload import RECOMPUTES, SCHEDULES, Plan
+from steptime.core.ranges import whole_number
+from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Plan
 from steptime.models.family import resolve
+from steptime.plans.faults import Asked, checked
 from steptime.plans.planner import Planner, Shape
-from steptime.plans.stages import ORDERS, USUAL, layers_of
+from steptime.plans.stages import USUAL
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.method import Method
 
@@ -28,18 +29,7 @@ ALIASES = {
 GRADIENTS = (16, 32)  # bits
 MOST_DEVICES = 1_000_000
 OWN_LINKS = re.compile(r"nvlink(?=\d x)|xgmi|roce")
-FAR = 100_000  # how far from what is given a number that works is looked for
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A step that a user asks for: how it is split, and on which sequences."""
-
-    plan: Plan
-    micro_batch: int
-    batch: int
-    order: str = USUAL
 
 
 def shape_of(model: str, length: int | None = None) -> Shape:
@@ -72,10 +62,34 @@ def shape_of(model: str, length: int | None = None) -> Shape:
     return Shape(family, one, tuple(kinds), *sizes, model)
 
 
+class Further(NamedTuple):
+    """A level between nodes and all of them: `size` parts, nodes first, that a link joins.
+
+    Each node has `links` of these, None for as many as to all other nodes.
+    """
+
+    size: int
+    link: str
+    links: int | None = None
+
+
+def level_of(text: str) -> Further:
+    """Return the level that `SIZE:LINK` or `SIZE:LINK:LINKS` says; raises `InputError`."""
+    size, _, rest = text.partition(":")
+    link, _, links = rest.partition(":")
+    if not link:
+        raise InputError(
+            f"--level {shorten(text)}: of the form SIZE:LINK, such as 4:infiniband-ndr"
+        )
+    own = whole_number(links, "--level, links of a node") if links else None
+    return Further(whole_number(size, "--level, its size"), link, own)
+
+
 class Site(NamedTuple):
     """Where a training runs: nodes of `per_node` devices that `inside` joins.
 
     `link` is that of a device to other nodes; `links_per_node` says where a node has fewer of them.
+    `levels` lie between nodes and the link that joins all. `host_link` joins a device to its host.
     """
 
     device: str | Path | Device
@@ -83,6 +97,8 @@ class Site(NamedTuple):
     inside: str | None = None
     link: str | None = None
     links_per_node: int | None = None
+    levels: Sequence[Further] = ()
+    host_link: str | None = None
 
 
 class Limits(NamedTuple):
@@ -123,6 +139,15 @@ class Request:
     trace: Path | None = None
     others: tuple[Site, ...] = ()
 
+    def asked(self, shape: Shape) -> Asked:
+        """Return the one plan; raises `InputError` where it cannot be.
+
+        Without a batch each replica has one micro-batch.
+        """
+        plan, micro_batch = split_of(self.split), self.micro_batch or 1
+        whole = micro_batch * plan.data if self.batch is None else self.batch
+        return checked(shape, Asked(plan, micro_batch, whole, self.order or USUAL))
+
     def planner(
         self, shape: Shape, plan: Plan, devices: int, like: Planner | None = None
     ) -> Planner:
@@ -137,7 +162,12 @@ class Request:
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} has no stacks; nearest: --method {DEFAULT}")
         options = {"stack": self.stack or stack_for(plan), **self.options}
-        return planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
+        planner = planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
+        host = self.site.host_link
+        planner.host = None if host is None else catalog.link(host)
+        if self.split.get("offload", "none") != "none":
+            planner.moved(0.0)  # says what is missing
+        return planner
 
 
 Names = str | Sequence[str] | None
@@ -149,6 +179,8 @@ def sites(
     inside: Names = None,
     link: Names = None,
     links_per_node: int | None = None,
+    levels: Sequence[Further] = (),
+    host_link: str | None = None,
 ) -> list[Site]:
     """Return where a training may run: each device with its links, one for all or one for each.
 
@@ -161,7 +193,7 @@ def sites(
             raise InputError(f"{option}: {len(each)} links for {len(devices)} devices")
         found.append(each * (len(devices) // len(each)))
     return [
-        Site(device, per_node, near, far, links_per_node)
+        Site(device, per_node, near, far, links_per_node, levels, host_link)
         for device, near, far in zip(devices, *found, strict=True)
     ]
 
@@ -184,10 +216,16 @@ def cluster_of(site: Site, devices: int) -> Cluster:
         if own is None and name is None:
             raise InputError(f"{near} {device.name} of a node need a link: --inside LINK")
         levels.append(Level(near, own or catalog.link(str(name))))
+    links, below = site.links_per_node or site.per_node, 1
+    for size, far, each in site.levels:
+        if nodes > 1:
+            levels.append(Level(min(size, nodes), catalog.link(far), (each or links) * below))
+            nodes, below = -(-nodes // size), below * size
     if nodes > 1:
         if site.link is None:
-            raise InputError(f"{nodes} nodes need a link: --link LINK (steptime list links)")
-        levels.append(Level(nodes, catalog.link(site.link), site.links_per_node or site.per_node))
+            what = "parts of the last --level" if site.levels else "nodes"
+            raise InputError(f"{nodes} {what} need a link: --link LINK (steptime list links)")
+        levels.append(Level(nodes, catalog.link(site.link), links * below))
     return Cluster(device, tuple(levels))
 
 
@@ -232,70 +270,6 @@ def planner_of(
     return Planner(shape, cluster, chosen.under(options), word, gradients or 0, use)
 
 
-def checked(shape: Shape, asked: Asked) -> Asked:
-    """Return the plan as asked for, its micro-batches counted.
-
-    Raises `InputError` for what does not divide, with the nearest that does, and for what is not
-    modelled.
-    """
-    plan, one = asked.plan, shape.one
-    if asked.order not in ORDERS:
-        raise unknown("order", asked.order, ORDERS, "plan")
-    if plan.offload == "activations":
-        raise InputError("plan: --offload activations is not modelled; nearest: --recompute full")
-    heads, layers = int(one["heads"]), len(shape.kinds)
-    columns = int(one["expert_ffn"]) if shape.experts else int(one["ffn"])
-    both = gcd(gcd(heads, int(one["ffn"])), columns)
-    _divides("tensor", plan.tensor, heads, "heads", both)
-    _divides("tensor", plan.tensor, int(one["ffn"]), "columns of the feed-forward part", both)
-    _divides("tensor", plan.tensor, columns, "columns of an expert", both)
-    cut = plan.tensor if plan.sequence else 1
-    if shape.length % cut:
-        raise InputError(
-            f"plan: --tensor {cut} does not divide {shape.length} tokens: leave out "
-            "--sequence-parallel"
-        )
-    _divides("context", plan.context, shape.length // cut, "tokens")
-    _staged(plan, layers)
-    if plan.expert > 1 and not shape.experts:
-        raise InputError(f"plan: {shape.label} has no experts; nearest: --expert 1")
-    _divides("expert", plan.expert, shape.experts or 1, "experts")
-    if asked.batch % plan.data or asked.batch < plan.data:
-        _divides("data", plan.data, asked.batch, "sequences")
-    share = asked.batch // plan.data
-    _divides("micro-batch", asked.micro_batch, share, "sequences of a replica")
-    return replace(asked, plan=replace(plan, micro_batches=share // asked.micro_batch))
-
-
-def _staged(plan: Plan, layers: int) -> None:
-    """Raise `InputError` for a pipeline that there cannot be."""
-    for option, stages, most in (
-        ("pipeline", plan.pipeline, layers),
-        ("virtual", plan.pipeline * plan.virtual, layers // min(plan.pipeline, layers)),
-    ):
-        if stages > layers:
-            given = getattr(plan, option)
-            what = f"--{option} {given} makes more stages than there are layers ({layers})"
-            raise InputError(f"plan: {what}; nearest: --{option} {most}")
-    if plan.virtual > 1 and plan.pipeline == 1:
-        raise InputError("plan: --virtual needs --pipeline of 2 or more; nearest: --virtual 1")
-    if plan.virtual > 1 and plan.schedule == "zero-bubble":
-        raise InputError("plan: zero bubble H1 has one stage a device; nearest: --virtual 1")
-    layers_of(layers, plan.pipeline * plan.virtual)
-
-
-def _divides(option: str, given: int, whole: int, what: str, works: int = 0) -> None:
-    """Raise `InputError` where a number does not divide, with the nearest divisor of `works`."""
-    if whole % given == 0:
-        return
-    of = works or whole
-    near = (one for far in range(FAR) for one in (given - far, given + far))
-    found = next((one for one in near if 1 <= one <= of and of % one == 0), 1)
-    raise InputError(
-        f"plan: --{option} {given} does not divide {whole} {what}; nearest: --{option} {found}"
-    )
-
-
 def split_of(fields: Mapping[str, Any]) -> Plan:
     """Return the plan of some of its fields; raises `InputError` for others."""
     known = [name for name in vars(Plan()) if name != "micro_batches"]
@@ -306,8 +280,11 @@ def split_of(fields: Mapping[str, Any]) -> Plan:
 
 
 def words_of(name: str, value: str) -> str:
-    """Return a schedule or a recompute as the plan knows it; raises `InputError`."""
-    known = {"schedule": SCHEDULES, "recompute": RECOMPUTES}[name]
+    """Return a word of a plan as it knows it; raises `InputError`."""
+    known = {
+        "schedule": SCHEDULES, "recompute": RECOMPUTES, "offload": OFFLOADS,
+        "context_method": CONTEXT_METHODS,
+    }[name]  # fmt: skip
     if value not in known:
-        raise unknown(f"--{name}", value, known)
+        raise unknown(f"--{name.replace('_', '-')}", value, known)
     return value

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
+from steptime.plans.faults import Asked, fault
 from steptime.plans.planner import Planner, Shape
-from steptime.plans.request import Asked
 from steptime.plans.step import Quick, quick
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -20,6 +20,7 @@ MOST_VIRTUAL = 8
 LEAST_TOKENS = 2048  # of a sequence's part: shorter ones are not shared out
 MOST_PLANS = 1_000_000
 MEMORY = "memory"
+PLAIN = {"schedule", "offload"}  # what a user may choose that fits every split
 
 
 class Found(NamedTuple):
@@ -101,7 +102,9 @@ def plans(
             data=data, tensor=t, context=c, pipeline=p, virtual=v, expert=e, zero=zero,
             recompute=recompute, sequence=sequence, **more,
         )  # fmt: skip
-        yield Asked(plan, b, batch)
+        asked = Asked(plan, b, batch)
+        if more.keys() <= PLAIN or fault(shape, asked) is None:
+            yield asked
 
 
 def _powers(most: int) -> list[int]:

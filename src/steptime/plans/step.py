@@ -327,7 +327,7 @@ def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
     update_s = planner.host_update_s(planner.constant("update_bytes") * sharded)
     exposed = max(0.0, out.seconds - beside) + max(0.0, back.seconds - update_s)
     moved_s = out.seconds + back.seconds
-    return update_s, Wait("host", "copy", out.link, sum(sizes), moved_s, exposed)
+    return update_s, Wait("host", "states", out.link, sum(sizes), moved_s, exposed)
 
 
 def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[Wait]:

@@ -12,11 +12,10 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.hardware import Device
 from steptime.core.workload import Plan
 from steptime.plans.answer import offer_of
+from steptime.plans.faults import Asked, checked
 from steptime.plans.request import (
     ALIASES,
-    Asked,
     Site,
-    checked,
     cluster_of,
     planner_of,
     shape_of,

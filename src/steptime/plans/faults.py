@@ -1,0 +1,217 @@
+"""What a plan cannot be: each rule says it in a line, with a change by which it can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Any, NamedTuple
+
+from steptime.core.errors import InputError, unknown
+from steptime.core.workload import Plan
+from steptime.plans.planner import Shape
+from steptime.plans.stages import ORDERS, USUAL, layers_of
+
+FAR = 100_000  # how far from what is given a number that works is looked for
+MOST_CHANGES = 20  # that one plan needs until it can be
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A step that a user asks for: how it is split, and on which sequences."""
+
+    plan: Plan
+    micro_batch: int
+    batch: int
+    order: str = USUAL
+
+    def but(self, change: Mapping[str, Any]) -> Asked:
+        """Return it with other fields: of its own, or of its plan."""
+        own = {name: value for name, value in change.items() if name in vars(self)}
+        others = {name: value for name, value in change.items() if name not in own}
+        return replace(self, plan=replace(self.plan, **others), **own)
+
+
+class Fault(NamedTuple):
+    """Why a plan cannot be, and fields with which this reason goes."""
+
+    says: str
+    change: Mapping[str, Any]
+
+
+def checked(shape: Shape, asked: Asked) -> Asked:
+    """Return the plan as asked for, its micro-batches counted.
+
+    Raises `InputError` for one that cannot be, with the nearest that can.
+    """
+    if asked.order not in ORDERS:
+        raise unknown("order", asked.order, ORDERS, "plan")
+    first = fault(shape, asked)
+    if first is None:
+        share = asked.batch // asked.plan.data
+        return asked.but({"micro_batches": share // asked.micro_batch})
+    change, other = dict(first.change), fault(shape, asked.but(first.change))
+    for _ in range(MOST_CHANGES):
+        if other is None:
+            break
+        change |= other.change
+        other = fault(shape, asked.but(change))
+    raise InputError(f"plan: {first.says}; nearest: {words_of_change(asked, change)}")
+
+
+def words_of_change(asked: Asked, change: Mapping[str, Any]) -> str:
+    """Return the options by which a change departs from what is asked, as a user writes them."""
+    words, given = [], {**vars(asked.plan), **vars(asked)}
+    for name, value in change.items():
+        if value == given[name]:
+            continue
+        option = OPTIONS.get(name, _named(name))
+        if name != "zero" and value in (0, ()):  # False is 0, too
+            words.append(f"leave out {option}")
+        else:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            words.append(option if value is True else f"{option} {text}")
+    return ", ".join(words) if any(" out " in word for word in words) else " ".join(words)
+
+
+OPTIONS = {"sequence": "--sequence-parallel"}  # whose names are other words
+
+
+def fault(shape: Shape, asked: Asked) -> Fault | None:
+    """Return why a plan cannot be, None for one that can."""
+    return next((found for rule in RULES for found in rule(shape, asked)), None)
+
+
+def _near(given: int, most: int, works: Callable[[int], bool]) -> int:
+    """Return the number that works and is nearest to what is given, 1 if none is near."""
+    every = (one for far in range(FAR) for one in (given - far, given + far))
+    return next((one for one in every if 1 <= one <= most and works(one)), 1)
+
+
+def _does_not(option: str, given: int, whole: int, what: str, works: int) -> Fault:
+    near = _near(given, works, lambda one: works % one == 0)
+    return Fault(f"{_named(option)} {given} does not divide {whole} {what}", {option: near})
+
+
+def _named(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+Found = Iterator[Fault]
+
+
+def _of_tensor(shape: Shape, asked: Asked) -> Found:
+    one, tensor = shape.one, asked.plan.tensor
+    parts = {"heads": int(one["heads"]), "columns of the feed-forward part": int(one["ffn"])}
+    if shape.experts:
+        parts["columns of an expert"] = int(one["expert_ffn"])
+        if one["shared_ffn"]:
+            parts["columns of a shared expert"] = int(one["shared_ffn"])
+    both, keys = gcd(*parts.values()), int(one["kv_heads"])
+
+    def has_heads(ranks: int) -> bool:
+        return keys % ranks == 0 or ranks % keys == 0
+
+    near = _near(tensor, both, lambda t: both % t == 0 and has_heads(t))
+    for what, count in parts.items():
+        if count % tensor:
+            yield Fault(f"--tensor {tensor} does not divide {count} {what}", {"tensor": near})
+    if not has_heads(tensor):
+        says = f"--tensor {tensor} does not divide {keys} heads of keys and values"
+        yield Fault(says, {"tensor": near})
+    if asked.plan.sequence and shape.length % tensor:
+        says = f"--tensor {tensor} does not divide {shape.length} tokens"
+        yield Fault(says, {"sequence": False})
+
+
+def _of_context(shape: Shape, asked: Asked) -> Found:
+    plan = asked.plan
+    tokens = shape.length // (plan.tensor if plan.sequence else 1)
+    heads, keys = (max(1, int(shape.one[k]) // plan.tensor) for k in ("heads", "kv_heads"))
+
+    def spreads(ranks: int) -> bool:
+        return not heads % ranks and (not keys % ranks or not ranks % keys)
+
+    everywhere = plan.context_method == "all-to-all"
+    works = [c for c in range(1, heads + 1) if spreads(c) and not tokens % c]
+    if tokens % plan.context and not everywhere:
+        yield _does_not("context", plan.context, tokens, "tokens", tokens)
+    elif everywhere and plan.context not in works:
+        says = (
+            f"--context {plan.context} does not divide {heads} heads and {tokens} tokens of a rank"
+        )
+        yield Fault(says, {"context": min(works, key=lambda c: abs(c - plan.context))})
+
+
+def _of_stages(shape: Shape, asked: Asked) -> Found:
+    plan, layers = asked.plan, len(shape.kinds)
+    many = "makes more stages than there are layers"
+    if plan.pipeline > layers:
+        yield Fault(f"--pipeline {plan.pipeline} {many} ({layers})", {"pipeline": layers})
+    if plan.pipeline * plan.virtual > layers:
+        most = max(1, layers // plan.pipeline)
+        yield Fault(f"--virtual {plan.virtual} {many} ({layers})", {"virtual": most})
+    if plan.virtual > 1 and plan.pipeline == 1:
+        yield Fault("--virtual needs --pipeline of 2 or more", {"virtual": 1})
+    if plan.virtual > 1 and plan.schedule == "zero-bubble":
+        yield Fault("zero bubble H1 has one stage a device", {"virtual": 1})
+    stages, own = plan.pipeline * plan.virtual, plan.stages
+    if own and (len(own) != stages or sum(own) != layers or 0 in own[1:-1]):
+        says = f"--stages has {len(own)} stages of {sum(own)} layers, for {stages} of {layers}"
+        yield Fault(says, {"stages": layers_of(layers, stages)})
+    if plan.recompute_layers and plan.recompute == "none":
+        yield Fault("--recompute-layers needs --recompute", {"recompute": "full"})
+
+
+def _of_batch(shape: Shape, asked: Asked) -> Found:
+    plan, batch = asked.plan, asked.batch
+    if batch % plan.data:
+        yield _does_not("data", plan.data, batch, "sequences", batch)
+    share = max(1, batch // plan.data)
+    if share % asked.micro_batch:
+        yield _does_not("micro_batch", asked.micro_batch, share, "sequences of a replica", share)
+
+
+def _of_experts(shape: Shape, asked: Asked) -> Found:
+    plan = asked.plan
+    if plan.expert > 1 and not shape.experts:
+        yield Fault(f"{shape.label} has no experts", {"expert": 1})
+    works = gcd(shape.experts or 1, plan.replicas, shape.length // plan.context)
+    for whole, what in (
+        (shape.experts or 1, "experts"),
+        (plan.replicas, f"devices of data and context ({plan.data} x {plan.context})"),
+        (shape.length // plan.context, "tokens"),
+    ):
+        if whole % plan.expert:
+            yield _does_not("expert", plan.expert, whole, what, works)
+
+
+def _of_shards(shape: Shape, asked: Asked) -> Found:
+    plan = asked.plan
+    if not plan.shard:
+        return
+    if not plan.zero:
+        yield Fault("--shard needs --zero of 1, 2 or 3", {"zero": 3})
+
+    def works(one: int) -> bool:
+        whole = not plan.replicas % one
+        return whole and (not one % plan.expert or not plan.expert % one)
+
+    near = _near(plan.shard, plan.replicas, works)
+    if plan.replicas % plan.shard:
+        what = f"devices of data and context ({plan.data} x {plan.context})"
+        says = f"--shard {plan.shard} does not divide {plan.replicas} {what}"
+        yield Fault(says, {"shard": near})
+    if not works(plan.shard):
+        says = f"--shard {plan.shard} and --expert {plan.expert}: one must divide the other"
+        yield Fault(says, {"shard": near})
+
+
+RULES: tuple[Callable[[Shape, Asked], Found], ...] = (
+    _of_tensor,
+    _of_context,
+    _of_stages,
+    _of_batch,
+    _of_experts,
+    _of_shards,
+)
