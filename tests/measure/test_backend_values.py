@@ -68,6 +68,16 @@ def _rotary(turned: int) -> Network:
     return network
 
 
+def _parts(b: Builder) -> str:
+    x, y = b.append("op", "split", (b.weight("x", (2, 6, 3)),), axis=1, sizes=(3, 3))
+    return weighed(b, b.op("mul", x, y, name="product"))
+
+
+def _two_parts(b: Builder) -> str:
+    x, _, y = b.append("op", "split", (b.weight("x", (2, 3, 7)),), axis=-1, sizes=(3, 1, 3))
+    return weighed(b, b.op("mul", x, y, name="product"))
+
+
 def _cast(b: Builder) -> str:
     x = b.op("cast", b.weight("x", (3, 4)), name="narrow", dtype="float32")
     return weighed(b, b.op("cast", x, name="wide", dtype="float64"))
@@ -209,6 +219,8 @@ CASES: dict[str, Network] = {
     "transpose": op("transpose", (2, 3, 4), order=(2, 0, 1)),
     "slice": op("slice", (2, 5, 3), axis=1, start=1, stop=4),
     "slice from the end": op("slice", (2, 5, 3), axis=-1, start=2, stop=3),
+    "split": _parts,
+    "split, a part unread": _two_parts,
     "slice with steps": op("slice", (2, 8, 3), axis=1, start=1, stop=7, step=2),
     "matmul of a shared matrix": op("matmul", (2, 3, 4), (4, 5)),
     "matmul of a shared matrix, transposed": op("matmul", (2, 3, 4), (5, 4), transpose_b=True),

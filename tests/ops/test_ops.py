@@ -79,7 +79,7 @@ def test_storage_fits_the_shapes(kind: str) -> None:
     row = OPS[kind]
     specs, made = row.example.specs, outputs_of(kind, row.example.specs, frozen(row.example.attrs))
     if row.storage == "view":
-        other = kind in ("slice", "broadcast")  # a part of it, or it again and again
+        other = kind in ("slice", "split", "broadcast")  # a part of it, or it again and again
         assert (made[0].size_bytes == specs[0].size_bytes) != other
         assert cost_of(kind, specs, frozen(row.example.attrs), made)[0] == 0
     if row.storage == "in_place":
@@ -278,6 +278,7 @@ WRONG: list[tuple[str, Specs, dict[str, Any], str]] = [
         {"axis": 1},
         "elements of [2, 3] at [4, 3] along 1",
     ),
+    ("split", (spec(2, 3),), {"axis": 1, "sizes": (1, 1)}, "split of [2, 3] into [1, 1], axis 1"),
     ("topk", (spec(2, 3),), {"k": 4, "axis": 1}, "top 4 of [2, 3] along 1"),
     ("group_norm", (X4, spec(4), spec(4)), {"groups": 3}, "4 channels in 3 groups"),
     (

@@ -215,6 +215,11 @@ def slice_(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
     return _part(x, axis, start, stop, step).copy()
 
 
+def split(x: Array, axis: int, sizes: tuple[int, ...]) -> tuple[Array, ...]:
+    """Return parts of `x` along `axis`."""
+    return tuple(np.split(x, np.cumsum(sizes)[:-1], axis))
+
+
 def slice_grad(grad: Array, axis: int, start: int, size: int, step: int = 1) -> Array:
     """Return zeros of `size` along `axis` with `grad` in them."""
     shape = list(grad.shape)
@@ -319,6 +324,7 @@ RUNS: dict[str, Run] = {
     "flatten": flatten,
     "transpose": transpose,
     "slice": slice_,
+    "split": split,
     "slice_grad": slice_grad,
     "cross_entropy": cross_entropy,
     "pick_grad": pick_grad,

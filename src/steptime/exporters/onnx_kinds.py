@@ -350,6 +350,9 @@ KINDS: dict[str, Write] = {
     "slice": lambda b, x, axis, start, stop, step=1: b.add(
         "Slice", x, *(b.ints(n) for n in (start, stop, axis, step))
     ),
+    "split": lambda b, x, axis, sizes: b.add_several(
+        "Split", len(sizes), x, b.ints(*sizes), axis=axis
+    ),
     "embedding": lambda b, ids, w: b.add("Gather", w, ids),
     "attention": attention,
     "rotary": rotary,

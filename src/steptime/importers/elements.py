@@ -78,6 +78,7 @@ def with_axes(b: Builder, x: str) -> str:
     before = made_by(b, x, "reshape", "flatten")
     shape = b.shape(before.inputs[0]) if before else ()
     fits = before and len(shape) > 2 == len(b.shape(x)) and shape[-1] == b.shape(x)[-1]
+    fits = fits and shape[0] != b.shape(x)[0]  # as where one of several tokens is taken
     return before.inputs[0] if before and fits else x
 
 
@@ -126,11 +127,9 @@ def split(b: Builder, x: str, sizes: Sequence[int], axis: int, name: str) -> lis
     axis = axis_of(b, x, axis)
     whole = b.shape(x)[axis]
     require(sum(sizes) == whole, f"{name}: parts {list(sizes)} of {whole}")
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [
-        slice_(b, x, axis, end - size, end, f"{name}/{i}")
-        for i, (size, end) in enumerate(zip(sizes, ends, strict=True))
-    ]
+    if len(sizes) == 1:
+        return [x]
+    return list(b.append(b.named(free_name(b, name)), "split", (x,), axis=axis, sizes=tuple(sizes)))
 
 
 def select(b: Builder, x: str, axis: int, index: int, name: str) -> str:

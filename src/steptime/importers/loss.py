@@ -7,6 +7,7 @@ from dataclasses import replace
 from steptime.core.graph import Op
 from steptime.importers.elements import is_float, op, transpose, with_axes
 from steptime.layers.dense import classify, mean_loss
+from steptime.ops import OPS
 from steptime.ops.builder import Builder
 from steptime.ops.table import require
 
@@ -50,9 +51,9 @@ def _classified(b: Builder, x: str) -> str:
         made = b.made_by.get(made.inputs[0])
     if made and made.kind == "softmax":
         x = made.inputs[0]
-    elif made is None or made.kind not in ("linear", "matmul", "conv2d", "bias"):
+    elif made is None or not OPS[made.kind].logits:
         return ""
-    elif len(b.shape(x)) == 4 and (made.kind == "conv2d" or made.attrs.get("axis") == 1):
+    elif len(b.shape(x)) == 4 and (OPS[made.kind].window or made.attrs.get("axis") == 1):
         x = transpose(b, x, (0, 2, 3, 1), "logits")
     shape = b.shape(x)
     return classify(b, x) if len(shape) > 1 and shape[-1] > 1 else ""

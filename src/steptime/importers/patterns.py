@@ -238,7 +238,7 @@ def _rotary(b: Builder, y: str, name: str) -> str | None:
                 if len(halves) != 2 or len(b.shape(x)) != 4:
                     continue
                 upper = _only(_operands(b, halves[0], "neg"))
-                both = [_operands(b, half, "slice") for half in (upper, halves[1])]
+                both = [_operands(b, half, "slice", "split") for half in (upper, halves[1])]
                 length, width = b.shape(x)[-2:]
                 if both != [[x], [x]] or b.shape(cosines)[-2:] != (length, width):
                     continue

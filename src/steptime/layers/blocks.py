@@ -85,14 +85,16 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
         if p["latent_q"]:
             y = norm(b, linear(b, x, p["latent_q"], "q_down", bias), p["norm"], "q_down_norm")
         bias = bias and not p["latent_kv"]
-        q = _normed(b, linear(b, y, head * heads, "q", bias), p, heads, "q_norm")
+        merged = p["merged_qkv"] and not sight.memory
+        q, k, v = _cut_from_one(b, x, p, heads, kv_heads) if merged else ("", "", "")
+        q = _normed(b, q or linear(b, y, head * heads, "q", bias), p, heads, "q_norm")
         if p["latent_kv"]:
             k, v = _from_latent(b, x, p, heads, sight.angles)
         else:
             seen = sight.memory or x
-            k = linear(b, seen, head * kv_heads, "k", p["key_bias"])
+            k = k or linear(b, seen, head * kv_heads, "k", p["key_bias"])
             k = _normed(b, k, p, kv_heads, "k_norm")
-            v = linear(b, seen, p["value_width"] * kv_heads, "v", p["qkv_bias"])
+            v = v or linear(b, seen, p["value_width"] * kv_heads, "v", p["qkv_bias"])
         if sight.angles:
             q = b.op("rotary", q, sight.angles, name="rotary_q", head_width=head)
             if not p["latent_kv"]:
@@ -113,6 +115,17 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
         y = b.op("attention", q, k, v, *more, name="attention", **how)
         y = b.joined(y, "join_y") if cut > 1 else y
         return b.summed(linear(b, y, p["width"], "out", p["out_bias"]), "sum")
+
+
+def _cut_from_one(
+    b: Builder, x: str, p: Parameters, heads: int, kv_heads: int
+) -> tuple[str, str, str]:
+    """Return queries, keys and values as parts of one product."""
+    width = p["head_width"]
+    sizes = (width * heads, width * kv_heads, p["value_width"] * kv_heads)
+    x = linear(b, x, sum(sizes), "qkv", p["qkv_bias"])
+    q, k, v = b.append(b.named("parts"), "split", (x,), axis=-1, sizes=sizes)
+    return q, k, v
 
 
 def _normed(b: Builder, x: str, p: Parameters, heads: int, name: str) -> str:

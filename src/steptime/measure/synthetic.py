@@ -105,6 +105,7 @@ USES: dict[
 _PASSED_ON = (
     "cast",
     "slice",
+    "split",
     "reshape",
     "transpose",
     "flatten",

@@ -69,14 +69,9 @@ def _patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     tokens = p["class_tokens"]
     if tokens:
         first = b.weight("class/w", (1, tokens, p["width"]))
-        shape = (batch, tokens, p["width"])
-        x = b.op(
-            "concat",
-            b.op("broadcast", first, name="class", shape=shape),
-            x,
-            name="with_class",
-            axis=1,
-        )
+        if batch > 1:
+            first = b.op("broadcast", first, name="class", shape=(batch, tokens, p["width"]))
+        x = b.op("concat", first, x, name="with_class", axis=1)
     return _ready(b, _placed(b, x, p, count + tokens), p), ""
 
 

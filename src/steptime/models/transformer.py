@@ -137,7 +137,11 @@ def check(p: Mapping[str, Any]) -> str | None:
             f"image {p['image']} does not divide into patches of {p['patch']}",
         ),
         (
-            p["decoder_layers"] and (p["kind"] == "decoder" or p["width"] % p["decoder_heads"]),
+            p["decoder_layers"]
+            and (
+                p["kind"] == "decoder"
+                or (p["decoder_heads"] != heads and p["width"] % p["decoder_heads"])
+            ),
             f"a decoder of {p['decoder_heads']} heads reads an encoder of width {p['width']}",
         ),
         (
@@ -157,6 +161,10 @@ def check(p: Mapping[str, Any]) -> str | None:
         (
             p["latent_kv"] and turned >= head,
             f"latent_kv needs a rotary_width below the head width {head}",
+        ),
+        (
+            p["merged_qkv"] and (p["latent_q"] or p["latent_kv"] or p["key_bias"] != p["qkv_bias"]),
+            "merged_qkv needs key_bias as qkv_bias, and neither latent_q nor latent_kv",
         ),
     )
     return next((fault for wrong, fault in faults if wrong), None)
@@ -227,6 +235,7 @@ FAMILY = Family(
         ),
         "qkv_bias": _detail(lambda p: p["bias"], "queries, keys and values have a bias"),
         "key_bias": _detail(lambda p: p["qkv_bias"], "keys have one"),
+        "merged_qkv": _detail(False, "queries, keys and values are parts of one product"),
         "out_bias": _detail(lambda p: p["bias"], "what attention ends with has a bias"),
         "ffn_bias": _detail(lambda p: p["bias"], "the feed-forward part has biases"),
         "head_bias": _detail(False, "a decoder's output has a bias"),

@@ -67,7 +67,7 @@ GPT2 = setting(
     "gpt2",
     transformer.FAMILY,
     "Radford et al. 2019, the small one: 124,439,808 parameters",
-    {"kind": "decoder", "max_length": 1024},
+    {"kind": "decoder", "max_length": 1024, "merged_qkv": True},
     "length",
 )
 LLAMA_7B = setting(

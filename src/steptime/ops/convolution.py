@@ -154,6 +154,7 @@ KINDS = {
         gradient=conv2d_gradient,
         work="convolution",
         window=_window,
+        logits=True,
     ),
     "conv2d_grad_weight": matrix_kind(
         conv2d_grad_weight_outputs,
@@ -171,5 +172,6 @@ KINDS = {
         gradient=conv_transpose2d_gradient,
         work="convolution",
         window=_window_back,
+        logits=True,
     ),
 }

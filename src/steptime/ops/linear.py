@@ -143,6 +143,7 @@ KINDS = {
             )[0],
         ),
         work="matmul",
+        logits=True,
     ),
     "matmul": matrix_kind(
         matmul_outputs,
@@ -151,6 +152,7 @@ KINDS = {
         "definition: 2mnk for each of a batch",
         gradient=matmul_gradient,
         work="matmul",
+        logits=True,
     ),
     "bias": OpKind(
         bias_outputs,
@@ -161,6 +163,7 @@ KINDS = {
         autocast="first",
         storage="in_place",
         pointwise=True,
+        logits=True,
     ),
     "reduce_sum": OpKind(
         reduce_sum_outputs,

@@ -99,6 +99,29 @@ def slice_gradient(b: Backward) -> tuple[str | None, ...]:
     return (b.emit("slice_grad", (b.grad,), "grad_input", **how, size=size)[0],)
 
 
+def split_outputs(x: TensorSpec, axis: int, sizes: tuple[int, ...]) -> Specs:
+    """Return parts of these sizes that `x` is cut into along `axis`."""
+    require(-len(x.shape) <= axis < len(x.shape), f"split axis {axis} of {show(x)}")
+    axis %= len(x.shape)
+    fits = min(sizes, default=0) > 0 and sum(sizes) == x.shape[axis]
+    require(fits, f"split of {show(x)} into {list(sizes)}, axis {axis}")
+    return tuple(TensorSpec((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype) for n in sizes)
+
+
+def split_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Join the gradients of the parts, each in zeros where one is missing."""
+    axis, sizes, whole = b.attrs["axis"], b.attrs["sizes"], ""
+    given = [grad for grad in b.grads if grad]
+    if len(given) == len(sizes):
+        return (b.emit("concat", tuple(given), "grad_input", axis=axis)[0],)
+    for i, grad in enumerate(b.grads):
+        if grad:
+            how = {"axis": axis, "start": sum(sizes[:i]), "size": sum(sizes)}
+            part = b.emit("slice_grad", (grad,), f"grad_{i}", **how)[0]
+            whole = b.emit("add", (whole, part), f"grad_sum{i}")[0] if whole else part
+    return (whole,)
+
+
 def slice_grad_outputs(grad: TensorSpec, axis: int, start: int, size: int, step: int = 1) -> Specs:
     """Return zeros of `size` along `axis` with `grad` at every `step` from `start` on."""
     axis %= len(grad.shape)
@@ -132,6 +155,14 @@ KINDS = {
         gradient=slice_gradient,
         storage="view",
         read=lambda x, **attrs: slice_outputs(x, **attrs)[0].size_bytes,
+    ),
+    "split": OpKind(
+        split_outputs,
+        no_flop,
+        Example((vector(2, 5, 3),), {"axis": 1, "sizes": (2, 3)}),
+        "definition: views of all parts; by convention it reads what it would copy",
+        gradient=split_gradient,
+        storage="view",
     ),
     "slice_grad": OpKind(
         slice_grad_outputs,

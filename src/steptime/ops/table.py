@@ -30,7 +30,8 @@ class Example:
 class Backward:
     """What a gradient rule is given: the op, its inputs' and outputs' specs, and `emit`.
 
-    `grad` is the gradient of the op's first output; `needs` says which inputs want a gradient;
+    `grads` are the gradients of the op's outputs, "" where there is none, and `grad` that of its
+    first; `needs` says which inputs want a gradient;
     `saved` are the names of the tensors that the forward op kept (`OpKind.saved`).
     `emit(kind, inputs, suffix, **attrs)` appends an op named `<op>/<suffix>` and gives the names
     of its outputs.
@@ -39,7 +40,7 @@ class Backward:
     op: Op
     specs: Specs
     out: TensorSpec
-    grad: str
+    grads: tuple[str, ...]
     needs: tuple[bool, ...]
     saved: tuple[str, ...]
     emit: Emit
@@ -48,6 +49,11 @@ class Backward:
     def attrs(self) -> Mapping[str, Any]:
         """Attributes of the op, each of the type that its kind gives it."""
         return self.op.attrs
+
+    @property
+    def grad(self) -> str:
+        """Gradient of the op's first output."""
+        return self.grads[0]
 
     @property
     def output(self) -> str:
@@ -71,8 +77,8 @@ class OpKind:
     `saved(*specs, **attrs)` returns what the forward pass keeps for the backward pass besides
     inputs and outputs; it is written only when the op is differentiated, and `always_saves` says
     that kernels make it, and drop it, in inference too. `work` groups the kinds whose FLOP other
-    counters count too. `storage` says whether the first output is a new tensor, a view of the first
-    input, or overwrites it (every output overwrites the input of its place).
+    counters count too. `storage` says whether outputs are new tensors, views of the first
+    input, or overwrite it (every output overwrites the input of its place).
     `read(*specs, **attrs)` returns the bytes read where an op does not read every input whole.
     `scratch(*specs, **attrs)` returns the bytes of whole tensors that are made and dropped inside
     the op (not the workspace of kernels). A `pointwise` kind makes each element from the same
@@ -84,7 +90,8 @@ class OpKind:
     `window(*specs, **attrs)` returns the height and width of the window that moves over an image,
     its strides, and the height and width of the map that it makes (a gradient's: that it reads).
     `row(*specs, **attrs)` returns the number of elements that a kind reduces along the last axis,
-    which the batch does not change.
+    which the batch does not change. What a kind with `logits` makes at the end of a network may be
+    the scores of classes.
     """
 
     outputs: Callable[..., Specs]
@@ -105,6 +112,7 @@ class OpKind:
     exchanged: Callable[..., int] | None = None
     window: Callable[..., Window] | None = None
     row: Callable[..., int] | None = None
+    logits: bool = False
 
 
 def matrix_kind(

@@ -79,10 +79,10 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
     tape.tensors[seed] = TensorSpec((), tape.tensors[loss].dtype)
     tape.grads[loss] = seed
     for op in reversed(graph.ops):
-        grad = tape.grads.get(op.outputs[0])
-        if grad is None or op.outputs[0] not in wanted:
+        grads = tuple(tape.grads.get(name, "") for name in op.outputs)
+        if not any(grads) or op.outputs[0] not in wanted:
             continue
-        _differentiate(op, grad, kept[op.name], wanted, tape)
+        _differentiate(op, grads, kept[op.name], wanted, tape)
 
     states: list[str] = [seed]
     users = _first_users(graph)
@@ -107,7 +107,7 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
 
 
 def _differentiate(
-    op: Op, grad: str, saved: tuple[str, ...], wanted: set[str], tape: _Tape
+    op: Op, grads: tuple[str, ...], saved: tuple[str, ...], wanted: set[str], tape: _Tape
 ) -> None:
     rule = OPS[op.kind].gradient
     if rule is None:
@@ -120,8 +120,8 @@ def _differentiate(
     needs = tuple(name in wanted for name in op.inputs)
     specs = tuple(tape.tensors[name] for name in op.inputs)
     out = tape.tensors[op.outputs[0]]
-    grads = rule(Backward(op, specs, out, grad, needs, saved, emit))
-    for i, (name, part, needed) in enumerate(zip(op.inputs, grads, needs, strict=True)):
+    parts = rule(Backward(op, specs, out, grads, needs, saved, emit))
+    for i, (name, part, needed) in enumerate(zip(op.inputs, parts, needs, strict=True)):
         if needed and part is not None:
             grad, dtype = part, specs[i].dtype
             if tape.tensors[part].dtype != dtype:  # of a sum of two types, the wider one's

@@ -29,7 +29,7 @@ KINDS = {  # of PyTorch's ops, without `aten::` and a last `_`: what we call the
     "adaptive_avg_pool2d": "avg_pool2d", "scaled_dot_product_attention": "attention",
     "cross_entropy_loss": "cross_entropy", "log_softmax": "softmax", "nll_loss": "cross_entropy",
     "cat": "concat", "view": "reshape", "permute": "transpose", "t": "transpose", "to": "cast",
-    "sum": "reduce_sum", "narrow": "slice",
+    "sum": "reduce_sum", "narrow": "slice", "split_with_sizes": "split",
 }  # fmt: skip
 KERNELS = (  # in the names of kernels that no op launched, in small letters: the first that fits
     ("nccl", "all_reduce"), ("memcpy", "copy"), ("memset", "fill"), ("flash", "attention"),

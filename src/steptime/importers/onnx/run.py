@@ -11,11 +11,13 @@ from steptime.importers.constants import Array
 from steptime.importers.onnx.model import Model, Node, Subgraph
 from steptime.importers.onnx.values import (
     FOR_WEIGHTS,
+    REPEATS,
     Constant,
     Function,
     Shape,
     Step,
     Value,
+    as_weight,
     cleaned,
     is_weight,
 )
@@ -83,6 +85,8 @@ class Run:
 
     def _made(self, node: Node) -> Sequence[Value]:
         values = [self.env[name] for name in node.inputs]
+        if node.op in REPEATS:
+            values[:1] = map(as_weight, values[:1])
         function = self.ops.get(node.op)
         if function is None:
             if not self.allow_unknown:
@@ -258,7 +262,11 @@ class Run:
         fits = any(len(o) == len(shape) and o[0] == self.batch for o in ranks if o)
         if not isinstance(x, str) or not shape or shape[0] != own or not fits:
             return x
-        one = lowering.slice_(self.b, x, 0, 0, 1, f"{self.name}/first") if own > 1 else x
+        repeat = lowering.made_by(self.b, x, "broadcast")
+        if repeat and self.b.shape(repeat.inputs[0]) == (1, *shape[1:]):
+            one = repeat.inputs[0]
+        else:
+            one = lowering.slice_(self.b, x, 0, 0, 1, f"{self.name}/first") if own > 1 else x
         return lowering.expand(self.b, one, (self.batch, *shape[1:]), f"{self.name}/batch")
 
     def reshaped(self, x: Value, wanted: Sequence[int], zeros_stand: bool = False) -> Value:

@@ -54,12 +54,21 @@ FOR_WEIGHTS = (
     "Concat",
     "Pad",
 )
+REPEATS = ("Gather", "Expand", "Tile")  # of rows that stay the weight that they are
 
 
 def is_weight(value: Value) -> bool:
     """Whether a value is a weight, whose numbers are not known."""
     known = isinstance(value, Constant) and value.array.is_float and not value.derived
     return known and isinstance(value, Constant) and value.array.values is None
+
+
+def as_weight(value: Value) -> Value:
+    """Return floating numbers in rows as the weight that they are, though they are known."""
+    if not isinstance(value, Constant) or value.derived or not value.array.is_float:
+        return value
+    rows = len(value.array.shape) > 1 < value.array.size
+    return replace(value, array=replace(value.array, values=None)) if rows else value
 
 
 Function = Callable[..., Value | Sequence[Value]]

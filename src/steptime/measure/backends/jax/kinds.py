@@ -348,6 +348,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "flatten": lambda x: x.reshape(x.shape[0], -1),
     "transpose": lambda x, order: x.transpose(order),
     "slice": lambda x, axis, start, stop, step=1: lax.slice_in_dim(x, start, stop, step, axis),
+    "split": lambda x, axis, sizes: tuple(lax.split(x, sizes, axis % x.ndim)),
     "embedding": lambda ids, w: w[ids],
     "attention": attention,
     "rotary": rotary,

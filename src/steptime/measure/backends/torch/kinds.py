@@ -283,6 +283,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "flatten": lambda x: x.flatten(1),
     "transpose": lambda x, order: x.permute(order),
     "slice": slice_,
+    "split": lambda x, axis, sizes: x.split(sizes, axis),
     "embedding": functional.embedding,
     "attention": attention,
     "rotary": rotary,
