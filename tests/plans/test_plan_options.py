@@ -111,12 +111,15 @@ def test_groups_lie_where_the_order_puts_them() -> None:
     found = groups((2, 2, 3, 4), 1, 3)
     assert found["replicas"] == range(0, 12, 2)
     assert (found["shard"], found["copies"]) == (range(0, 6, 2), range(0, 12, 6))
-    assert found["next"] == range(0, 24, 12)
+    assert (found["next"], found["ends"]) == (range(0, 24, 12), (0, 36))
     other = groups((2, 2, 3, 4), 2, 4, "tensor-context-pipeline-data")
     assert other["replicas"] == (0, 2, 16, 18, 32, 34)  # data is 16 apart
     assert other["shard"] == (0, 2, 16, 18)
     assert other["expert_replicas"] == (0, 16, 32)
-    assert other["ends"] == range(0, 24, 12)
+    assert other["ends"] == (0, 12)
+    inside_out = groups((2, 2, 3, 4), 1, 6, "pipeline-data-context-tensor")
+    assert inside_out["tensor"] == range(0, 48, 24)
+    assert inside_out["shard"] == range(0, 24, 4)
 
 
 def test_the_first_layers_of_each_stage_are_computed_again() -> None:

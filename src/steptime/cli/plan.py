@@ -95,7 +95,9 @@ def plan(
         "--host-link LINK", "With --offload: what joins a device to its host.", None
     ),
     order: Text = option(
-        "--order", "Of groups, from the inside out. Default: tensor-context-data-pipeline.", None
+        "--order",
+        "How groups lie, from the inside out. Default: tensor-context-data-pipeline.",
+        None,
     ),
     dtype: Text = option(
         "--dtype",

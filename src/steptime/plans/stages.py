@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import permutations
 from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
 from steptime.plans.pieces import FIRST, LAST
 
-ORDERS = {  # of groups, from the inside out
-    "tensor-context-data-pipeline": ("tensor", "context", "data", "pipeline"),
-    "tensor-context-pipeline-data": ("tensor", "context", "pipeline", "data"),
-}
-USUAL = "tensor-context-data-pipeline"
+SIZES = ("tensor", "context", "data", "pipeline")
+ORDERS = {"-".join(order): order for order in permutations(SIZES)}  # from the inside out
+USUAL = "-".join(SIZES)
 
 
 def layers_of(layers: int, stages: int) -> tuple[int, ...]:
@@ -52,24 +51,19 @@ def groups(
     the same share. Of routed experts, which `expert` ranks share out, these are `expert_replicas`,
     `expert_shard` and `expert_copies`. `next` is the next stage, `ends` the last one.
     """
-    stride, strides = 1, {}
-    widths = dict(zip(("tensor", "context", "data", "pipeline"), sizes, strict=True))
+    stride, apart = 1, {}
+    widths = dict(zip(SIZES, sizes, strict=True))
     for name in ORDERS[order]:
-        strides[name] = stride
+        apart[name] = range(0, stride * widths[name], stride)
         stride *= widths[name]
-    context, data = strides["context"], strides["data"]
-    replicas: Group = range(0, context * widths["context"] * widths["data"], context)
-    if widths["context"] == 1:
-        replicas = range(0, data * widths["data"], data)
-    elif data != context * widths["context"]:
-        starts = range(0, data * widths["data"], data)
-        near = range(0, context * widths["context"], context)
-        replicas = tuple(d + c for d in starts for c in near)
+    replicas: Group = sorted(d + c for d in apart["data"] for c in apart["context"])
+    step = replicas[1] if len(replicas) > 1 else 1
+    even = range(0, len(replicas) * step, step)
+    replicas = even if replicas == list(even) else tuple(replicas)
     routed, few = replicas[::expert], max(1, shards // expert)
-    last = strides["pipeline"] * (widths["pipeline"] - 1)
     return {
-        "tensor": range(widths["tensor"]),
-        "context": replicas[: widths["context"]],
+        "tensor": apart["tensor"],
+        "context": apart["context"],
         "expert": replicas[:expert],
         "replicas": replicas,
         "shard": replicas[:shards],
@@ -77,8 +71,8 @@ def groups(
         "expert_replicas": routed,
         "expert_shard": routed[:few],
         "expert_copies": routed[::few],
-        "next": range(0, 2 * strides["pipeline"], strides["pipeline"]),
-        "ends": range(0, 2 * last, last) if last else range(1),
+        "next": apart["pipeline"][:2],
+        "ends": (0, apart["pipeline"][-1]),
     }
 
 

@@ -16,6 +16,10 @@ WORDS = {  # of the parts of a step
     "update_s": "update",
     "rest_s": "outside of the layers",
 }
+_MORE = {  # that a plan says where it departs from the usual
+    "recompute_layers": "of {} layers a stage", "shard": "shards of {}", "schedule": "{}",
+    "context_method": "context by {}", "offload": "offload {}",
+}  # fmt: skip
 _SPLIT = ("tensor", "context", "data", "pipeline", "virtual", "expert")
 
 
@@ -69,4 +73,5 @@ def split_in_words(told: Mapping[str, Any]) -> str:
     words += ["sequence parallel"] if plan["sequence"] else []
     words += [f"ZeRO {plan['zero']}"] if plan["zero"] else []
     words += [f"recompute {plan['recompute']}"] if plan["recompute"] != "none" else []
+    words += [text.format(plan[name]) for name, text in _MORE.items() if name in plan]
     return ", ".join([*words, f"micro-batch {told['micro_batch']}"])
