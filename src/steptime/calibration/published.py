@@ -125,7 +125,7 @@ def _block(asked: Question, told: Told) -> str | None:
     if seen is None:
         return None
     for name in ("model", "device"):
-        if asked.texts.get(name) not in seen.get(f"{name}s", ()):
+        if name in asked.texts and asked.texts[name] not in seen.get(f"{name}s", ()):
             return f"unseen {name}" if seen else "nothing fitted"
     return "larger scale" if told.devices > seen.get("most_devices", told.devices) else "seen"
 

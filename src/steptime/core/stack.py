@@ -103,41 +103,19 @@ HOST = (  # seconds: a step, an update, ops by pass, a launch beyond an op's fir
     *("host.step_s", "host.update_s", "host.forward_op_s", "host.backward_op_s"),
     *("host.update_op_s", "host.launch_s", "host.view_s", "host.factor"),
 )
-TRAINING = tuple(  # of a training over many devices: what each means, docs/plans.md says
-    f"training.{name}"
-    for name in (
-        *("gradient_bytes", "accumulate_bytes", "update_bytes", "state_bytes", "exchange_s"),
-        *(
-            "tensor_hidden",
-            "data_hidden",
-            "shard_hidden",
-            "slowed",
-            "layer_s",
-            "step_s",
-            "context_bytes",
-        ),
-        *(
-            "buffer_bytes",
-            "logit_bytes",
-            "fragmented",
-            "cast_bytes",
-            "quantised_bytes",
-            "products",
-            "stops_early",
-            "routed_bytes",
-            "routed_s",
-            "expert_hidden",
-            "sustained",
-            "selective_kept",
-            "selective_again",
-        ),
-    )
-)
+_TRAINING = (
+    "gradient_bytes low_gradient_bytes accumulate_bytes update_bytes refresh_bytes state_bytes "
+    "exchange_s tensor_hidden backward_hidden send_hidden data_hidden shard_hidden slowed "
+    "layer_s step_s context_bytes buffer_bytes logit_bytes fragmented cast_bytes "
+    "quantised_bytes products attention stops_early routed_bytes routed_s expert_hidden "
+    "sustained selective_kept selective_again"
+)  # of a training over many devices: what each means, docs/plans.md says
+TRAINING = tuple(f"training.{name}" for name in _TRAINING.split())
 SERVING = tuple(  # of inference: what each means, docs/serving.md says
     f"serving.{name}"
     for name in (
         *("step_s", "sequence_s", "prompt_s", "graphs", "exchange_s", "exchange_slow"),
-        *("exchange_large_s", "kernel_s", "vectors", "step_tokens"),
+        *("exchange_large_s", "kernel_s", "vectors"),
         *("context_bytes", "buffer_bytes", "memory_share", "mixes", "cache_low"),
     )
 )

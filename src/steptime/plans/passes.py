@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
-from steptime.plans.pieces import Piece
+from steptime.plans.pieces import Piece, Trade
 from steptime.plans.planner import Planner
 from steptime.plans.stages import Group, Part, groups
 
@@ -65,7 +65,7 @@ class Step:
                 in_rings += trade.bytes
                 continue
             one = self.planner.exchange(trade.kind, trade.bytes, self.groups[trade.group])
-            open_ = one.seconds * (1 - self.hidden(trade.group))
+            open_ = one.seconds * (1 - self.hidden(trade))
             found.append(Wait(trade.group, trade.kind, one.link, trade.bytes, one.seconds, open_))
         if in_rings:
             found.append(self.in_a_ring(piece, pass_, in_rings))
@@ -84,10 +84,17 @@ class Step:
         moved, seconds = rounds * each, rounds * one.seconds
         return Wait("context", "send", one.link, moved, seconds, rounds * open_)
 
-    def hidden(self, group: str) -> float:
-        """Return the share of an exchange that is computed beside."""
+    def hidden(self, trade: Trade) -> float:
+        """Return the share of an exchange that is computed beside.
+
+        What adds up gradients of inputs may run beside the products that make those of weights.
+        """
         known = {"tensor": "tensor_hidden", "expert": "expert_hidden"}
-        return self.planner.constant(known[group]) if group in known else 0.0
+        share = self.planner.constant(known[trade.group]) if trade.group in known else 0.0
+        adds = trade.pass_ == "backward" and trade.kind in ("all_reduce", "reduce_scatter")
+        if trade.group == "tensor" and adds:
+            share = max(share, self.planner.constant("backward_hidden"))
+        return share
 
     def gathered(self, piece: Piece) -> tuple[list[Wait], list[Wait]]:
         """Return what gathers a piece's weights, and what scatters its gradients."""

@@ -38,6 +38,7 @@ GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else t
     **dict.fromkeys(("gather_k", "gather_v"), "context"),
     **dict.fromkeys(("spread_q", "spread_k", "spread_v", "join_y"), "context"),
 }
+NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
 _BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 
 
@@ -128,14 +129,18 @@ def _piece(
     params: tuple[int, int],
 ) -> Piece:
     slower, most = device.constants.get("training.products", 1.0), _sustained(device)
+    newer = (device.architecture or "").startswith(NEWER)
+    of_attention = device.constants.get("training.attention", 1.0) if newer else 1.0
 
     @cache
     def price(kernel: Kernel) -> Interval:
         time = method.price(kernel, device)
-        if kernel.unit == "vector" or kinds[kernel.op] == "attention":
+        if kernel.unit == "vector":
             return time
-        least = kernel.flop / (most * device.peak_flop_per_s[kernel.dtype])
-        longer = slower * max(1.0, least / time.value)
+        longer = of_attention
+        if kinds[kernel.op] != "attention":
+            least = kernel.flop / (most * device.peak_flop_per_s[kernel.dtype])
+            longer = slower * max(1.0, least / time.value)
         ends = (None if end is None else end * longer for end in (time.low, time.high))
         return time._replace(value=time.value * longer, low=next(ends), high=next(ends))
 
@@ -258,7 +263,7 @@ def _held(graph: Graph, method: Method, regathers: tuple[str, ...], low: str) ->
     }
     narrow = _narrow(graph, source) if low else set()
     kept: dict[str, list[int]] = {}
-    for name in read & maker.keys():
+    for name in read & maker.keys() - _inside(graph, method):
         made = maker[name]
         if made.part == "forward":
             into = kept.setdefault(piece_of(made.name), [0, 0])
@@ -272,6 +277,17 @@ def _held(graph: Graph, method: Method, regathers: tuple[str, ...], low: str) ->
         all_kept, core = kept.get(piece, (0, 0))
         found[piece] = Kept(all_kept, core, size, working)
     return found
+
+
+def _inside(graph: Graph, method: Method) -> set[str]:
+    """Return what only fused pointwise ops read in the forward pass: they work it out again."""
+    if "vector" not in stack_of(method.settings).fuses:
+        return set()
+    forward = [op for op in graph.ops if op.part == "forward"]
+    made = {name for op in forward if OPS[op.kind].pointwise for name in op.outputs}
+    by_pointwise = {n for op in forward if OPS[op.kind].pointwise for n in op.inputs}
+    by_others = {n for op in forward if not OPS[op.kind].pointwise for n in op.inputs}
+    return made & by_pointwise - by_others
 
 
 def _narrow(graph: Graph, source: Mapping[str, str]) -> set[str]:
@@ -344,8 +360,16 @@ def _parameters(graph: Graph) -> dict[str, tuple[int, int]]:
 
 
 def seen_by_plan(method: Method, device: Device, dtype: str) -> Device:
-    """Return the device as a method's kernels find it, with the peaks of 8 and 4 bit it has."""
-    found = method.sees(device, dtype, method.settings)
+    """Return the device as a method's kernels find it, with the peaks of 8 and 4 bit it has.
+
+    Its limit of power is what trainings draw for long, where its file says that (`long_W`). Steps
+    on devices beyond those that were measured miss less than their kernels (`plan_beyond`).
+    """
+    watts = float(device.details.get("long_W", 0)) or device.peak_w
+    found = replace(method.sees(device, dtype, method.settings), peak_w=watts)
+    if "interval.beyond" in found.constants:
+        narrower = found.constants["interval.beyond"] * found.constants["interval.plan_beyond"]
+        found = replace(found, constants={**found.constants, "interval.beyond": narrower})
     share = method.settings.compute_efficiency
     peaks = {low: device.peak_flop_per_s.get(low) for low in LOW_BYTES}
     more = {low: peak * share for low, peak in peaks.items() if peak is not None}

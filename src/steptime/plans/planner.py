@@ -116,8 +116,9 @@ class Planner:
             for name, value in self.seen.constants.items()
             if name.startswith(f"{use}.")
         }
-        if gradients:
-            self._constants["gradient_bytes"] = gradients / 8
+        own = self.constant("low_gradient_bytes") if self.low else 0.0
+        if gradients or own:
+            self._constants["gradient_bytes"] = gradients / 8 or own
         self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
         self.spent: dict[tuple[Any, ...], float] = {}
         self.join(cluster)

@@ -12,7 +12,6 @@ from steptime.core.workload import Plan
 from steptime.plans.memory import (
     Kept,
     Memory,
-    host_bytes,
     in_flight,
     memory_of,
     parameters_of,
@@ -38,8 +37,7 @@ class PlanTime:
     `host_s` what it waits for the host, `recompute_s` what it computes again, `bubble_s` what it
     waits for the others: with the rest outside of the layers they add up to the step. `bubble` is
     the share of their time in which the devices of the pipeline wait, in the mean. `tails_s` are,
-    by device of it, what it waits for the exchange of gradients and takes for its update. A device
-    has at most `host_bytes` in its host's memory.
+    by device of it, what it waits for the exchange of gradients and takes for its update.
     """
 
     plan: Plan
@@ -56,7 +54,6 @@ class PlanTime:
     bubble_s: float
     exposures: tuple[Wait, ...]
     memory: tuple[Memory, ...]
-    host_bytes: float
     layers: tuple[int, ...]
     energy_j: float | None
     flow: Flow | None
@@ -114,8 +111,10 @@ def plan_time(
         sent = 2 * m * plan.virtual
         waits = min(waited[last], 2 * (devices - 1) * one.send_s)
         moved = one.send_bytes * sent
-        exposures.append(Wait("pipeline", "send", one.send_link, moved, one.send_s * sent, waits))
-    low, high, _ = bounds("plan", planner.seen.constants)
+        open_ = waits + sent * blocked_s(planner, one.send_s)
+        exposures.append(Wait("pipeline", "send", one.send_link, moved, one.send_s * sent, open_))
+    form = "experts" if planner.shape.experts else "plan"
+    low, high, _ = bounds(form, planner.seen.constants)
     return PlanTime(
         plan, micro_batch, batch, step_s, step_s * low, step_s * high,
         sum((f.compute + b.compute) * count for (f, b), count in passes),
@@ -126,7 +125,6 @@ def plan_time(
         waited[last] - waits,
         tuple(exposures),
         tuple(memory_of(step, shape, d, most, m) for d in range(devices)),
-        max(host_bytes(step, shape, d, most, m) for d in range(devices)),
         shape.layers,
         _energy(step, shape, m, step_s),
         flow,
@@ -153,9 +151,10 @@ def outlined(
     """Return what a plan's step is made of; raises `InputError` where it does not fit."""
     shape = layout_of(planner.shape.kinds, plan)
     step = Step(planner, plan, micro_batch, order)
-    of_load = {}
+    of_load, sent = {}, _send(step)
+    blocked = blocked_s(planner, sent[0])
     for load in {*shape.stages}:
-        fore = back = weight = 0.0
+        fore, back, weight = blocked, blocked, 0.0
         for part, count in load:
             forward, backward = step.passes(part)
             fore += forward.seconds * count
@@ -164,7 +163,12 @@ def outlined(
         of_load[load] = Stage(fore, back, weight)
     schedule = plan.schedule
     times = [of_load[load] for load in shape.stages]
-    return Outline(step, shape, times, batch // (micro_batch * plan.data), schedule, *_send(step))
+    return Outline(step, shape, times, batch // (micro_batch * plan.data), schedule, *sent)
+
+
+def blocked_s(planner: Planner, send_s: float) -> float:
+    """Return the seconds for which a stage computes nothing while it sends."""
+    return send_s * (1 - planner.constant("send_hidden"))
 
 
 class Quick(NamedTuple):
@@ -267,8 +271,8 @@ def tail_of(one: Step, load: Load) -> _Tail:
     """Return what a device's step ends, and begins, with."""
     plan = one.plan
     key = (
-        id(one.found), load, plan.zero, plan.data, plan.pipeline, one.order, plan.shard,
-        plan.offload,
+        id(one.found), load, plan.zero, plan.data, plan.pipeline, plan.virtual, one.order,
+        plan.shard, plan.offload,
     )  # fmt: skip
     if key not in one.planner.tails:
         one.planner.tails[key] = _tail(one, load)
@@ -281,13 +285,18 @@ def _tail(one: Step, load: Load) -> _Tail:
     last_s = sum(one.found[part.name].backward.value * count for part, count in load)
     first_s = sum(one.found[part.name].forward.value * count for part, count in load)
     parts = sum(count for _, count in load)
+    pieces, times = parts, 1
+    if plan.virtual > 1:  # a stage of the device is done with a round of micro-batches at a time
+        pieces, times = plan.virtual, plan.pipeline
     moves: list[Wait] = []
 
     def exchange(to: str, kind: str, size: float, ranks: Group, beside: float) -> float:
         found = planner.exchange(kind, size, ranks)
-        hides = planner.constant("data_hidden") * beside * (1 - 1 / parts)
-        exposed = max(found.seconds - hides, found.seconds / max(2, parts))
+        hides = planner.constant("data_hidden") * beside * times * (1 - 1 / pieces)
+        exposed = max(found.seconds - hides, found.seconds / max(2, pieces))
         exposed = min(found.seconds, exposed)
+        if hides:
+            exposed += planner.constant("slowed") * (found.seconds - exposed)
         if found.seconds:
             moves.append(Wait(to, kind, found.link, size, found.seconds, exposed))
         return found.seconds
@@ -312,6 +321,8 @@ def _tail(one: Step, load: Load) -> _Tail:
         )
     sharded = shared_of(one, load, 1)
     bytes_ = planner.constant("update_bytes") * sharded
+    if plan.zero < 3:
+        bytes_ += planner.constant("refresh_bytes") * sum(parameters_of(one, load))
     update_s = planner.traffic_s("adam", bytes_, OPTIMIZER_FLOP * sharded).value
     if plan.offload in ("optimizer", "both"):
         update_s, moved = _on_host(one, sharded, last_s * (1 - 1 / parts))
