@@ -153,6 +153,7 @@ def test_states_on_the_host() -> None:
     assert copied.total_s == pytest.approx(6 * n / 8 / PCIE, rel=1e-3)
     assert copied.exposed_s == 0  # beside the backward pass, and the host's own work
     assert copied.link == "pcie-5-x16"
+    assert (kept.host_bytes, moved.host_bytes) == (0, pytest.approx(12 * n / 8))
 
 
 def test_activations_on_the_host() -> None:
@@ -169,6 +170,7 @@ def test_activations_on_the_host() -> None:
     grown = 1 + on.constant("fragmented")  # 24 layers are held, of which two stay
     assert there.activations - away.activations == pytest.approx(22 * held.kept * grown)
     assert away.weights == there.weights
+    assert step(plan, 4, on).host_bytes == 24 * held.kept
 
 
 def test_offload_asks_for_its_link() -> None:
@@ -307,3 +309,22 @@ def test_what_does_not_fit_is_told_the_options_that_help(
     told = json.loads(capsys.readouterr().out)
     assert not told["fits"]
     assert told["nearest_that_fits"]["change"] == change
+
+
+def test_memory_by_part_is_that_of_hand_arithmetic() -> None:
+    """The 22B model of Korthikanti and others (2022), table 3: t = 8, p = 1, b = 4, SP."""
+    h, a, layers, s, words, t, b = 6144, 64, 48, 2048, 51200, 8, 4
+    model = f"transformer:layers={layers},width={h},heads={a},length={s},vocabulary={words}"
+    site = Site("a100-sxm4-80gb", 8, "nvlink-3")
+    on = planner(8, site, f"{model},dropout=0.1", "megatron-2021")
+    held = step(Plan(tensor=8, sequence=True), b, on, b).memory[0]
+    a_layer = 12 * h * h / t + (3 + 4) * h / t + 2 * h + 2 * 2 * h  # products, biases, two norms
+    n = layers * a_layer + words * h / t + s * h + 2 * h  # words, places, the last norm
+    assert (held.weights, held.gradients, held.states) == (2 * n, 2 * n, 12 * n)
+    paper = s * b * h * layers / t * (34 + 5 * a * s / h)  # equation 4, unfused attention
+    moments = layers * 2 * 2 * 4 * s * b / t  # of norms, which the paper leaves out
+    ends = s * b * h * (1 + 2) / t  # dropout after the embedding: its mask and its result
+    working = on.pieces(Plan(tensor=8, sequence=True), b)["block1"].held.working
+    assert held.activations == pytest.approx(1.04 * (paper + moments + ends + working), rel=1e-9)
+    assert held.gathered == 0
+    assert held.logits > s * b * words / t * (2 + 4 + 4)

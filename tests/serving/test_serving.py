@@ -65,8 +65,9 @@ def test_few_sequences_reach_few_experts() -> None:
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     one = phases()
-    most = largest_batch(one, 1152)
-    room = 0.9 * 80e9 * (2**30 / 1e9) * 0.99 - 16_060_522_496 - 3e9
+    most = largest_batch(one, 1152, 1024)
+    room = 0.9 * 80e9 * (2**30 / 1e9) * 0.99 - 16_060_522_496 - 2e9
+    room -= 8192 * 2 * (6 * 4096 + 2 * (4096 + 2 * 1024 + 14336))
     assert most == int(room // (131_072 * 1152))
     assert answered(Request("llama3_8b", H100, most))["fits"]
     assert not answered(Request("llama3_8b", H100, most + 1))["fits"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime import store
 from steptime.analysis import results_sql
-from steptime.analysis.row import Row
+from steptime.analysis.row import UNKNOWN, Row
 from steptime.analysis.tables import Tables
 from steptime.core.errors import InputError
 from steptime.core.record import Record
@@ -156,5 +156,6 @@ def _line(told: Sequence[Row]) -> str:
 
 
 def _methods(told: Sequence[Row], origin: str) -> str:
-    methods = {f"{r['method']} {r['method_version']}" for r in told if r["origin"] == origin}
+    here = [row for row in told if row["origin"] == origin]
+    methods = {f"{r['method']} {r['method_version']}".removesuffix(f" {UNKNOWN}") for r in here}
     return f"{origin} with {', '.join(sorted(methods))}" if methods else ""

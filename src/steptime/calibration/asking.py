@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from steptime.calibration.published import Question, Told, site_of, stack_at
@@ -15,9 +16,15 @@ from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Request, Site, shape_of, split_of
 from steptime.plans.step import plan_time
 from steptime.predict.kernel import Interval
+from steptime.serving.answer import Request as Service
+from steptime.serving.answer import memory_of
+from steptime.serving.concurrency import served
+from steptime.serving.phases import Phases
 
 SPLIT = ("tensor", "context", "expert", "data", "pipeline", "virtual", "zero", "shard")
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
+PARALLEL = ("tensor", "pipeline", "data", "expert")
+SERVED = (*PARALLEL, "batch", "input", "output")
 SIZES = ("micro_batch", "batch", "length", "gradients")
 
 
@@ -110,7 +117,51 @@ def parameters(asked: Question, method: str) -> Told:
     return Told({name: Interval(float(value)) for name, value in found.items()}, 1)
 
 
+def serve(asked: Question, method: str) -> Told:
+    """Return what serving takes: `ttft_s`, `tpot_s`, `request_s`, `tokens_per_s_per_device`.
+
+    Of a static `batch`, or of a number of requests at once, the `concurrency`.
+    """
+    texts, numbers = asked.texts, asked.numbers
+    sizes: dict[str, Any] = {
+        name: _whole(asked, name) for name in SERVED if numbers.get(name) not in (None, "")
+    }
+    stack = texts.get("stack") or stack_at(texts["software"], texts["date"])
+    split = tuple(sizes.pop(name, 1) for name in PARALLEL)
+    batch, tokens, output = (sizes.get(name, 1) for name in ("batch", "input", "output"))
+    how = (texts["model"], _site(asked), texts["dtype"], texts.get("weights", ""), stack, method)
+    phases, steps, devices = _phases(*how, tokens + output, *split), output - 1, prod(split[:3])
+    if numbers.get("concurrency"):
+        requests = _whole(asked, "concurrency")
+        ttft_s, tpot_s, *_ = served(phases, requests, tokens, output)
+    else:
+        ttft_s = phases.prefill_s(batch, tokens) + phases.constant("prompt_s")
+        tpot_s = phases.decode_s(batch, tokens + output / 2)
+    request_s = ttft_s + steps * tpot_s
+    rate = batch * output / devices / request_s
+    form = "served" if numbers.get("concurrency") else "serve"
+    values = {
+        "ttft_s": phases.within(ttft_s, form),
+        "tpot_s": phases.within(tpot_s),
+        "request_s": phases.within(request_s),
+        "tokens_per_s_per_device": phases.within(rate),
+    }
+    fits = not memory_of(phases, batch, tokens + output, tokens)["over_bytes"]
+    return Told(values, devices, stack, fits)
+
+
+@lru_cache(maxsize=512)
+def _phases(
+    model: str, site: Site, dtype: str, weights: str, stack: str, method: str, length: int,
+    *split: int,
+) -> Phases:  # fmt: skip
+    parallel: Any = dict(zip(PARALLEL, split, strict=True))
+    how: Any = {"dtype": dtype, "weights": weights, "stack": stack, "method": method}
+    return Service(model, site, 1, length - 1, 1, **parallel, **how).phases()
+
+
 KINDS: Mapping[str, Callable[[Question, str], Told]] = {
+    "serve": serve,
     "step": step,
     "exchange": exchange,
     "parameters": parameters,

@@ -1,5 +1,7 @@
 """Families and named networks, by name; each is loaded when it is asked for."""
 
+import re
+
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten
 from steptime.models import language
@@ -52,15 +54,20 @@ BRING_YOUR_OWN = (
 def named(text: str) -> str:
     """Return the name of a family or network that a text says, in any case: `ResNet-50`, `gpt-2`.
 
+    So does a name on Hugging Face, `meta-llama/Llama-3.1-8B-Instruct`.
     Raises `InputError` for the name of a file that is not read; another unknown text stays.
     """
     if text.lower().endswith(_OTHER_FILES):
         raise InputError(f"unknown model {shorten(text)}; {BRING_YOUR_OWN}")
-    plain = _plain(text)
+    plain = _plain(_DRESSED.sub("", text.rpartition("/")[2]))
     for name in (*FAMILIES, *ZOO, *SHORT):
         if _plain(name) == plain:
             return SHORT.get(name, name)
     return next((name for name in language.rows() if _plain(name) == plain), text)
+
+
+_DRESS = r"instruct|chat|base|hf|it|fp8|bf16|0528|2507|v0\.\d"  # what weights are called besides
+_DRESSED = re.compile(rf"^meta-|([-_]({_DRESS}))+$", re.IGNORECASE)
 
 
 def _plain(name: str) -> str:

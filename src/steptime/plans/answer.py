@@ -179,6 +179,7 @@ def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
         "total_bytes": fullest.total,
         "device_bytes": room,
         "over_bytes": max(0.0, fullest.total - room) if room else None,
+        "host_bytes": found.host_bytes,
         "fullest_stage": found.fullest,
         "by_part": {f"{name}_bytes": value for name, value in fullest.parts.items()},
         "by_stage": [

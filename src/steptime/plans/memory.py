@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from steptime.plans.passes import HALF, Step
 from steptime.plans.pieces import LAST, LOW_BYTES
-from steptime.plans.stages import Layout, Load
+from steptime.plans.stages import Layout, Load, Part
 
 PARTS = (
     "weights",
@@ -66,17 +66,29 @@ def parts_of(one: Step, shape: Layout, d: int) -> tuple[Memory, Kept]:
     if still is None:
         still = one.planner.kept[key] = _standing(one, load)
     grows = 1 + one.planner.constant("fragmented")
-    away, kept = plan.offload in ("activations", "both"), []
-    for k in range(d, len(shape.stages), len(shape.devices)):
-        each = sum(
-            [
-                one.kept(part) * count
-                for part, count in shape.stages[k]
-                if part.name != LAST and (part.is_end or not away)
-            ]
-        )
-        kept.append((k, each * grows))
-    return still, tuple(kept)
+    away = plan.offload in ("activations", "both")
+    kept = _kept(one, shape, d, lambda part: part.name != LAST and (part.is_end or not away))
+    return still, tuple((k, each * grows) for k, each in kept)
+
+
+def _kept(one: Step, shape: Layout, d: int, which: Callable[[Part], bool]) -> Kept:
+    """Return the bytes that a micro-batch keeps of some parts, by stage of a device."""
+    return tuple(
+        [
+            (k, sum([one.kept(part) * count for part, count in shape.stages[k] if which(part)]))
+            for k in range(d, len(shape.stages), len(shape.devices))
+        ]
+    )
+
+
+def host_bytes(one: Step, shape: Layout, d: int, most: Sequence[int], micro_batches: int) -> float:
+    """Return the bytes that a device of the pipeline has in its host's memory."""
+    found, offload = 0.0, one.plan.offload
+    if offload in ("optimizer", "both"):
+        found = shared_of(one, shape.devices[d], 1) * one.planner.constant("state_bytes")
+    if offload in ("activations", "both"):
+        found += in_flight(_kept(one, shape, d, lambda part: not part.is_end), most, micro_batches)
+    return found
 
 
 def in_flight(kept: Kept, most: Sequence[int], micro_batches: int) -> float:

@@ -12,6 +12,7 @@ from steptime.core.workload import Plan
 from steptime.plans.memory import (
     Kept,
     Memory,
+    host_bytes,
     in_flight,
     memory_of,
     parameters_of,
@@ -37,7 +38,8 @@ class PlanTime:
     `host_s` what it waits for the host, `recompute_s` what it computes again, `bubble_s` what it
     waits for the others: with the rest outside of the layers they add up to the step. `bubble` is
     the share of their time in which the devices of the pipeline wait, in the mean. `tails_s` are,
-    by device of it, what it waits for the exchange of gradients and takes for its update.
+    by device of it, what it waits for the exchange of gradients and takes for its update. A device
+    has at most `host_bytes` in its host's memory.
     """
 
     plan: Plan
@@ -54,6 +56,7 @@ class PlanTime:
     bubble_s: float
     exposures: tuple[Wait, ...]
     memory: tuple[Memory, ...]
+    host_bytes: float
     layers: tuple[int, ...]
     energy_j: float | None
     flow: Flow | None
@@ -125,6 +128,7 @@ def plan_time(
         waited[last] - waits,
         tuple(exposures),
         tuple(memory_of(step, shape, d, most, m) for d in range(devices)),
+        max(host_bytes(step, shape, d, most, m) for d in range(devices)),
         shape.layers,
         _energy(step, shape, m, step_s),
         flow,

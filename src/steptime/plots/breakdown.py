@@ -58,16 +58,17 @@ def chart(table: Table) -> style.Spec:
     place = {
         "x": {
             **style.number("from", "share of the step"),
-            "axis": {"title": "share of the step", "format": "~%"},
+            "axis": {"title": "share of the step", "format": "~%", "tickCount": 10},
         },
         "x2": {"field": "to"},
         "y": style.name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
         "tooltip": style.tooltip(("bar", "kind", "share")),
     }
+    grey = f"{OTHERS}, and {REST}" if len(ranked) > 1 + len(own) else REST
     mean = f"The mean of {table.summary['networks']} networks. " if not table.beside else ""
     return style.finish(
         "Where the time of a step goes",
-        [f"{mean}Grey: {REST}.", table.source],
+        [f"{mean}Grey: {grey}.", table.source],
         drawn,
         height={"step": 26 if len(bars) < 15 else 17},
         layer=_coloured("bar", place, drawn),

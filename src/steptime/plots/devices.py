@@ -82,7 +82,7 @@ def _arranged(points: Sequence[style.Row]) -> tuple[Sequence[style.Row], style.S
     kept = panels[: style.MOST_PANELS if compared else MOST_NAMES]
     rows = [p | {"at": p["panel"].replace("|", ", ")} for p in points if p["panel"] in kept]
     rows.sort(key=lambda row: kept.index(row["panel"]))
-    left_out = f"Not shown: {len(panels) - len(kept)} more; --model chooses."
+    left_out = f"Not shown: {len(panels) - len(kept):,} more; --model chooses."
     numbers = sorted({p["devices"] for p in points if p["devices"] != "?"})
     x = style.name("devices", sort=[*numbers, "?"], axis={"title": "devices", "labelAngle": 0})
     if not compared:

@@ -16,6 +16,7 @@ WIDTH, ROW = 560, 34  # pixels
 UNIT = re.compile(r"(.+?)(?:_((?:flop_|bytes_)?per_s|flop_per_byte|s|bytes|j|w))?")
 PANEL = {"width": 250, "height": 200}
 SIGNS = ("M-1,-1L1,1M-1,1L1,-1", *style.SHAPES)  # of what failed; the first is a cross
+SPEEDS = ("speed_per_s", "examples_per_s")
 LIGHT = 0.6  # share of the colours from which on words in a cell are dark
 
 
@@ -33,8 +34,13 @@ def chart(table: Table) -> style.Spec:
     if said["binned"]:
         caption.append(f"Steps of equal ratio: {', '.join(said['binned'])}.")
     names = {key: said[key] for key in ("x", "y", "panel", "value")}
-    title = f"{_said(said['value'])} by {said['x']} and {said['y']}"
-    return grid(title, [*caption, table.source], [dict(row) for row in table.rows], **names)
+    title = f"{said_of(said['value'])} by {said['x']} and {said['y']}"
+    return grid(
+        title[0].upper() + title[1:],
+        [*caption, table.source],
+        [dict(row) for row in table.rows],
+        **names,
+    )
 
 
 def grid(
@@ -59,14 +65,14 @@ def grid(
     drawn = [_cell(row, value, low, high, panel, wide) for row in rows]
     axis: dict[str, Any] = {"labelAngle": 0, "grid": False}
     place = {
-        "x": style.name("x", sort=_order(rows, "x"), axis={**axis, "title": _said(x)}),
-        "y": style.name("y", sort=_order(rows, "y")[::-1], axis={**axis, "title": _said(y)}),
+        "x": style.name("x", sort=_order(rows, "x"), axis={**axis, "title": said_of(x)}),
+        "y": style.name("y", sort=_order(rows, "y")[::-1], axis={**axis, "title": said_of(y)}),
     }
     tip = style.tooltip(key for key in drawn[0] if key in ("cell", "shown", "networks", "failed"))
     scale: style.Spec = {"scheme": SCHEME, "type": "log" if wide else "linear"}
     if low < 0 < high:
         scale = {"scheme": SIGNED, "domainMid": 0}
-    legend = {"title": _said(value), "format": "~%" if _share(value) else ".3~s"}
+    legend = {"title": said_of(value), "format": "~%" if _share(value) else ".3~s"}
     color = {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
     ink = {"condition": {"test": "datum.light", "value": "black"}, "value": "white"}
     room = {"condition": {"test": "bandwidth('x') >= 40", "value": 1}, "value": 0}
@@ -102,8 +108,10 @@ def grid(
     return style.finish(title, [line for line in caption if line], kept, **panels)
 
 
-def _said(name: str) -> str:
+def said_of(name: str) -> str:
     """Return a quantity in words, its unit in brackets."""
+    if name in SPEEDS:
+        return "speed (examples/s)"
     stem, unit = UNIT.fullmatch(name.removesuffix("_fraction").removesuffix("_share")).groups()  # type: ignore[union-attr]
     return stem.replace("_", " ") + (f" ({unit.replace('_', ' ')})" if unit else "")
 

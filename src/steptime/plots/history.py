@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from steptime.core.table import Table, columns
-from steptime.plots import style
+from steptime.plots import EmptyPlotError, style
 
 TOOLTIP = columns(
     "name=network", "folder", "taken_at=date", "step_s=step", "changed_fraction=changed"
@@ -13,7 +13,10 @@ PANEL = 300  # pixels
 
 
 def chart(table: Table) -> style.Spec:
-    """Return the time of each network over that in its first folder, a panel a family."""
+    """Return the time of each network over that in its first folder, a panel a family.
+
+    Raises `EmptyPlotError` for less than two folders.
+    """
     found = table.summary
     number = {name: at for at, name in enumerate(found["folders"], start=1)}
     points = [
@@ -24,6 +27,8 @@ def chart(table: Table) -> style.Spec:
         for row in table.rows
     ]
     last = len(found["folders"])
+    if last < 2:
+        raise EmptyPlotError("history: steps over time are those of two folders or more")
     title = f"folder, by date: {found['folders'][0]} to {found['folders'][-1]}" if last else ""
     x = {
         "field": "at",

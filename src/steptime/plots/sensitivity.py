@@ -5,6 +5,7 @@ from __future__ import annotations
 from steptime.core.table import Table
 from steptime.core.units import counted
 from steptime.plots import EmptyPlotError, style
+from steptime.plots.heatmap import said_of
 
 PLACE = ("family", "platform", "method")
 MOST_TERMS = 16  # of a panel, the largest
@@ -25,7 +26,7 @@ def chart(table: Table) -> style.Spec:
     points, curves = [], []
     for one in made:
         panel = " on ".join(str(one[name]) for name in told) or str(one["family"])
-        size = f"{counted(one['networks'], 'network')}, R2 {one['r2']:.3f}"
+        size = f"{counted(one['networks'], 'network')}, R\u00b2\u00a0{one['r2']:.3f}"
         rows = [r for r in table.rows if all(r[n] == one[n] for n in PLACE) and r["weight"]]
         points += [
             {key: row[key] for key in NUMBERS}
@@ -38,7 +39,7 @@ def chart(table: Table) -> style.Spec:
     if not points:
         raise EmptyPlotError("sensitivity: no hyperparameter varies")
     views = [_weights(points)] + ([_curves(curves)] if curves else [])
-    what = head["quantity"]
+    what = said_of(head["quantity"])
     what = f"{what}, {head['platform']} over {head['against']}" if head["against"] else what
     never = ", ".join(head["never_varies"])
     caption = [f"Whiskers: 95 %; hollow: may be 0. Order {head['order']}, {head['scale']} scale."]

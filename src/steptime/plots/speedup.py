@@ -98,9 +98,10 @@ def _panel(
     name: str, rows: Sequence[style.Row], about: Mapping[str, Any], tooltip: list[style.Spec]
 ) -> style.Spec:
     """Return the histogram and the scatter of a level, one above the other."""
-    ends = [1.0, *(row[key] for row in rows for key in ("low", "high") if key in row)]
+    mine = [row for row in rows if row["panel"] == name]
+    ends = [1.0, *(row[key] for row in mine for key in ("low", "high") if key in row)]
     x = style.log_number("low", ends, "speed-up", labelExpr=TIMES, grid=False)
-    count = style.number("top", "networks", labelExpr=WHOLE)
+    count = style.number("top", "networks", labelExpr=WHOLE, tickMinStep=1)
     which = style.name("state", scale={"domain": STATES}, legend={"title": "speed is set"})
     capped = {row["state"] for row in rows} == set(STATES)
     bars = {"x": x, "x2": {"field": "high"}, "y": count, "y2": {"field": "bottom"}}

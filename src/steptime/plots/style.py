@@ -65,6 +65,7 @@ def config(*, dark: bool = False) -> Spec:
             "tickColor": quiet,
             "titlePadding": 8,
             "labelOverlap": "greedy",
+            "labelSeparation": 5,
             "labelLimit": 400,
         },
         "legend": {
@@ -189,7 +190,7 @@ def log_number(
 def log_ticks(low: float, high: float) -> list[float]:
     """Return round numbers between the ends: powers of ten, with 2 and 5 where those are few."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 6, 8), tuple(range(1, 10))):
+    for digits in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 6, 8), (1, 1.2, 1.5, *range(2, 10))):
         # built from text, so that a tick is 0.001 and not 0.0010000000000000002
         ticks = [float(f"{digit}e{exponent}") for exponent in exponents for digit in digits]
         inside = [tick for tick in ticks if low <= tick <= high]

@@ -53,7 +53,7 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
     clear = 0.9 if lines <= MOST_LINES else 0.25
     told = style.told_by("line", mine, " ", orient="bottom", columns=1)
     if lines > MOST_LINES:
-        colour = style.told_by("platform", mine, "platform", orient="bottom", columns=1)["color"]
+        colour = style.told_by("platform", points, "platform", orient="bottom", columns=1)["color"]
         told = {"color": colour, "detail": {"field": "line"}}
     along = {kind: one for kind, one in told.items() if kind != "shape"}
     tooltip = style.tooltip(TOOLTIP)

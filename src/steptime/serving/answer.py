@@ -109,31 +109,37 @@ def paged(tokens: int) -> int:
     return -(-tokens // BLOCK) * BLOCK
 
 
-def largest_batch(phases: Phases, length: int) -> int:
-    """Return how many sequences of so many tokens a device has room for, those of all its ranks."""
+def largest_batch(phases: Phases, length: int, prompt: int) -> int:
+    """Return how many sequences of so many tokens a device has room for, those of all its ranks.
+
+    Where a step has no budget of tokens, the prompts of all are read at once.
+    """
     each = phases.kv_bytes(paged(length))
+    each += 0.0 if phases.reserved_bytes else phases.activation_bytes(prompt)
     room = phases.room_bytes
     return 0 if room < each else phases.plan.data * int(min(room / each, 1e9))
 
 
-def memory_of(phases: Phases, batch: int, length: int) -> dict[str, Any]:
+def memory_of(phases: Phases, batch: int, length: int, prompt: int) -> dict[str, Any]:
     """Return the bytes of a device by part, with so many sequences at their end."""
     own = -(-batch // phases.plan.data)
     parts = {
         "weights_bytes": phases.weight_bytes,
         "cache_bytes": own * phases.kv_bytes(paged(length)),
+        "activations_bytes": phases.reserved_bytes or phases.activation_bytes(own * prompt),
         "buffers_bytes": phases.constant("buffer_bytes"),
-        "context_bytes": phases.context_bytes,
+        "context_bytes": phases.constant("context_bytes"),
     }
     total, room = sum(parts.values()), phases.planner.room_bytes
     known = room < inf
+    usable = room * (phases.constant("memory_share") or 1.0)
     return {
         "total_bytes": total,
         "device_bytes": room if known else None,
-        "over_bytes": max(0.0, parts["cache_bytes"] - phases.room_bytes) if known else None,
+        "over_bytes": max(0.0, total - usable) if known else None,
         "by_part": parts,
         "cache_bytes_per_token": phases.kv_token_bytes,
-        "largest_batch": largest_batch(phases, length) if known else None,
+        "largest_batch": largest_batch(phases, length, prompt) if known else None,
     }
 
 
@@ -152,7 +158,7 @@ def answered(asked: Request) -> dict[str, Any]:
     def within(value: float) -> list[float | None]:
         return [None if end is None else value * end for end in ends]
 
-    memory = memory_of(phases, batch, asked.length)
+    memory = memory_of(phases, batch, asked.length, asked.input)
     devices, made = asked.devices * asked.replicas, asked.output * batch * asked.replicas
     fits = not memory["over_bytes"]
     rate = made / request_s
@@ -216,7 +222,7 @@ def nearest(asked: Request) -> dict[str, Any] | None:
     if asked.kv not in ("float8", "int8"):
         tries.append(("--kv float8", replace(asked, kv="float8")))
     if asked.batch > 1:
-        most = largest_batch(asked.phases(), asked.length)
+        most = largest_batch(asked.phases(), asked.length, asked.input)
         if most:
             tries.append((f"--batch {most}", replace(asked, batch=most)))
     for more in (2, 4, 8):
@@ -224,7 +230,7 @@ def nearest(asked: Request) -> dict[str, Any] | None:
         tries.append((f"--tensor {wider}", replace(asked, tensor=wider)))
     for words, other in tries:
         try:
-            memory = memory_of(other.phases(), other.batch, other.length)
+            memory = memory_of(other.phases(), other.batch, other.length, other.input)
         except InputError:
             continue
         if not memory["over_bytes"]:

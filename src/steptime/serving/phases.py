@@ -16,10 +16,13 @@ from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.plans.pieces import FIRST, LAST, LOWERED, piece_of
 from steptime.plans.planner import Planner
+from steptime.predict.calibrated.interval import bounds
 from steptime.predict.host import calls_of, host_of
-from steptime.predict.kernel import Kernel
+from steptime.predict.kernel import Interval, Kernel
+from steptime.serving.merged import merged
 
 HALF = 2  # bytes
+NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
 FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16
     "bfloat16": 2.0, "float16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5625, "int4": 0.516,
 }  # fmt: skip
@@ -99,14 +102,16 @@ class Phases:
         self.weights = weights or planner.low or planner.in_memory
         lower = planner.low == "float8" and planner.constant("cache_low") == 1
         self.kv = kv or ("float8" if lower else planner.in_memory)
+        self.constant = planner.constant
         self._parts: dict[int, dict[str, Part]] = {}
         self._attended: dict[tuple[Head, Group], tuple[float, Kernel]] = {}
 
-    def constant(self, name: str) -> float:
-        """Return a constant of the stack's serving."""
-        return self.planner.constant(name)
-
-    # ---- time
+    def within(self, value: float, form: str = "serve") -> Interval:
+        """Return seconds, or what follows from them, with 80 % of what is measured."""
+        if self.planner.method.name != "calibrated":
+            return Interval(value)
+        low, high, _ = bounds(form, self.planner.seen.constants)
+        return Interval(value, value * low, value * high)
 
     def prefill_s(self, sequences: int, tokens: int, past: int = 0) -> float:
         """Return the seconds until new sequences of so many tokens each have their first one.
@@ -225,7 +230,7 @@ class Phases:
             planner, method = self.planner, self.planner.method
             lowered = method.lower(graph, planner.in_memory, method.settings)
             by: dict[str, list[Kernel]] = {}
-            for kernel in _merged(graph, lowered.kernels):
+            for kernel in merged(graph, lowered.kernels):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
             self._parts[rows] = {n: self._priced(graph, some, rows) for n, some in by.items()}
             if self.plan.tensor > 1:
@@ -295,8 +300,6 @@ class Phases:
         moved = kernel.bytes - read + weights * share * FORMATS[self.weights]
         return kernel._replace(bytes=moved, dtype=self.planner.low or kernel.dtype)
 
-    # ---- memory
-
     @cached_property
     def _times(self) -> Mapping[str, int]:
         """How often each part of the network stands in it."""
@@ -359,39 +362,29 @@ class Phases:
     def room_bytes(self) -> float:
         """Bytes of a device that are left for the cache, below 0 where weights do not fit."""
         room = self.planner.room_bytes * (self.constant("memory_share") or 1.0)
-        return room - self.weight_bytes - self.constant("buffer_bytes") - self.context_bytes
+        taken = self.constant("buffer_bytes") + self.constant("context_bytes")
+        return room - self.weight_bytes - taken - self.reserved_bytes
 
     @property
-    def context_bytes(self) -> float:
-        """Bytes that driver and libraries take."""
-        return self.constant("context_bytes")
+    def reserved_bytes(self) -> float:
+        """Bytes that live while a step reads the most tokens that it may, 0 where it may any."""
+        budget = self.constant("step_tokens")
+        return self.activation_bytes(budget) if 0 < budget < NO_BUDGET else 0.0
+
+    def activation_bytes(self, tokens: float) -> float:
+        """Return the bytes that live while a step reads so many tokens.
+
+        That is around a layer: what ranks share of queries, keys, values and feed-forward part,
+        read and written, and what each of them has whole.
+        """
+        one = self.planner.shape.one
+        head = next(layer.head for layer in self.layers.values() if layer.head is not None)
+        shared = head.heads * head.width + head.kv_heads * (head.width + head.values)
+        inner = one["expert_ffn"] * one["experts_per_token"] if one["experts"] else one["ffn"]
+        whole = 6.0 * int(one["width"])
+        return HALF * tokens * (whole + 2.0 * (shared + int(inner) / self.plan.tensor))
 
     @cached_property
     def most_tokens(self) -> int:
         """Tokens of all sequences that the cache has room for."""
         return max(0, int(self.room_bytes * self.plan.data // self.kv_token_bytes))
-
-
-def _merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
-    """Yield kernels, products of one input made by one: queries, keys and values, gate and up.
-
-    Stacks that serve keep such weights side by side.
-    """
-    ops = {op.name: op for op in graph.ops}
-    first: dict[tuple[str, str], int] = {}
-    found: list[Kernel] = []
-    for kernel in kernels:
-        op = ops[kernel.op]
-        scope = (op.inputs[0], op.name.rsplit("/", 2)[0])
-        if op.kind != "linear" or piece_of(op.name) in (FIRST, LAST) or scope not in first:
-            if op.kind == "linear":
-                first[scope] = len(found)
-            found.append(kernel)
-            continue
-        one = found[first[scope]]
-        (batch, m, n, k), (_, _, more, _) = one.products[0], kernel.products[0]
-        moved = one.bytes + kernel.bytes - graph.tensors[op.inputs[0]].size_bytes
-        found[first[scope]] = one._replace(
-            flop=one.flop + kernel.flop, bytes=moved, products=((batch, m, n + more, k),)
-        )
-    yield from found

@@ -6,6 +6,8 @@ function element(name, text, more = {}) {
   return Object.assign(document.createElement(name), { textContent: text ?? "" }, more);
 }
 
+const grouped = (number) => number.toLocaleString("en");
+
 // Charts are drawn when they come into sight, the others while the reader reads.
 const drawing = new Map();
 function draw(place) {
@@ -70,9 +72,10 @@ function fill() {
     return made;
   }));
   byId("filter").querySelector("output").textContent = found.length < networks.length
-    ? `${found.length} of ${networks.length} networks` : `${networks.length} networks`;
+    ? `${grouped(found.length)} of ${grouped(networks.length)} networks`
+    : `${grouped(networks.length)} networks`;
   byId("more").hidden = shown.length === found.length;
-  byId("more").textContent = `Show all ${found.length}`;
+  byId("more").textContent = `Show all ${grouped(found.length)}`;
 }
 
 // Rows without a value stay last, in either direction.
