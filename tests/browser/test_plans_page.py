@@ -18,7 +18,7 @@ SMALL = "transformer:layers=8,width=1024,heads=8,vocabulary=32000"
 LARGE = "transformer:layers=96,width=12288,heads=96,vocabulary=51200"
 WORDS = (
     f"{SMALL},{LARGE} --device a100-sxm4-80gb,h100-sxm5 --devices 4,16 --batch 32,64 --length 1024 "
-    "--inside nvlink-4 --link infiniband-ndr --tokens 1e11 --zero 1"
+    "--inside nvlink-3,nvlink-4 --link infiniband-ndr --tokens 1e11 --zero 1 --sequence-parallel"
 )
 
 ASK = """

@@ -195,19 +195,24 @@ def plan(
     )  # fmt: skip
     if page is not None:
         options.refuse({"--out": out}, "{} draws one plan: leave out --page")
-        rest = {
-            "--per-node": per_node, "--inside": inside, "--link": link, "--dtype": dtype,
-            "--links-per-node": links_per_node, "--micro-batch": micro_batch,
-            "--recompute": recompute, "--zero": zero, "--schedule": schedule, "--stack": stack,
-            "--gradients": gradients, "--tokens": tokens, "--offload": offload, "--method": method,
-            **{f"--{name}": text for name, text in given.items()}, **limits,
-        }  # fmt: skip
+        rest = [
+            ("--per-node", per_node), ("--links-per-node", links_per_node), ("--dtype", dtype),
+            ("--micro-batch", micro_batch), ("--recompute", recompute), ("--zero", zero),
+            ("--gradients", gradients), ("--schedule", schedule), ("--stages", stages),
+            ("--offload", offload), ("--host-link", host_link), ("--stack", stack),
+            ("--context-method", context_method), ("--tokens", tokens), ("--prices", prices),
+            ("--method", method), *limits.items(), *(("--level", one) for one in level or ()),
+            *((f"--{name.replace('_', '-')}", text) for name, text in given.items()),
+            *(("--option", one) for one in option_ or ()),
+        ]  # fmt: skip
+        said = [str(word) for pair in rest if pair[1] is not None for word in pair]
+        said += ["--sequence-parallel"] if sequence_parallel else []
         cells = product(models, (site, *others), numbers_, lengths, batches)
         each = [
             replace(request, model=m, site=at, others=(), devices=(n,), length=s, batch=b)
             for m, at, n, s, b in cells
         ]
-        return _page(each, {name: text for name, text in rest.items() if text is not None}, page)
+        return _page(each, said, page)
     told = answer(request)
     best = told["best"] if numbers_ else told
     shown_ = [*tables(best)[:1], *_searched(told)] if numbers_ else tables(best)
@@ -228,8 +233,8 @@ def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Pat
     save(picture(best, found, _split(best), told.get("rows", ())), out)
 
 
-def _page(asked: list[Request], rest: dict[str, str], page: Path) -> Answer:
-    """Write the page of searches; `rest` are their options beside the page's own choices."""
+def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
+    """Write the page of searches; `words` are their options beside the page's own choices."""
     from steptime.core.files import check_folder
     from steptime.report.plans import write_plans
 
@@ -241,7 +246,7 @@ def _page(asked: list[Request], rest: dict[str, str], page: Path) -> Answer:
             f"--page: {len(asked)} searches (models x devices x numbers x lengths x batches), "
             f"1 to {MOST_SEARCHES}: --devices N,... says the numbers"
         )
-    told = write_plans(asked, [word for pair in rest.items() for word in pair], page)
+    told = write_plans(asked, words, page)
     return Answer(told, notes=[f"{told['found']} of {told['searches']} searches: {page}"])
 
 

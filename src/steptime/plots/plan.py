@@ -26,7 +26,7 @@ BEGINNING = 1.25  # of the time until the first device was first backward
 EDGE = 0.44  # of a row, from its middle
 LETTER, LOWEST = 6.5, 14  # pixels: a letter's width, the height of a row with words
 LEGEND = {"title": None, "orient": "bottom", "direction": "horizontal"}
-FRONT = "devices step_s low high total_bytes cost_per_step"
+FRONT = "device devices step_s low high total_bytes cost_per_step"
 TIP = columns(
     "step_s=step", "devices=devices of it", "total_bytes=memory", "cost_per_step=cost of a step",
     "tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute",
@@ -203,6 +203,7 @@ def front(
     x = style.log_number("step_s", [row["low"] for row in rows] + [row["high"] for row in rows],
                          "time of a step (s)", "s")  # fmt: skip
     told = {**style.told_by("devices", points), "tooltip": style.tooltip(TIP)}
+    told["shape"] = style.told_by("device", points)["shape"]
     sides = [style.number("total_bytes", "memory of the fullest device (byte)", "B")]
     if currency:
         sides.append(style.number("cost_per_step", f"cost of a step ({currency})"))
@@ -233,10 +234,11 @@ def picture(
         charts.append(front(rows, told["cost"]["currency"] if told["cost"] else "", said))
     drawn, first = bars(found), beginning(found)
     if drawn:
-        share = f", {percent(told['bubble'])} of the devices' time" if told["bubble"] else ""
+        share = percent(told["bubble"])
+        waits = [f"Grey: {BUBBLE}, {share} of the devices' time."] if told["bubble"] else []
         how = "What is too thin is drawn as shares of a bar's height."
         how = how if first else "A number is that of a micro-batch."
-        charts.append(pipeline(drawn, caption=[f"Grey: {BUBBLE}{share}. {how}"]))
+        charts.append(pipeline(drawn, caption=[*waits, how]))
         charts += [pipeline(first, "The beginning of it")] if first else []
     charts.append(memory(memory_rows(told["memory"])))
     for chart in charts:

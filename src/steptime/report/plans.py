@@ -35,7 +35,9 @@ def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> d
         site, devices, length = request.site, request.devices[0], request.length or ""
         words_ = (request.model, site.device, devices, length, request.batch)
         at = dict(zip(AXES, map(str, words_), strict=True))
-        cells.append({"at": at, **_found(request, rows)})
+        links = [["--inside", site.inside], ["--link", site.link]]
+        where = [word for pair in links if pair[1] for word in pair]
+        cells.append({"at": at, "where": where, **_found(request, rows)})
     good = [cell for cell in cells if "best" in cell]
     if not good:
         raise InputError(f"none of {len(cells)} searches finds a plan: {cells[0]['failed']}")

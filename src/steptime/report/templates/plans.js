@@ -41,9 +41,7 @@ function draw(name, rows, height) {
 function show(cell) {
   const { best, at } = cell;
   const { memory, mfu, cost, training, energy } = best;
-  byId("headline").textContent = `${at.model} on ${grouped(best.devices)} × ${best.device}: a step `
-    + `of ${grouped(best.batch)} × ${grouped(best.length)} tokens takes ${seconds(best.step_s)}, `
-    + `${span(best)}${cost ? `, at ${paid(cost, cost.hour)} an hour` : ""}.`;
+  byId("headline").textContent = `${at.model}: ${best.answer}`;
   tiles([
     ["step", seconds(best.step_s), span(best)],
     ["tokens/s", grouped(best.tokens_per_s), `${grouped(best.tokens_per_s_per_device)} a device`],
@@ -63,8 +61,8 @@ function show(cell) {
   byId("notes").replaceChildren(...[
     `Best of ${grouped(cell.considered)} splits, of which ${grouped(cell.fitting)} fit: `
       + `${splitText(best.plan, best.micro_batch)}.`,
-    `Most of the step: ${cell.bound_by}.` + (best.bubble > 0
-      ? ` Devices of the pipeline wait ${percent(best.bubble)} of their time.` : ""),
+    ...(best.bubble > 0
+      ? [`Devices of the pipeline wait ${percent(best.bubble)} of their time.`] : []),
     ...best.exposed_communication.filter((one) => one.exposed_s > 0.005 * best.step_s).map((one) =>
       `${one.group} ranks: ${one.collective} over ${one.level} takes ${seconds(one.total_s)}, of `
       + `which the step waits ${seconds(one.exposed_s)}.`),
@@ -73,10 +71,11 @@ function show(cell) {
   draw("why", unpacked(cell.drawn.why));
   draw("memory", unpacked(cell.drawn.memory));
   if (data.charts.pipeline) draw("pipeline", unpacked(cell.drawn.pipeline), cell.pipeline_px);
-  byId("alike").textContent = `${grouped(cell.alike)} of all that fit are so near to the fastest that `
-    + "no prediction tells them apart.";
+  byId("alike").textContent = `~ ${grouped(cell.alike)} of all that fit are so near to the fastest `
+    + "that this prediction does not tell them apart.";
   fill(byId("splits"), [
-    ["split", (row) => splitText(row, row.micro_batch)], ["step", (row) => seconds(row.step_s)],
+    ["split", (row) => splitText(row, row.micro_batch)],
+    ["step", (row) => `${row.alike ? "~ " : ""}${seconds(row.step_s)}`],
     ["80 % of steps", span], ["memory", (row) => prefixed(row.total_bytes, "B")],
     ...(cost ? [["a step", (row) => paid(cost, row.cost_per_step)]] : []),
   ], cell.rows, () => {});
@@ -120,7 +119,7 @@ function update() {
   beside(values);
   byId("command").textContent = quoted(["steptime", "plan", values.model,
     ...["device", "devices", "batch", ...(values.length ? ["length"] : [])].flatMap((name) =>
-      [`--${name}`, values[name]]), ...data.words]);
+      [`--${name}`, values[name]]), ...cell.where, ...data.words]);
   byId("result").textContent = JSON.stringify({ at: values, best: cell.best ?? null });
 }
 
