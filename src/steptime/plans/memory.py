@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from steptime.plans.passes import HALF, Step
-from steptime.plans.pieces import LAST, LOW_BYTES
-from steptime.plans.stages import Layout, Load, Part
+from steptime.plans.pieces import FIRST, LAST, LOW_BYTES
+from steptime.plans.stages import Layout, Load
 
 PARTS = (
     "weights",
@@ -65,30 +65,35 @@ def parts_of(one: Step, shape: Layout, d: int) -> tuple[Memory, Kept]:
     still: Memory | None = one.planner.kept.get(key)
     if still is None:
         still = one.planner.kept[key] = _standing(one, load)
-    grows = 1 + one.planner.constant("fragmented")
-    away = plan.offload in ("activations", "both")
-    kept = _kept(one, shape, d, lambda part: part.name != LAST and (part.is_end or not away))
-    return still, tuple((k, each * grows) for k, each in kept)
-
-
-def _kept(one: Step, shape: Layout, d: int, which: Callable[[Part], bool]) -> Kept:
-    """Return the bytes that a micro-batch keeps of some parts, by stage of a device."""
-    return tuple(
+    return still, tuple(
         [
-            (k, sum([one.kept(part) * count for part, count in shape.stages[k] if which(part)]))
+            (k, kept_of(one, shape.stages[k])[0])
             for k in range(d, len(shape.stages), len(shape.devices))
         ]
     )
 
 
+def kept_of(one: Step, load: Load) -> tuple[float, float]:
+    """Return the bytes that a micro-batch keeps of a stage: on the device, and on the host."""
+    key = (id(one.found), load, one.plan.recompute, one.plan.offload)
+    found: tuple[float, float] | None = one.planner.kept.get(key)
+    if found is None:
+        ends = sum(one.kept(part) * count for part, count in load if part.name == FIRST)
+        layers = sum(one.kept(part) * count for part, count in load if not part.is_end)
+        away = one.plan.offload in ("activations", "both")
+        grows = 1 + one.planner.constant("fragmented")
+        found = (ends * grows, layers) if away else ((ends + layers) * grows, 0.0)
+        one.planner.kept[key] = found
+    return found
+
+
 def host_bytes(one: Step, shape: Layout, d: int, most: Sequence[int], micro_batches: int) -> float:
     """Return the bytes that a device of the pipeline has in its host's memory."""
-    found, offload = 0.0, one.plan.offload
-    if offload in ("optimizer", "both"):
+    found, devices = 0.0, len(shape.devices)
+    if one.plan.offload in ("optimizer", "both"):
         found = shared_of(one, shape.devices[d], 1) * one.planner.constant("state_bytes")
-    if offload in ("activations", "both"):
-        found += in_flight(_kept(one, shape, d, lambda part: not part.is_end), most, micro_batches)
-    return found
+    kept = tuple((k, kept_of(one, shape.stages[k])[1]) for k in range(d, len(most), devices))
+    return found + in_flight(kept, most, micro_batches)
 
 
 def in_flight(kept: Kept, most: Sequence[int], micro_batches: int) -> float:
