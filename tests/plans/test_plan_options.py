@@ -178,9 +178,7 @@ def test_offload_asks_for_its_link() -> None:
         steptime.plan(SMALL, "h100-sxm5", offload="both")
     told = steptime.plan(SMALL, "h100-sxm5", offload="both", host_link="pcie-5-x16")
     assert told["fits"]
-    assert told["notes"] == [
-        "the host of a node is taken to have 410 GB/s of memory, which its devices share"
-    ]
+    assert told["notes"] == ["a host is taken to have 410 GB/s of memory for 8 devices"]
 
 
 def steptime_link(name: str) -> Any:

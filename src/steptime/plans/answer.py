@@ -13,7 +13,7 @@ from steptime.core.errors import InputError
 from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
 from steptime.plans.faults import Asked, checked, fault, words_of_change
 from steptime.plans.memory import PARTS
-from steptime.plans.planner import HOST_BYTES_PER_S, Planner
+from steptime.plans.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
 from steptime.plans.request import Request, device_of, shape_of
 from steptime.plans.step import PlanTime, plan_time
 from steptime.plans.trace import write_trace
@@ -163,8 +163,8 @@ def _notes(planner: Planner, found: PlanTime) -> list[str]:
     if not catalog.stack(settings.stack).training:
         said.append(f"stack {settings.stack}: constants of training are those of torch-eager")
     if found.plan.offload in ("optimizer", "both"):
-        rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory, which its devices share"
-        said.append(f"the host of a node is taken to have {rate}")
+        rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory for {HOST_DEVICES} devices"
+        said.append(f"a host is taken to have {rate}")
     if planner.device.kind != "gpu":
         said.append(f"{planner.device.name}: collectives are rings, as those of GPUs")
     return said

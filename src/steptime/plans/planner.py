@@ -34,8 +34,8 @@ from steptime.predict.method import Method
 WIDTHS = ("tensor", "context", "expert", "sequence")
 
 
-# A node's host: two sockets of 8 channels of DDR4-3200 (NVIDIA, DGX A100 user guide: EPYC 7742).
-HOST_BYTES_PER_S = 2 * 204.8e9
+# A host: two sockets of 8 channels of DDR4-3200 (NVIDIA, DGX A100 user guide: EPYC 7742) for 8.
+HOST_BYTES_PER_S, HOST_DEVICES = 2 * 204.8e9, 8
 _GIB = 2**30 / 1e9
 _USABLE = 0.99
 
@@ -214,7 +214,7 @@ class Planner:
     def host_update_s(self, size_bytes: float) -> float:
         """Return the seconds in which a host moves so many bytes of its memory for each device."""
         near = self.cluster.ladder[0].size if self.cluster.levels else 1
-        return near * size_bytes / HOST_BYTES_PER_S
+        return min(near, HOST_DEVICES) * size_bytes / HOST_BYTES_PER_S
 
     def _fabric(self, group: Sequence[int]) -> tuple[Fabric, str]:
         if group not in self._fabrics:
