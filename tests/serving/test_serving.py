@@ -8,7 +8,7 @@ from steptime.cli.main import run
 from steptime.plans.request import Site
 from steptime.serving.answer import Request, answered, largest_batch, paged
 from steptime.serving.concurrency import served
-from steptime.serving.phases import Phases
+from steptime.serving.phases import Group, Phases
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")
 LLAMA = 8_030_261_248
@@ -121,3 +121,27 @@ def test_the_cache_of_8_bit_checkpoints() -> None:
     """TensorRT-LLM keeps it in 8 bit with them, vLLM does not."""
     assert phases(dtype="float8", stack="trt-llm-2025").kv == "float8"
     assert phases(dtype="float8").kv == "bfloat16"
+
+
+def test_a_window_is_all_that_a_prompt_and_a_token_see() -> None:
+    """Prompts of 8,192 tokens in windows of 128: 64 parts, each of which sees 256 keys."""
+    one = phases("gpt_oss_20b")
+    wide, narrow = (one.layers[name].head for name in ("block2", "block1"))
+    assert wide is not None
+    assert narrow is not None
+    assert (wide.window, narrow.window) == (0, 128)
+    flop = one.attended(narrow, Group(1, 8192, 0))[1].flop
+    assert flop == 4 * 64 * 64 * 64 * 128 * 256 * 0.75
+    keys = 128 * 2 * 8 * 64 * 2
+    assert one.attended(narrow, Group(1, 1, 8192))[1].bytes == pytest.approx(keys, rel=0.1)
+
+
+def test_a_part_of_a_prompt_sees_what_is_before_it() -> None:
+    """A square of 1,024 queries and keys is half seen, the 3,072 keys before it all."""
+    one = phases()
+    head = one.layers["block1"].head
+    assert head is not None
+    flop = one.attended(head, Group(1, 1024, 3072))[1].flop
+    assert flop == 4 * 32 * 128 * 1024 * (3072 + 512)
+    whole = one.attended(head, Group(1, 4096, 0))[1].flop
+    assert whole == 4 * 32 * 128 * 4096 * 2048

@@ -13,12 +13,14 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph, TensorSpec
 from steptime.core.workload import Plan
 from steptime.ops.builder import Builder
+from steptime.ops.execution import PLAIN
 from steptime.ops.table import ShapeError
 from steptime.plans.pieces import FIRST, LAST, LOWERED, piece_of
 from steptime.plans.planner import Planner
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.host import calls_of, host_of
 from steptime.predict.kernel import Interval, Kernel
+from steptime.predict.lower import stack_of
 from steptime.serving.merged import merged
 
 HALF = 2  # bytes
@@ -194,8 +196,11 @@ class Phases:
         Where each sequence has one new token, a latent cache is read as it is (DeepSeek-AI 2024,
         section 2.1.2): all heads share one key, of which a part is the value.
         """
-        past = min(group.past, head.window) if head.window else group.past
-        group = Group(group.sequences, group.tokens, round(past))
+        if head.window:  # parts of a prompt as long as the window see that before them
+            parts = -(-group.tokens // head.window)
+            tokens, past = -(-group.tokens // parts), head.window if parts > 1 else group.past
+            group = Group(group.sequences * parts, tokens, min(past, head.window))
+        group = group._replace(past=round(group.past))
         if (head, group) not in self._attended:
             kernels = list(self._attention(head, group))
             took = sum(self.planner.method.price(one, self.planner.seen).value for one in kernels)
@@ -220,8 +225,13 @@ class Phases:
         cached = b.tensors[k].size + (0 if shared else b.tensors[v].size)
         saved = HALF * (b.tensors[k].size + b.tensors[v].size) - FORMATS[self.kv] * cached
         lowered = self.planner.method.lower(b.graph(y), self.planner.in_memory, settings)
-        for i, one in enumerate(lowered.kernels):
-            yield one if i else one._replace(bytes=one.bytes - saved)
+        first, *rest = lowered.kernels
+        flop = first.flop
+        if tokens > 1:  # a mask skips keys among the new ones alone
+            skips = 1 - stack_of(settings).kinds.get("attention", PLAIN).causal_flop
+            flop *= (1 - skips * tokens / keys) / (1 - skips)
+        yield first._replace(bytes=first.bytes - saved, flop=flop)
+        yield from rest
 
     def _part(self, rows: int) -> dict[str, Part]:
         """Return the parts of a rank's network for so many tokens."""
