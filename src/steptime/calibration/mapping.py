@@ -19,11 +19,11 @@ from steptime import catalog
 from steptime.build import make_workload, read_model, read_table
 from steptime.calibration.cases import Case, Condition, op_kernels
 from steptime.calibration.recorded import step_kernels
-from steptime.calibration.tables import Words, table_rows
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.hardware import Device
+from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import shown
 from steptime.core.workload import OPTIMIZERS
 from steptime.ops.table import ShapeError

@@ -18,9 +18,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from steptime import catalog, models
-from steptime.calibration.tables import Words, table_rows
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
+from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import read_toml
 from steptime.predict.kernel import Interval
 

@@ -12,7 +12,7 @@ from steptime.cli.command import command
 from steptime.cli.grid import names, split_models
 from steptime.cli.options import Text, option
 from steptime.core.errors import InputError, shorten
-from steptime.core.ranges import numbers, whole_number
+from steptime.core.ranges import amount, numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown, size
 from steptime.predict import DEFAULT
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 PER_NODE = 8
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
-MOST = 1e18  # of tokens, watts, money
 
 
 @command(long="pricing the layers of the network")
@@ -189,8 +188,8 @@ def plan(
         models[0], site, batches[0], _count(micro_batch, "--micro-batch"), lengths[0],
         split, numbers_, order, dtype,
         _count(gradients, "--gradients"), stack, method, options.pairs(option_, "option"),
-        _amount(tokens, "--tokens"),
-        Limits(*[_amount(text, name) for name, text in limits.items()]), prices, trace,
+        amount(tokens, "--tokens"),
+        Limits(*[amount(text, name) for name, text in limits.items()]), prices, trace,
         tuple(others),
     )  # fmt: skip
     if page is not None:
@@ -301,18 +300,6 @@ def _in_words(row: dict[str, Any]) -> dict[str, Any]:
         "within": within,
         "same": "~" * row["alike"],
     }
-
-
-def _amount(text: str | None, name: str) -> float | None:
-    if text is None:
-        return None
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found <= MOST:
-        raise InputError(f"{name}: a number above 0, at most 1e18, not {shorten(text)}")
-    return found
 
 
 def _split(told: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import Text, option
 from steptime.core.ranges import whole_number
-from steptime.core.table import Answer, Table, facts
+from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, size
 from steptime.predict import DEFAULT
 
@@ -44,6 +44,23 @@ def serve(
         "--weights", "How the layers' weights are kept: float8, int8, int4, float4.", ""
     ),
     kv: str = option("--kv", "How keys and values are kept: float8 or int8.", ""),
+    concurrency: Text = option("--concurrency N", "Under load: so many users, each waits.", None),
+    rate: Text = option("--rate R", "Under load: requests a second, by chance (Poisson).", None),
+    requests: Path | None = option("--requests FILE", "Under load: a trace, CSV or JSONL.", None),
+    count_: Text = option("--count N", "Requests. Default: 10 a user, or 1000.", None),
+    seed: Text = option("--seed N", "Of the chance in which requests come. Default: 0.", None),
+    ttft_target: Text = option("--ttft-target S", "Seconds to the first token, at most.", None),
+    tpot_target: Text = option("--tpot-target S", "Seconds of each token after it.", None),
+    max_batch: Text = option(
+        "--max-batch N", "Sequences at once of a replica. Default: its users, or 256.", None
+    ),
+    prefill_replicas: Text = option(
+        "--prefill-replicas N", "So many more replicas read prompts; the others decode.", None
+    ),
+    prefill_tensor: Text = option("--prefill-tensor T", "Of these. Default: --tensor.", None),
+    draft: Text = option("--draft MODEL", "It guesses tokens, which the model verifies.", None),
+    speculate: Text = option("--speculate Q", "Tokens that it guesses for a step.", None),
+    accept: Text = option("--accept W", "Chance of each to be right, such as 0.7.", None),
     prices: Path | None = option(
         "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates.", None
     ),
@@ -59,10 +76,17 @@ def serve(
     """
     from steptime.plans.request import Site
     from steptime.serving.answer import Request, answered
+    from steptime.serving.arrivals import Demand
 
     def count(text: str, name: str) -> int:
         return whole_number(text, name)
 
+    demand = Demand.of({
+        "concurrency": concurrency, "rate": rate, "requests": requests, "count": count_,
+        "seed": seed, "ttft_target": ttft_target, "tpot_target": tpot_target,
+        "max_batch": max_batch, "prefill_replicas": prefill_replicas,
+        "prefill_tensor": prefill_tensor, "draft": draft, "speculate": speculate, "accept": accept,
+    })  # fmt: skip
     site = Site(
         options.one_device(device), count(per_node, "--per-node"), inside, link,
         None if links_per_node is None else count(links_per_node, "--links-per-node"),
@@ -71,10 +95,11 @@ def serve(
         model, site, count(batch, "--batch"), count(input_, "--input"), count(output, "--output"),
         count(tensor, "--tensor"), count(pipeline, "--pipeline"), count(data, "--data"),
         count(expert, "--expert"), count(replicas, "--replicas"), dtype, weights, kv, stack,
-        method, options.pairs(option_, "option"), prices,
+        method, options.pairs(option_, "option"), prices, demand,
     )  # fmt: skip
     told = answered(asked)
-    return Answer(told, [table(told)], [f"note: {said}" for said in told["notes"]])
+    tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]
+    return Answer(told, tables, [f"note: {said}" for said in told["notes"]])
 
 
 def table(told: dict[str, Any]) -> Table:
@@ -109,6 +134,30 @@ def table(told: dict[str, Any]) -> Table:
         paid = f"{cost['million_tokens']:,.2f} {cost['currency']} a million tokens"
         rows.append(("cost", f"{paid}, {cost['hour']:,.2f} an hour ({cost['date']})"))
     return facts(title, "serving", rows)
+
+
+def under_load(load: dict[str, Any]) -> Table:
+    """Return what requests see of a service under load."""
+    heads = columns("time=", "mean_s=mean", "p50_s=half in", "p90_s=90 % in", "p99_s=99 % in")
+    words = {"ttft_s": "first token", "tpot_s": "each token", "request_s": "request"}
+    rows = [
+        {"time": word, **{f"{name}_s": value for name, value in load[key].items()}}
+        for key, word in words.items()
+        if load[key] is not None
+    ]
+    most, even, again = load["highest_rate_per_s"], load.get("balance"), load["sent_back"]
+    below = [
+        f"{load['requests_per_s']:,.4g} requests/s, {load['in_time']:.1%} of them in time",
+        f"{load['batch']:,.1f} sequences in a step, cache {load['cache']:.0%} full at most",
+        *([f"{again:,} times a request was sent back and computed again"] if again else []),
+        *(["the queue grows without end: more comes than is served"] if load["grows"] else []),
+        *([f"{most:,.4g} requests/s are the most with 90 % in time"] if most else []),
+    ]
+    if even is not None:
+        slow = "prompts" if even["prefill_per_s"] < even["decode_per_s"] else "decoding"
+        below.append(f"{slow} bounds it: {even['prefill_per_decode']:.2g} servers of prompts "
+                     "keep one that decodes busy")  # fmt: skip
+    return Table(heads, rows, f"{load['requests']:,} requests under load", below)
 
 
 def _memory(memory: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ LARGEST = 2**53
 MOST_VALUES = 10_000_000
 MOST_VISITS = 10_000  # rounds of a sweep, or runs of a cell
 MOST_STEPS = 10_000_000  # of a training
+MOST = 1e18  # of tokens, watts, money
 MOST_PROCESSES = 100_000  # of one cell
 _RANGE = re.compile(r"\s*(\d{1,17})\s*\.\.\s*(\d{1,17})\s*(?:([+x*])\s*(\d{1,17}))?\s*")
 
@@ -35,6 +36,19 @@ def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST)
     if number > most:
         raise InputError(f"{where}: {number} is more than {most}")
     return number
+
+
+def amount(text: str | None, where: str) -> float | None:
+    """Return a number above 0, None of None; raises `InputError` otherwise."""
+    if text is None:
+        return None
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= MOST:
+        raise InputError(f"{where}: a number above 0, at most 1e18, not {shorten(text)}")
+    return found
 
 
 def share(text: str, where: str) -> float:

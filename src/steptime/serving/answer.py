@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from steptime import catalog
 from steptime.core.errors import InputError, unknown
 from steptime.core.hardware import Device
 from steptime.core.workload import Plan
@@ -25,7 +26,11 @@ from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.method import notes_of
 from steptime.predict.method import Method
 from steptime.predict.prices import Offer
+from steptime.serving.arrivals import Demand
+from steptime.serving.concurrency import served
+from steptime.serving.load import pool_of, under_load
 from steptime.serving.phases import FORMATS, Phases, Spent
+from steptime.serving.queueing import Load
 
 BLOCK = 16  # tokens of a page of the cache
 
@@ -54,6 +59,7 @@ class Request:
     method: str | Method = DEFAULT
     options: Mapping[str, str] = field(default_factory=dict)
     prices: Path | None = None
+    demand: Demand | None = None
 
     @property
     def length(self) -> int:
@@ -145,12 +151,24 @@ def memory_of(phases: Phases, batch: int, length: int, prompt: int) -> dict[str,
 
 def answered(asked: Request) -> dict[str, Any]:
     """Return the answer to what a user asks of serving, as JSON values; raises `InputError`."""
+    requests = None if asked.demand is None else asked.demand.load(asked.input, asked.output)
+    if requests is not None:
+        asked = replace(asked, input=max(requests.inputs), output=max(requests.outputs))
     phases = asked.phases()
+    load = None if requests is None else loaded(asked, requests, phases)
+    if load is not None:
+        whole = {name: round(load[name]) for name in ("batch", "input", "output")}
+        asked = replace(asked, **whole)
     planner, batch, steps = phases.planner, asked.batch, asked.output - 1
-    first = phases.prefill(batch, asked.input)
+    first = phases.prefill(batch if load is None else 1, asked.input)
     each = phases.decode(batch, asked.input + asked.output / 2)
     ttft_s = first.seconds + phases.constant("prompt_s")
     tpot_s = each.seconds
+    if load is not None:
+        ttft_s, tpot_s = load["ttft_s"]["mean"], (load["tpot_s"] or {"mean": tpot_s})["mean"]
+    if asked.demand is not None and asked.demand.is_plain:
+        users = -(-asked.demand.concurrency // asked.replicas)
+        ttft_s, tpot_s, *_ = served(phases, users, asked.input, asked.output)
     request_s = ttft_s + steps * tpot_s
     known = planner.method.name == "calibrated"
     ends = bounds("serve", planner.seen.constants)[:2] if known else (None, None)
@@ -158,10 +176,13 @@ def answered(asked: Request) -> dict[str, Any]:
     def within(value: float) -> list[float | None]:
         return [None if end is None else value * end for end in ends]
 
-    memory = memory_of(phases, batch, asked.length, asked.input)
+    room = batch if load is None else largest_batch(phases, asked.length, asked.input)
+    memory = memory_of(phases, min(batch, room), asked.length, asked.input)
     devices, made = asked.devices * asked.replicas, asked.output * batch * asked.replicas
     fits = not memory["over_bytes"]
     rate = made / request_s
+    if load is not None:
+        devices, rate = load["devices"], load["tokens_per_s"]
     return {
         "model": asked.model,
         "device": planner.device.name,
@@ -196,7 +217,35 @@ def answered(asked: Request) -> dict[str, Any]:
         "cost": _cost(offer_of(planner, asked.prices), devices, rate),
         "notes": notes_of(planner.device) if known else [],
         "nearest_that_fits": None if fits else nearest(asked),
+        "load": load,
     }
+
+
+def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
+    """Return what becomes of a service under load; raises `InputError`."""
+    demand = asked.demand or Demand()
+    if phases.room_bytes <= 0:
+        near = nearest(replace(asked, batch=1)) or {"change": "none"}
+        raise InputError(f"serve: weights leave no room for a cache; nearest: {near['change']}")
+    draft = replace(asked, model=demand.draft, demand=None).phases() if demand.draft else None
+    pools, devices, per_s, wait_s = (
+        [pool_of(phases, demand, load, asked.replicas, draft)],
+        0,
+        inf,
+        0.0,
+    )
+    if demand.prefill_replicas:
+        link = asked.site.link or asked.site.inside
+        if link is None:
+            raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
+        other = replace(asked, tensor=demand.prefill_tensor or asked.tensor)
+        first, joins = other.phases(), catalog.link(link)
+        pools.insert(0, pool_of(first, demand, load, demand.prefill_replicas))
+        devices = other.devices * demand.prefill_replicas
+        per_s, wait_s = joins.bytes_per_s / first.kv_token_bytes, joins.latency_s or 0.0
+    read_s = phases.constant("read_s")
+    told = under_load(demand, load, pools, read_s, lambda tokens: wait_s + tokens / per_s)
+    return told | {"devices": devices + asked.devices * asked.replicas}
 
 
 def _parts(spent: Spent) -> dict[str, float]:
@@ -258,8 +307,10 @@ def serve(
     Raises `InputError` for what is not known or cannot be.
     """
     site = Site(device, per_node, inside, link, links_per_node)
-    known = [name for name in vars(Request("", site)) if name not in ("model", "site")]
+    known = [name for name in vars(Request("", site)) if name not in ("model", "site", "demand")]
+    under = {name: how.pop(name) for name in vars(Demand()) if name in how}
     for name in how:
         if name not in known:
-            raise unknown("option", name, known, "serve")
+            raise unknown("option", name, [*known, *vars(Demand())], "serve")
+    how["demand"] = Demand.of(under)
     return answered(Request(str(model), site, batch, input, output, **how))

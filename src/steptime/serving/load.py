@@ -1,0 +1,136 @@
+"""A service under load: when requests get their tokens, and how many of them in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any
+
+from steptime.serving.arrivals import Demand, by_chance
+from steptime.serving.pace import Paced
+from steptime.serving.phases import Phases
+from steptime.serving.queueing import Load, Pool, simulate
+
+ATTAINED = 0.9  # of requests in time, at a rate that a service stands (Zhong et al., OSDI 2024)
+EDGE = 0.1  # of open arrivals, at the begin and at the end, that say nothing of what is between
+GROWS = 0.05  # of the requests that come: a queue that grows by more has no end
+MOST = 256  # sequences at once, where nobody says
+TRIES = 16  # rates, until the highest is known to a thousandth
+SOME = 32  # lengths of prompts that are priced each
+
+
+def pool_of(
+    phases: Phases, demand: Demand, load: Load, replicas: int, draft: Phases | None = None
+) -> Pool:
+    """Return the servers that phases make, by the rules of their software."""
+    room, each, lengths = phases.room_bytes, phases.kv_token_bytes, set(load.inputs)
+    if draft is not None:
+        room, each = room - draft.weight_bytes, each + draft.kv_token_bytes
+    exact = [*lengths] if len(lengths) <= SOME else []
+    pace = Paced(phases, exact, draft, demand.speculate, demand.accept)
+    most = demand.max_batch or -(-load.concurrency // replicas) or MOST
+    blocks = int(min(max(0.0, room * phases.plan.data / each), 1e12) // 16)
+    mixed, ahead = (phases.constant(name) > 0.5 for name in ("mixes", "ahead"))
+    return Pool(
+        pace, most, blocks, replicas, 16, int(phases.constant("chunk_tokens")), mixed, ahead
+    )
+
+
+def under_load(
+    demand: Demand, load: Load, pools: Sequence[Pool], read_s: float = 0.0,
+    sent_s: Callable[[int], float] = lambda tokens: 0.0,
+) -> dict[str, Any]:  # fmt: skip
+    """Return times and rates of the requests that servers answer, as JSON values.
+
+    Where there are targets, also the highest rate at which enough requests meet them; of two pools,
+    how many servers of the first one of the second keeps busy.
+    """
+    told = _summary(demand, load, pools, read_s, sent_s)
+    times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
+    base = demand.rate or len(times) / (times[-1] or 1.0)
+    low, high, rate = 0.0, inf, told["requests_per_s"]
+    for _ in range(TRIES if min(demand.ttft_target, demand.tpot_target) < inf else 0):
+        other = Load(load.inputs, load.outputs, [time * base / rate for time in times])
+        found = _summary(demand, other, pools, read_s, sent_s)
+        stands = found["in_time"] >= ATTAINED and not found["grows"]
+        low, high = (rate, high) if stands else (low, rate)
+        rate = 2 * rate if high == inf else (low + high) / 2
+    told["highest_rate_per_s"] = low or None
+    return told | ({"balance": _balance(load, *pools)} if len(pools) > 1 else {})
+
+
+def _summary(
+    demand: Demand, load: Load, pools: Sequence[Pool], read_s: float, sent_s: Callable[[int], float]
+) -> dict[str, Any]:
+    """Return what a run says of its requests; of open arrivals not those at both ends.
+
+    There the queue fills and drains.
+    """
+    run, count = simulate(load, pools, read_s, sent_s), len(load.inputs)
+    edge = 0 if load.concurrency else int(EDGE * count)
+    steady = range(edge, count - edge)
+    ttft = [run.first_s[r] - run.came_s[r] for r in steady]
+    rest = [run.ended_s[r] - run.first_s[r] for r in steady]
+    after = [load.outputs[r] - 1 for r in steady]
+    tpot = [b / n for b, n in zip(rest, after, strict=True) if n]
+    late = sum(
+        a > demand.ttft_target or b > n * demand.tpot_target
+        for a, b, n in zip(ttft, rest, after, strict=True)
+    )
+    ends = sorted(run.ended_s)
+    rate = len(steady) / (ends[count - edge - 1] - (ends[edge - 1] if edge else 0.0) or ends[-1])
+    waiting = [
+        sum(a <= t < f for a, f in zip(run.came_s, run.first_s, strict=True))
+        for t in (run.came_s[count // 2], run.came_s[-1])
+    ]
+    servers = run.pools[-1]
+    return {
+        "requests": count,
+        "counted": len(steady),
+        "took_s": ends[-1],
+        "ttft_s": _spread(ttft),
+        "tpot_s": _spread(tpot),
+        "request_s": _spread([a + b for a, b in zip(ttft, rest, strict=True)]),
+        "settled_ttft_s": _spread(ttft[load.concurrency :]),
+        "requests_per_s": rate,
+        "tokens_per_s": rate * sum(load.outputs) / count,
+        "in_time": 1 - late / len(steady),
+        "goodput_per_s": rate * (1 - late / len(steady)),
+        "busy": [sum(s.busy_s for s in pool) / len(pool) / ends[-1] for pool in run.pools],
+        "batch": sum(s.batch_s for s in servers) / (sum(s.busy_s for s in servers) or 1.0),
+        "input": sum(load.inputs) / count,
+        "output": sum(load.outputs) / count,
+        "cache": 1 - min(s.least_free / s.pool.blocks for s in servers),
+        "sent_back": sum(s.sent_back for pool in run.pools for s in pool),
+        "grows": not load.concurrency and waiting[1] - waiting[0] > max(10.0, GROWS * count / 2),
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    """Return the mean and percentiles, linear between neighbours as numpy's; None of no values."""
+    if not values:
+        return None
+    ordered, found = sorted(values), {"mean": sum(values) / len(values)}
+    for percent in (50, 90, 99):
+        i, part = divmod(percent * (len(values) - 1), 100)
+        above = ordered[min(i + 1, len(values) - 1)]
+        found[f"p{percent}"] = ordered[i] + (above - ordered[i]) * part / 100
+    return found
+
+
+def _balance(load: Load, first: Pool, then: Pool) -> dict[str, float]:
+    """Return the most requests a second of both pools, and the ratio of servers that equals them.
+
+    That is with steps as full as they may be, of requests of mean lengths.
+    """
+    tokens, made = (sum(some) // len(some) for some in (load.inputs, load.outputs))
+    prompts = max(1, first.budget // tokens)
+    read = prompts / first.pace.prompts(0, 0, [(tokens, 0)] * prompts)
+    batch = max(1, min(then.most, then.blocks * then.block // (tokens + made)))
+    step_s = then.pace.decode(batch, batch * (tokens + made // 2))[0]
+    answered = batch / step_s / max(1, made - 1)
+    return {
+        "prefill_per_s": read * first.replicas,
+        "decode_per_s": answered * then.replicas,
+        "prefill_per_decode": answered / read,
+    }
