@@ -103,6 +103,11 @@ def plan(
         "bfloat16 (default), float16; float8 or float4 for the layers' products.",
         None,
     ),
+    optimizer: Text = option(
+        "--optimizer",
+        "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam.",
+        None,
+    ),
     gradients: Text = option("--gradients", "Bits: 16 or 32. Default: the stack's.", None),
     tokens: Text = option("--tokens N", "Tokens of a training: shows hours and cost.", None),
     budget_per_hour: Text = option("--budget-per-hour P", "Search: all devices cost less.", None),
@@ -170,27 +175,29 @@ def plan(
         )
     if devices is not None and max_devices is not None:
         raise InputError("--devices and --max-devices: give one of them")
-    if numbers_ and batch is None:
-        raise InputError("--devices: a search needs --batch, the sequences of a step")
-    if days is not None and tokens is None:
-        raise InputError("--days needs --tokens, those of the training")
     lengths, batches = (
         [None] if text is None else numbers(text, name) if page else [whole_number(text, name)]
         for text, name in ((length, "--length"), (batch, "--batch"))
     )
+    few = {
+        "--micro-batch": micro_batch, "--gradients": gradients, "--links-per-node": links_per_node,
+    }  # fmt: skip
+    counts = {
+        name: None if text is None else whole_number(text, name) for name, text in few.items()
+    }
     models = split_models(model) if page else [model]
     site, *others = sites(
         names(device, "--device"), whole_number(per_node, "--per-node"),
         inside and inside.split(","), link and link.split(","),
-        _count(links_per_node, "--links-per-node"), tuple(map(level_of, level or ())), host_link,
+        counts["--links-per-node"], tuple(map(level_of, level or ())), host_link,
     )  # fmt: skip
     request = Request(
-        models[0], site, batches[0], _count(micro_batch, "--micro-batch"), lengths[0],
+        models[0], site, batches[0], counts["--micro-batch"], lengths[0],
         split, numbers_, order, dtype,
-        _count(gradients, "--gradients"), stack, method, options.pairs(option_, "option"),
+        counts["--gradients"], stack, method, options.pairs(option_, "option"),
         amount(tokens, "--tokens"),
         Limits(*[amount(text, name) for name, text in limits.items()]), prices, trace,
-        tuple(others),
+        tuple(others), optimizer,
     )  # fmt: skip
     if page is not None:
         options.refuse({"--out": out}, "{} draws one plan: leave out --page")
@@ -260,10 +267,6 @@ def _devices(devices: str | None, most: str | None) -> tuple[int, ...]:
     return tuple(2**k for k in range(last.bit_length()))
 
 
-def _count(text: str | None, name: str) -> int | None:
-    return None if text is None else whole_number(text, name)
-
-
 _FOUND = ("device", "devices", "split=split", "step_s=step", "within=80 %", "same=")
 
 
@@ -306,7 +309,8 @@ def _split(told: dict[str, Any]) -> str:
     """Return how a step is split, in words."""
     from steptime.plans.words import split_in_words
 
-    of = f"batch {told['batch']} of {told['length']} tokens, {told['dtype']}"
+    length = f" of {told['length']} tokens" if told["length"] else ""
+    of = f"batch {told['batch']}{length}, {told['dtype']}"
     return f"{split_in_words(told)}, {of}"
 
 
@@ -325,19 +329,23 @@ def tables(told: dict[str, Any]) -> list[Table]:
             share = f" ({told['bubble']:.1%} of the pipeline)" if key == "bubble_s" else ""
             rows.append((f"  {word}", seconds(parts[key]) + share))
     speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s a device"
-    shares = f"half of it {mfu['half']:.1%}, as 6N {mfu['6N']:.1%}"
+    shares = [
+        f"{word} {mfu[key]:.1%}"
+        for key, word in (("full", "attention in full"), ("half", "half of it"), ("6N", "as 6N"))
+        if mfu[key] is not None
+    ]
+    shares = shares if len(shares) > 1 else [f"{mfu['full']:.1%} of all that is counted"]
     rows += [
-        ("tokens", speed),
-        ("MFU", f"attention in full {mfu['full']:.1%}, {shares}"),
+        (told["unit"], speed),
+        ("MFU", ", ".join(shares)),
         ("memory", _of_memory(memory)),
     ]
     near = told["nearest_that_fits"]
-    if not told["fits"]:
-        change = "no single or double change of this plan fits"
-        if near is not None:
-            fits = f"{size(near['total_bytes'])}, {seconds(near['step_s'])}"
-            change = f"nearest that fits: {near['change']} ({fits})"
-        rows.append(("", change))
+    if near is not None:
+        fits = f"{size(near['total_bytes'])}, {seconds(near['step_s'])}"
+        rows.append(("", f"nearest that fits: {near['change']} ({fits})"))
+    elif not told["fits"]:
+        rows.append(("", "no single or double change of this plan fits"))
     rows += _of_money(told)
     tables_ = [facts(title, "one step", rows)]
     waits = sorted(told["exposed_communication"], key=lambda one: -one["exposed_s"])
@@ -361,20 +369,13 @@ def _of_memory(memory: dict[str, Any]) -> str:
 
 
 def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
-    from steptime.plans.words import short
+    from steptime.plans.words import money
 
-    rows = []
-    cost, energy, training = told["cost"], told["energy"], told["training"]
+    cost, energy, rows = told["cost"], told["energy"], []
     if cost is not None:
-        rows.append(("cost", f"{cost['hour']:,.2f} {cost['currency']} an hour ({cost['date']})"))
+        rows.append(("cost", f"{money(cost['hour'], cost)} an hour ({cost['date']})"))
     if energy is not None:
-        rows.append(("energy", f"{energy['device_w']:,.0f} W a device; {energy['of']}"))
-    if training is not None:
-        hours = (
-            f"{training['train_h']:,.1f} h ({training['low_h']:,.1f} to {training['high_h']:,.1f})"
-        )
-        paid = "" if training["cost"] is None else f", {training['cost']:,.0f} {cost['currency']}"
-        kwh = training["energy_kwh"]
-        used = "" if kwh is None else f", {shown('kwh', kwh)}"
-        rows.append((f"{short(training['tokens'])} {told['unit']}", hours + paid + used))
+        kwh = told["training"] and told["training"]["energy_kwh"]
+        whole = f", {shown('kwh', kwh)} in all" if kwh else ""
+        rows.append(("energy", f"{energy['device_w']:,.0f} W a device{whole}; {energy['of']}"))
     return rows

@@ -10,11 +10,12 @@ from typing import Any
 
 from steptime import catalog
 from steptime.core.errors import InputError
+from steptime.core.table import picked
 from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
 from steptime.plans.faults import Asked, checked, fault, words_of_change
 from steptime.plans.memory import PARTS
 from steptime.plans.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
-from steptime.plans.request import Request, device_of, shape_of
+from steptime.plans.request import Request, device_of
 from steptime.plans.step import PlanTime, plan_time
 from steptime.plans.trace import write_trace
 from steptime.plans.words import sentence
@@ -43,14 +44,15 @@ def offer_of(planner: Planner, path: Path | None = None) -> Offer | None:
     return cheapest(offers(path)).get(planner.device.name)
 
 
-def mfu(planner: Planner, found: PlanTime) -> dict[str, float]:
+def mfu(planner: Planner, found: PlanTime) -> dict[str, float | None]:
     """Return the share of the peak that counted arithmetic reaches, by convention.
 
     `full` and `half` are products and attention, of which a causal mask leaves half; `6N` is six
-    FLOP a parameter and token. Of experts, those that a token reaches count.
+    FLOP a parameter and token. Of experts, those that a token reaches count. Networks that are no
+    language models have `full` alone, of all that is counted.
     """
     products, attention = planner.flops
-    whole = planner.device.peak_flop_per_s[planner.dtype] * found.step_s * found.plan.devices
+    whole = planner.peak * found.step_s * found.plan.devices
     tokens = planner.shape.length
     parameters = planner.active
     a_sequence = {
@@ -58,7 +60,11 @@ def mfu(planner: Planner, found: PlanTime) -> dict[str, float]:
         "half": 3 * (products + attention / 2),
         "6N": 6.0 * parameters * tokens,
     }
-    return {name: found.batch * flop / whole for name, flop in a_sequence.items()}
+    known = ("full",) if planner.shape.unit != "tokens" else (*a_sequence,)
+    return {
+        name: found.batch * flop / whole if name in known else None
+        for name, flop in a_sequence.items()
+    }
 
 
 def document(
@@ -80,41 +86,25 @@ def document(
         "levels": planner.levels,
         "parameters": planner.parameters,
         "plan": {**plan_to_json(found.plan), "order": asked.order},
-        "micro_batch": found.micro_batch,
-        "batch": found.batch,
-        "length": shape.length,
+        **picked(found, "micro_batch batch"),
+        "length": shape.length if shape.unit == "tokens" else None,
         "unit": shape.unit,
         "dtype": planner.dtype,
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
-        "step_s": found.step_s,
-        "low": found.low,
-        "high": found.high,
+        **picked(found, "step_s low high bubble"),
         "tokens_per_s": in_step / found.step_s,
         "tokens_per_s_per_device": in_step / found.step_s / devices,
         "parts": {
-            "compute_s": found.compute_s,
-            "recompute_s": found.recompute_s,
-            "exposed_s": found.exposed_s,
-            "host_s": found.host_s,
-            "bubble_s": found.bubble_s,
-            "update_s": found.update_s,
+            **picked(found, "compute_s recompute_s exposed_s host_s bubble_s update_s"),
             "rest_s": planner.constant("step_s"),
         },
         "fits": does_fit,
         "memory": _memory(planner, found),
         "exposed_communication": [
-            {
-                "collective": one.collective,
-                "level": one.link,
-                "group": one.group,
-                "bytes": one.bytes,
-                "total_s": one.total_s,
-                "exposed_s": one.exposed_s,
-            }
+            {**picked(one, "collective group bytes total_s exposed_s"), "level": one.link}
             for one in found.exposures
         ],
-        "bubble": found.bubble,
         "mfu": mfu(planner, found),
         "cost": _cost(found, offer, devices),
         "energy": _energy(found, devices),
@@ -127,7 +117,7 @@ def document(
 
 def timed(request: Request) -> tuple[Planner, Asked, PlanTime]:
     """Return the plan as a user asks for it, its step, and what priced it; raises `InputError`."""
-    shape = shape_of(request.model, request.length)
+    shape = request.shape
     asked = request.asked(shape)
     planner = request.planner(shape, asked.plan, asked.plan.devices)
     found = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
@@ -278,8 +268,8 @@ def _changes(planner: Planner, asked: Asked) -> Iterator[tuple[dict[str, Any], A
         changes += [{"recompute": "full", "recompute_layers": n} for n in some]
     elif plan.recompute_layers:
         changes.append({"recompute_layers": 0})
-    if asked.micro_batch % 2 == 0:
-        changes.append({"micro_batch": asked.micro_batch // 2})
+    halves = (asked.micro_batch >> k for k in range(1, asked.micro_batch.bit_length()))
+    changes += [{"micro_batch": half} for half in halves if not asked.micro_batch % half]
     if plan.replicas > 1:
         changes += [{"zero": zero} for zero in range(plan.zero + 1, 4)]
     if plan.zero and plan.shards < plan.replicas:

@@ -15,11 +15,10 @@ from steptime.core.workload import Plan
 from steptime.plans.answer import answered, document, offer_of
 from steptime.plans.faults import checked
 from steptime.plans.planner import Planner, Shape
-from steptime.plans.request import Further, Limits, Request, shape_of, sites, split_of
-from steptime.plans.search import MEMORY, Cap, Found, Search, plans, search
+from steptime.plans.request import Further, Limits, Request, sites, split_of
+from steptime.plans.search import MEMORY, Cap, Found, Search, plans, search, unbeaten
 from steptime.plans.step import Quick, plan_time
 from steptime.plans.words import bound
-from steptime.predict.calibrated.interval import bounds
 from steptime.predict.prices import Offer
 
 AMOUNTS = ("step_s", "cost_per_step", "energy_j", "total_bytes", "devices")  # fewer are better
@@ -32,6 +31,7 @@ REFUSED = {  # limit: (what refused plans do, unit)
     "watts": ("draw more than --watts", "W"),
 }
 DAY_S = 86400
+Row = dict[str, Any]
 
 
 class _Group(NamedTuple):
@@ -60,8 +60,10 @@ def searched(request: Request) -> dict[str, Any]:
     Raises `InputError` where a request says no batch, and where no plan is left.
     """
     if request.batch is None:
-        raise InputError("devices: a search needs batch, the sequences of a step")
-    shape = shape_of(request.model, request.length)
+        raise InputError("--devices: a search needs --batch, the sequences of a step")
+    if request.limits.days is not None and request.tokens is None:
+        raise InputError("--days needs --tokens, those of the training")
+    shape = request.shape
     groups = list(_groups(request, shape))
     refused = sum((group.found.refused for group in groups), Counter[str]())
     considered = sum(group.found.considered for group in groups)
@@ -72,14 +74,8 @@ def searched(request: Request) -> dict[str, Any]:
     front = _unbeaten([row for row in rows.values() if row["within"]])
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
-    front.sort(key=lambda row: float(row["step_s"]))
     by_devices = [rows[key] for key in fastest if rows[key]["within"]]
     best = front[0]["document"]
-    least = {
-        name: min(known, key=lambda row: float(row[name]))
-        for name in AMOUNTS
-        if (known := [row for row in front if row[name] is not None])
-    }
     alike = _alike(groups, front[0], [*rows.values()])
     _add_efficiency(by_devices)
     for row in rows.values():
@@ -92,7 +88,7 @@ def searched(request: Request) -> dict[str, Any]:
         "alike": alike,
         "bound_by": bound(best).removeprefix("bound by "),
         "best": best,
-        "best_by": least,
+        "best_by": _least(front),
         "by_devices": by_devices,
         "rows": front,
     }
@@ -159,14 +155,8 @@ def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Found]]:
         for at, group in enumerate(groups)
         for one in group.found.front
     ]
-    front = sorted(_unbeaten(every), key=lambda row: float(row["step_s"]))
-    least = [
-        min(
-            (row for row in front if row[name] is not None), key=lambda row: row[name], default=None
-        )
-        for name in AMOUNTS
-    ]
-    return [row["key"] for row in (*filter(None, least), *front[:SIMULATED])]
+    front = _unbeaten(every)
+    return [row["key"] for row in (*_least(front).values(), *front[:SIMULATED])]
 
 
 def _amounts(
@@ -178,18 +168,18 @@ def _amounts(
     return dict(zip(AMOUNTS, values, strict=True))
 
 
-def _unbeaten(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows that no other is as good as in all amounts, and better in one.
-
-    An amount that is not known of all is left out.
-    """
+def _unbeaten(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that none beats in what is known of all, the fastest first."""
     names = [name for name in AMOUNTS if all(row[name] is not None for row in rows)]
-    front: list[tuple[tuple[float, ...], dict[str, Any]]] = []
-    for row in sorted(rows, key=lambda row: [float(row[name]) for name in names]):
-        mine = tuple(float(row[name]) for name in names)
-        if not any(all(a <= b for a, b in zip(other, mine, strict=True)) for other, _ in front):
-            front.append((mine, row))
-    return [row for _, row in front]
+    return unbeaten(rows, lambda row: tuple(float(row[name]) for name in names))
+
+
+def _least(rows: Sequence[Row]) -> dict[str, Row]:
+    """Return the row that has least of each amount."""
+    known = {name: [row for row in rows if row[name] is not None] for name in AMOUNTS}
+    return {
+        name: min(some, key=lambda row: float(row[name])) for name, some in known.items() if some
+    }
 
 
 def _row(group: _Group, one: Found, request: Request) -> dict[str, Any]:
@@ -220,7 +210,7 @@ def told_apart(planner: Planner) -> float:
 
     What they share cancels; sqrt(2) of what is each one's own is left: with 0.12 a ratio of 1.18.
     """
-    found = bounds("plan", planner.seen.constants)
+    found = planner.bounds
     own = log(found.high) * sqrt(1 - found.shared**2)
     return exp(sqrt(2) * own)
 
@@ -235,7 +225,7 @@ def _alike(
     number = 0
     for group in groups:
         name = group.planner.device.name
-        low = bounds("plan", group.planner.seen.constants).low
+        low = group.planner.bounds.low
         same = name == best["device"]
         most = best["step_s"] * told_apart(group.planner) if same else best["high"] / low
         number += sum(step_s <= most for step_s in group.found.steps_s)
@@ -267,7 +257,9 @@ def plan(
     host_link: str | None = None,
     micro_batch: int | None = None,
     length: int | None = None,
+    order: str | None = None,
     dtype: str | None = None,
+    optimizer: str | None = None,
     gradients: int | None = None,
     stack: str | None = None,
     tokens: float | None = None,
@@ -290,11 +282,9 @@ def plan(
     between = [Further(*level) for level in levels]
     site, *others = sites(several, per_node, inside, link, links_per_node, between, host_link)
     counts = [devices] if isinstance(devices, int) else devices or ()
-    if days is not None and tokens is None:
-        raise InputError("days needs tokens, those of the training")
     request = Request(
-        str(model), site, batch, micro_batch, length, split, tuple(counts), dtype=dtype,
-        gradients=gradients, stack=stack, tokens=tokens, others=tuple(others),
+        str(model), site, batch, micro_batch, length, split, tuple(counts), order, dtype,
+        gradients, stack, tokens=tokens, others=tuple(others), optimizer=optimizer,
         limits=Limits(budget_per_hour, days, watts),
         prices=None if prices is None else Path(prices),
     )  # fmt: skip

@@ -100,6 +100,17 @@ def _named(option: str) -> str:
 Found = Iterator[Fault]
 
 
+def _of_network(shape: Shape, asked: Asked) -> Found:
+    if shape.batch is None:
+        return
+    for name in ("tensor", "context", "expert", "virtual"):
+        if getattr(asked.plan, name) > 1:
+            says = f"{shape.label} is split into data, pipeline and ZeRO alone"
+            yield Fault(says, {name: 1})
+    if asked.plan.recompute == "selective":
+        yield Fault(f"{shape.label} has no --recompute selective", {"recompute": "full"})
+
+
 def _of_tensor(shape: Shape, asked: Asked) -> Found:
     one, tensor = shape.one, asked.plan.tensor
     parts = {"heads": int(one["heads"]), "columns of the feed-forward part": int(one["ffn"])}
@@ -208,6 +219,7 @@ def _of_shards(shape: Shape, asked: Asked) -> Found:
 
 
 RULES: tuple[Callable[[Shape, Asked], Found], ...] = (
+    _of_network,
     _of_tensor,
     _of_context,
     _of_stages,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from steptime.plans.passes import HALF, Step
+from steptime.plans.passes import Step
 from steptime.plans.pieces import FIRST, LAST, LOW_BYTES
 from steptime.plans.stages import Layout, Load
 
@@ -118,11 +118,11 @@ def _standing(one: Step, load: Load) -> Memory:
         working += 2 * max((one.kept(part) for part in layers), default=0)
     gathered = 0.0
     if plan.zero >= 2:  # gathered with the next one; its gradients, until they are scattered
-        each = 2 * HALF * (plan.zero == 3) + constant("gradient_bytes")
+        each = 2 * one.planner.weight_bytes * (plan.zero == 3) + constant("gradient_bytes")
         gathered = each * max(one.found[part.name].parameters for part, _ in load)
-    in_weights: float = HALF + LOW_BYTES.get(one.planner.low, 0.0)
+    in_weights = one.planner.weight_bytes + LOW_BYTES.get(one.planner.low, 0.0)
     if plan.zero == 3:  # the states' own, cast when they are gathered
-        in_weights = HALF if offloaded else 0.0
+        in_weights = one.planner.weight_bytes if offloaded else 0.0
     return Memory(
         weights * in_weights,
         gradients * constant("gradient_bytes"),

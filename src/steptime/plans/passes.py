@@ -11,8 +11,6 @@ from steptime.plans.pieces import Piece, Trade
 from steptime.plans.planner import Planner
 from steptime.plans.stages import Group, Part, groups
 
-HALF = 2  # bytes of a weight or an activation in 16 bit
-
 
 class Wait(NamedTuple):
     """An exchange: the group of ranks, its kind and link, bytes of a device, and seconds.
@@ -109,10 +107,11 @@ class Step:
             if len(group) == 1 or not size:
                 continue
             if zero == 3:
-                one = planner.exchange("all_gather", HALF * size, group)
+                moved = planner.weight_bytes * size
+                one = planner.exchange("all_gather", moved, group)
                 cast = planner.constant("cast_bytes") * size / len(group)
                 seconds = one.seconds + planner.traffic_s("cast", cast).value
-                gathers.append(Wait("data", "all_gather", one.link, HALF * size, seconds, 0.0))
+                gathers.append(Wait("data", "all_gather", one.link, moved, seconds, 0.0))
             moved = planner.constant("gradient_bytes") * size
             one = planner.exchange("reduce_scatter", moved, group)
             scatters.append(Wait("data", "reduce_scatter", one.link, moved, one.seconds, 0.0))

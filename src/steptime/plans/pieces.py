@@ -6,7 +6,7 @@ stage is arithmetic over them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -111,7 +111,7 @@ def pieces(
     by: dict[str, list[Kernel]] = {}
     for kernel in (*_wide_loss(lowered.kernels, kinds), *_extra(graph, device, low)):
         by.setdefault(piece_of(kernel.op), []).append(kernel)
-    held, params = _held(graph, method, regathers, low), _parameters(graph)
+    held, params = held_of(graph, method, regathers, low), _parameters(graph)
     found = {}
     for name, kernels in by.items():
         lower = low and name not in (FIRST, LAST)
@@ -197,6 +197,9 @@ def piece_of(row: str) -> str:
     return FIRST if head.startswith(_BEFORE) else LAST
 
 
+Where = Callable[[str], str]
+
+
 def group_of(row: str) -> str:
     """Return the group of ranks that a row exchanges with."""
     return GROUPS.get(row.rpartition("/")[2], "tensor")
@@ -242,9 +245,12 @@ def _lowered(kernel: Kernel, kinds: Mapping[str, str], low: str) -> Kernel:
     return kernel._replace(dtype=low) if does else kernel
 
 
-def _held(graph: Graph, method: Method, regathers: tuple[str, ...], low: str) -> dict[str, Kept]:
+def held_of(
+    graph: Graph, method: Method, regathers: tuple[str, ...], low: str, where: Where = piece_of
+) -> dict[str, Kept]:
     """Return what each piece keeps from its forward for its backward pass, and needs besides.
 
+    `where` says which piece a row belongs to.
     Views and results in place are what they are made of. What products alone read that run in a
     lower type is kept in 8 bit.
     """
@@ -266,14 +272,14 @@ def _held(graph: Graph, method: Method, regathers: tuple[str, ...], low: str) ->
     for name in read & maker.keys() - _inside(graph, method):
         made = maker[name]
         if made.part == "forward":
-            into = kept.setdefault(piece_of(made.name), [0, 0])
-            ends = piece_of(made.name) in (FIRST, LAST)
+            into = kept.setdefault(where(made.name), [0, 0])
+            ends = where(made.name) in (FIRST, LAST)
             size = graph.tensors[name].size_bytes // (1 if ends or name not in narrow else 2)
             into[0] += size
             into[1] += size if made.kind == "attention" and name != made.outputs[0] else 0
-    _add_scores(graph, method, kept)
+    _add_scores(graph, method, kept, where)
     found = {}
-    for piece, (size, working) in _moments(graph).items():
+    for piece, (size, working) in _moments(graph, where).items():
         all_kept, core = kept.get(piece, (0, 0))
         found[piece] = Kept(all_kept, core, size, working)
     return found
@@ -303,7 +309,7 @@ def _narrow(graph: Graph, source: Mapping[str, str]) -> set[str]:
     return by_products - by_others
 
 
-def _add_scores(graph: Graph, method: Method, kept: Mapping[str, list[int]]) -> None:
+def _add_scores(graph: Graph, method: Method, kept: Mapping[str, list[int]], where: Where) -> None:
     """Add the scores of attention that a stack runs unfused, which keeps no sums of softmax.
 
     They are the result of softmax in 16 bit, and with dropout its mask of 8 and its result.
@@ -316,13 +322,13 @@ def _add_scores(graph: Graph, method: Method, kept: Mapping[str, list[int]]) -> 
         if op.kind == "attention":
             q, k = (graph.tensors[name] for name in op.inputs[:2])
             scores = q.shape[0] * int(str(op.attrs["heads"])) * q.shape[1] * k.shape[1]
-            into = kept[piece_of(op.name)]
+            into = kept[where(op.name)]
             more = scores * (5 if drops else 2) - into[1]
             into[0] += more
             into[1] += more
 
 
-def _moments(graph: Graph) -> dict[str, tuple[int, int]]:
+def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
     """Return of each piece the bytes of its input, and of gradients that live at its worst moment.
 
     Gradients of weights are not among them: they live on.
@@ -333,7 +339,7 @@ def _moments(graph: Graph) -> dict[str, tuple[int, int]]:
     worst: dict[str, int] = {}
     inputs: dict[str, int] = {}
     for i, op in enumerate(graph.ops):
-        piece = piece_of(op.of or op.name)
+        piece = where(op.of or op.name)
         if op.part == "forward":
             inputs.setdefault(piece, graph.tensors[op.inputs[0]].size_bytes)
         if op.part != "backward":

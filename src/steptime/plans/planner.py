@@ -10,6 +10,7 @@ from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple
 
+from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Level, Link
 from steptime.core.workload import Plan
@@ -26,6 +27,8 @@ from steptime.plans.pieces import (
     rank_of_one,
     seen_by_plan,
 )
+from steptime.plans.stages import Layout, Load, layout_of
+from steptime.predict.calibrated.interval import Bounds, bounds
 from steptime.predict.calibrated.power import draws
 from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of_group, ring
 from steptime.predict.kernel import Interval, Kernel
@@ -36,6 +39,7 @@ WIDTHS = ("tensor", "context", "expert", "sequence")
 
 # A host: two sockets of 8 channels of DDR4-3200 (NVIDIA, DGX A100 user guide: EPYC 7742) for 8.
 HOST_BYTES_PER_S, HOST_DEVICES = 2 * 204.8e9, 8
+OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/optimizer.py`)
 _GIB = 2**30 / 1e9
 _USABLE = 0.99
 
@@ -80,6 +84,7 @@ class Shape:
     reached: float
     label: str
     unit: str = "tokens"
+    batch: int | None = None  # usual, of networks that are no language models
 
 
 class Planner:
@@ -88,6 +93,8 @@ class Planner:
     `levels` say how the devices are joined, from the inside out; `host` joins a device to the
     memory of its host, None where nobody says.
     """
+
+    weight_bytes = 2.0  # of a weight where it computes
 
     def __init__(
         self,
@@ -134,7 +141,7 @@ class Planner:
 
     def join(self, cluster: Cluster) -> None:
         """Forget what depends on the links, and take those of a cluster."""
-        levels = [Level(size, reached(link), links) for size, link, links in cluster.ladder]
+        levels = [Level(size, self.reached(link), links) for size, link, links in cluster.ladder]
         if self.use == "serving" and levels:  # ranks of a node read each other's part at once
             levels[0] = levels[0]._replace(link=replace(levels[0].link, latency_s=0.0))
         self.cluster = Cluster(self.device, tuple(levels))
@@ -154,6 +161,34 @@ class Planner:
         self.holds: dict[tuple[Any, ...], Any] = {}
         self.takes: dict[tuple[Any, ...], Any] = {}
         self._fabrics: dict[Sequence[int], tuple[Fabric, str]] = {}
+
+    def reached(self, link: Link) -> Link:
+        """Return a link at the rate that exchanges reach."""
+        return reached(link)
+
+    def layout(self, plan: Plan, _micro_batch: int) -> Layout:
+        """Return who has which layers under a plan."""
+        return layout_of(self.shape.kinds, plan)
+
+    def update_s(self, moved: float, parameters: float, _micro_batch: int) -> float:
+        """Return the seconds in which a device applies so many gradients."""
+        return self.traffic_s("adam", moved, OPTIMIZER_FLOP * parameters).value
+
+    def open_s(
+        self, _kind: str, _size: float, _group: Sequence[int], _load: Load, _b: int
+    ) -> float | None:
+        """Return the seconds of an exchange that are waited for, None for the stack's share."""
+        return None
+
+    def within(self, step_s: float, _exposed_s: float, _b: int) -> tuple[float, float]:
+        """Return between which seconds a step lies, of which so many are waited for exchanges."""
+        low, high, _ = self.bounds
+        return step_s * low, step_s * high
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The interval of a step, as shares of it."""
+        return bounds("experts" if self.shape.experts else "plan", self.seen.constants)
 
     def constant(self, name: str) -> float:
         """Return a constant of the stack's training, or of what else it is used for."""
@@ -243,6 +278,11 @@ class Planner:
             return inf
         larger = _GIB * _USABLE if self.device.maker == "NVIDIA" else 1.0
         return self.device.memory_bytes * larger
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of a device in the type that products compute in."""
+        return self.device.peak_flop_per_s[self.low or precision(self.in_memory).compute]
 
     @cached_property
     def draws(self) -> tuple[float, float, float] | None:

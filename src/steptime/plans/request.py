@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +15,9 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.hardware import GB, Cluster, Device, Level, Link
 from steptime.core.ranges import whole_number
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Plan
-from steptime.models.family import resolve
+from steptime.models.family import Family, resolve
 from steptime.plans.faults import Asked, checked
+from steptime.plans.network import Network, NetworkPlanner, network_of
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.stages import USUAL
 from steptime.predict import DEFAULT, cost_model
@@ -34,18 +36,9 @@ _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language
 
 def shape_of(model: str, length: int | None = None) -> Shape:
     """Return the language model that a text names; raises `InputError` for another network."""
-    choice: Choice = read_model(model)
-    family = family_of(choice)
-    given = dict(choice.given)
-    if length is not None and "length" in family.parameters:
-        if str(given.get("length", length)) != str(length):
-            raise InputError(f"--length {length} contradicts length={given['length']} of the model")
-        given.pop("length", None)  # learned positions grow with it
-    values: dict[str, Any] = dict(getattr(family, "settings", {}))
-    values |= resolve(family, given, choice.where or choice.model)
-    missing = [name for name in _ASKED if name not in values]
-    if missing:
-        raise InputError(f"{model}: a plan needs a transformer; {family.name} has no {missing[0]}")
+    family, values = _values_of(read_model(model), length)
+    if not _reads_words(values):
+        raise InputError(f"{model}: no language model of one stack of layers, but {family.name}")
     values["length"] = length or values["length"]
     values["max_length"] = max(values["max_length"], values["length"])
     first: dict[tuple[bool, str], int] = {}
@@ -83,6 +76,23 @@ def level_of(text: str) -> Further:
         )
     own = whole_number(links, "--level, links of a node") if links else None
     return Further(whole_number(size, "--level, its size"), link, own)
+
+
+def _values_of(choice: Choice, length: int | None) -> tuple[Family, dict[str, Any]]:
+    """Return the family of a network and its hyperparameters."""
+    family, given = family_of(choice), dict(choice.given)
+    if length is not None and "length" in family.parameters:
+        if str(given.get("length", length)) != str(length):
+            raise InputError(f"--length {length} contradicts length={given['length']} of the model")
+        given.pop("length", None)  # learned positions grow with it
+    values: dict[str, Any] = dict(getattr(family, "settings", {}))
+    return family, values | resolve(family, given, choice.where or choice.model)
+
+
+def _reads_words(values: Mapping[str, Any]) -> bool:
+    """Whether hyperparameters are those of a language model of one stack of layers."""
+    words = values.get("stem") == "words" and not values.get("decoder_layers")
+    return words and set(_ASKED) <= set(values)
 
 
 class Site(NamedTuple):
@@ -138,13 +148,36 @@ class Request:
     prices: Path | None = None
     trace: Path | None = None
     others: tuple[Site, ...] = ()
+    optimizer: str | None = None
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The network: a language model, or one in pieces of its graph. Raises `InputError`."""
+        choice = read_model(self.model)
+        _, values = _values_of(choice, self.length)
+        if _reads_words(values):
+            if self.optimizer not in (None, "adam"):
+                raise InputError("--optimizer: that of language models is adam")
+            return shape_of(self.model, self.length)
+        if self.gradients is not None:
+            raise InputError("--gradients goes with language models")
+        if self.length is not None and "length" not in values:
+            raise InputError(f"--length: {self.model} has no tokens")
+        given = {**choice.given, **({"length": self.length} if self.length else {})}
+        choice = replace(choice, given=given)
+        return network_of(choice, self.model, self.dtype, self.optimizer)
 
     def asked(self, shape: Shape) -> Asked:
         """Return the one plan; raises `InputError` where it cannot be.
 
-        Without a batch each replica has one micro-batch.
+        Without a batch each replica has one micro-batch: of one sequence, or of a network's usual
+        batch. With one, that of a network is as large as its pipeline lets it be.
         """
-        plan, micro_batch = split_of(self.split), self.micro_batch or 1
+        plan, micro_batch = split_of(self.split), self.micro_batch or shape.batch or 1
+        if self.micro_batch is None and self.batch is not None and shape.batch is not None:
+            share = max(1, self.batch // plan.data)
+            most = max(1, share // plan.pipeline)
+            micro_batch = next(size for size in range(most, 0, -1) if share % size == 0)
         whole = micro_batch * plan.data if self.batch is None else self.batch
         return checked(shape, Asked(plan, micro_batch, whole, self.order or USUAL))
 
@@ -161,7 +194,8 @@ class Request:
         method = self.method if isinstance(self.method, Method) else cost_model(self.method)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} has no stacks; nearest: --method {DEFAULT}")
-        options = {"stack": self.stack or stack_for(plan), **self.options}
+        named = self.stack if isinstance(shape, Network) else self.stack or stack_for(plan)
+        options = {**({"stack": named} if named else {}), **self.options}
         planner = planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
         host = self.site.host_link
         planner.host = None if host is None else catalog.link(host)
@@ -258,6 +292,9 @@ def planner_of(
 
     Without a `dtype` it is bfloat16, on devices that have none float16.
     """
+    chosen = method if isinstance(method, Method) else cost_model(method)
+    if isinstance(shape, Network):
+        return NetworkPlanner(shape, cluster, chosen.under(options))
     dtype = dtype or next(
         (one for one in DTYPES if one in cluster.device.peak_flop_per_s), DTYPES[0]
     )
@@ -266,7 +303,6 @@ def planner_of(
         raise unknown("dtype", dtype, DTYPES)
     if gradients not in (None, *GRADIENTS):
         raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
-    chosen = method if isinstance(method, Method) else cost_model(method)
     return Planner(shape, cluster, chosen.under(options), word, gradients or 0, use)
 
 

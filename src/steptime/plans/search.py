@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import inf
-from typing import Any, NamedTuple
+from operator import le
+from typing import Any, NamedTuple, TypeVar
 
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
 from steptime.plans.faults import Asked, fault
+from steptime.plans.network import Network
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.step import Quick, quick
 
+Kind = TypeVar("Kind")
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 MOST_VIRTUAL = 8
 LEAST_TOKENS = 2048  # of a sequence's part: shorter ones are not shared out
@@ -86,6 +89,9 @@ def plans(
         "expert": experts, "zero": (0, 1, 3), "recompute": ("none", "selective", "full"),
         "micro_batch": MICRO_BATCHES,
     }  # fmt: skip
+    if isinstance(shape, Network):  # one stage a device, any share of the batch
+        least = [b for b in range(1, batch + 1) if not batch % b]
+        choices |= {"virtual": (1,), "recompute": ("none", "full"), "micro_batch": least}
     more = {name: value for name, value in fixed.items() if name not in choices}
     choices |= {name: [value] for name, value in fixed.items() if name in choices}
     asks = more.pop("sequence", None)
@@ -158,17 +164,14 @@ def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Se
     if refused[MEMORY] == considered:
         near = Near(MEMORY, least, planner.room_bytes) if considered else None
     steps_s = [one.step_s for one in kept]
-    return Search(unbeaten(kept), steps_s, considered, refused, None if kept else near)
+    front = unbeaten(kept, lambda one: (one.step_s, one.bytes, one.energy_j or 0.0))
+    return Search(front, steps_s, considered, refused, None if kept else near)
 
 
-def unbeaten(found: Iterable[Found]) -> list[Found]:
-    """Return those that no other beats in time, memory and energy, the fastest first."""
-    front: list[Found] = []
-    for one in sorted(found, key=lambda one: (one.step_s, one.bytes, one.energy_j or 0.0)):
-        spent = one.energy_j or 0.0
-        for other in front:
-            if other.bytes <= one.bytes and (other.energy_j or 0.0) <= spent:
-                break
-        else:
-            front.append(one)
-    return front
+def unbeaten(found: Iterable[Kind], amounts: Callable[[Kind], tuple[float, ...]]) -> list[Kind]:
+    """Return those that no other is as good as in all amounts, and better in one, least first."""
+    front: list[tuple[tuple[float, ...], Kind]] = []
+    for mine, one in sorted(((amounts(one), one) for one in found), key=lambda pair: pair[0]):
+        if not any(all(map(le, other, mine)) for other, _ in front):
+            front.append((mine, one))
+    return [one for _, one in front]

@@ -19,15 +19,12 @@ from steptime.plans.memory import (
     parts_of,
     shared_of,
 )
-from steptime.plans.passes import HALF, Step, Wait
+from steptime.plans.passes import Step, Wait
 from steptime.plans.pieces import FIRST, LAST
 from steptime.plans.pipeline import MOST_EVENTS, Flow, Stage, busy_s, length_s, pace, simulate
 from steptime.plans.planner import Planner
-from steptime.plans.stages import USUAL, Group, Layout, Load, layout_of
-from steptime.predict.calibrated.interval import bounds
+from steptime.plans.stages import USUAL, Group, Layout, Load
 from steptime.predict.calibrated.power import drawn_of, spent_j
-
-OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/optimizer.py`)
 
 
 @dataclass(frozen=True)
@@ -116,10 +113,9 @@ def plan_time(
         moved = one.send_bytes * sent
         open_ = waits + sent * blocked_s(planner, one.send_s)
         exposures.append(Wait("pipeline", "send", one.send_link, moved, one.send_s * sent, open_))
-    form = "experts" if planner.shape.experts else "plan"
-    low, high, _ = bounds(form, planner.seen.constants)
+    exposed_s = sum(wait.exposed_s for wait in exposures)
     return PlanTime(
-        plan, micro_batch, batch, step_s, step_s * low, step_s * high,
+        plan, micro_batch, batch, step_s, *planner.within(step_s, exposed_s, micro_batch),
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
@@ -153,7 +149,7 @@ def outlined(
     planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str = USUAL
 ) -> Outline:
     """Return what a plan's step is made of; raises `InputError` where it does not fit."""
-    shape = layout_of(planner.shape.kinds, plan)
+    shape = planner.layout(plan, micro_batch)
     step = Step(planner, plan, micro_batch, order)
     of_load, sent = {}, _send(step)
     blocked = blocked_s(planner, sent[0])
@@ -214,7 +210,7 @@ def quick(planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str
 
 def _holds(one: Step) -> list[tuple[float, Kept]]:
     """Return what unlike devices of a pipeline hold: beside micro-batches, and of each."""
-    shape = layout_of(one.planner.shape.kinds, one.plan)
+    shape = one.planner.layout(one.plan, one.micro_batch)
     parts = [parts_of(one, shape, d) for d in shape.unlike]
     return [(sum(still), kept) for still, kept in parts]
 
@@ -296,11 +292,13 @@ def _tail(one: Step, load: Load) -> _Tail:
 
     def exchange(to: str, kind: str, size: float, ranks: Group, beside: float) -> float:
         found = planner.exchange(kind, size, ranks)
-        hides = planner.constant("data_hidden") * beside * times * (1 - 1 / pieces)
-        exposed = max(found.seconds - hides, found.seconds / max(2, pieces))
-        exposed = min(found.seconds, exposed)
-        if hides:
-            exposed += planner.constant("slowed") * (found.seconds - exposed)
+        exposed = planner.open_s(kind, size, ranks, load, one.micro_batch)
+        if exposed is None:
+            hides = planner.constant("data_hidden") * beside * times * (1 - 1 / pieces)
+            exposed = max(found.seconds - hides, found.seconds / max(2, pieces))
+            exposed = min(found.seconds, exposed)
+            if hides:
+                exposed += planner.constant("slowed") * (found.seconds - exposed)
         if found.seconds:
             moves.append(Wait(to, kind, found.link, size, found.seconds, exposed))
         return found.seconds
@@ -316,7 +314,7 @@ def _tail(one: Step, load: Load) -> _Tail:
         copies, share = groups[f"{of}copies"], size / len(shard)
         exchange("copies", "all_reduce", share, copies, max(0.0, left))
         if plan.zero < 3:
-            exchange("data", "all_gather", HALF * count, shard, first_s)
+            exchange("data", "all_gather", planner.weight_bytes * count, shard, first_s)
     if planner.shape.tied and plan.pipeline > 1 and any(part.is_end for part, _ in load):
         size = planner.constant("gradient_bytes") * one.found[FIRST].parameters
         found = planner.exchange("all_reduce", size, groups["ends"])
@@ -327,7 +325,7 @@ def _tail(one: Step, load: Load) -> _Tail:
     bytes_ = planner.constant("update_bytes") * sharded
     if plan.zero < 3:
         bytes_ += planner.constant("refresh_bytes") * sum(parameters_of(one, load))
-    update_s = planner.traffic_s("adam", bytes_, OPTIMIZER_FLOP * sharded).value
+    update_s = planner.update_s(bytes_, sharded, one.micro_batch)
     if plan.offload in ("optimizer", "both"):
         update_s, moved = _on_host(one, sharded, last_s * (1 - 1 / parts))
         moves.append(moved)
@@ -341,7 +339,7 @@ def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
     the host works on the next one (Ren and others 2021, ZeRO-Offload).
     """
     planner = one.planner
-    sizes = (planner.constant("gradient_bytes") * sharded, HALF * sharded)
+    sizes = (planner.constant("gradient_bytes") * sharded, planner.weight_bytes * sharded)
     out, back = (planner.moved(size) for size in sizes)
     update_s = planner.host_update_s(planner.constant("update_bytes") * sharded)
     exposed = max(0.0, out.seconds - beside) + max(0.0, back.seconds - update_s)

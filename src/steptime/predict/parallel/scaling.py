@@ -5,8 +5,9 @@ Weak scaling keeps the batch of a replica, strong scaling the batch of all toget
 Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 from steptime.core.errors import InputError, unknown
@@ -143,7 +144,8 @@ def _row(
     comm_s = model.exchange_s(model.gradient_bytes / how.compression, workers)
     exposed = comm_s[chosen]
     if how.overlap:
-        exposed = min(exposed, _waits(model, workers, share, chosen, how))
+        one = partial(model.collective_s, chosen, workers=workers)
+        exposed = min(exposed, waits(model, share, one, how.compression))
     parts = (times.forward_s, times.backward_s, times.update_s)
     sizes = (workers, whole, share)
     row = scaling_row(model, sizes, parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
@@ -178,22 +180,25 @@ def scaling_row(
     )  # fmt: skip
 
 
-def _waits(model: StepModel, workers: int, share: int, chosen: str, how: Exchange) -> float:
-    """Return the seconds for which a step waits for exchanges in buckets.
+def waits(
+    model: StepModel,
+    share: int,
+    one: Callable[[float], float],
+    compression: float = 1.0,
+    of: Container[str] | None = None,
+) -> float:
+    """Return the seconds for which a step waits for exchanges in buckets, `one(bytes)` seconds.
 
-    Gradients are ready in the order of the backward pass, row after row; where that waits for the
-    host, all are later in proportion.
+    Gradients (of all rows, or some) are ready in the order of the backward pass, row after row;
+    where that waits for the host, all are later in proportion.
     """
-    if workers == 1:
-        return 0.0
     times = model.timeline(share)
     rows = sum(row.backward.value for row in times.rows)
     slower = times.backward_s / rows if rows else 1.0
     sizes = model.gradients
     ready, at = [], 0.0
     for row in reversed(times.rows):
-        at += row.backward.value * slower
-        ready.append((at, sizes.get(row.row.name, 0) / how.compression))
-    return overlapped(
-        ready, lambda size: model.collective_s(chosen, size, workers), times.backward_s
-    )
+        if of is None or row.row.name in of:
+            at += row.backward.value * slower
+            ready.append((at, sizes.get(row.row.name, 0) / compression))
+    return overlapped(ready, one, at)
