@@ -10,11 +10,12 @@ from typing import Any
 
 from steptime.calibration.published import Question, Told, site_of, stack_at
 from steptime.core.errors import InputError
+from steptime.core.workload import Plan
 from steptime.plans.answer import fits
 from steptime.plans.faults import Asked, checked
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Request, Site, shape_of, split_of
-from steptime.plans.step import plan_time
+from steptime.plans.step import PlanTime, plan_time
 from steptime.predict.kernel import Interval
 from steptime.serving.answer import Request as Service
 from steptime.serving.answer import memory_of
@@ -54,9 +55,9 @@ def step(asked: Question, method: str) -> Told:
     sound = checked(shape, Asked(plan, micro, sizes.get("batch", micro * plan.data)))
     found = plan_time(planner, sound.plan, sound.micro_batch, sound.batch, sound.order)
     if texts.get("otherwise") and not fits(planner, found):  # what a table does not say
-        more: Any = dict(part.split("=") for part in texts["otherwise"].split())
-        plan = replace(sound.plan, **more)
-        found = plan_time(planner, plan, sound.micro_batch, sound.batch, sound.order)
+        more = [_changed(sound.plan, words) for words in texts["otherwise"].split("|")]
+        tried = [plan_time(planner, one, sound.micro_batch, sound.batch) for one in more]
+        found = min((one for one in tried if fits(planner, one)), key=_step_s, default=found)
     held = found.memory[found.fullest]
     parts = {name: getattr(found, name) for name in PARTS}
     values = {
@@ -67,6 +68,16 @@ def step(asked: Question, method: str) -> Told:
         watts = found.energy_j / found.step_s / devices
         values["device_w"] = Interval(watts)
     return Told(values, devices, stack, fits(planner, found), parts)
+
+
+def _changed(plan: Plan, words: str) -> Plan:
+    changes: Any = dict(part.split("=") for part in words.split())
+    layers = int(changes.get("recompute_layers", 0))
+    return replace(plan, **{**changes, "recompute_layers": layers})
+
+
+def _step_s(found: PlanTime) -> float:
+    return found.step_s
 
 
 @lru_cache(maxsize=512)

@@ -159,7 +159,7 @@ def _of_stages(shape: Shape, asked: Asked) -> Found:
     many = "makes more stages than there are layers"
     if plan.pipeline > layers:
         yield Fault(f"--pipeline {plan.pipeline} {many} ({layers})", {"pipeline": layers})
-    if plan.pipeline * plan.virtual > layers:
+    if layers + 2 != plan.pipeline * plan.virtual > layers:
         most = max(1, layers // plan.pipeline)
         yield Fault(f"--virtual {plan.virtual} {many} ({layers})", {"virtual": most})
     if plan.virtual > 1 and plan.pipeline == 1:

@@ -62,9 +62,12 @@ class Step:
             if trade.group == "context" and self.plan.context_method == "ring":
                 in_rings += trade.bytes
                 continue
-            one = self.planner.exchange(trade.kind, trade.bytes, self.groups[trade.group])
+            size = trade.bytes
+            if trade.group == "expert" and self.plan.sequence:  # each sends its own tokens
+                size /= self.plan.tensor
+            one = self.planner.exchange(trade.kind, size, self.groups[trade.group])
             open_ = one.seconds * (1 - self.hidden(trade))
-            found.append(Wait(trade.group, trade.kind, one.link, trade.bytes, one.seconds, open_))
+            found.append(Wait(trade.group, trade.kind, one.link, size, one.seconds, open_))
         if in_rings:
             found.append(self.in_a_ring(piece, pass_, in_rings))
         return found

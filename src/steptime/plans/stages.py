@@ -21,9 +21,11 @@ def layers_of(layers: int, stages: int) -> tuple[int, ...]:
     """Return how many layers each stage has, in the order of the network.
 
     Where they do not divide, and with embedding and head would (126 layers, 16 stages: 128), these
-    stand for a layer each; else the stages in the middle have one more. Raises `InputError` where
-    a stage would be empty.
+    stand for a layer each, alone in their stages where there are 128; else the stages in the middle
+    have one more. Raises `InputError` where a stage would be empty.
     """
+    if stages == layers + 2:
+        return (0, *[1] * layers, 0)
     if stages > layers:
         raise InputError(
             f"plan: {stages} stages (pipeline x virtual) of {layers} layers: at most {layers}"
