@@ -137,7 +137,7 @@ def test_guesses_that_are_right_save_steps() -> None:
         Paced(Straight(), (), draft, 3, w).decode(4, 400)[0]  # type: ignore[arg-type]
         for w in (1.0, 0.0)
     )
-    both = Straight().mixed_s(4, 100, 12) + 3 * draft.decode_s(4, 100)
+    both = (STEP + EACH * 16 + HELD * 400) + 3 * (STEP + EACH * 4 + HELD * 400)
     assert wrong == pytest.approx(both)
     assert right == pytest.approx(both / 4)
 

@@ -119,6 +119,8 @@ def table(told: dict[str, Any]) -> Table:
         rows.append((word, seconds(told[key]) + bounds))
         parts = told["parts"][phase]
         rows += [(f"  {said}", seconds(parts[k])) for k, said in PARTS.items() if parts[k] > 0]
+        rest = told[key] - sum(parts.values())
+        rows += [("  prompts of others", seconds(rest))] if told["load"] and rest > 0 else []
     own = f"{told['tokens_per_s_per_device']:,.0f}/s a device"
     speed = f"{told['tokens_per_s']:,.0f}/s, {own}, {told['tokens_per_s_per_user']:,.1f}/s a user"
     rows += [
@@ -147,7 +149,8 @@ def under_load(load: dict[str, Any]) -> Table:
     ]
     most, even, again = load["highest_rate_per_s"], load.get("balance"), load["sent_back"]
     below = [
-        f"{load['requests_per_s']:,.4g} requests/s, {load['in_time']:.1%} of them in time",
+        f"{load['requests_per_s']:,.4g} requests/s"
+        + (f", {load['in_time']:.1%} of them in time" if most or load["in_time"] < 1 else ""),
         f"{load['batch']:,.1f} sequences in a step, cache {load['cache']:.0%} full at most",
         *([f"{again:,} times a request was sent back and computed again"] if again else []),
         *(["the queue grows without end: more comes than is served"] if load["grows"] else []),

@@ -77,6 +77,7 @@ def _summary(
         a > demand.ttft_target or b > n * demand.tpot_target
         for a, b, n in zip(ttft, rest, after, strict=True)
     )
+    in_time = 1 - late / len(steady)
     ends = sorted(run.ended_s)
     rate = len(steady) / (ends[count - edge - 1] - (ends[edge - 1] if edge else 0.0) or ends[-1])
     waiting = [
@@ -94,8 +95,8 @@ def _summary(
         "settled_ttft_s": _spread(ttft[load.concurrency :]),
         "requests_per_s": rate,
         "tokens_per_s": rate * sum(load.outputs) / count,
-        "in_time": 1 - late / len(steady),
-        "goodput_per_s": rate * (1 - late / len(steady)),
+        "in_time": in_time,
+        "goodput_per_s": rate * in_time,
         "busy": [sum(s.busy_s for s in pool) / len(pool) / ends[-1] for pool in run.pools],
         "batch": sum(s.batch_s for s in servers) / (sum(s.busy_s for s in servers) or 1.0),
         "input": sum(load.inputs) / count,

@@ -51,10 +51,10 @@ class Paced:
         ahead: int = 0, accept: float = 0.0,
     ) -> None:  # fmt: skip
         def decode_s(sequences: int, context: float) -> float:
-            took = phases.decode_s(sequences, context)
             if draft is None:
-                return took
-            took = max(took, phases.mixed_s(sequences, context, sequences * ahead))
+                return phases.decode_s(sequences, context)
+            # as many tokens as of more sequences, which share the caches that are read
+            took = phases.decode_s(sequences * (ahead + 1), context / (ahead + 1))
             took += ahead * draft.decode_s(sequences, context)
             return took / sum(accept**k for k in range(ahead + 1))
 
