@@ -32,12 +32,26 @@ def test_the_closed_form_is_the_simulation(
 
 
 @pytest.mark.parametrize("micro_batches", range(1, 30))
-def test_micro_batches_that_the_devices_do_not_divide_all_run(micro_batches: int) -> None:
-    flow = simulate("interleaved", [SAME] * 12, 4, micro_batches)
-    assert len(flow.events) == 2 * 12 * micro_batches
-    short = 3 * 3.0 * micro_batches + 3 * 3.0
-    assert short <= flow.end_s + 1e-9
-    assert length_s("interleaved", [SAME] * 12, 4, micro_batches) == pytest.approx(short)
+@pytest.mark.parametrize("schedule", ["interleaved", "1f1b", "gpipe", "zero-bubble"])
+def test_any_number_of_micro_batches(schedule: str, micro_batches: int) -> None:
+    virtual = 3 if schedule == "interleaved" else 1
+    stages = [SAME] * (4 * virtual)
+    flow = simulate(schedule, stages, 4, micro_batches)
+    assert len(flow.events) == (3 if schedule == "zero-bubble" else 2 * virtual) * 4 * micro_batches
+    assert length_s(schedule, stages, 4, micro_batches) == pytest.approx(flow.end_s)
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4, 8, 16])
+def test_sends_between_stages(micro_batches: int) -> None:
+    for schedule, virtual, sends in (("interleaved", 3, 11), ("gpipe", 1, 3)):
+        stages = [SAME] * (4 * virtual)
+        flow = simulate(schedule, stages, 4, micro_batches, 0.1)
+        dry = simulate(schedule, stages, 4, micro_batches).end_s
+        assert flow.end_s == pytest.approx(dry + 2 * sends * 0.1)  # from the first to the last
+        assert length_s(schedule, stages, 4, micro_batches, 0.1) == pytest.approx(flow.end_s)
+    waits = simulate("1f1b", [SAME] * 4, 4, micro_batches, 0.1).end_s - 3 * (micro_batches + 3)
+    rounds = micro_batches / 4  # of equal stages, each waits for a way there and back
+    assert 2 * 3 * 0.1 <= waits + 1e-9 <= 2 * 3 * 0.1 * (1 + rounds)
 
 
 def test_what_the_page_says_of_bubbles() -> None:

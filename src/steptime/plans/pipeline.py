@@ -222,20 +222,37 @@ def length_s(
 ) -> float:
     """Return the seconds of a pipeline of unequal stages without simulating it.
 
-    Filling and draining take each stage's time once, the rest waits for the slowest device:
-    exact for equal stages where p divides the micro-batches.
+    Filling and draining take each stage's time once, the rest waits for the slowest device: exact
+    for equal stages, but for what a send of micro-batches that p does not divide can hide.
     """
-    first_s, each_s = pace(schedule, stages, devices, send_s)
-    return first_s + micro_batches * each_s
+    return pace(schedule, stages, devices, send_s).length_s(micro_batches)
 
 
-def pace(
-    schedule: str, stages: Sequence[Stage], devices: int, send_s: float = 0.0
-) -> tuple[float, float]:
-    """Return the seconds of `length_s` that are there once, and those of each micro-batch."""
+class Pace(NamedTuple):
+    """Seconds of a pipeline: once, for each micro-batch, and for each that lacks to fill it."""
+
+    first_s: float
+    each_s: float
+    lacking_s: float
+    devices: int
+
+    def length_s(self, micro_batches: int) -> float:
+        """Return the seconds of so many micro-batches."""
+        lacking = max(0, self.devices - micro_batches)
+        return self.first_s + micro_batches * self.each_s + lacking * self.lacking_s
+
+
+def pace(schedule: str, stages: Sequence[Stage], devices: int, send_s: float = 0.0) -> Pace:
+    """Return the seconds of a pipeline by the number of its micro-batches.
+
+    Fewer of them than devices: interleaved, each of the later stages of a device waits as if there
+    were enough, and with zero bubble fewer gradients of weights fill the time of draining.
+    """
     both = [forward + backward for forward, backward, _ in stages]
-    sums = busy_s(stages, devices)
+    sums, sends = busy_s(stages, devices), 2 * (len(stages) - 1)
     slowest = sums.index(max(sums))
-    spare = 2 * max(stage.weight_s for stage in stages) if schedule == "zero-bubble" else 0.0
-    others = sum(both[:devices]) - both[slowest] - (devices - 1) * spare
-    return others + 2 * (devices - 1) * send_s, sums[slowest]
+    others, spare = sum(both[:devices]) - both[slowest], 0.0
+    if schedule == "zero-bubble":
+        spare = sum(stage.weight_s for stage in stages) - stages[slowest].weight_s
+    later = (sum(both) - sums[slowest] - others + spare) / max(1, devices - 1)
+    return Pace(others - 2 * spare + sends * send_s, sums[slowest], later, devices)

@@ -21,7 +21,7 @@ from steptime.plans.memory import (
 )
 from steptime.plans.passes import Step, Wait
 from steptime.plans.pieces import FIRST, LAST
-from steptime.plans.pipeline import MOST_EVENTS, Flow, Stage, busy_s, length_s, pace, simulate
+from steptime.plans.pipeline import MOST_EVENTS, Flow, Pace, Stage, busy_s, length_s, pace, simulate
 from steptime.plans.planner import Planner
 from steptime.plans.stages import USUAL, Group, Layout, Load
 from steptime.predict.calibrated.power import drawn_of, spent_j
@@ -197,8 +197,8 @@ def quick(planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str
     takes = planner.takes.get(key)
     if takes is None:
         takes = planner.takes[key] = _takes(outlined(planner, plan, micro_batch, batch, order))
-    first_s, each_s, loads = takes
-    step_s = first_s + each_s * m
+    runs, last_s, loads = takes
+    step_s = runs.length_s(m) + last_s
     draws = planner.draws
     if draws is None:
         return Quick(step_s, held, None)
@@ -215,16 +215,16 @@ def _holds(one: Step) -> list[tuple[float, Kept]]:
     return [(sum(still), kept) for still, kept in parts]
 
 
-def _takes(one: Outline) -> tuple[float, float, list[tuple[int, float]]]:
-    """Return seconds of a step beside micro-batches and of each, and joules of a micro-batch.
+def _takes(one: Outline) -> tuple[Pace, float, list[tuple[int, float]]]:
+    """Return how a pipeline runs, seconds of a step beside it, and joules of a micro-batch.
 
     The joules are of one device and come with the number of those that have the same to do.
     """
-    first_s, each_s = pace(one.schedule, one.times, one.step.plan.pipeline, one.send_s)
+    runs = pace(one.schedule, one.times, one.step.plan.pipeline, one.send_s)
     loads = Counter(one.shape.devices).items()
     last_s = max(tail_of(one.step, load).seconds for load, _ in loads)
     spent = [(count, dynamic_of(one.step, load)) for load, count in loads]
-    return first_s + last_s + one.step.planner.constant("step_s"), each_s, spent
+    return runs, last_s + one.step.planner.constant("step_s"), spent
 
 
 @lru_cache(maxsize=1 << 12)
