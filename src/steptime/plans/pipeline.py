@@ -207,27 +207,6 @@ def busy_s(stages: Sequence[Stage], devices: int) -> list[float]:
     return [sum(both[d::devices]) for d in range(devices)]
 
 
-def bubble_s(schedule: str, stage: Stage, devices: int) -> float:
-    """Return the seconds in which each device of equal stages waits.
-
-    (p - 1)(F + B), of stages that are v times smaller where v are interleaved and p divides the
-    micro-batches; zero bubble H1 (p - 1)(F + B - 2 W), where B makes weights' gradients too.
-    """
-    spared = 2 * stage.weight_s if schedule == "zero-bubble" else 0.0
-    return (devices - 1) * (stage.forward_s + stage.backward_s - spared)
-
-
-def length_s(
-    schedule: str, stages: Sequence[Stage], devices: int, micro_batches: int, send_s: float = 0.0
-) -> float:
-    """Return the seconds of a pipeline of unequal stages without simulating it.
-
-    Filling and draining take each stage's time once, the rest waits for the slowest device: exact
-    for equal stages, but for what a send of micro-batches that p does not divide can hide.
-    """
-    return pace(schedule, stages, devices, send_s).length_s(micro_batches)
-
-
 class Pace(NamedTuple):
     """Seconds of a pipeline: once, for each micro-batch, and for each that lacks to fill it."""
 
@@ -243,9 +222,11 @@ class Pace(NamedTuple):
 
 
 def pace(schedule: str, stages: Sequence[Stage], devices: int, send_s: float = 0.0) -> Pace:
-    """Return the seconds of a pipeline by the number of its micro-batches.
+    """Return what a pipeline takes by the number of its micro-batches, without simulating it.
 
-    Fewer of them than devices: interleaved, each of the later stages of a device waits as if there
+    Filling and draining take each stage's time once, the rest waits for the slowest device: exact
+    for equal stages, but for what a send of micro-batches that p does not divide can hide. Fewer
+    of them than devices: interleaved, each of the later stages of a device waits as if there
     were enough, and with zero bubble fewer gradients of weights fill the time of draining.
     """
     both = [forward + backward for forward, backward, _ in stages]

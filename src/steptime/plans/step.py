@@ -21,7 +21,7 @@ from steptime.plans.memory import (
 )
 from steptime.plans.passes import Step, Wait
 from steptime.plans.pieces import FIRST, LAST
-from steptime.plans.pipeline import MOST_EVENTS, Flow, Pace, Stage, busy_s, length_s, pace, simulate
+from steptime.plans.pipeline import MOST_EVENTS, Flow, Pace, Stage, busy_s, pace, simulate
 from steptime.plans.planner import Planner
 from steptime.plans.stages import USUAL, Group, Layout, Load
 from steptime.predict.calibrated.power import drawn_of, spent_j
@@ -84,19 +84,14 @@ def plan_time(
     the plan does not fit the network.
     """
     one = outlined(planner, plan, micro_batch, batch, order)
-    step, shape, times, m, devices = (
-        one.step,
-        one.shape,
-        one.times,
-        one.micro_batches,
-        plan.pipeline,
-    )
+    step, shape, times, m, *_ = one
+    devices = plan.pipeline
     flow = None
     if exact and len(times) * m * 2 <= MOST_EVENTS:
         flow = simulate(one.schedule, times, devices, m, one.send_s)
         ends, idle, most = flow.ends_s, flow.idle_s, flow.most_held
     else:
-        whole = length_s(one.schedule, times, devices, m, one.send_s)
+        whole = pace(one.schedule, times, devices, one.send_s).length_s(m)
         ends, most = (whole,) * devices, most_held(one.schedule, devices, plan.virtual, m)
         idle = tuple(whole - m * busy for busy in busy_s(times, devices))
     tails = [tail_of(step, load) for load in shape.devices]
