@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 from steptime.calibration.published import Question, Told, site_of, stack_at
@@ -15,7 +16,7 @@ from steptime.plans.answer import fits
 from steptime.plans.faults import Asked, checked
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Request, Site, shape_of, split_of
-from steptime.plans.step import PlanTime, plan_time
+from steptime.plans.step import plan_time
 from steptime.predict.kernel import Interval
 from steptime.serving.answer import Request as Service
 from steptime.serving.answer import memory_of
@@ -57,7 +58,9 @@ def step(asked: Question, method: str) -> Told:
     if texts.get("otherwise") and not fits(planner, found):  # what a table does not say
         more = [_changed(sound.plan, words) for words in texts["otherwise"].split("|")]
         tried = [plan_time(planner, one, sound.micro_batch, sound.batch) for one in more]
-        found = min((one for one in tried if fits(planner, one)), key=_step_s, default=found)
+        found = min(
+            (one for one in tried if fits(planner, one)), key=attrgetter("step_s"), default=found
+        )
     held = found.memory[found.fullest]
     parts = {name: getattr(found, name) for name in PARTS}
     values = {
@@ -65,8 +68,7 @@ def step(asked: Question, method: str) -> Told:
         "memory_bytes": Interval(held.total),
     }
     if found.energy_j is not None:
-        watts = found.energy_j / found.step_s / devices
-        values["device_w"] = Interval(watts)
+        values["device_w"] = Interval(found.energy_j / found.step_s / devices)
     return Told(values, devices, stack, fits(planner, found), parts)
 
 
@@ -74,10 +76,6 @@ def _changed(plan: Plan, words: str) -> Plan:
     changes: Any = dict(part.split("=") for part in words.split())
     layers = int(changes.get("recompute_layers", 0))
     return replace(plan, **{**changes, "recompute_layers": layers})
-
-
-def _step_s(found: PlanTime) -> float:
-    return found.step_s
 
 
 @lru_cache(maxsize=512)

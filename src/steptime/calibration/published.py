@@ -78,45 +78,28 @@ class Told:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Point:
-    """A measured quantity of a row, and what is told of it."""
+def row_of(asked: Question, told: Told, quantity: str) -> dict[str, Any]:
+    """Return a quantity of a row, in SI, beside what is told of it.
 
-    asked: Question
-    told: Told
-    quantity: str
-
-    @property
-    def measured(self) -> float:
-        """What was measured, in SI."""
-        return self.asked.measured[self.quantity]
-
-    @property
-    def value(self) -> float:
-        """What is predicted."""
-        return self.told.values[self.quantity].value
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """Itself as a row; `fits` says whether that is told rightly, `block` what is unseen."""
-        asked, told, found = self.asked, self.told, self.told.values[self.quantity]
-        names = ("model", "device", "dtype")
-        return {
-            "set": asked.set,
-            "place": asked.place,
-            **{name: asked.texts.get(name) for name in names},
-            "stack": told.stack or None,
-            "devices": told.devices,
-            "block": _block(asked, told),
-            "quantity": self.quantity,
-            "measured": self.measured,
-            "predicted": found.value,
-            "low": found.low,
-            "high": found.high,
-            "ratio": found.value / self.measured,
-            "fits": None if told.fits is None else told.fits == asked.ran,
-            "parts": dict(told.parts),
-        }
+    `fits` says whether that is told rightly, `block` what its stack has not seen.
+    """
+    measured, found = asked.measured[quantity], told.values[quantity]
+    return {
+        "set": asked.set,
+        "place": asked.place,
+        **{name: asked.texts.get(name) for name in ("model", "device", "dtype")},
+        "stack": told.stack or None,
+        "devices": told.devices,
+        "block": _block(asked, told),
+        "quantity": quantity,
+        "measured": measured,
+        "predicted": found.value,
+        "low": found.low,
+        "high": found.high,
+        "ratio": found.value / measured,
+        "fits": None if told.fits is None else told.fits == asked.ran,
+        "parts": dict(told.parts),
+    }
 
 
 def _block(asked: Question, told: Told) -> str | None:

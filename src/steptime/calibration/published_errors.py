@@ -12,7 +12,7 @@ from steptime.calibration.asking import KINDS
 from steptime.calibration.evaluate import Compared, errors, score
 from steptime.calibration.evaluation import WORST, percent, shown
 from steptime.calibration.mapping import cases_of, mapping
-from steptime.calibration.published import Layout, Point, Question, Told, questions
+from steptime.calibration.published import Layout, Question, Told, questions, row_of
 from steptime.core.errors import InputError, unknown
 from steptime.core.table import Table, columns
 from steptime.predict import cost_model
@@ -66,7 +66,7 @@ def evaluate_tables(
     for one in by:
         if one not in GROUPS:
             raise unknown("group", one, GROUPS, "--by")
-    scored: list[Point] = []
+    scored: list[dict[str, Any]] = []
     asked: Counter[str] = Counter()
     unasked: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path, layout in tables.items():
@@ -77,7 +77,7 @@ def evaluate_tables(
                 continue
             question, told = answer
             known = [name for name in question.measured if name in told.values]
-            scored += [Point(question, told, name) for name in known]
+            scored += [row_of(question, told, name) for name in known]
     left = [
         {"set": key[0], "rows": len(places), "reason": key[1], "first": places[0]}
         for key, places in unasked.items()
@@ -85,7 +85,7 @@ def evaluate_tables(
     if not scored:
         raise InputError(f"no row can be asked: {left[0]['reason'] if left else 'there is none'}")
     sets = [{**row, "asked": asked[row["set"]]} for row in _errors(scored, ())]
-    far = sorted(scored, key=lambda one: -abs(one.value / one.measured - 1))[:worst]
+    far = sorted(scored, key=lambda row: -abs(row["ratio"] - 1))[:worst]
     return Published(
         {
             "method": method,
@@ -93,8 +93,8 @@ def evaluate_tables(
             "rows": sets,
             "groups": _errors(scored, by) if by else [],
             "unasked": left,
-            "worst": [one.row for one in far],
-            "cases": [one.row for one in scored],
+            "worst": far,
+            "cases": scored,
         }
     )
 
@@ -122,12 +122,11 @@ def _told(
             yield label, place, error
 
 
-def _errors(scored: Sequence[Point], by: Sequence[str]) -> list[dict[str, Any]]:
+def _errors(scored: Sequence[dict[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
     """Return the errors of each set and quantity, by what `by` names of their rows."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     heads = ("set", "quantity", *by)
-    for one in scored:
-        row = one.row
+    for row in scored:
         groups[tuple(str(row[name] or "-") for name in heads)].append(row)
     found = []
     for key, some in sorted(groups.items()):
