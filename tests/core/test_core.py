@@ -49,7 +49,7 @@ def test_ranges(text: str, values: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1..", "'1..' is not a range such as 4..128 x2 or 1..8 +1"),
+        ("1..", "'1..' is not a range of whole numbers such as 4..128 x2"),
         ("1..x", "is not a range"),
         ("-1..3", "is not a range"),
         ("1.5..3", "is not a range"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -153,6 +154,7 @@ def _draw(rows: list[Any], axes: list[Any], title: str, source: str, out: Path) 
          "value": row["grown_speedup"], "status": "does not fit"}
         for row in rows
     ]  # fmt: skip
-    caption = ["Geometric mean of examples a second, with the batch that then fits, over before."]
-    save(heatmap(title, [*caption, source[:110]], cells, value="speedup", **names), out)
+    caption = ["Geometric mean of examples a second, with the batch that then fits, over before.",
+               textwrap.shorten(source, 110, placeholder=" ...")]  # fmt: skip
+    save(heatmap(title, caption, cells, value="speedup", **names), out)
     note(str(out))

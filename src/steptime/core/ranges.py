@@ -76,7 +76,9 @@ def expand_range(text: str, where: str = "") -> list[int]:
     place = f"{where}: " if where else ""
     found = _RANGE.fullmatch(text)
     if not found:
-        raise InputError(f"{place}{shorten(text)} is not a range such as 4..128 x2 or 1..8 +1")
+        raise InputError(
+            f"{place}{shorten(text)} is not a range of whole numbers such as 4..128 x2"
+        )
     first, last = int(found[1]), int(found[2])
     how, step = found[3] or "+", int(found[4] or 1)
     if last < first:
