@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from steptime.analysis.row import grouped
-from steptime.plots.style import Spec, finish, layer, log_number, told_by
+from steptime.plots.style import Spec, finish, layer, log_number, thinned, told_by
 
 SIDE = 380
-MOST = 1500  # points that are drawn; a table may have many more
 LINE = {"style": "ink", "fill": None, "strokeWidth": 1.2}
 DOT = {"filled": True, "size": 18, "opacity": 0.5}
 SIZES = ("below 0.1 ms", "0.1 to 10 ms", "above 10 ms")
@@ -21,11 +20,10 @@ SIZES = ("below 0.1 ms", "0.1 to 10 ms", "above 10 ms")
 def chart(rows: Sequence[Mapping[str, Any]], name: str) -> Spec:
     """Return predicted over measured [s], and the middle 80 % of their ratio by size and kind.
 
-    `rows` are those of an evaluation by the method `name`, of which every n-th is drawn where there
-    are many.
+    `rows` are those of an evaluation by the method `name`; of many some are drawn.
     """
-    step = -(-len(rows) // MOST)
-    points = [_point(row) for row in rows[::step]]
+    drawn, thinned_ = thinned(rows, "case")
+    points = [_point(row) for row in drawn]
     ends = [point[side] for point in points for side in ("measured", "predicted")]
     edges = [{"at": one, "even": one} for one in (min(ends), max(ends))]
     x = log_number("measured", ends, "measured time (s)", "s")
@@ -61,9 +59,8 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> Spec:
         },
         "resolve": {"scale": {"y": "independent"}},
     }
-    caption = [f"{len(rows):,} cases by {name}; the line is equality."]
-    if step > 1:
-        caption.append(f"One case in {step} is drawn at the left; all count at the right.")
+    caption = [f"{len(rows):,} cases by {name}; the line is equality.", *thinned_]
+    caption += ["At the right all of them count."] if thinned_ else []
     return finish(
         "Predicted against measured", caption, [*edges, *points, *spans], hconcat=[scatter, by_size]
     )

@@ -90,6 +90,7 @@ def config(*, dark: bool = False) -> Spec:
         "point": {"size": 65, "opacity": 0.9, "color": colours[0], "strokeWidth": 1.6},
         "line": {"color": colours[0], "strokeWidth": 1.8},
         "bar": {"color": colours[0]},
+        "rule": {"color": quiet},
         "style": {
             "ink": {"color": ink, "stroke": ink, "fill": ink},
             "quiet": {"color": quiet, "stroke": quiet, "fill": quiet},
@@ -190,7 +191,7 @@ def log_number(
 def log_ticks(low: float, high: float) -> list[float]:
     """Return round numbers between the ends: powers of ten, with 2 and 5 where those are few."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 6, 8), (1, 1.2, 1.5, *range(2, 10))):
+    for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 6, 8), (1, 1.2, 1.5, *range(2, 10))):
         # built from text, so that a tick is 0.001 and not 0.0010000000000000002
         ticks = [float(f"{digit}e{exponent}") for exponent in exponents for digit in digits]
         inside = [tick for tick in ticks if low <= tick <= high]
