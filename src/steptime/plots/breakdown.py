@@ -84,9 +84,8 @@ def _coloured(
         for name in dict.fromkeys(row["kind"] for row in drawn)
         if name not in (REST, OTHERS, "")
     ]
-    colour = style.name(
-        "kind", scale={"domain": kinds}, legend={"title": None, "orient": "bottom", "columns": 4}
-    )
+    legend = {"title": None, "orient": "bottom", "columns": 4, "symbolOpacity": opacity}
+    colour = style.name("kind", scale={"domain": kinds}, legend=legend)
     plain = {"stroke": None, "cornerRadius": 0}
     known = {"filter": {"field": "kind", "oneOf": kinds}}
     return [
@@ -121,7 +120,7 @@ def _icicle(table: Table) -> style.Spec:
         "x": {
             **style.number("from", ""),
             "scale": {"domain": [0, 1], "nice": False},
-            "axis": {"title": "share of the step", "format": "~%", "grid": False},
+            "axis": {"title": "share of the step", "format": "~%", "grid": False, "tickCount": 10},
         },
         "x2": {"field": "to"},
         "y": {
@@ -139,7 +138,7 @@ def _icicle(table: Table) -> style.Spec:
     texts = style.layer(
         "text", words, align="left", baseline="middle", dx=3, dy=middle, limit=wide, fontSize=11
     )
-    texts["transform"] = [{"filter": "(datum.to - datum.from) * width > 24"}]
+    texts["transform"] = [{"filter": "(datum.to - datum.from) * width > 44"}]
     return style.finish(
         f"Where the time of a step goes: {rows[0]['network']}",
         [

@@ -73,7 +73,7 @@ function fill() {
   }));
   byId("filter").querySelector("output").textContent = found.length < networks.length
     ? `${grouped(found.length)} of ${grouped(networks.length)} networks`
-    : `${grouped(networks.length)} networks`;
+    : `${grouped(networks.length)} network${networks.length === 1 ? "" : "s"}`;
   byId("more").hidden = shown.length === found.length;
   byId("more").textContent = `Show all ${grouped(found.length)}`;
 }
