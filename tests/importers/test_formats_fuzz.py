@@ -42,6 +42,7 @@ _seen: list[tuple[str, str]] = []
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
     ours = event in ("exec", "compile") and FORMULA in str(arguments)
+    ours = ours or (event == "compile" and "<size>" in str(arguments))  # a tree, never run
     if _watching and not ours and (event in RUNS or event.startswith(OUTSIDE)):
         _seen.append((event, str(arguments)[:200]))
 

@@ -189,6 +189,7 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
             "unknown architecture 'LlamaForX'",
         ),
         ({"model_type": "gemma3_text", "layer_types": ["chunked"]}, "unknown layer type 'chunked'"),
+        ({"model_type": "gpt2", "n_inner": 0}, "n_inner: must be at least 1, not 0"),
         ({"model_type": "gpt2", "n_head": 7}, "width 768 does not divide into 7 heads"),
         ({"model_type": "deepseek_v3", "num_experts_per_tok": 300}, "experts_per_token 300 of 256"),
         ({"model_type": "vit", "patch_size": 15}, "image 224 does not divide into patches of 15"),

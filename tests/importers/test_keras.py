@@ -161,6 +161,52 @@ def test_attention_over_steps(tmp_path: Path) -> None:
     assert op.attrs["causal"] is True
 
 
+def test_a_network_of_volumes(tmp_path: Path) -> None:
+    """3x3x3 from 2 to 4 channels over 6^3 places, halved, padded to 5^3, cut to 3^3, averaged."""
+    cube = {"filters": 4, "kernel_size": 3, "padding": "same"}
+    table = functional(
+        given("x", 6, 6, 6, 2),
+        layer("Conv3D", "conv", "x", **cube),
+        layer("MaxPooling3D", "pool", "conv", pool_size=2),
+        layer("ZeroPadding3D", "pad", "pool", padding=[[1, 1], [1, 1], [1, 1]]),
+        layer("Cropping3D", "cut", "pad", cropping=1),
+        layer("GlobalAveragePooling3D", "mean", "cut"),
+        layer("Dense", "out", "mean", units=3),
+    )
+    graph = graph_of(table, tmp_path)
+    assert graph.parameters == 27 * 2 * 4 + 4 + 4 * 3 + 3
+    assert flop_of(graph, "conv2d") == 2 * 2 * 27 * 2 * 4 * 6**3
+    values = initial_values(graph, 1)
+    assert execute(graph, values)[graph.outputs[0]].shape == (2, 3)
+
+
+EQUATIONS: dict[str, tuple[str, Any, str | None, tuple[int, ...], int, int]] = {
+    # equation, output_shape, bias_axes, shape made of [2, 5, 12] or [2, 5, 3, 4], weights, products
+    "dense": ("abc,cd->abd", [None, 7], "d", (2, 5, 7), 12 * 7 + 7, 2 * 10 * 12 * 7),
+    "heads": ("abc,cde->abde", [None, 3, 4], "de", (2, 5, 3, 4), 144 + 12, 2 * 10 * 12 * 12),
+    "back": ("abcd,cde->abe", [None, 6], None, (2, 5, 6), 12 * 6, 2 * 10 * 12 * 6),
+}
+
+
+@pytest.mark.parametrize("case", EQUATIONS)
+def test_linear_layers_by_an_equation(case: str, tmp_path: Path) -> None:
+    equation, shape, bias, made, parameters, flop = EQUATIONS[case]
+    own = {"equation": equation, "output_shape": shape, "bias_axes": bias}
+    size = (5, 3, 4) if equation.startswith("abcd") else (5, 12)
+    graph = graph_of(functional(given("x", *size), layer("EinsumDense", "e", "x", **own)), tmp_path)
+    assert graph.tensors[graph.outputs[0]].shape == made
+    assert (graph.parameters, flop_of(graph, "linear")) == (parameters, flop)
+
+
+def test_attention_without_weights(tmp_path: Path) -> None:
+    attention = layer("Attention", "seen", "x", "y", use_scale=True)
+    table = functional(given("x", 5, 8), given("y", 9, 8), attention, inputs=("x", "y"))
+    graph = graph_of(table, tmp_path)
+    assert graph.parameters == 1
+    assert flop_of(graph, "attention") == 4 * 2 * 5 * 9 * 8
+    assert graph.tensors[graph.outputs[0]].shape == (2, 5, 8)
+
+
 def test_layers_that_are_called_twice_share_their_weights(tmp_path: Path) -> None:
     dense = layer("Dense", "d", "x", units=4)
     again = layer("Dense", "d", "d", units=4)["inbound_nodes"]
@@ -331,6 +377,16 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "activation": (
         lambda _: layer("Dense", "d", "x", units=4, activation="reluu"),
         "unknown activation 'reluu'; did you mean 'relu'",
+    ),
+    "equation": (
+        lambda _: layer("EinsumDense", "e", "x", equation="ab,bc->ca", output_shape=4),
+        "layer 'e': equation 'ab,bc->ca' is not of a linear layer",
+    ),
+    "bias of a part": (
+        lambda _: layer(
+            "EinsumDense", "e", "x", equation="ab,bc->ac", output_shape=4, bias_axes="a"
+        ),
+        "layer 'e': bias_axes 'a': known is 'c', the new axes",
     ),
     "own function": (
         lambda _: layer(

@@ -16,6 +16,7 @@ import pytest
 from exported import BATCH, changed, document, node, of, tensor, write
 from steptime.build import build, build_step, count_step, make_workload, read_model
 from steptime.core.errors import InputError
+from steptime.importers import MOST_VALUES
 from steptime.importers.pytorch.symbols import SymbolError, parsed, value_of
 
 GRAPH = "graph_module.graph"
@@ -259,3 +260,11 @@ def test_counting_loads_no_framework(tmp_path: Path) -> None:
     *answer, loaded = done.stdout.strip().splitlines()
     assert loaded == "[]"
     assert json.loads("\n".join(answer))["parameters"] == 25
+
+
+def test_more_values_than_memory_is_good_for_are_refused(tmp_path: Path) -> None:
+    text = json.dumps(document())[:-1] + ', "more": [' + "[]," * (MOST_VALUES // 2) + "1]}"
+    path = write(tmp_path / "net.pt2", text, zipfile.ZIP_DEFLATED)
+    with pytest.raises(InputError, match="values, above 4000000") as refused:
+        read_model(str(path))
+    assert "\n" not in str(refused.value)

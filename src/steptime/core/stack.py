@@ -63,7 +63,8 @@ class Stack:
     device has it. `backend` measures it, told to `compile` or not; "" where nothing here does. One
     that never `trains` runs inference alone. `since` is the month ("2024-09") of which it is the
     state, "" for one without a date; `seen` says what its constants of training were fitted on
-    (`models`, `devices`, `most_devices`).
+    (`models`, `devices`, `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves
+    out, where that is known.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Stack:
     trains: bool = True
     since: str = ""
     seen: Mapping[str, Any] = field(default_factory=dict)
+    on_cpu: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def uses(self) -> dict[str, Constant]:
@@ -143,6 +145,7 @@ _STACK: dict[str, Check] = {
     "trains": FLAG,
     "since": TEXT,
     "seen": TABLE,
+    "on_cpu": TABLE,
 }
 _EXECUTION: dict[str, Check] = {
     "reads": WHOLES,

@@ -16,6 +16,7 @@ from steptime.core.graph_json import KEY
 from steptime.models.family import Family
 
 LARGEST_FILE_BYTES = 4_000_000  # of a file that is read whole
+MOST_VALUES = 4_000_000  # of a JSON text: commas and brackets
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,14 @@ def opened(path: str) -> Source:
 
 
 def json_of(text: str) -> object:
-    """Return the values of a JSON text; raises `ValueError` for none and for a key given twice."""
+    """Return the values of a JSON text.
+
+    Raises `ValueError` for what is not JSON, for a key given twice and for too many values, which
+    would take far more memory than the text.
+    """
+    values = sum(map(text.count, ",[{"))
+    if values > MOST_VALUES:
+        raise ValueError(f"{values} values, above {MOST_VALUES}")
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         table: dict[str, object] = {}

@@ -183,6 +183,8 @@ def _fields(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dic
     for name, default in row["fields"].items():
         where = f"{place}: {names.get(name, name)}"
         values[name] = _checked(given[names[name]], default, where) if name in names else default
+        if name == "intermediate_size" and given.get(names.get(name, "")) == 0:  # null is 4 times
+            raise InputError(f"{where}: must be at least 1, not 0")
     for name, only in row["only"].items():
         if table.get(name, only) not in (only, None):
             raise InputError(f"{place}: {name}: {shorten(table[name])} is not known, only {only}")

@@ -291,6 +291,9 @@ class StepModel:
         if graph.unmodelled:
             names = ", ".join(graph.unmodelled)
             found = (*found, f"layers of unknown type count nothing: {names}")
+        if self.device.kind == "cpu" and self.stack.on_cpu:
+            kinds = {op.kind for op in graph.ops}
+            found = (*found, *(said for kind, said in self.stack.on_cpu.items() if kind in kinds))
         return (*found, *graph.remarks)
 
     def estimate_forward(self, batch: int) -> float:

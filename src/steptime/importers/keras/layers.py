@@ -6,8 +6,10 @@ Who lacks a layer adds a function and a row of `LAYERS`, or of `OPERATIONS` for 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
+from steptime.core.errors import shorten
 from steptime.core.windows import reach, same_padding
 from steptime.importers import lowering
 from steptime.importers.keras import norms
@@ -22,6 +24,33 @@ def dense(at: Layer, x: Value) -> Value:
     bias = at.weight("bias", units) if at.flag("use_bias", True) else ""
     y = Value(lowering.linear(at.b, rows, w, at.name, bias))
     return at.activated(y, at.config.get("activation"), f"{at.name}/activation")
+
+
+def einsum_dense(at: Layer, x: Value) -> Value:
+    """Return a linear layer of the axes that an equation says: those that end the input go."""
+    y, equation = at.last(x), at.config.get("equation")
+    said = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", str(equation))
+    given, weight, made = said.groups() if said else ("", "", "")
+    gone = "".join(c for c in given if c not in made)
+    new = "".join(c for c in made if c not in given)
+    kept = given.removesuffix(gone)
+    fits = gone and new and len(given) == len(at.b.shape(y)) and made == kept + new
+    if not fits or sorted(weight) != sorted(gone + new):
+        raise at.refuse(f"equation {shorten(equation)} is not of a linear layer")
+    shape, sizes = at.b.shape(y), [n for n in (at.config.get("output_shape"),) if n]
+    after = sizes[0] if sizes and isinstance(sizes[0], list) else sizes
+    after = after[len(after) - len(new) :]
+    if len(after) != len(new) or any(type(n) is not int or n < 1 for n in after):
+        raise at.refuse(f"output_shape ends with {len(new)} whole numbers, not {shorten(after)}")
+    inside, outside = math.prod(shape[len(kept) :]), math.prod(after)
+    bias = at.config.get("bias_axes")
+    if bias and bias != new:
+        raise at.refuse(f"bias_axes {shorten(bias)}: known is {new!r}, the new axes")
+    w = at.weight("kernel", outside, inside)
+    rows = lowering.reshape(at.b, y, (*shape[: len(kept)], inside), f"{at.name}/rows")
+    z = lowering.linear(at.b, rows, w, at.name, at.weight("bias", outside) if bias else "")
+    seen = Value(lowering.reshape(at.b, z, (*shape[: len(kept)], *after), f"{at.name}/shape"))
+    return at.activated(seen, at.config.get("activation"), f"{at.name}/activation")
 
 
 def _sides(at: Layer, size: list[int], kernel: list[int], stride: list[int]) -> list[int]:
@@ -302,6 +331,7 @@ VARIED = (
 LAYERS: dict[str, Lower] = {
     **norms.LAYERS,
     "Dense": dense,
+    "EinsumDense": einsum_dense,
     "Conv1D": convolution(1),
     "Conv2D": convolution(2),
     "Conv1DTranspose": transposed(1),
@@ -310,10 +340,11 @@ LAYERS: dict[str, Lower] = {
     "DepthwiseConv2D": convolution(2, depthwise=True),
     "SeparableConv1D": convolution(1, separable=True),
     "SeparableConv2D": convolution(2, separable=True),
-    **{f"MaxPooling{n}D": pool("max", n) for n in (1, 2)},
-    **{f"AveragePooling{n}D": pool("avg", n) for n in (1, 2)},
-    **{f"GlobalMaxPooling{n}D": global_pool("max") for n in (1, 2)},
-    **{f"GlobalAveragePooling{n}D": global_pool("mean") for n in (1, 2)},
+    "Conv3D": convolution(3),
+    **{f"MaxPooling{n}D": pool("max", n) for n in (1, 2, 3)},
+    **{f"AveragePooling{n}D": pool("avg", n) for n in (1, 2, 3)},
+    **{f"GlobalMaxPooling{n}D": global_pool("max") for n in (1, 2, 3)},
+    **{f"GlobalAveragePooling{n}D": global_pool("mean") for n in (1, 2, 3)},
     "Activation": lambda at, x: at.activated(x, at.config.get("activation"), at.name),
     "ReLU": relu,
     "LeakyReLU": function_of("leaky_relu", "negative_slope", 0.3),
@@ -332,10 +363,10 @@ LAYERS: dict[str, Lower] = {
     "Flatten": flatten,
     "Permute": permute,
     "RepeatVector": repeat,
-    **{f"ZeroPadding{n}D": padding("padding", n, 1) for n in (1, 2)},
-    **{f"Cropping{n}D": padding("cropping", n, -1) for n in (1, 2)},
+    **{f"ZeroPadding{n}D": padding("padding", n, 1) for n in (1, 2, 3)},
+    **{f"Cropping{n}D": padding("cropping", n, -1) for n in (1, 2, 3)},
     **{f"UpSampling{n}D": upsample(n) for n in (1, 2)},
-    **dict.fromkeys(("Dropout", "SpatialDropout1D", "SpatialDropout2D"), dropout),
+    **dict.fromkeys(("Dropout", *(f"SpatialDropout{n}D" for n in (1, 2, 3))), dropout),
     **dict.fromkeys(("GaussianDropout", "AlphaDropout", "StochasticDepth"), dropout),
     **dict.fromkeys(("ActivityRegularization", "Identity"), lambda at, x: x),
     **{f"Random{name}": augmentation for name in VARIED},

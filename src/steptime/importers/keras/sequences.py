@@ -122,7 +122,21 @@ def attention(at: Layer, *values: Value, **how: Any) -> Value:
     return Value(projected(y, out, "attention_output"))
 
 
+def dot_attention(at: Layer, *values: Value, **how: Any) -> Value:
+    """Return attention of one head without weights but, perhaps, a scale of the scores."""
+    at.word("score_mode", "dot", ("dot",))
+    causal, mask = how.pop("use_causal_mask", False), how.pop("mask", None)
+    if mask is not None or not isinstance(causal, bool):
+        raise at.refuse("attention with a mask of its own")
+    q, v, k = (at.last(x) for x in (*values, *values[-1:])[:3])
+    if at.flag("use_scale"):
+        q = lowering.pointwise(at.b, "mul", q, at.weight("scale"), name=f"{at.name}/scale")
+    numbers = {"heads": 1, "kv_heads": 1, "causal": causal}
+    return Value(lowering.op(at.b, "attention", q, k, v, name=at.name, **numbers))
+
+
 LAYERS: dict[str, Lower] = {
+    "Attention": dot_attention,
     **{name: recurrent(cell) for name, cell in CELLS.items()},
     "Bidirectional": bidirectional,
     "TimeDistributed": time_distributed,

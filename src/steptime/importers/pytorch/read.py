@@ -73,7 +73,8 @@ def read(source: Source, allow_unknown: bool) -> Family:
 
 
 def _line(error: Exception) -> str:
-    return shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
+    line = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
+    return f"{line}, which is not there" if isinstance(error, KeyError) else line
 
 
 def _ended(walk: Walk) -> str:

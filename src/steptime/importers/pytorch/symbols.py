@@ -48,7 +48,7 @@ def parsed(text: str) -> ast.expr:
     if len(text) > LONGEST_TEXT:
         raise SymbolError(f"a size of {len(text)} characters")
     try:
-        return ast.parse(text, mode="eval").body
+        return ast.parse(text, "<size>", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SymbolError(f"{text[:60]!r} is not a size") from None
 

@@ -29,6 +29,7 @@ from steptime.measure.backends.jax.program import (
     Carry,
     carry_of,
     network_of,
+    seed_of,
     training_step,
     updated,
 )
@@ -94,11 +95,13 @@ def prepare(
     products = "tensorfloat32" if options.tf32 else "highest"
     jax.config.update("jax_default_matmul_precision", products)
     trains = workload.phase == "train"
+    scaled = trains and workload.dtype == "float16-mixed"
     network = network_of(graph, options.seed)
     with _translated():
         values = initial_values(graph, options.seed, jnp.dtype)
         put = partial(jax.device_put, device=device, may_alias=False)
-        carry = put(carry_of(graph, workload.optimizer, values.__getitem__, np.zeros_like))
+        made = carry_of(graph, workload.optimizer, values.__getitem__, np.zeros_like, scaled)
+        carry = put(made)
         inputs = {name: put(values[name]) for name in graph.inputs}
         began = perf_counter()
         if trains:
@@ -128,6 +131,7 @@ def prepare(
         "xla_flags": os.environ.get("XLA_FLAGS"),
         "parts": "forward, backward and update are three programs; the step is one",
         "learning_rate": synthetic.LEARNING_RATE if trains else None,
+        "loss_scaling": "as torch.amp.GradScaler" if scaled else None,
     }
     return contract.Prepared(
         step=whole,
@@ -149,8 +153,6 @@ def _check(workload: Workload, options: contract.Options) -> None:
         raise contract.UnsupportedError("jax runs on one device here, without a parallel plan")
     if options.compile:
         raise contract.UnsupportedError("jax compiles every step: leave out --compile")
-    if workload.dtype == "float16-mixed" and workload.phase == "train":
-        raise contract.UnsupportedError("jax has no loss scaling for float16-mixed here")
 
 
 @contextlib.contextmanager
@@ -202,7 +204,7 @@ def _parts(
     def forward_of(weights: Any, *given: Any) -> Any:
         return jax.vjp(lambda w: network(w, *given), weights, has_aux=True)
 
-    backward_of = jax.jit(lambda back, loss: back(jnp.ones_like(loss))[0])
+    backward_of = jax.jit(lambda back, loss, carry: back(seed_of(carry, loss))[0])
     update_of = jax.jit(partial(updated, optimizer), donate_argnums=0)
 
     @_translated()
@@ -215,7 +217,7 @@ def _parts(
 
     @_translated()
     def backward() -> None:
-        held["grads"] = backward_of(held.pop("back"), running.results[0])
+        held["grads"] = backward_of(held.pop("back"), running.results[0], running.carry)
         running.results = [running.results[0], held["grads"]]
 
     @_translated()

@@ -19,18 +19,21 @@ from steptime.ops.optimizer import STATES
 
 Arrays = Mapping[str, Any]  # by the name of the tensor
 UPDATE = "optimizer"  # the scope of all updates
+FIRST_SCALE, GROWN_AFTER = 2.0**16, 2000  # of the loss, as torch.amp.GradScaler has them
 
 
 class Carry(NamedTuple):
     """What one step hands to the next: all that training changes.
 
     `states` are those of the optimizer, in its order, by weight; `count` is of the steps so far.
+    `scaling` is what the loss is multiplied by, and how many steps that has gone well; () for none.
     """
 
     weights: dict[str, Any]
     states: dict[str, Any]
     buffers: dict[str, Any]
     count: Any
+    scaling: tuple[Any, ...] = ()
 
 
 Network = Callable[[Arrays, Arrays, Arrays, Any], tuple[Array, dict[str, Any]]]
@@ -75,15 +78,40 @@ def training_step(
     network = network_of(graph, seed)
 
     def step(carry: Carry, inputs: Arrays) -> tuple[Array, Carry]:
-        differentiated = jax.value_and_grad(network, has_aux=True)
-        (loss, buffers), grads = differentiated(carry.weights, carry.buffers, inputs, carry.count)
-        return loss, updated(optimizer, carry, buffers, grads)
+        given = carry.buffers, inputs, carry.count
+        loss, back, buffers = jax.vjp(lambda w: network(w, *given), carry.weights, has_aux=True)
+        return loss, updated(optimizer, carry, buffers, back(seed_of(carry, loss))[0])
 
     return step
 
 
+def seed_of(carry: Carry, loss: Array) -> Array:
+    """Return the gradient of the loss by itself, times what it is scaled by."""
+    return jnp.ones_like(loss) * (carry.scaling[0].astype(loss.dtype) if carry.scaling else 1)
+
+
 def updated(optimizer: str, carry: Carry, buffers: dict[str, Any], grads: Arrays) -> Carry:
-    """Return what the next step starts from."""
+    """Return what the next step starts from.
+
+    Where the loss is scaled, gradients that are not finite change nothing but the scale, as with
+    `torch.amp.GradScaler`.
+    """
+    if not carry.scaling:
+        return _moved(optimizer, carry, buffers, grads)
+    scale, steps = carry.scaling
+    grads = {name: grad / scale.astype(grad.dtype) for name, grad in grads.items()}
+    fine = jnp.all(jnp.stack([jnp.isfinite(grad).all() for grad in grads.values()]))
+    plain = carry._replace(scaling=())
+    new: Carry = jax.tree.map(
+        lambda a, b: jnp.where(fine, a, b), _moved(optimizer, plain, buffers, grads), plain
+    )
+    steps = jnp.where(fine, steps + 1, 0)
+    grown = jnp.where(steps == GROWN_AFTER, 2 * scale, scale)
+    steps = jnp.where(steps == GROWN_AFTER, 0, steps)
+    return new._replace(scaling=(jnp.where(fine, grown, scale / 2), steps), buffers=buffers)
+
+
+def _moved(optimizer: str, carry: Carry, buffers: dict[str, Any], grads: Arrays) -> Carry:
     with jax.named_scope(UPDATE):
         count = carry.count + 1
         new = {
@@ -127,12 +155,16 @@ OPTIMIZERS: dict[str, Callable[..., tuple[Array, ...]]] = {  # count, weight, gr
 }
 
 
-def carry_of(graph: Graph, optimizer: str, made: Callable[[str], Any], zeros: Any) -> Carry:
+def carry_of(
+    graph: Graph, optimizer: str, made: Callable[[str], Any], zeros: Any, scaled: bool = False
+) -> Carry:
     """Return what the first step starts from: `made(name)` by tensor, `zeros` like a value."""
     weights = {name: made(name) for name in graph.weights}
     count = STATES.get(optimizer, 0)
     states = {name: [zeros(w) for _ in range(count)] for name, w in weights.items()}
-    return Carry(weights, states, {name: made(name) for name in graph.buffers}, np.int32(0))
+    scaling = (np.float32(FIRST_SCALE), np.int32(0)) if scaled else ()
+    buffers = {name: made(name) for name in graph.buffers}
+    return Carry(weights, states, buffers, np.int32(0), scaling)
 
 
 def specs_of(graph: Graph, optimizer: str, sharding: Any = None) -> tuple[Carry, dict[str, Any]]:
