@@ -8,7 +8,8 @@ from steptime.cli.main import run
 from steptime.plans.request import Site
 from steptime.serving.answer import Request, answered, largest_batch, paged
 from steptime.serving.concurrency import served
-from steptime.serving.phases import Group, Phases
+from steptime.serving.kernels import Group
+from steptime.serving.phases import Phases
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")
 LLAMA = 8_030_261_248
@@ -145,3 +146,21 @@ def test_a_part_of_a_prompt_sees_what_is_before_it() -> None:
     assert flop == 4 * 32 * 128 * 1024 * (3072 + 512)
     whole = one.attended(head, Group(1, 4096, 0))[1].flop
     assert whole == 4 * 32 * 128 * 4096 * 2048
+
+
+def test_energy_of_a_token() -> None:
+    """A device draws at most 700 W, and more than while it waits."""
+    told = answered(Request("llama3_8b", H100, 16))
+    watts = told["energy"]["device_w"]
+    assert 150 < watts < 700
+    request_s = told["request_s"] - phases().constant("prompt_s")
+    assert told["energy"]["token_j"] == pytest.approx(watts * request_s / (16 * 128))
+
+
+def test_stages_work_at_a_part_of_the_sequences_each() -> None:
+    """A step of two stages is that of half of the sequences through all layers, and a send."""
+    two = phases("llama3_8b", pipeline=2)
+    sends = two.decode(16, 1000).exchange_s
+    half = phases("llama3_8b").decode(8, 1000)
+    assert two.decode_s(16, 1000) == pytest.approx(half.seconds + sends, rel=1e-6)
+    assert two.weight_bytes < 0.6 * phases("llama3_8b").weight_bytes

@@ -135,6 +135,10 @@ def table(told: dict[str, Any]) -> Table:
     if cost is not None:
         paid = f"{cost['million_tokens']:,.2f} {cost['currency']} a million tokens"
         rows.append(("cost", f"{paid}, {cost['hour']:,.2f} an hour ({cost['date']})"))
+    energy = told["energy"]
+    if energy is not None:
+        watts = f"{energy['device_w']:,.0f} W a device"
+        rows.append(("energy", f"{energy['token_j']:,.2f} J a token, {watts}; {energy['of']}"))
     return facts(title, "serving", rows)
 
 

@@ -42,6 +42,7 @@ HOST_BYTES_PER_S, HOST_DEVICES = 2 * 204.8e9, 8
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/optimizer.py`)
 _GIB = 2**30 / 1e9
 _USABLE = 0.99
+DIRECT = 1e11  # bytes/s of links by which devices read each other's part of an exchange at once
 
 
 class Exchanged(NamedTuple):
@@ -142,7 +143,7 @@ class Planner:
     def join(self, cluster: Cluster) -> None:
         """Forget what depends on the links, and take those of a cluster."""
         levels = [Level(size, self.reached(link), links) for size, link, links in cluster.ladder]
-        if self.use == "serving" and levels:  # ranks of a node read each other's part at once
+        if self.use == "serving" and levels and levels[0].link.bytes_per_s > DIRECT:
             levels[0] = levels[0]._replace(link=replace(levels[0].link, latency_s=0.0))
         self.cluster = Cluster(self.device, tuple(levels))
         names = [link.name for _, link, _ in cluster.ladder]

@@ -22,14 +22,15 @@ from steptime.plans.request import (
     shape_of,
 )
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.method import notes_of
+from steptime.predict.calibrated.power import drawn_of
 from steptime.predict.method import Method
 from steptime.predict.prices import Offer
 from steptime.serving.arrivals import Demand
 from steptime.serving.concurrency import served
+from steptime.serving.kernels import FORMATS
 from steptime.serving.load import pool_of, under_load
-from steptime.serving.phases import FORMATS, Phases, Spent
+from steptime.serving.phases import Phases, Spent
 from steptime.serving.queueing import Load
 
 BLOCK = 16  # tokens of a page of the cache
@@ -171,11 +172,12 @@ def answered(asked: Request) -> dict[str, Any]:
         ttft_s, tpot_s, *_ = served(phases, users, asked.input, asked.output)
     request_s = ttft_s + steps * tpot_s
     known = planner.method.name == "calibrated"
-    ends = bounds("serve", planner.seen.constants)[:2] if known else (None, None)
-
-    def within(value: float) -> list[float | None]:
-        return [None if end is None else value * end for end in ends]
-
+    under = "serve" if load is None else "served"
+    bounds = {
+        "ttft_s": phases.within(ttft_s, under)[1:3],
+        "tpot_s": phases.within(tpot_s)[1:3],
+        "request_s": phases.within(request_s)[1:3],
+    }
     room = batch if load is None else largest_batch(phases, asked.length, asked.input)
     memory = memory_of(phases, min(batch, room), asked.length, asked.input)
     devices, made = asked.devices * asked.replicas, asked.output * batch * asked.replicas
@@ -202,16 +204,14 @@ def answered(asked: Request) -> dict[str, Any]:
         "ttft_s": ttft_s,
         "tpot_s": tpot_s,
         "request_s": request_s,
-        **dict(zip(("low", "high"), within(tpot_s), strict=True)),
-        "bounds": {
-            "ttft_s": within(ttft_s),
-            "tpot_s": within(tpot_s),
-            "request_s": within(request_s),
-        },
+        "low": bounds["tpot_s"][0],
+        "high": bounds["tpot_s"][1],
+        "bounds": {name: list(ends) for name, ends in bounds.items()},
         "tokens_per_s": rate,
         "tokens_per_s_per_device": rate / devices,
         "tokens_per_s_per_user": 1 / tpot_s,
         "parts": {"prefill": _parts(first), "decode": _parts(each)},
+        "energy": _energy(asked, phases, first, each),
         "fits": fits,
         "memory": memory,
         "cost": _cost(offer_of(planner, asked.prices), devices, rate),
@@ -249,7 +249,23 @@ def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
 
 
 def _parts(spent: Spent) -> dict[str, float]:
-    return spent._asdict()
+    found = spent._asdict()
+    del found["joules"]
+    return found
+
+
+def _energy(asked: Request, phases: Phases, first: Spent, each: Spent) -> dict[str, Any] | None:
+    """Return the joules of a token, of all devices, and watts of one; None where not known."""
+    whole, took_s = 0.0, 0.0
+    for spent, times in ((first, 1), (each, asked.output - 1)):
+        seconds = (spent.seconds,) * 3
+        drawn = drawn_of(spent.joules / asked.pipeline, seconds, phases.planner.seen)
+        if drawn is None:
+            return None
+        whole, took_s = whole + times * drawn[0], took_s + times * spent.seconds
+    made = asked.batch * asked.output
+    token_j = whole * asked.devices / made
+    return {"token_j": token_j, "device_w": whole / took_s, "of": "devices alone: nodes add more"}
 
 
 def _cost(offer: Offer | None, devices: int, rate: float) -> dict[str, Any] | None:
@@ -277,6 +293,8 @@ def nearest(asked: Request) -> dict[str, Any] | None:
     for more in (2, 4, 8):
         wider = asked.tensor * more
         tries.append((f"--tensor {wider}", replace(asked, tensor=wider)))
+    if not asked.weights:
+        tries.append(("--weights int4", replace(asked, weights="int4")))
     for words, other in tries:
         try:
             memory = memory_of(other.phases(), other.batch, other.length, other.input)

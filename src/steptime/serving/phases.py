@@ -2,69 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, TensorSpec
 from steptime.core.workload import Plan
 from steptime.ops.builder import Builder
-from steptime.ops.execution import PLAIN
 from steptime.ops.table import ShapeError
 from steptime.plans.pieces import FIRST, LAST, LOWERED, piece_of
 from steptime.plans.planner import Planner
 from steptime.predict.calibrated.interval import bounds
+from steptime.predict.calibrated.power import spent_j
 from steptime.predict.host import calls_of, host_of
 from steptime.predict.kernel import Interval, Kernel
-from steptime.predict.lower import stack_of
-from steptime.serving.merged import merged
+from steptime.serving.kernels import FORMATS, HALF, Group, Head, attention, merged
 
-HALF = 2  # bytes
 NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
-FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16
-    "bfloat16": 2.0, "float16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5625, "int4": 0.516,
-}  # fmt: skip
 
 
 class Spent(NamedTuple):
-    """Seconds of a step: products, attention, what moves bytes, exchanges, waiting for the host."""
+    """Seconds of a step: products, attention, what moves bytes, exchanges, waiting for the host.
+
+    `joules` are those of a rank beyond waiting.
+    """
 
     products_s: float = 0.0
     attention_s: float = 0.0
     other_s: float = 0.0
     exchange_s: float = 0.0
     host_s: float = 0.0
+    joules: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds in all."""
-        return sum(self)
+        return sum(self[:-1])
 
     def plus(self, other: Spent, times: float = 1.0) -> Spent:
         """Return the sum with another, that so many times."""
         return Spent(*[a + times * b for a, b in zip(self, other, strict=True)])
-
-
-class Group(NamedTuple):
-    """Sequences alike in a step: each has so many new tokens, after `past` ones in the cache."""
-
-    sequences: int
-    tokens: int
-    past: float
-
-
-class Head(NamedTuple):
-    """The attention of a layer: heads, those of keys, widths of a key and a value, places seen."""
-
-    heads: int
-    kv_heads: int
-    width: int
-    values: int
-    window: int
 
 
 class Part(NamedTuple):
@@ -72,15 +53,13 @@ class Part(NamedTuple):
 
     spent: Spent
     host_s: float
-    kernels: tuple[Kernel, ...]
 
 
 @dataclass(frozen=True)
 class Layer:
     """What a layer, or an end, is made of, whatever a step asks: parameters by how they are kept.
 
-    `products` are those of matrices that may be kept in fewer bits, `routed` those of experts;
-    `head` is its attention, None at the ends.
+    `products` are those of matrices that may be kept in fewer bits, `head` is its attention.
     """
 
     plain: int
@@ -141,7 +120,8 @@ class Phases:
         stages = self.plan.pipeline
         flights = min(stages, self._own(sequences))
         one = self.step([Group(-(-self._own(sequences) // flights), tokens, past)])
-        return Spent().plus(one, (stages + flights - 1) / stages)
+        found = Spent().plus(one, (stages + flights - 1) / stages)
+        return found._replace(joules=flights * one.joules)
 
     def decode(self, sequences: int, context: float) -> Spent:
         """Return what `decode_s` is made of.
@@ -150,7 +130,8 @@ class Phases:
         takes through all of them.
         """
         flights = min(self.plan.pipeline, self._own(sequences))
-        return self.step([Group(-(-self._own(sequences) // flights), 1, context)])
+        one = self.step([Group(-(-self._own(sequences) // flights), 1, context)])
+        return one._replace(joules=flights * one.joules)
 
     def step(self, groups: Sequence[Group]) -> Spent:
         """Return what a step of some groups takes: products of all tokens, attention of each."""
@@ -163,32 +144,26 @@ class Phases:
             found, host_s = found.plus(one.spent, times), host_s + times * one.host_s
             head = self.layers[name].head
             if head is not None:
-                took = sum(self.attended(head, group)[0] for group in groups)
-                found = found._replace(attention_s=found.attention_s + times * took)
-        sends = self._send_s(rows)
-        found = found._replace(exchange_s=found.exchange_s + sends)
+                for group in groups:
+                    took, kernel = self.attended(head, group)
+                    joules = spent_j((kernel,), self.planner.seen)
+                    found = found.plus(Spent(attention_s=took, joules=joules), times)
+        found = found.plus(Spent(exchange_s=self._send_s(rows)))
         host_s += self.planner.seen.constants.get("host.step_s", 0.0)
-        late = max(0.0, host_s * (1 - self._ahead(groups)) - found.seconds)
+        replayed = self.constant("graphs") * all(one.tokens == 1 for one in groups)
+        late = max(0.0, host_s * (1 - replayed) - found.seconds)
         late += self.constant("step_s") + self.constant("sequence_s") * ends
         return found._replace(host_s=late)
-
-    def _ahead(self, groups: Sequence[Group]) -> float:
-        """Return 1 where the host issues a step as one graph, as stacks do for decoding."""
-        return self.constant("graphs") if all(one.tokens == 1 for one in groups) else 0.0
 
     def _own(self, sequences: int) -> int:
         return -(-sequences // self.plan.data)
 
     def _send_s(self, rows: int) -> float:
         """Return the seconds in which the stages of a pipeline hand on what they made."""
-        stages, tensor = self.plan.pipeline, self.plan.tensor
-        if stages == 1:
-            return 0.0
+        stages, apart = self.plan.pipeline, self.plan.tensor * self.plan.data
         size = float(HALF * rows * self.planner.shape.one["width"])
-        apart = tensor * self.plan.data
-        return (stages - 1) * self.planner.exchange(
-            "send", size, range(0, 2 * apart, apart)
-        ).seconds
+        group = range(0, min(stages, 2) * apart, apart)
+        return (stages - 1) * self.planner.exchange("send", size, group).seconds
 
     def attended(self, head: Head, group: Group) -> tuple[float, Kernel]:
         """Return the seconds of a layer's attention for a group, and its first kernel.
@@ -202,36 +177,10 @@ class Phases:
             group = Group(group.sequences * parts, tokens, min(past, head.window))
         group = group._replace(past=round(group.past))
         if (head, group) not in self._attended:
-            kernels = list(self._attention(head, group))
+            kernels = attention(self.planner, head, group, self.kv)
             took = sum(self.planner.method.price(one, self.planner.seen).value for one in kernels)
             self._attended[head, group] = took, kernels[0]
         return self._attended[head, group]
-
-    def _attention(self, head: Head, group: Group) -> Iterator[Kernel]:
-        """Yield the kernels of a layer's attention for a group."""
-        sequences, tokens, past = group.sequences, group.tokens, int(group.past)
-        latent, turned = (int(self.planner.shape.one[k]) for k in ("latent_kv", "rotary_width"))
-        shared = bool(latent) and tokens == 1
-        if shared:
-            head = Head(head.heads, 1, latent + turned, latent, head.window)
-        b = Builder("attention", precision(self.planner.in_memory), training=False)
-        keys = past + tokens
-        q = b.input("q", (sequences, tokens, head.heads * head.width))
-        k = b.input("k", (sequences, keys, head.kv_heads * head.width))
-        v = b.input("v", (sequences, keys, head.kv_heads * head.values))
-        how: dict[str, Any] = {"heads": head.heads, "kv_heads": head.kv_heads}
-        y = b.op("attention", q, k, v, name="attention", causal=tokens > 1, **how)
-        settings = self.planner.method.settings
-        cached = b.tensors[k].size + (0 if shared else b.tensors[v].size)
-        saved = HALF * (b.tensors[k].size + b.tensors[v].size) - FORMATS[self.kv] * cached
-        lowered = self.planner.method.lower(b.graph(y), self.planner.in_memory, settings)
-        first, *rest = lowered.kernels
-        flop = first.flop
-        if tokens > 1:  # a mask skips keys among the new ones alone
-            skips = 1 - stack_of(settings).kinds.get("attention", PLAIN).causal_flop
-            flop *= (1 - skips * tokens / keys) / (1 - skips)
-        yield first._replace(bytes=first.bytes - saved, flop=flop)
-        yield from rest
 
     def _part(self, rows: int) -> dict[str, Part]:
         """Return the parts of a rank's network for so many tokens."""
@@ -293,7 +242,8 @@ class Phases:
                 other += took * (self.constant("vectors") or 1.0) + gap_s
         host = host_of(calls_of(mine), self.planner.seen.constants)
         issued = 0.0 if host is None else host.issued_s[0] - host.base_s
-        return Part(Spent(products, 0.0, other, exchange), issued, tuple(mine))
+        joules = spent_j(mine, self.planner.seen)
+        return Part(Spent(products, 0.0, other, exchange, 0.0, joules), issued)
 
     def _stored(self, kernel: Kernel, specs: Sequence[TensorSpec], rows: int) -> Kernel:
         """Return a kernel that reads its weights as they are stored, of experts those touched."""
