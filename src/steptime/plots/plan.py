@@ -172,16 +172,14 @@ def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
     ]
 
 
-def memory(rows: Sequence[style.Row], caption: Sequence[str] = ()) -> style.Spec:
+def memory(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of `memory_rows`: parts upon each other, the room as a line."""
     x = style.name("device", axis={"title": "device of the pipeline", "labelAngle": 0})
     held = style.number("bytes", "memory (byte)", "B")
-    parts = [part for part in PARTS if part in {row["part"] for row in rows}]
-    told = {
-        "color": style.name("part", scale={"domain": parts}, legend=LEGEND),
-        "order": {"field": "at"},
-        "tooltip": style.tooltip(("device", "part", "takes", "of")),
-    }
+    here = {"values": [part for part in PARTS if part in {row["part"] for row in rows}]}
+    colour = style.name("part", scale={"domain": PARTS}, legend=LEGEND | here)
+    tip = style.tooltip(("device", "part", "takes", "of"))
+    told = {"color": colour, "order": {"field": "at"}, "tooltip": tip}
     room = {"y": {**held, "field": "room", "aggregate": "max"}}
     words = {**room, "x": {"value": "width"}, "text": {"value": "room"}}
     layers = [
@@ -189,19 +187,16 @@ def memory(rows: Sequence[style.Row], caption: Sequence[str] = ()) -> style.Spec
         style.layer("rule", room, "room", strokeDash=[6, 4], strokeWidth=1.6, style="ink"),
         style.layer("text", words, "room", align="left", baseline="middle", dx=4),
     ]
-    return style.finish(
-        "What each device holds", caption, rows, layer=layers, width=WIDTH - 40, height=220
-    )
+    view: style.Spec = {"layer": layers, "width": WIDTH - 40, "height": 220}
+    return style.finish("What each device holds", (), rows, **view)
 
 
-def front(
-    rows: Sequence[Mapping[str, Any]], currency: str, caption: Sequence[str] = ()
-) -> style.Spec:
+def front(rows: Sequence[Mapping[str, Any]], currency: str) -> style.Spec:
     """Return the chart of plans that a search shows: time against memory, and cost if known."""
     points = [style.point(dict(row), FRONT, TIP) for row in rows]
     points[0]["best"] = points[0]["step_s"]
-    x = style.log_number("step_s", [row["low"] for row in rows] + [row["high"] for row in rows],
-                         "time of a step (s)", "s")  # fmt: skip
+    ends = [row[end] for row in rows for end in ("low", "high")]
+    x = style.log_number("step_s", ends, "time of a step (s)", "s")
     told = {**style.told_by("devices", points), "tooltip": style.tooltip(TIP)}
     told["shape"] = style.told_by("device", points)["shape"]
     sides = [style.number("total_bytes", "memory of the fullest device (byte)", "B")]
@@ -218,38 +213,30 @@ def front(
             style.layer("point", ring, "best", style="ink", fill=None, size=190),
         ]
         panels.append({"layer": layers, "width": WIDTH // 2 - 70, "height": 260})
-    return style.finish("Plans that none beats", caption, points, hconcat=panels)
+    said = ["Across: where 80 % of steps are. Ringed: the fastest, which is shown below."]
+    return style.finish("Plans that none beats", said, points, hconcat=panels)
 
 
 def picture(
     told: Mapping[str, Any], found: PlanTime, split: str, rows: Sequence[Mapping[str, Any]] = ()
 ) -> style.Spec:
-    """Return all of a plan in one picture: unbeaten plans (`rows`), the pipeline, the memory.
-
-    `told` is its answer, `found` the run, `split` how it is split in words.
-    """
-    charts: list[style.Spec] = []
-    if rows:
-        said = ["Across: where 80 % of steps are. Ringed: the fastest, which is shown below."]
-        charts.append(front(rows, told["cost"]["currency"] if told["cost"] else "", said))
+    """Return the picture of a plan's answer `told`: unbeaten plans (`rows`), pipeline, memory."""
     drawn, first = bars(found), beginning(found)
+    charts = [front(rows, told["cost"]["currency"] if told["cost"] else "")] if rows else []
     if drawn:
-        share = percent(told["bubble"])
-        waits = [f"Grey: {BUBBLE}, {share} of the devices' time."] if told["bubble"] else []
-        how = "What is too thin is drawn as shares of a bar's height."
-        how = how if first else "A number is that of a micro-batch."
-        charts.append(pipeline(drawn, caption=[*waits, how]))
+        said = [f"Grey: {BUBBLE}, {percent(told['bubble'])} of the devices' time."]
+        thin = "What is too thin is drawn as shares of a bar's height."
+        said += [thin if first else "A number is that of a micro-batch."]
+        charts.append(pipeline(drawn, caption=said[not told["bubble"] :]))
         charts += [pipeline(first, "The beginning of it")] if first else []
     charts.append(memory(memory_rows(told["memory"])))
     for chart in charts:
         del chart["config"], chart["$schema"]
-    step = " to ".join(seconds(told[end]) for end in ("low", "high"))
-    about = [split, f"Step {seconds(told['step_s'])}, {step} ({told['method']}, {told['stack']})"]
-    title = f"{told['model']} on {told['devices']:,} {told['device']}"
+    about = [told["answer"], f"{split} ({told['method']}, {told['stack']})"]
     return {
         "$schema": style.SCHEMA,
         "config": style.config(),
-        "title": {"text": title, "subtitle": about, "fontSize": 18},
+        "title": {"text": told["model"], "subtitle": about, "fontSize": 18},
         "vconcat": charts,
         "spacing": 34,
         "resolve": {"scale": {"color": "independent", "x": "independent"}},

@@ -12,7 +12,7 @@ const fragment = (at) => `#${new URLSearchParams(at)}`;
 const span = ({ low, high }) => `${seconds(Number(low.toPrecision(3)))} to `
   + seconds(Number(high.toPrecision(3)));
 const percent = (share) => `${digits(100 * share, 3)} %`;
-const rounded = (value) => grouped(Number(value.toPrecision(4)), 2);
+const rounded = (value) => (value < 1 ? digits(value, 3) : grouped(Number(value.toPrecision(4)), 2));
 const paid = (cost, what) => (cost ? `${rounded(what)} ${cost.currency}` : "-");
 const unpacked = ([names, ...rows]) => rows.map((row) =>
   Object.fromEntries(names.map((name, place) => [name, row[place]])));
@@ -44,18 +44,19 @@ function show(cell) {
   byId("headline").textContent = `${at.model}: ${best.answer}`;
   tiles([
     ["step", seconds(best.step_s), span(best)],
-    ["tokens/s", grouped(best.tokens_per_s), `${grouped(best.tokens_per_s_per_device)} a device`],
+    [`${best.unit}/s`, grouped(best.tokens_per_s), `${grouped(best.tokens_per_s_per_device)} a device`],
     ["memory", prefixed(memory.total_bytes, "B"), memory.device_bytes
       ? `of ${prefixed(memory.device_bytes, "B")}` : "of unknown room"],
     [`${cost?.currency ?? "cost"} an hour`, cost ? rounded(cost.hour) : "-",
       cost ? `${cost.date}` : "no price is known"],
     ...(training ? [
-      [`hours of ${prefixed(training.tokens, "")} tokens`, hoursText(training.train_h),
+      [`hours of ${prefixed(training.tokens, "")} ${best.unit}`, hoursText(training.train_h),
         `${hoursText(training.low_h)} to ${hoursText(training.high_h)}`],
       [`${cost?.currency ?? "cost"} of them`, cost ? rounded(training.cost) : "-",
         training.energy_kwh === null ? "" : `${grouped(training.energy_kwh)} kWh`],
     ] : []),
-    ["MFU", percent(mfu.full), `half ${percent(mfu.half)}, 6N ${percent(mfu["6N"])}`],
+    ["MFU", percent(mfu.full), mfu["6N"] === null ? ""
+      : `half ${percent(mfu.half)}, 6N ${percent(mfu["6N"])}`],
     ...(energy ? [["a device", `${digits(energy.device_w, 3)} W`, ""]] : []),
   ]);
   byId("notes").replaceChildren(...[
@@ -93,7 +94,7 @@ function beside(values) {
     ["device", (cell) => `${cell.at.devices} × ${cell.at.device}`],
     ["step", found((best) => seconds(best.step_s))],
     ["80 % of steps", found(span)],
-    ["tokens/s a device", found((best) => grouped(best.tokens_per_s_per_device))],
+    ["a second and device", found((best) => grouped(best.tokens_per_s_per_device))],
     ["an hour", found((best) => paid(best.cost, best.cost?.hour))],
     ...(all.some((cell) => cell.best?.training) ? [
       ["training", found((best) => `${hoursText(best.training.train_h)} h`)],
