@@ -19,7 +19,8 @@ from steptime.plans.request import Request, Site, shape_of, split_of
 from steptime.plans.step import plan_time
 from steptime.predict.kernel import Interval
 from steptime.serving.answer import Request as Service
-from steptime.serving.answer import memory_of
+from steptime.serving.answer import answered, memory_of
+from steptime.serving.arrivals import Demand
 from steptime.serving.concurrency import served
 from steptime.serving.phases import Phases
 
@@ -138,6 +139,8 @@ def serve(asked: Question, method: str) -> Told:
     stack = texts.get("stack") or stack_at(texts["software"], texts["date"])
     split = tuple(sizes.pop(name, 1) for name in PARALLEL)
     batch, tokens, output = (sizes.get(name, 1) for name in ("batch", "input", "output"))
+    if numbers.get("prefill_replicas"):
+        return _apart(asked, stack, method, dict(zip(PARALLEL, split, strict=True)))
     how = (texts["model"], _site(asked), texts["dtype"], texts.get("weights", ""), stack, method)
     phases, steps, devices = _phases(*how, tokens + output, *split), output - 1, prod(split[:3])
     if numbers.get("concurrency"):
@@ -157,6 +160,23 @@ def serve(asked: Question, method: str) -> Told:
     }
     fits = not memory_of(phases, batch, tokens + output, tokens)["over_bytes"]
     return Told(values, devices, stack, fits)
+
+
+def _apart(asked: Question, stack: str, method: str, split: Mapping[str, int]) -> Told:
+    """Return the same of servers that read prompts, and others that decode, run by events."""
+    names = ("concurrency", "max_batch", "prefill_replicas", "prefill_tensor")
+    demand = Demand(**{name: _whole(asked, name) for name in names if asked.numbers.get(name)})
+    how = {name: asked.texts[name] for name in ("dtype", "weights") if asked.texts.get(name)}
+    tokens, output, replicas = (_whole(asked, n) for n in ("input", "output", "replicas"))
+    told = answered(
+        Service(asked.texts["model"], _site(asked), 1, tokens, output, replicas=replicas,
+                stack=stack, method=method, demand=demand, **split, **how)
+    )  # fmt: skip
+    ends = {name: told["bounds"][name] for name in ("ttft_s", "tpot_s", "request_s")}
+    return Told(
+        {name: Interval(told[name], *within) for name, within in ends.items()},
+        told["devices"], stack, told["fits"],
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=512)
