@@ -162,15 +162,15 @@ def serve(asked: Question, method: str) -> Told:
     return Told(values, devices, stack, fits)
 
 
-def _apart(asked: Question, stack: str, method: str, split: Mapping[str, int]) -> Told:
+def _apart(asked: Question, stack: str, method: str, split: Mapping[str, Any]) -> Told:
     """Return the same of servers that read prompts, and others that decode, run by events."""
     names = ("concurrency", "max_batch", "prefill_replicas", "prefill_tensor")
-    demand = Demand(**{name: _whole(asked, name) for name in names if asked.numbers.get(name)})
-    how = {name: asked.texts[name] for name in ("dtype", "weights") if asked.texts.get(name)}
+    under: dict[str, Any] = {n: _whole(asked, n) for n in names if asked.numbers.get(n)}
+    how: dict[str, Any] = {n: asked.texts[n] for n in ("dtype", "weights") if asked.texts.get(n)}
     tokens, output, replicas = (_whole(asked, n) for n in ("input", "output", "replicas"))
     told = answered(
         Service(asked.texts["model"], _site(asked), 1, tokens, output, replicas=replicas,
-                stack=stack, method=method, demand=demand, **split, **how)
+                stack=stack, method=method, demand=Demand(**under), **split, **how)
     )  # fmt: skip
     ends = {name: told["bounds"][name] for name in ("ttft_s", "tpot_s", "request_s")}
     return Told(
