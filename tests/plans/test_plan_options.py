@@ -326,3 +326,20 @@ def test_memory_by_part_is_that_of_hand_arithmetic() -> None:
     assert held.activations == pytest.approx(1.04 * (paper + moments + ends + working), rel=1e-9)
     assert held.gathered == 0
     assert held.logits > s * b * words / t * (2 + 4 + 4)
+
+
+def test_a_search_computes_as_few_layers_again_as_fit() -> None:
+    fixed: dict[str, Any] = {"tensor": 8, "context": 1, "pipeline": 1, "zero": 0, "micro_batch": 1}
+    how: dict[str, Any] = {"batch": 1, "length": 98304, "inside": "nvlink-4"}
+    best = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **fixed)["best"]
+    fewest = best["plan"]["recompute_layers"]
+    assert best["plan"]["recompute"] == "full"
+    own = {**fixed, "data": 1, "sequence": True, "recompute": "full"}
+    fits = [
+        steptime.plan("llama3_8b", "h100-sxm5", **how, **own, recompute_layers=n)["fits"]
+        for n in (fewest - 1, fewest)
+    ]
+    assert fits == [False, True]
+    chosen = {**fixed, "recompute": "full"}
+    told = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **chosen)
+    assert "recompute_layers" not in told["best"]["plan"]  # as the user chose

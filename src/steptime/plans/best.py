@@ -16,13 +16,32 @@ from steptime.plans.answer import answered, document, offer_of
 from steptime.plans.faults import checked
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Further, Limits, Request, sites, split_of
-from steptime.plans.search import MEMORY, Cap, Found, Search, plans, search, unbeaten
+from steptime.plans.search import (
+    MEMORY,
+    Cap,
+    Found,
+    Search,
+    plans,
+    search,
+    unbeaten,
+    with_fewer_again,
+)
 from steptime.plans.step import Quick, plan_time
 from steptime.plans.words import bound
 from steptime.predict.prices import Offer
 
 AMOUNTS = ("step_s", "cost_per_step", "energy_j", "total_bytes", "devices")  # fewer are better
-SPLIT = ("tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute")
+SPLIT = (
+    "tensor",
+    "context",
+    "pipeline",
+    "virtual",
+    "data",
+    "expert",
+    "zero",
+    "recompute",
+    "recompute_layers",
+)
 SIMULATED = 12  # plans of a search, beside the fastest of each number of devices
 REFUSED = {  # limit: (what refused plans do, unit)
     MEMORY: ("do not fit", "GB"),
@@ -105,7 +124,10 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
             offer = offer_of(planner, request.prices)
             caps = list(_caps(request, count, batch * shape.length, offer))
             every = plans(shape, count, batch, site.per_node, fixed)
-            yield _Group(at, count, planner, offer, caps, search(planner, every, caps))
+            found = search(planner, every, caps)
+            if not fixed.keys() & {"recompute", "recompute_layers"}:
+                found = with_fewer_again(planner, found, caps)
+            yield _Group(at, count, planner, offer, caps, found)
 
 
 def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> Iterator[Cap]:

@@ -42,6 +42,11 @@ class Cap(NamedTuple):
     value: Callable[[Quick], float | None]
     most: float
 
+    def holds(self, found: Found) -> bool:
+        """Whether a plan is known to stay within it."""
+        value = self.value(Quick(*found[:3]))
+        return value is not None and value <= self.most
+
 
 class Near(NamedTuple):
     """How far a plan is beyond a limit: its name, the value (None: unknown), and the most."""
@@ -164,8 +169,38 @@ def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Se
     if refused[MEMORY] == considered:
         near = Near(MEMORY, least, planner.room_bytes) if considered else None
     steps_s = [one.step_s for one in kept]
-    front = unbeaten(kept, lambda one: (one.step_s, one.bytes, one.energy_j or 0.0))
+    front = unbeaten(kept, _spent)
     return Search(front, steps_s, considered, refused, None if kept else near)
+
+
+def _spent(one: Found) -> tuple[float, ...]:
+    return one.step_s, one.bytes, one.energy_j or 0.0
+
+
+def with_fewer_again(planner: Planner, found: Search, caps: Sequence[Cap]) -> Search:
+    """Return a search with the fewest layers computed again that fit, of plans that do so with all.
+
+    The fewer there are, the less time a plan takes and the more memory: they are found by halving.
+    """
+    more = []
+    for one in found.front:
+        plan, least = one.asked.plan, None
+        if plan.recompute != "full" or plan.recompute_layers:
+            continue
+        low, high = 1, len(planner.shape.kinds) // (plan.pipeline * plan.virtual) - 1
+        while low <= high:
+            n = (low + high) // 2
+            asked = one.asked.but({"recompute_layers": n})
+            at = quick(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
+            low, high = (low, n - 1) if at.step_s < inf else (n + 1, high)
+            least = Found(*at, asked) if at.step_s < inf else least
+        if least is not None and all(cap.holds(least) for cap in caps):
+            more.append(least)
+    return found._replace(
+        front=unbeaten([*found.front, *more], _spent),
+        steps_s=[*found.steps_s, *(one.step_s for one in more)],
+        considered=found.considered + len(more),
+    )
 
 
 def unbeaten(found: Iterable[Kind], amounts: Callable[[Kind], tuple[float, ...]]) -> list[Kind]:

@@ -73,5 +73,5 @@ def split_in_words(told: Mapping[str, Any]) -> str:
     words += ["sequence parallel"] if plan["sequence"] else []
     words += [f"ZeRO {plan['zero']}"] if plan["zero"] else []
     words += [f"recompute {plan['recompute']}"] if plan["recompute"] != "none" else []
-    words += [text.format(plan[name]) for name, text in _MORE.items() if name in plan]
+    words += [text.format(plan[name]) for name, text in _MORE.items() if plan.get(name)]
     return ", ".join([*words, f"micro-batch {told['micro_batch']}"])
