@@ -145,8 +145,12 @@ def _logits(one: Step) -> float:
 
 def parameters_of(one: Step, load: Load) -> tuple[int, int]:
     """Return the parameters of a device that all replicas share, and those of routed experts."""
-    routed = sum(one.found[part.name].routed * count for part, count in load)
-    return sum(one.found[part.name].parameters * count for part, count in load) - routed, routed
+    key, counted = (id(one.found), load), one.planner.counted
+    if key not in counted:
+        routed = sum(one.found[part.name].routed * count for part, count in load)
+        whole = sum(one.found[part.name].parameters * count for part, count in load)
+        counted[key] = whole - routed, routed
+    return counted[key]
 
 
 def shared_of(one: Step, load: Load, least: int) -> float:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import inf
 from typing import Any, NamedTuple
 
@@ -129,6 +129,8 @@ class Planner:
             self._constants["gradient_bytes"] = gradients / 8 or own
         self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
         self.spent: dict[tuple[Any, ...], float] = {}
+        self.traffic_s = cache(self._traffic_s)
+        self.counted: dict[tuple[Any, ...], tuple[int, int]] = {}
         self.join(cluster)
 
     def on(self, cluster: Cluster) -> Planner:
@@ -264,7 +266,7 @@ class Planner:
             self._fabrics[group] = (fabric, self.names[place])
         return self._fabrics[group]
 
-    def traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> Interval:
+    def _traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> Interval:
         """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""
         kernel = Kernel("", kind, "update", "float32", "vector", flop, moved)
         return self.method.price(kernel, self.seen)

@@ -22,6 +22,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 MOST_VIRTUAL = 8
 LEAST_TOKENS = 2048  # of a sequence's part: shorter ones are not shared out
 MOST_PLANS = 1_000_000
+MOST_EXAMPLES = 1 << 16  # of a micro-batch
 MEMORY = "memory"
 PLAIN = {"schedule", "offload"}  # what a user may choose that fits every split
 
@@ -95,27 +96,30 @@ def plans(
         "micro_batch": MICRO_BATCHES,
     }  # fmt: skip
     if isinstance(shape, Network):  # one stage a device, any share of the batch
-        least = [b for b in range(1, batch + 1) if not batch % b]
-        choices |= {"virtual": (1,), "recompute": ("none", "full"), "micro_batch": least}
+        sizes = [b for b in range(1, min(batch, MOST_EXAMPLES) + 1) if not batch % b]
+        choices |= {"virtual": (1,), "recompute": ("none", "full"), "micro_batch": sizes}
     more = {name: value for name, value in fixed.items() if name not in choices}
     choices |= {name: [value] for name, value in fixed.items() if name in choices}
-    asks = more.pop("sequence", None)
-    for t, c, p, v, e, zero, recompute, b in product(*choices.values()):
+    asks, plain = more.pop("sequence", None), more.keys() <= PLAIN
+    *widths, zeros, recomputes, each = choices.values()
+    for t, c, p, v, e in product(*widths):
         data, left = divmod(devices, t * c * p)
-        if left or data < 1 or batch % (data * b) or (data * c) % e:
+        if left or data < 1 or (data * c) % e or p * v > layers:
             continue
-        if (v > 1 and (p == 1 or layers % (p * v))) or p * v > layers or (data * c == 1 and zero):
-            continue
-        if v > 1 and fixed.get("schedule") == "zero-bubble":
+        if v > 1 and (p == 1 or layers % (p * v) or more.get("schedule") == "zero-bubble"):
             continue
         sequence = (t > 1 if asks is None else asks) and not tokens // c % t
-        plan = Plan(
-            data=data, tensor=t, context=c, pipeline=p, virtual=v, expert=e, zero=zero,
-            recompute=recompute, sequence=sequence, **more,
-        )  # fmt: skip
-        asked = Asked(plan, b, batch)
-        if more.keys() <= PLAIN or fault(shape, asked) is None:
-            yield asked
+        shares = [b for b in each if not batch % (data * b)]
+        some = zeros if data * c > 1 else {0}.intersection(zeros)
+        for zero, recompute in product(some if shares else (), recomputes):
+            plan = Plan(
+                data=data, tensor=t, context=c, pipeline=p, virtual=v, expert=e, zero=zero,
+                recompute=recompute, sequence=sequence, **more,
+            )  # fmt: skip
+            for b in shares:
+                asked = Asked(plan, b, batch)
+                if plain or fault(shape, asked) is None:
+                    yield asked
 
 
 def _powers(most: int) -> list[int]:
