@@ -105,11 +105,11 @@ def row_of(asked: Question, told: Told, quantity: str) -> dict[str, Any]:
 def _block(asked: Question, told: Told) -> str | None:
     """Return what of a row the constants of its stack were not fitted on."""
     seen = catalog.stack(told.stack).seen if told.stack else None
-    if seen is None:
-        return None
+    if not seen:
+        return None if seen is None else "not said"
     for name in ("model", "device"):
         if name in asked.texts and asked.texts[name] not in seen.get(f"{name}s", ()):
-            return f"unseen {name}" if seen else "nothing fitted"
+            return f"unseen {name}"
     return "larger scale" if told.devices > seen.get("most_devices", told.devices) else "seen"
 
 
