@@ -54,6 +54,16 @@ def test_a_row_that_cannot_be_asked_is_counted_with_its_reason(
     assert left["reason"].startswith("--tensor 5 does not divide 32 heads")
 
 
+@pytest.mark.slow
+def test_published_steps_are_drawn(tmp_path: Path) -> None:
+    table, out = tmp_path / "rows.csv", tmp_path / "steps.svg"
+    table.write_text(HEAD + ROW, "utf-8")
+    assert run(["evaluate", str(table), "--out", str(out)]) == 0
+    drawn = out.read_text("utf-8")
+    assert "1 case by calibrated" in drawn
+    assert "vTrain" in drawn
+
+
 def test_the_stack_is_that_of_the_date() -> None:
     assert stack_at("megatron", "2021-12") == "megatron-2021"
     assert stack_at("megatron", "24.07") == "megatron-2024"

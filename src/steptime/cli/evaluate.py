@@ -66,9 +66,9 @@ def evaluate(
     names = [word.strip() for word in by.split(",")] if by else []
     tables, others = ({}, []) if mapping else tables_in(paths)
     if tables:
-        given = {"--calibrate-with": calibrate_with, "--rows": rows, "--out": out}
+        given = {"--calibrate-with": calibrate_with, "--rows": rows}
         refuse(given, "published steps are scored as they are: leave out {}")
-        return _published(paths, tables, others, name, names, worst)
+        return _published(paths, tables, others, name, names, worst, out)
     if len(paths) > 1:
         raise InputError(f"{len(paths)} paths: {shorten(paths[-1])} is no table of published steps")
     path = paths[0]
@@ -77,15 +77,20 @@ def evaluate(
     made = evaluation.evaluate(found, chosen, name, calibrate_with, names, draws, worst)
     notes = []
     if out is not None:
-        from steptime.plots.evaluated import chart
-        from steptime.plots.files import save
-
-        save(chart([evaluation.case_row(one) for one in made.scored], name), out)
+        _draw([evaluation.case_row(one) for one in made.scored], name, out)
         notes.append(f"picture: {out}")
     left = len(found) - len(made.scored)
     if left:
         notes.append(f"note: {name} predicts nothing for {left:,} of {len(found):,} cases")
     return Answer({"path": str(path), **made.document}, made.tables, notes)
+
+
+def _draw(rows: list[dict[str, Any]], method: str, out: Path) -> None:
+    """Draw predicted against measured; raises `StoreError`."""
+    from steptime.plots.evaluated import chart
+    from steptime.plots.files import save
+
+    save(chart(rows, method), out)
 
 
 def _published(
@@ -95,8 +100,9 @@ def _published(
     method: str,
     by: list[str],
     worst: int,
+    out: Path | None,
 ) -> Answer:
-    """Return how far off predictions of published steps are."""
+    """Return how far off predictions of published steps are; their times are drawn."""
     from steptime.calibration.published_errors import evaluate_tables
 
     if ".py:" in method:
@@ -105,6 +111,17 @@ def _published(
     notes = [
         f"note: {path}: columns of no table of published steps that is known" for path in others
     ]
+    if out is not None:
+        times = [
+            {**one, "kind": one["set"], "regime": one["quantity"].removesuffix("_s")}
+            | {"measured_s": one["measured"], "predicted_s": one["predicted"]}
+            for one in found.document["cases"]
+            if one["quantity"].endswith("_s") and not one["quantity"].endswith("per_s")
+        ]
+        if not times:
+            raise InputError("--out: none of these rows says a time")
+        _draw(times, method, out)
+        notes.append(f"picture: {out}")
     path = str(paths[0]) if len(paths) == 1 else ""
     return Answer({"path": path, **found.document}, found.tables, notes)
 

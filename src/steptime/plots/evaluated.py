@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from steptime.analysis.row import grouped
+from steptime.core.units import counted
 from steptime.plots.style import Spec, finish, layer, log_number, thinned, told_by
 
 SIDE = 380
 LINE = {"style": "ink", "fill": None, "strokeWidth": 1.2}
-DOT = {"filled": True, "size": 18, "opacity": 0.5}
+FEW = 300  # points, which are drawn larger
+DOT = {"filled": True, "opacity": 0.5}
 SIZES = ("below 0.1 ms", "0.1 to 10 ms", "above 10 ms")
 
 
@@ -36,7 +38,13 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> Spec:
         "height": SIDE,
         "layer": [
             layer("line", {"x": {**x, "field": "at"}, "y": {**y, "field": "even"}}, "at", **LINE),
-            layer("point", {"x": x, "y": y, "color": colour, "tooltip": tip}, "measured", **DOT),
+            layer(
+                "point",
+                {"x": x, "y": y, "color": colour, "tooltip": tip},
+                "measured",
+                **DOT,
+                size=40 if len(points) < FEW else 18,
+            ),
         ],
     }
     spans = _spans(rows)
@@ -59,7 +67,7 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> Spec:
         },
         "resolve": {"scale": {"y": "independent"}},
     }
-    caption = [f"{len(rows):,} cases by {name}; the line is equality.", *thinned_]
+    caption = [f"{counted(len(rows), 'case')} by {name}; the line is equality.", *thinned_]
     caption += ["At the right all of them count."] if thinned_ else []
     return finish(
         "Predicted against measured", caption, [*edges, *points, *spans], hconcat=[scatter, by_size]
