@@ -13,7 +13,7 @@ from steptime.calibration.published_errors import evaluate_tables
 PAGE = Path(__file__).parents[2] / "docs/validation.md"
 EXAMPLES = Path(__file__).parents[2] / "docs/examples/papers.csv"
 BEGIN, END = "<!-- scripts/validate-plans writes from here -->", "<!-- to here, plans -->"
-STEP = "step_s"
+TIMES = ("step_s", "request_s", "tpot_s", "ttft_s", "tokens_per_s_per_device")  # of steps
 LEAST = 2  # of models or devices that a set must have for one to be left out
 Row = Mapping[str, Any]
 
@@ -51,8 +51,8 @@ def left_out(cases: Sequence[Row], name: str) -> Iterator[tuple[str, int, float,
     """
     sets: dict[str, list[Row]] = defaultdict(list)
     for case in cases:
-        if case["quantity"] == STEP:
-            sets[case["set"]].append(case)
+        if case["quantity"] in TIMES:
+            sets[f"{case['set']}, {case['quantity']}"].append(case)
     for label, some in sorted(sets.items()):
         known = sorted({case[name] for case in some})
         if len(known) < LEAST:
@@ -73,9 +73,9 @@ def page(paths: Sequence[Path]) -> str:
         [row["set"], row["quantity"], str(row["asked"]), str(row["cases"]), *cells]
         for row, cells in zip(told["rows"], errors(told["rows"]), strict=True)
     ]
-    steps = [row for row in told["groups"] if row["quantity"] == STEP]
+    steps = [row for row in told["groups"] if row["quantity"] in TIMES]
     blocks = [
-        [row["set"], row["block"], str(row["cases"]), *cells]
+        [row["set"], row["quantity"], row["block"], str(row["cases"]), *cells]
         for row, cells in zip(steps, errors(steps), strict=True)
     ]
     unasked = [[row["set"], str(row["rows"]), row["reason"]] for row in told["unasked"]]
@@ -88,8 +88,8 @@ def page(paths: Sequence[Path]) -> str:
         (
             "### Every set",
             table(["set", "quantity", "rows", "scored", *heads], sets),
-            "### Steps, by what the constants of their stack have seen",
-            table(["set", "block", "scored", *heads], blocks),
+            "### Times, by what the constants of their stack have seen",
+            table(["set", "quantity", "block", "scored", *heads], blocks),
             "### One model, or one device, left out of each set",
             table(["set, left out", "mean", "median"], out),
             "### Rows that were not asked",

@@ -68,6 +68,7 @@ def evaluate_tables(
             raise unknown("group", one, GROUPS, "--by")
     scored: list[dict[str, Any]] = []
     asked: Counter[str] = Counter()
+    alone: dict[str, list[bool]] = defaultdict(list)
     unasked: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path, layout in tables.items():
         for label, place, answer in _told(path, layout, method):
@@ -76,6 +77,8 @@ def evaluate_tables(
                 unasked[label, str(answer).removeprefix("plan: ")].append(place)
                 continue
             question, told = answer
+            if not question.measured and told.fits is not None:
+                alone[label].append(told.fits == question.ran)
             known = [name for name in question.measured if name in told.values]
             scored += [row_of(question, told, name) for name in known]
     left = [
@@ -85,6 +88,10 @@ def evaluate_tables(
     if not scored:
         raise InputError(f"no row can be asked: {left[0]['reason'] if left else 'there is none'}")
     sets = [{**row, "asked": asked[row["set"]]} for row in _errors(scored, ())]
+    for row in sets:  # those that ran nowhere have no time
+        if (more := alone[row["set"]]) and row["fits"] is not None:
+            right = row["fits"] * row["cases"] + sum(more)
+            row["fits"] = right / (row["cases"] + len(more))
     far = sorted(scored, key=lambda row: -abs(row["ratio"] - 1))[:worst]
     return Published(
         {

@@ -231,6 +231,10 @@ class Phases:
                 exchange += self.planner.exchange(kernel.kind, kernel.bytes, group).seconds
                 continue
             one = kernel._replace(after=(), views=0)
+            if op.kind == "experts":  # each row of a token and expert is written, and summed
+                copies = float(str(op.attrs["per_token"])) * graph.tensors[op.inputs[0]].size
+                other += self.constant("routed_s")
+                other += self.planner.traffic_s("gather", 2 * HALF * copies).value
             if op.kind in LOWERED and piece_of(op.name) not in (FIRST, LAST):
                 one = self._stored(one, [graph.tensors[name] for name in op.inputs], rows)
             mine.append(one)
