@@ -256,6 +256,7 @@ _WHATIF = [
 _LOAD = [  # of serve
     ("--rate 2 --concurrency 3", "requests come by one of --concurrency, --rate and --requests"),
     ("--seed 3", "requests come by one of --concurrency, --rate and --requests"),
+    ("--rate 2 --batch 4", "--batch come at once; under load there is --max-batch"),
     ("--concurrency 0", "--concurrency: must be at least 1, not 0"),
     ("--rate=-2", "--rate: a number above 0, at most 1e18, not '-2'"),
     ("--rate 2 --seed=-1", "--seed: must be at least 0, not -1"),

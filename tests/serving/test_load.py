@@ -225,6 +225,27 @@ def test_a_model_under_load_in_python() -> None:
     assert apart["load"]["balance"]["prefill_per_s"] > apart["load"]["requests_per_s"]
 
 
+@pytest.mark.parametrize("method", ["roofline", "analytic"])
+def test_methods_without_constants_serve_too(method: str) -> None:
+    told = serve(
+        "gpt2", "t4", dtype="float16", input=900, output=20, method=method, rate=1.0, count=20
+    )
+    assert told["low"] is None
+    assert 0 < told["tpot_s"] < told["ttft_s"] < told["load"]["request_s"]["p50"]
+
+
+def test_a_trace_with_long_prompts_and_long_answers(tmp_path: Path) -> None:
+    rows = tmp_path / "a.csv"
+    rows.write_text("arrival_s,input_tokens,output_tokens\n0,900,100\n1,1000,20\n2,1000,9999\n")
+    told = serve("gpt2", "t4", dtype="float16", requests=rows, count=2)
+    assert (told["input"], told["output"], told["load"]["requests"]) == (950, 60, 2)
+    with pytest.raises(InputError, match="10999 tokens, and gpt2 has 1024 positions"):
+        serve("gpt2", "t4", dtype="float16", requests=rows)
+    one = serve("gpt2", "t4", dtype="float16", concurrency=2, output=1, prefill_replicas=1,
+                link="ethernet-10", count=10, input=100)  # fmt: skip
+    assert one["load"]["tpot_s"] is None
+
+
 def test_published_servers_with_prompts_apart_are_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

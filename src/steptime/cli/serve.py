@@ -47,7 +47,7 @@ def serve(
     concurrency: Text = option("--concurrency N", "Under load: so many users, each waits.", None),
     rate: Text = option("--rate R", "Under load: requests a second, by chance (Poisson).", None),
     requests: Path | None = option("--requests FILE", "Under load: a trace, CSV or JSONL.", None),
-    count_: Text = option("--count N", "Requests. Default: 10 a user, or 1000.", None),
+    count_: Text = option("--count N", "Requests. Default: 10 a user, 1000, or a trace's.", None),
     seed: Text = option("--seed N", "Of the chance in which requests come. Default: 0.", None),
     ttft_target: Text = option("--ttft-target S", "Seconds to the first token, at most.", None),
     tpot_target: Text = option("--tpot-target S", "Seconds of each token after it.", None),

@@ -154,11 +154,14 @@ def answered(asked: Request) -> dict[str, Any]:
     """Return the answer to what a user asks of serving, as JSON values; raises `InputError`."""
     requests = None if asked.demand is None else asked.demand.load(asked.input, asked.output)
     if requests is not None:
-        asked = replace(asked, input=max(requests.inputs), output=max(requests.outputs))
+        if asked.batch > 1:
+            raise InputError("serve: --batch come at once; under load there is --max-batch")
+        inputs, outputs = max(zip(requests.inputs, requests.outputs, strict=True), key=sum)
+        asked = replace(asked, input=inputs, output=outputs)
     phases = asked.phases()
     load = None if requests is None else loaded(asked, requests, phases)
     if load is not None:
-        whole = {name: round(load[name]) for name in ("batch", "input", "output")}
+        whole = {name: max(1, round(load[name])) for name in ("batch", "input", "output")}
         asked = replace(asked, **whole)
     planner, batch, steps = phases.planner, asked.batch, asked.output - 1
     first = phases.prefill(batch if load is None else 1, asked.input)
@@ -321,8 +324,9 @@ def serve(
     """Return what serving a language model takes: the JSON of `steptime serve`.
 
     `batch` prompts of `input` tokens come at once, `output` tokens are made of each. `how` are
-    options of the command by name: `tensor=8, dtype="float8", kv="float8", stack="vllm-2025"`.
-    Raises `InputError` for what is not known or cannot be.
+    options of the command by name: `tensor=8, dtype="float8", kv="float8", stack="vllm-2025"`,
+    or under load `rate=8, ttft_target=0.2`. Raises `InputError` for what is not known or
+    cannot be.
     """
     site = Site(device, per_node, inside, link, links_per_node)
     known = [name for name in vars(Request("", site)) if name not in ("model", "site", "demand")]

@@ -82,7 +82,8 @@ class Demand:
     def load(self, inputs: int, outputs: int) -> Load:
         """Return the requests, of so many tokens where no file says; raises `InputError`."""
         if self.requests is not None:
-            return trace(self.requests)
+            found, most = trace(self.requests), self.count or None
+            return Load(found.inputs[:most], found.outputs[:most], found.arrivals_s[:most])
         count = self.count or ROUNDS * self.concurrency or COUNT
         if count > MOST_REQUESTS:
             raise InputError(f"serve: {count:,} requests, at most {MOST_REQUESTS:,}: --count N")

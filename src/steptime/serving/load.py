@@ -30,10 +30,9 @@ def pool_of(
     pace = Paced(phases, exact, draft, demand.speculate, demand.accept)
     most = demand.max_batch or -(-load.concurrency // replicas) or MOST
     blocks = int(min(max(0.0, room * phases.plan.data / each), 1e12) // 16)
+    budget = int(phases.constant("chunk_tokens")) or Pool._field_defaults["budget"]
     mixed, ahead = (phases.constant(name) > 0.5 for name in ("mixes", "ahead"))
-    return Pool(
-        pace, most, blocks, replicas, 16, int(phases.constant("chunk_tokens")), mixed, ahead
-    )
+    return Pool(pace, most, blocks, replicas, 16, budget, mixed, ahead)
 
 
 def under_load(
