@@ -1,6 +1,7 @@
 """A plan as a picture: its bars are the pipeline's run, and there are never too many."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,11 @@ def test_thin_parts_are_shares_of_a_bars_height(devices: int, batch: int) -> Non
     first = drawn.beginning(found)
     assert {row["kind"] for row in first} >= {"forward", "backward", "bubble"}
     assert len(first) < 4 * drawn.MOST_BARS + devices
+
+
+def test_a_run_that_is_not_simulated_has_no_bars() -> None:
+    _, _, found = timed(asked(pipeline=4))
+    assert drawn.bars(replace(found, flow=None)) == drawn.beginning(replace(found, flow=None)) == []
 
 
 def test_the_memory_of_each_device_is_its_parts() -> None:

@@ -224,19 +224,20 @@ def plan(
     shown_ = [*tables(best)[:1], *_searched(told)] if numbers_ else tables(best)
     notes = [f"note: {said}" for said in best["notes"]]
     if out is not None:
-        _draw(request, told, best, out)
-        notes.append(f"picture: {out}")
+        notes += _draw(request, told, best, out)
     return Answer(told, shown_, notes)
 
 
-def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Path) -> None:
-    """Draw the plan, or the best one that was searched; raises `InputError`, `StoreError`."""
+def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Path) -> list[str]:
+    """Draw the plan, or the best one that was searched, and return what is to be said of it."""
     from steptime.plans.answer import asking, timed
     from steptime.plots.files import save
     from steptime.plots.plan import picture
 
     _, _, found = timed(asking(request, best))
     save(picture(best, found, _split(best), told.get("rows", ())), out)
+    left = "note: the pipeline has too many parts to be simulated, and drawn, one by one"
+    return [*([left] if found.flow is None else []), f"picture: {out}"]
 
 
 def _page(asked: list[Request], words: list[str], page: Path) -> Answer:

@@ -67,6 +67,8 @@ function show(cell) {
     ...best.exposed_communication.filter((one) => one.exposed_s > 0.005 * best.step_s).map((one) =>
       `${one.group} ranks: ${one.collective} over ${one.level} takes ${seconds(one.total_s)}, of `
       + `which the step waits ${seconds(one.exposed_s)}.`),
+    ...(cell.drawn.pipeline.length > 1 ? []
+      : ["The pipeline has too many parts to be simulated, and drawn, one by one."]),
     ...best.notes,
   ].map((text) => element("li", text)));
   draw("why", unpacked(cell.drawn.why));
