@@ -111,7 +111,7 @@ def test_groups_lie_where_the_order_puts_them() -> None:
     found = groups((2, 2, 3, 4), 1, 3)
     assert found["replicas"] == range(0, 12, 2)
     assert (found["shard"], found["copies"]) == (range(0, 6, 2), range(0, 12, 6))
-    assert (found["next"], found["ends"]) == (range(0, 24, 12), (0, 36))
+    assert (found["pipeline"], found["ends"]) == (range(0, 48, 12), (0, 36))
     other = groups((2, 2, 3, 4), 2, 4, "tensor-context-pipeline-data")
     assert other["replicas"] == (0, 2, 16, 18, 32, 34)  # data is 16 apart
     assert other["shard"] == (0, 2, 16, 18)
@@ -218,6 +218,14 @@ def test_a_rack_of_72_is_a_node() -> None:
     found = step(Plan(tensor=8, data=18, zero=3, shard=9), 18, planner(144, site))
     links = {one.group: one.link for one in found.exposures}
     assert links == {"tensor": "nvlink-5", "data": "nvlink-5", "copies": "infiniband-ndr"}
+
+
+def test_the_farthest_neighbours_set_the_pace() -> None:
+    """Stages of 4 devices, two to a node: every second boundary is between nodes."""
+    found = step(Plan(tensor=4, pipeline=4), 8, planner(16))
+    assert waits(found, "pipeline")["send"].link == "infiniband-ndr"
+    near = step(Plan(tensor=4, pipeline=2), 8, planner(8))
+    assert waits(near, "pipeline")["send"].link == "nvlink-4"
 
 
 def test_rings_and_all_to_alls_of_context() -> None:

@@ -80,7 +80,7 @@ class Step:
         """
         ranks, backward = len(self.groups["context"]), pass_ == "backward"
         rounds, each = ranks - 1, whole / ranks * (2 if backward else 1)
-        one = self.planner.exchange("send", each, self.groups["context"][:2])
+        one = self.planner.exchange("send", each, self.planner.neighbours(self.groups["context"]))
         open_ = max(0.0, one.seconds - piece.core_s[backward] / ranks)
         moved, seconds = rounds * each, rounds * one.seconds
         return Wait("context", "send", one.link, moved, seconds, rounds * open_)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
 
@@ -164,6 +165,7 @@ class Planner:
         self.holds: dict[tuple[Any, ...], Any] = {}
         self.takes: dict[tuple[Any, ...], Any] = {}
         self._fabrics: dict[Sequence[int], tuple[Fabric, str]] = {}
+        self._neighbours: dict[Sequence[int], Sequence[int]] = {}
 
     def reached(self, link: Link) -> Link:
         """Return a link at the rate that exchanges reach."""
@@ -238,6 +240,13 @@ class Planner:
                 seconds = min(seconds, moved_s + large_s)
             self._exchanged[key] = Exchanged(seconds, link)
         return self._exchanged[key]
+
+    def neighbours(self, group: Sequence[int]) -> Sequence[int]:
+        """Return two ranks of a group that follow each other, over the outermost link there is."""
+        if group not in self._neighbours:
+            pairs = pairwise(group)
+            self._neighbours[group] = max(pairs, key=lambda two: self.cluster.level_of(two) or 0)
+        return self._neighbours[group]
 
     def moved(self, size_bytes: float) -> Exchanged:
         """Return the seconds of moving bytes between a device and its host, one way."""

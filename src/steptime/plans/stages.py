@@ -51,7 +51,7 @@ def groups(
     `sizes` are those of tensor, context, data and pipeline. `replicas` hold the same layers;
     `shard` are those of them that share states, and `copies` those of other such groups that have
     the same share. Of routed experts, which `expert` ranks share out, these are `expert_replicas`,
-    `expert_shard` and `expert_copies`. `next` is the next stage, `ends` the last one.
+    `expert_shard` and `expert_copies`. `pipeline` are the stages, `ends` the first and the last.
     """
     stride, apart = 1, {}
     widths = dict(zip(SIZES, sizes, strict=True))
@@ -73,7 +73,7 @@ def groups(
         "expert_replicas": routed,
         "expert_shard": routed[:few],
         "expert_copies": routed[::few],
-        "next": apart["pipeline"][:2],
+        "pipeline": apart["pipeline"],
         "ends": (0, apart["pipeline"][-1]),
     }
 

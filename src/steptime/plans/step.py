@@ -104,7 +104,7 @@ def plan_time(
     exposures, waits = _exposures(step, load, m, tails[last]), 0.0
     if devices > 1:
         sent = 2 * m * plan.virtual
-        waits = min(waited[last], 2 * (devices - 1) * one.send_s)
+        waits = min(waited[last], 2 * (len(times) - 1) * one.send_s)
         moved = one.send_bytes * sent
         open_ = waits + sent * blocked_s(planner, one.send_s)
         exposures.append(Wait("pipeline", "send", one.send_link, moved, one.send_s * sent, open_))
@@ -250,7 +250,7 @@ def _send(one: Step) -> tuple[float, str, float]:
     size = float(one.found[LAST].held.input)
     if one.plan.tensor > 1 and not one.plan.sequence:
         size /= one.plan.tensor  # scattered, and gathered again inside
-    found = one.planner.exchange("send", size, one.groups["next"])
+    found = one.planner.exchange("send", size, one.planner.neighbours(one.groups["pipeline"]))
     return found.seconds, found.link, size
 
 
