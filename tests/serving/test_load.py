@@ -11,9 +11,12 @@ import pytest
 from steptime import serve
 from steptime.cli.main import run
 from steptime.core.errors import InputError
+from steptime.plans.request import Site
+from steptime.serving.answer import Request
 from steptime.serving.arrivals import Demand, by_chance, trace
 from steptime.serving.load import _spread, under_load
 from steptime.serving.pace import Paced
+from steptime.serving.phases import Group
 from steptime.serving.queueing import Load, Pool, simulate
 
 TOKEN, STEP, EACH, HELD = 2e-5, 0.008, 1e-4, 5e-8
@@ -129,6 +132,22 @@ def test_what_is_straight_is_priced_exactly_between_knots() -> None:
     assert pace.prompts(5, 5000, [(300, 0), (100, 700)]) == pytest.approx(
         STEP + 5 * EACH + HELD * 5000 + 400 * TOKEN + 1e-9 * 100 * 700
     )
+
+
+def test_steps_between_those_that_are_priced_are_near_them() -> None:
+    """A hundred steps of a network at any numbers, against the same step priced itself."""
+    phases = Request("llama3_8b", Site("h100"), 1, 4096, 1024).phases()
+    pace, draw, wrong = Paced(phases), Random(1), []  # noqa: S311
+    for _ in range(100):
+        n, context, prompts = draw.randint(1, 200), draw.randint(50, 9000), draw.randint(1, 4)
+        tokens = draw.randint(20, 2048)
+        alone = pace.decode(n, n * context)[0] / phases.decode_s(n, context)
+        both = phases.step([Group(prompts, tokens, 0), Group(n, 1, context)]).seconds
+        beside = pace.prompts(n, n * context, [(tokens, 0)] * prompts) / both
+        after = pace.prompts(0, 0, [(tokens, context)]) / phases.prefill_s(1, tokens, context)
+        wrong += [abs(one - 1) for one in (alone, beside, after)]
+    assert np.median(wrong) < 0.01
+    assert max(wrong) < 0.2  # a chunk just above a power of two: attention goes by blocks
 
 
 def test_guesses_that_are_right_save_steps() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from steptime.serving.phases import Phases
 
-CONTEXT = 1024  # at which prompts beside decoding are priced
+CONTEXTS = (1, 512, 2048, 4096, 8192, 16384)  # at which prompts beside decoding are priced
 _KNOTS = {0, 1, *(k << n for n in range(40) for k in (2, 3))}
 
 
@@ -62,14 +62,15 @@ class Paced:
             both = [phases] if draft is None else [phases, draft]
             return sum(one.prefill_s(sequences, tokens, past) for one in both)
 
-        def shared_s(sequences: int, tokens: int) -> float:
-            alone = phases.decode_s(sequences, CONTEXT) + phases.prefill_s(1, tokens)
-            return phases.mixed_s(sequences, CONTEXT, tokens) - alone
+        def shared_s(context: int, sequences: int, tokens: int) -> float:
+            alone = phases.decode_s(sequences, context) + phases.prefill_s(1, tokens)
+            return phases.mixed_s(sequences, context, tokens) - alone
 
         self._decode = _Surface(decode_s)
         self._prefill = _Surface(prefill_s, lengths)
         self._after = _Surface(lambda n, past: prefill_s(1, n, past) - prefill_s(1, n))
-        self._shared = _Surface(shared_s, lengths)  # what one step takes less than two: negative
+        # what one step takes less than two: negative
+        self._shared = [_Surface(partial(shared_s, context), lengths) for context in CONTEXTS]
 
     def decode(self, sequences: int, tokens: int) -> tuple[float, float, int]:
         """Return seconds of a step, by how much the next ones grow, and how many of them do.
@@ -88,5 +89,10 @@ class Paced:
         took = self._prefill(len(chunks), new / len(chunks))[0]
         took += sum(self._after(n, before)[0] for n, before in chunks if before)
         if sequences:
-            took += self._shared(sequences, new)[0] + self.decode(sequences, tokens)[0]
+            i = min(bisect_right(CONTEXTS, tokens / sequences), len(CONTEXTS) - 1)
+            low, high = (self._shared[k](sequences, new)[0] for k in (i - 1, i))
+            part = min(
+                1.0, (tokens / sequences - CONTEXTS[i - 1]) / (CONTEXTS[i] - CONTEXTS[i - 1])
+            )
+            took += low + (high - low) * part + self.decode(sequences, tokens)[0]
         return took
