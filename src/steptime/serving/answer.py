@@ -169,10 +169,7 @@ def answered(asked: Request) -> dict[str, Any]:
     ttft_s = first.seconds + phases.constant("prompt_s")
     tpot_s = each.seconds
     if load is not None:
-        ttft_s, tpot_s = load["ttft_s"]["mean"], (load["tpot_s"] or {"mean": tpot_s})["mean"]
-    if asked.demand is not None and asked.demand.is_plain:
-        users = -(-asked.demand.concurrency // asked.replicas)
-        ttft_s, tpot_s, *_ = served(phases, users, asked.input, asked.output)
+        ttft_s, tpot_s = (mean or tpot_s for mean in load.pop("means"))
     request_s = ttft_s + steps * tpot_s
     known = planner.method.name == "calibrated"
     under = "serve" if load is None else "served"
@@ -214,7 +211,7 @@ def answered(asked: Request) -> dict[str, Any]:
         "tokens_per_s_per_device": rate / devices,
         "tokens_per_s_per_user": 1 / tpot_s,
         "parts": {"prefill": _parts(first), "decode": _parts(each)},
-        "energy": _energy(asked, phases, first, each),
+        "energy": _energy(asked, phases, phases.prefill(batch, asked.input), each),
         "fits": fits,
         "memory": memory,
         "cost": _cost(offer_of(planner, asked.prices), devices, rate),
@@ -231,12 +228,8 @@ def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
         near = nearest(replace(asked, batch=1)) or {"change": "none"}
         raise InputError(f"serve: weights leave no room for a cache; nearest: {near['change']}")
     draft = replace(asked, model=demand.draft, demand=None).phases() if demand.draft else None
-    pools, devices, per_s, wait_s = (
-        [pool_of(phases, demand, load, asked.replicas, draft)],
-        0,
-        inf,
-        0.0,
-    )
+    pools = [pool_of(phases, demand, load, asked.replicas, draft)]
+    devices, per_s, wait_s = asked.devices * asked.replicas, inf, 0.0
     if demand.prefill_replicas:
         link = asked.site.link or asked.site.inside
         if link is None:
@@ -244,11 +237,15 @@ def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
         other = replace(asked, tensor=demand.prefill_tensor or asked.tensor)
         first, joins = other.phases(), catalog.link(link)
         pools.insert(0, pool_of(first, demand, load, demand.prefill_replicas))
-        devices = other.devices * demand.prefill_replicas
+        devices += other.devices * demand.prefill_replicas
         per_s, wait_s = joins.bytes_per_s / first.kv_token_bytes, joins.latency_s or 0.0
     read_s = phases.constant("read_s")
     told = under_load(demand, load, pools, read_s, lambda tokens: wait_s + tokens / per_s)
-    return told | {"devices": devices + asked.devices * asked.replicas}
+    means = [(told[name] or {"mean": 0.0})["mean"] for name in ("ttft_s", "tpot_s")]
+    if load.concurrency and not (demand.max_batch or demand.draft or demand.prefill_replicas):
+        users = -(-load.concurrency // asked.replicas)
+        means[:2] = served(phases, users, asked.input, asked.output)[:2]
+    return told | {"devices": devices, "means": means}
 
 
 def _parts(spent: Spent) -> dict[str, float]:

@@ -72,13 +72,6 @@ class Demand:
             raise InputError("serve: --prefill-tensor goes with --prefill-replicas")
         return found if texts else None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it has a closed form (`served`)."""
-        return bool(self.concurrency) and not (
-            self.max_batch or self.prefill_replicas or self.draft
-        )
-
     def load(self, inputs: int, outputs: int) -> Load:
         """Return the requests, of so many tokens where no file says; raises `InputError`."""
         if self.requests is not None:

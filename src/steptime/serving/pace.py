@@ -20,19 +20,18 @@ class _Surface:
         self._at = lru_cache(maxsize=None)(function)
         self._edge = lru_cache(maxsize=100_000)(self._between)
 
-    def _around(self, value: float) -> tuple[int, int]:
-        i = bisect_right(self._knots, value)
-        return self._knots[i - 1], self._knots[i]
-
-    def _between(self, x: float, *ends: int) -> list[float]:
-        left, right = self._around(x)
+    def _between(self, x: float, low: int, high: int) -> tuple[float, float]:
+        i = bisect_right(self._knots, x)
+        left, right = self._knots[i - 1 : i + 1]
         part = (x - left) / (right - left)
-        beyond = [self._at(right, y) * part if part else 0.0 for y in ends]
-        return [self._at(left, y) * (1 - part) + more for y, more in zip(ends, beyond, strict=True)]
+        ends = [self._at(left, y) * (1 - part) for y in (low, high)]
+        beyond = [self._at(right, y) * part for y in (low, high)] if part else [0.0, 0.0]
+        return ends[0] + beyond[0], ends[1] + beyond[1]
 
     def __call__(self, x: float, y: float) -> tuple[float, float, int]:
         """Return the value, by how much it grows with y, and up to which y it does."""
-        low, high = self._around(y)
+        i = bisect_right(self._knots, y)
+        low, high = self._knots[i - 1 : i + 1]
         first, last = self._edge(x, low, high)
         slope = (last - first) / (high - low)
         return first + slope * (y - low), slope, high
