@@ -164,6 +164,8 @@ _PLAN = [
     ("--out plan.bmp", "unknown picture format '.bmp'"),
     ("--page plans.html --batch 8", "--devices N,... says the numbers"),
     ("--page plans.txt --devices 1 --batch 8", "plans.txt: the page is one .html file"),
+    ("--page plans.html --device t4,h101 --devices 1 --batch 8", "unknown device 'h101'"),
+    ("--page plans.html --device t4 --devices 1,8 --batch 8", "8 t4 of a node need a link"),
     ("--page absent/plans.html --devices 1 --batch 8", "absent/plans.html: is a folder, or is in"),
     ("--page plans.html --devices 1..30 --batch 1..30", "900 searches"),
     ("--page plans.html --devices 1 --batch 8 --out plan.svg", "--out draws one plan"),

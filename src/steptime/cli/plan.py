@@ -242,7 +242,9 @@ def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Pat
 
 def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
     """Write the page of searches; `words` are their options beside the page's own choices."""
+    from steptime.build import family_of, read_model
     from steptime.core.files import check_folder
+    from steptime.plans.request import cluster_of
     from steptime.report.plans import write_plans
 
     if page.suffix.lower() != ".html":
@@ -253,6 +255,10 @@ def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
             f"--page: {len(asked)} searches (models x devices x numbers x lengths x batches), "
             f"1 to {MOST_SEARCHES}: --devices N,... says the numbers"
         )
+    for model in {one.model: None for one in asked}:
+        family_of(read_model(model))
+    for one in asked:  # what is misspelt is no search that finds nothing
+        cluster_of(one.site, one.devices[0])
     told = write_plans(asked, words, page)
     return Answer(told, notes=[f"{told['found']} of {told['searches']} searches: {page}"])
 

@@ -14,7 +14,6 @@ from steptime.plots.style import Spec, finish, layer, log_number, thinned, told_
 
 SIDE = 380
 LINE = {"style": "ink", "fill": None, "strokeWidth": 1.2}
-FEW = 300  # points, which are drawn larger
 DOT = {"filled": True, "opacity": 0.5}
 SIZES = ("below 0.1 ms", "0.1 to 10 ms", "above 10 ms")
 
@@ -43,7 +42,7 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> Spec:
                 {"x": x, "y": y, "color": colour, "tooltip": tip},
                 "measured",
                 **DOT,
-                size=40 if len(points) < FEW else 18,
+                size=40 if len(points) < 300 else 18,
             ),
         ],
     }

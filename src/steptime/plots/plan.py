@@ -44,10 +44,7 @@ def bars(found: PlanTime, most: int = MOST_BARS) -> list[style.Row]:
 
 
 def beginning(found: PlanTime, most: int = 4 * MOST_BARS) -> list[style.Row]:
-    """Return, one by one, the bars until the first device was first backward, and a bit longer.
-
-    None where there are so few that `bars` shows them, at most about `most` else.
-    """
+    """Return about `most` bars until device 0 was first backward; none where `bars` has all."""
     held = [one for line in lines(found) for one in line]
     if len(held) <= MOST_BARS:
         return []
@@ -63,8 +60,7 @@ def _worded(rows: list[style.Row]) -> list[style.Row]:
     whole = max((row["to"] for row in rows), default=0.0)
     low = any(row["device"] * LOWEST > TALL for row in rows)
     for row in rows:
-        row["part"] = (row["to"] - row["from"]) / whole
-        row["word"] = "" if low else row["word"]
+        row |= {"part": (row["to"] - row["from"]) / whole, "word": "" if low else row["word"]}
     return rows
 
 
@@ -187,8 +183,7 @@ def memory(rows: Sequence[style.Row]) -> style.Spec:
         style.layer("rule", room, "room", strokeDash=[6, 4], strokeWidth=1.6, style="ink"),
         style.layer("text", words, "room", align="left", baseline="middle", dx=4),
     ]
-    view: style.Spec = {"layer": layers, "width": WIDTH - 40, "height": 220}
-    return style.finish("What each device holds", (), rows, **view)
+    return style.finish("What each device holds", (), rows, layer=layers, width=WIDTH, height=220)
 
 
 def front(rows: Sequence[Mapping[str, Any]], currency: str) -> style.Spec:
@@ -234,10 +229,7 @@ def picture(
         del chart["config"], chart["$schema"]
     about = [told["answer"], f"{split} ({told['method']}, {told['stack']})"]
     return {
-        "$schema": style.SCHEMA,
-        "config": style.config(),
+        "$schema": style.SCHEMA, "config": style.config(), "vconcat": charts, "spacing": 34,
         "title": {"text": told["model"], "subtitle": about, "fontSize": 18},
-        "vconcat": charts,
-        "spacing": 34,
         "resolve": {"scale": {"color": "independent", "x": "independent"}},
-    }
+    }  # fmt: skip

@@ -17,7 +17,6 @@ from steptime.plots.plan import bars, memory, memory_rows, pipeline
 
 BARS = 240  # of a pipeline, about: a page has hundreds of them
 AXES = ("model", "device", "devices", "length", "batch")
-Drawn = dict[str, list[style.Row]]
 
 
 def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> dict[str, Any]:
@@ -29,13 +28,13 @@ def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> d
     from steptime.report.templating import rendered
 
     cells: list[dict[str, Any]] = []
-    rows: Drawn = {"why": [], "pipeline": [], "memory": []}
+    rows: dict[str, list[style.Row]] = {"why": [], "pipeline": [], "memory": []}
     for done, request in enumerate(asked):
         tell("searches", done, len(asked))
         site, devices, length = request.site, request.devices[0], request.length or ""
         words_ = (request.model, site.device, devices, length, request.batch)
         at = dict(zip(AXES, map(str, words_), strict=True))
-        links = [["--inside", site.inside], ["--link", site.link]]
+        links = (("--inside", site.inside), ("--link", site.link))
         where = [word for pair in links if pair[1] for word in pair]
         cells.append({"at": at, "where": where, **_found(request, rows)})
     good = [cell for cell in cells if "best" in cell]
@@ -55,7 +54,7 @@ def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> d
     return {"path": str(path), "searches": len(cells), "found": len(good), **axes}
 
 
-def _found(request: Request, rows: Drawn) -> dict[str, Any]:
+def _found(request: Request, rows: dict[str, list[style.Row]]) -> dict[str, Any]:
     """Return what a search found, its charts' rows packed and added to `rows`; or why nothing."""
     try:
         told = searched(request)
