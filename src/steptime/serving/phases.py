@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, TensorSpec
+from steptime.core.graph import Graph
 from steptime.core.workload import Plan
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
@@ -189,9 +189,10 @@ class Phases:
             planner, method = self.planner, self.planner.method
             lowered = method.lower(graph, planner.in_memory, method.settings)
             by: dict[str, list[Kernel]] = {}
-            for kernel in merged(graph, lowered.kernels):
+            own = [self._stored(graph, one, rows) for one in lowered.kernels]
+            for kernel in merged(graph, own):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
-            self._parts[rows] = {n: self._priced(graph, some, rows) for n, some in by.items()}
+            self._parts[rows] = {n: self._priced(graph, some) for n, some in by.items()}
             if self.plan.tensor > 1:
                 self._parts[rows][LAST] = self._gathered(self._parts[rows][LAST], rows)
         return self._parts[rows]
@@ -216,7 +217,7 @@ class Phases:
         except ShapeError as error:
             raise InputError(f"serve: {error}") from None
 
-    def _priced(self, graph: Graph, kernels: Sequence[Kernel], rows: int) -> Part:
+    def _priced(self, graph: Graph, kernels: Sequence[Kernel]) -> Part:
         """Return what some kernels of a piece take."""
         kinds = {op.name: op for op in graph.ops}
         products = other = exchange = 0.0
@@ -235,8 +236,10 @@ class Phases:
                 copies = float(str(op.attrs["per_token"])) * graph.tensors[op.inputs[0]].size
                 other += self.constant("routed_s")
                 other += self.planner.traffic_s("gather", 2 * HALF * copies).value
-            if op.kind in LOWERED and piece_of(op.name) not in (FIRST, LAST):
-                one = self._stored(one, [graph.tensors[name] for name in op.inputs], rows)
+            if self.planner.low and one.dtype == self.planner.low:  # its operand is quantised
+                size = 3.0 * graph.tensors[op.inputs[0]].size
+                cast = Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, size)
+                other += self.planner.method.price(cast, self.planner.seen).value
             mine.append(one)
             took = self.planner.method.price(one, self.planner.seen).value
             gap_s = self.constant("kernel_s") * one.launches
@@ -249,8 +252,11 @@ class Phases:
         joules = spent_j(mine, self.planner.seen)
         return Part(Spent(products, 0.0, other, exchange, 0.0, joules), issued)
 
-    def _stored(self, kernel: Kernel, specs: Sequence[TensorSpec], rows: int) -> Kernel:
+    def _stored(self, graph: Graph, kernel: Kernel, rows: int) -> Kernel:
         """Return a kernel that reads its weights as they are stored, of experts those touched."""
+        if kernel.kind not in LOWERED or piece_of(kernel.op) in (FIRST, LAST):
+            return kernel
+        specs = graph.cases[kernel.op].specs
         weights = sum(spec.size for spec in specs[1:] if len(spec.shape) >= 2)
         read, share = float(weights * HALF), 1.0
         if kernel.kind == "experts":
