@@ -116,7 +116,13 @@ class _Network:
 
     def built(self, table: Mapping[str, Any]) -> str:
         """Return the loss or the first output of the whole network."""
-        outputs = self.model(table, None, "", 0)
+        try:
+            outputs = self.model(table, None, "", 0)
+        except InputError:
+            raise
+        except _WRONG as error:
+            reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
+            raise InputError(f"{self.place}: not what Keras writes: {reason}") from None
         return lowering.loss_of(self.b, [one.name for one in outputs])
 
     def model(
