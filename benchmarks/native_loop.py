@@ -36,9 +36,9 @@ def compare(model: str, batch: int, phase: str, steps: int) -> dict[str, Any]:
     times: list[list[float]] = [[], []]
     for number in range(steps + 3):
         for one, found in zip(sides, times, strict=True):
-            found += [seconds(one)] if number >= 3 else []  # the first ones warm up
-            if number < 3:
-                seconds(one)
+            taken = seconds(one)
+            if number >= 3:  # the first ones warm up
+                found.append(taken)
     least = [min(found) for found in times]
     row = {"native_s": least[0], "lowered_s": least[1], "added": least[1] / least[0] - 1}
     return {"model": model, "batch": batch, "phase": phase, "ops": len(build(workload).ops)} | row
