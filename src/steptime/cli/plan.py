@@ -280,16 +280,20 @@ _FOUND = ("device", "devices", "split=split", "step_s=step", "within=80 %", "sam
 def _searched(told: dict[str, Any]) -> list[Table]:
     """Return what each number of devices brings, and the plans that none beats."""
     notes = f"{told['considered']:,} splits, {told['fitting']:,} fit"
-    best, many = told["best_by"], []
-    for row in told["rows"]:
-        least = [_LEAST[name] for name in _LEAST if best.get(name) == row]
-        many.append({**_in_words(row), "least": ", ".join(least)})
+    least: dict[int, list[str]] = {}
+    for name, row in told["best_by"].items():
+        least.setdefault(told["rows"].index(row), []).append(_LEAST[name])
+    order = sorted(range(len(told["rows"])), key=lambda at: (at not in least, at))
+    many = [{**_in_words(told["rows"][k]), "least": ", ".join(least.get(k, ()))} for k in order]
     heads = columns(*_FOUND, "total_bytes=memory", "least=least")
     below = [f"~ {told['alike']:,} plans are not told apart from the fastest by this prediction"]
     every = Table(heads, many, f"{notes}. Unbeaten in {', '.join(_LEAST.values())}", below, most=6)
     if len(told["by_devices"]) == 1:
         return [every]
-    heads = columns(*_FOUND, "efficiency:.0%", "cost_per_step:,.4f=cost a step", "energy_j=energy")
+    paid = ["cost_per_step:.3g=cost a step"]
+    if told["best"]["training"]:
+        paid = ["training_days:,.3g=days", "training_cost:,.0f=cost"]
+    heads = columns(*_FOUND, "efficiency:.0%", *paid, "energy_j=energy a step")
     rows = [_in_words(row) for row in told["by_devices"]]
     return [Table(heads, rows, "The fastest of each number of devices"), every]
 
@@ -384,5 +388,7 @@ def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
     if energy is not None:
         kwh = told["training"] and told["training"]["energy_kwh"]
         whole = f", {shown('kwh', kwh)} in all" if kwh else ""
-        rows.append(("energy", f"{energy['device_w']:,.0f} W a device{whole}; {energy['of']}"))
+        rows.append(
+            ("energy", f"about {energy['device_w']:,.0f} W a device{whole}; {energy['of']}")
+        )
     return rows

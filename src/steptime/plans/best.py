@@ -13,7 +13,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.workload import Plan
 from steptime.plans.answer import answered, document, offer_of
-from steptime.plans.faults import checked
+from steptime.plans.faults import Asked, checked
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Further, Limits, Request, sites, split_of
 from steptime.plans.search import (
@@ -87,6 +87,9 @@ def searched(request: Request) -> dict[str, Any]:
     refused = sum((group.found.refused for group in groups), Counter[str]())
     considered = sum(group.found.considered for group in groups)
     if not any(group.found.front for group in groups):
+        if not considered:
+            each = request.micro_batch or 1  # says what of it does not divide
+            checked(shape, Asked(split_of(request.split), each, request.batch))
         raise InputError(_none(groups, shape, considered, refused))
     fastest = [(at, one) for at, group in enumerate(groups) for one in group.found.front[:1]]
     rows = {key: _row(groups[key[0]], key[1], request) for key in [*fastest, *_chosen(groups)]}
@@ -154,7 +157,7 @@ def _none(
     if not considered:
         return f"plan: no split of these devices divides {shape.label} and its batch"
     if not near:
-        return "plan: no price or power of these devices is known: --prices FILE"
+        return "plan: the price (--prices FILE) or the power of these devices is not known"
     group, least = min(near, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio()))
     where, value = f"{group.devices} {group.planner.device.name}", least.value or 0.0
     if least.name == MEMORY:
