@@ -276,9 +276,11 @@ _LOAD = [  # of serve
     ("--rate 2 --prefill-tensor 2", "--prefill-tensor goes with --prefill-replicas"),
     ("--rate 2 --prefill-replicas 1", "--prefill-replicas send the cache on: --link LINK"),
     ("--rate 2 --prefill-replicas 1 --link nvlnk", "unknown link 'nvlnk'"),
-    ("--rate 2 --draft gpt2", "--draft MODEL, --speculate Q and --accept W"),
+    ("--rate 2 --draft gpt2", "--draft MODEL, --speculate Q (1..64), --accept W (0..1): all"),
+    ("--rate 2 --accept 0.5", "--draft MODEL, --speculate Q (1..64), --accept W (0..1): all"),
+    ("--rate 2 --replicas 100000000", "100,000,000 replicas under load, at most 1,000"),
     ("--rate 2 --draft gtp2 --speculate 2 --accept 0.5", "unknown model 'gtp2'"),
-    ("--rate 2 --draft gpt2 --speculate 2 --accept 70", "--accept W (at most 1)"),
+    ("--rate 2 --draft gpt2 --speculate 2 --accept 70", "--accept W (0..1)"),
     ("--requests absent.csv", "absent.csv: No such file"),
     ("--rate 2 --input 600000", "a request of 600,127 tokens, the cache has room for"),
 ]

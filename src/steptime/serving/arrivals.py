@@ -19,6 +19,7 @@ from steptime.serving.queueing import Load
 MOST_REQUESTS = 200_000
 MOST_TOKENS = 10_000_000  # of a prompt, and of an answer
 MOST_S = 1e9
+MOST_GUESSES = 64
 ROUNDS, COUNT = 10, 1000  # requests of a user, and of all, where nobody says
 COLUMNS = {  # of traces: when, tokens in and out; and the seconds of a unit of the first
     ("arrival_s", "input_tokens", "output_tokens"): 1.0,
@@ -66,8 +67,9 @@ class Demand:
         })  # fmt: skip
         if texts and sum(map(bool, (found.concurrency, found.rate, found.requests))) != 1:
             raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
-        if bool(found.draft) != bool(found.speculate) or found.accept > 1:
-            raise InputError("serve: --draft MODEL, --speculate Q and --accept W (at most 1)")
+        guesses = [bool(found.draft), 0 < found.speculate <= MOST_GUESSES, 0 < found.accept <= 1]
+        if any((found.draft, found.speculate, found.accept)) and not all(guesses):
+            raise InputError("serve: --draft MODEL, --speculate Q (1..64), --accept W (0..1): all")
         if found.prefill_tensor and not found.prefill_replicas:
             raise InputError("serve: --prefill-tensor goes with --prefill-replicas")
         return found if texts else None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
+from steptime.core.errors import InputError
 from steptime.serving.arrivals import Demand, by_chance
 from steptime.serving.pace import Paced
 from steptime.serving.phases import Phases
@@ -16,6 +17,7 @@ EDGE = 0.1  # of open arrivals, at the begin and at the end, that say nothing of
 GROWS = 0.05  # of the requests that come: a queue that grows by more has no end
 MOST = 256  # sequences at once, where nobody says
 TRIES = 16  # rates, until the highest is known to a thousandth
+MOST_SERVERS = 1000
 SOME = 32  # lengths of prompts that are priced each
 
 
@@ -23,6 +25,8 @@ def pool_of(
     phases: Phases, demand: Demand, load: Load, replicas: int, draft: Phases | None = None
 ) -> Pool:
     """Return the servers that phases make, by the rules of their software."""
+    if replicas > MOST_SERVERS:
+        raise InputError(f"serve: {replicas:,} replicas under load, at most {MOST_SERVERS:,}")
     room, each, lengths = phases.room_bytes, phases.kv_token_bytes, set(load.inputs)
     if draft is not None:
         room, each = room - draft.weight_bytes, each + draft.kv_token_bytes
