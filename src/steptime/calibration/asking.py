@@ -10,13 +10,14 @@ from operator import attrgetter
 from typing import Any
 
 from steptime.calibration.published import Question, Told, site_of, stack_at
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, unknown
 from steptime.core.workload import Plan
 from steptime.plans.answer import fits
 from steptime.plans.faults import Asked, checked
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Request, Site, shape_of, split_of
 from steptime.plans.step import plan_time
+from steptime.predict.collectives import EXCHANGES
 from steptime.predict.kernel import Interval
 from steptime.serving.answer import Request as Service
 from steptime.serving.answer import answered, memory_of
@@ -28,6 +29,7 @@ SPLIT = ("tensor", "context", "expert", "data", "pipeline", "virtual", "zero", "
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
 PARALLEL = ("tensor", "pipeline", "data", "expert")
 SERVED = (*PARALLEL, "batch", "input", "output")
+COLLECTIVES = ("all_reduce", *EXCHANGES)
 SIZES = ("micro_batch", "batch", "length", "gradients")
 
 
@@ -103,8 +105,9 @@ def _site(asked: Question) -> Site:
 
 def _whole(asked: Question, name: str) -> int:
     value = asked.numbers[name]
-    if not isinstance(value, int | float) or value != int(value):
-        raise InputError(f"{name} is a whole number, not {value!r}")
+    least = 0 if name in ("zero", "shard") else 1
+    if not isinstance(value, int | float) or value != int(value) or value < least:
+        raise InputError(f"{name} is a whole number of at least {least}, not {value!r}")
     return int(value)
 
 
@@ -114,8 +117,10 @@ def exchange(asked: Question, method: str) -> Told:
     stack = asked.texts["stack"]
     planner = _planner("transformer:layers=1", site, "float16", stack, devices, method)[1]
     kind = asked.texts["collective"]
+    if kind not in COLLECTIVES:
+        raise unknown("collective", kind, COLLECTIVES)
     ranks = range(0, devices, devices - 1) if kind == "send" else range(devices)
-    found = planner.exchange(kind, asked.numbers["bytes"], ranks)
+    found = planner.exchange(kind, _whole(asked, "bytes"), ranks)
     return Told({"exchange_s": Interval(found.seconds)}, devices, stack)
 
 

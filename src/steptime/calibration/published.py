@@ -190,7 +190,9 @@ def stack_at(software: str, date: str) -> str:
 
     Before the first it is the first. Raises `InputError` for a software without dated stacks.
     """
-    year, month = [*re.findall(r"\d+", date), "1"][:2]
+    year, month = [*re.findall(r"\d+", date), "1", "1"][:2]
+    if not date[:1].isdigit():
+        raise InputError(f"{shorten(date)} is no date such as 2024-09 or 24.09")
     at = f"{2000 + int(year) % 100}-{int(month):02}"
     own = {name: catalog.stack(name).since for name in catalog.stack_names()}
     first = f"{software}-"

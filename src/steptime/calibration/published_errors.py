@@ -117,7 +117,7 @@ def _told(
             texts, measured = {"device": one.case.device.name}, {"seconds": one.case.seconds}
             question = Question(label, place, "ops", texts, {}, measured, True)
             told = Told({"seconds": Interval(one.value, one.low, one.high)})
-            yield label, place, (question, told)
+            yield label, place, (question, told) if one.value > 0 else InputError("a size is 0")
         return
     for label, place, asked in questions(path, layout):
         if isinstance(asked, InputError):

@@ -29,7 +29,7 @@ ALIASES = {
     "fp4": "float4", "nvfp4": "float4",
 }  # fmt: skip
 GRADIENTS = (16, 32)  # bits
-MOST_DEVICES = 1_000_000
+MOST_DEVICES, MOST_LAYERS = 1_000_000, 100_000
 OWN_LINKS = re.compile(r"nvlink(?=\d x)|xgmi|roce")
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
 
@@ -41,6 +41,8 @@ def shape_of(model: str, length: int | None = None) -> Shape:
         raise InputError(f"{model}: no language model of one stack of layers, but {family.name}")
     values["length"] = length or values["length"]
     values["max_length"] = max(values["max_length"], values["length"])
+    if values["layers"] > MOST_LAYERS:
+        raise InputError(f"plan: {values['layers']:,} layers, at most {MOST_LAYERS:,}")
     first: dict[tuple[bool, str], int] = {}
     kinds = []
     for i in range(values["layers"]):
