@@ -5,6 +5,7 @@ import json
 import pytest
 
 from steptime.cli.main import run
+from steptime.core.errors import InputError
 from steptime.plans.request import Site
 from steptime.serving.answer import Request, answered, largest_batch, paged
 from steptime.serving.concurrency import served
@@ -166,3 +167,18 @@ def test_stages_work_at_a_part_of_the_sequences_each() -> None:
     half = phases("llama3_8b").decode(8, 1000)
     assert two.decode_s(16, 1000) == pytest.approx(half.seconds + sends, rel=1e-6)
     assert two.weight_bytes < 0.6 * phases("llama3_8b").weight_bytes
+
+
+def test_a_name_on_hugging_face() -> None:
+    assert phases("meta-llama/Llama-3.1-8B-Instruct").weight_bytes == 2 * LLAMA
+    with pytest.raises(InputError, match="no such file"):
+        phases("meta-llama/Llama-9")
+
+
+def test_experts_on_many_ranks_are_shared_out() -> None:
+    told = answered(Request("mixtral_8x7b", H100, 8, data=4))
+    assert told["nearest_that_fits"]["change"] == "--expert 4"
+    shared = phases("mixtral_8x7b", data=4, expert=4)
+    experts = 32 * 8 * 3 * 4096 * 14336 * 2
+    whole = phases("mixtral_8x7b").weight_bytes
+    assert shared.weight_bytes == pytest.approx(whole - 0.75 * experts)

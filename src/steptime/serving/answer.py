@@ -290,6 +290,8 @@ def nearest(asked: Request) -> dict[str, Any] | None:
         most = largest_batch(asked.phases(), asked.length, asked.input)
         if most:
             tries.append((f"--batch {most}", replace(asked, batch=most)))
+    if asked.expert < asked.data:
+        tries.append((f"--expert {asked.data}", replace(asked, expert=asked.data)))
     for more in (2, 4, 8):
         wider = asked.tensor * more
         tries.append((f"--tensor {wider}", replace(asked, tensor=wider)))
