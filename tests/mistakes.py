@@ -570,6 +570,11 @@ LINES = [
     ("serve resnet50 --device h100", "no language model of one stack of layers, but resnet50"),
     ("plan resnet50 --device h100 --tensor 2", "split into data, pipeline and ZeRO alone; neares"),
     ("plan resnet50 --device h100 --recompute selective", "has no --recompute selective; nearest"),
+    ("plan resnet50 --device h100 --schedule zero-bubble --pipeline 2", "nearest: --schedule 1f1b"),
+    (
+        "plan resnet50 --device h100 --offload optimizer --host-link pcie-5-x16",
+        "split into data, pipeline and ZeRO alone; nearest: --offload none",
+    ),
     ("plan resnet50 --device h100 --length 5", "--length: resnet50 has no tokens"),
     ("plan resnet50 --device h100 --gradients 16", "--gradients goes with language models"),
     ("plan resnet50 --device h100 --optimizer sdg", "unknown optimizer 'sdg'; did you mean 'sgd'?"),

@@ -293,7 +293,9 @@ def _searched(told: dict[str, Any]) -> list[Table]:
     paid = ["cost_per_step:.3g=cost a step"]
     if told["best"]["training"]:
         paid = ["training_days:,.3g=days", "training_cost:,.0f=cost"]
-    heads = columns(*_FOUND, "efficiency:.0%", *paid, "energy_j=energy a step")
+    heads = columns(
+        *_FOUND, "efficiency:.0%", *paid, "energy_j=energy a step", "?bound_by=bound by"
+    )
     rows = [_in_words(row) for row in told["by_devices"]]
     return [Table(heads, rows, "The fastest of each number of devices"), every]
 

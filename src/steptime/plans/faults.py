@@ -100,15 +100,23 @@ def _named(option: str) -> str:
 Found = Iterator[Fault]
 
 
+ALONE = {  # what other networks than language models are not split by, and what they have
+    **dict.fromkeys(("tensor", "context", "expert", "virtual"), 1),
+    "offload": "none",
+}
+
+
 def _of_network(shape: Shape, asked: Asked) -> Found:
     if shape.batch is None:
         return
-    for name in ("tensor", "context", "expert", "virtual"):
-        if getattr(asked.plan, name) > 1:
-            says = f"{shape.label} is split into data, pipeline and ZeRO alone"
-            yield Fault(says, {name: 1})
-    if asked.plan.recompute == "selective":
-        yield Fault(f"{shape.label} has no --recompute selective", {"recompute": "full"})
+    for name, one in ALONE.items():
+        if getattr(asked.plan, name) != one:
+            yield Fault(f"{shape.label} is split into data, pipeline and ZeRO alone", {name: one})
+    for name, word, near in (
+        ("recompute", "selective", "full"), ("schedule", "zero-bubble", "1f1b"),
+    ):  # fmt: skip
+        if getattr(asked.plan, name) == word:
+            yield Fault(f"{shape.label} has no --{name} {word}", {name: near})
 
 
 def _of_tensor(shape: Shape, asked: Asked) -> Found:

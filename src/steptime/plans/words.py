@@ -31,7 +31,7 @@ def sentence(told: Mapping[str, Any]) -> str:
     if not told["fits"]:
         over = size(told["memory"]["over_bytes"])
         return f"{where}: DOES NOT FIT, {over} too much a device; it would take {step}"
-    return f"{where}: {step}{_paid(told)}; {bound(told)}"
+    return f"{where}: {step}{_paid(told)}; bound by {bound(told)}"
 
 
 def _paid(told: Mapping[str, Any]) -> str:
@@ -62,7 +62,7 @@ def bound(told: Mapping[str, Any]) -> str:
     word = WORDS[name]
     if name == "exposed_s" and waits is not None:
         word = f"{waits['collective']} of {waits['group']} ranks over {waits['level']}"
-    return f"bound by {word} ({parts[name] / told['step_s']:.0%} of the step)"
+    return f"{word} ({parts[name] / told['step_s']:.0%} of the step)"
 
 
 def split_in_words(told: Mapping[str, Any]) -> str:
