@@ -163,3 +163,14 @@ def test_the_run_of_a_pipeline_is_a_trace(
     assert len([event for event in run if event["cat"] == "backward"]) == 4 * 8
     waits = sum(event["dur"] for event in run if event["name"] == "bubble") / 1e6
     assert waits / 4 > told["parts"]["bubble_s"] > 0  # the busiest waits least
+
+
+@pytest.mark.parametrize("device", ["xeon-platinum-8480-plus", "mi300x", "tpu-v5e", "gaudi2"])
+@pytest.mark.parametrize("command", ["plan", "serve"])
+def test_devices_of_every_kind_are_answered(
+    command: str, device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [command, "transformer:layers=2,width=256,heads=4,length=256", "--device", device]
+    assert run([*words, *(["--input", "128"] if command == "serve" else []), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert 0 < told["low"] < told["high"]

@@ -373,7 +373,7 @@ def seen_by_plan(method: Method, device: Device, dtype: str) -> Device:
     """
     watts = float(device.details.get("long_W", 0)) or device.peak_w
     found = replace(method.sees(device, dtype, method.settings), peak_w=watts)
-    if "interval.beyond" in found.constants:
+    if "interval.plan_beyond" in found.constants:
         narrower = found.constants["interval.beyond"] * found.constants["interval.plan_beyond"]
         found = replace(found, constants={**found.constants, "interval.beyond": narrower})
     share = method.settings.compute_efficiency
