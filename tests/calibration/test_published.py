@@ -12,6 +12,10 @@ from steptime.calibration.published import layout_of, layouts, model_named, stac
 from steptime.calibration.published_errors import Published, evaluate_tables
 from steptime.cli.main import run
 from steptime.core.errors import InputError
+from steptime.core.workload import Plan
+from steptime.plans.passes import Step
+from steptime.plans.request import Request, Site, shape_of
+from steptime.plans.stages import USUAL, Part
 
 HEAD = "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,heads,step_s\n"
 ROW = "3.6,64,2,32,1,4,512,2048,3072,30,32,4.0\n"
@@ -85,9 +89,9 @@ def test_a_model_is_named_as_tables_do() -> None:
     [
         ("vTrain", "step_s", 0.09, 0.06),
         ("llm-foundry, A100", "step_s", 0.06, 0.05),
-        ("MLPerf, gpt3-175b", "step_s", 0.08, 0.07),
+        ("MLPerf, gpt3-175b", "step_s", 0.05, 0.05),
         ("NeMo", "step_s", 0.05, 0.05),
-        ("Megatron-Bridge, dense", "step_s", 0.11, 0.1),
+        ("Megatron-Bridge, dense", "step_s", 0.08, 0.06),
         ("Megatron-Bridge, mixtures", "step_s", 0.2, 0.1),
         ("torchtitan", "memory_bytes", 0.1, 0.1),
         ("FasterTransformer", "request_s", 0.06, 0.04),
@@ -106,3 +110,34 @@ def test_predictions_come_near(
     row = found[name, quantity]
     assert row["mape"] < mean
     assert row["median"] < median
+
+
+PAPERS = Path(__file__).parents[2] / "docs/examples/papers.csv"
+
+
+def test_steps_of_papers_come_near_with_nothing_fitted_to_them() -> None:
+    told = evaluate_tables(tables_in([PAPERS])[0], "calibrated").document
+    rows = {row["set"]: row for row in told["rows"]}
+    assert rows["Korthikanti"]["mape"] < 0.03
+    assert rows["SC'21"]["mape"] < 0.06
+    assert {row["fits"] for row in rows.values()} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("sequence", "recompute", "forward_ms", "backward_ms"),  # Korthikanti et al. 2022, table 4
+    [(False, "none", 7.7, 11.9), (False, "full", 7.7, 19.5), (False, "selective", 7.7, 13.2),
+     (True, "none", 7.2, 11.8), (True, "selective", 7.2, 13.1)],
+)  # fmt: skip
+def test_a_layer_takes_what_was_measured_of_it(
+    sequence: bool, recompute: str, forward_ms: float, backward_ms: float
+) -> None:
+    model = "transformer:layers=48,width=6144,heads=64,vocabulary=51200,dropout=0.1"
+    request = Request(
+        model, Site("a100-sxm4-80gb", 8, "nvlink-3"), dtype="float16", stack="megatron-2022"
+    )
+    plan = Plan(tensor=8, sequence=sequence, recompute=recompute)
+    planner = request.planner(shape_of(model, 2048), plan, 8)
+    layer = Step(planner, plan, 4, USUAL).passes(Part("block1", recompute != "none"))
+    forward, backward = (1e3 * one.seconds for one in layer)
+    assert forward == pytest.approx(forward_ms, rel=0.04)
+    assert backward == pytest.approx(backward_ms, rel=0.04)
