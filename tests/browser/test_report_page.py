@@ -206,7 +206,7 @@ def test_a_thousand_networks_are_sorted_filtered_and_opened(
     assert f"ok{seconds(min(times))}" in found["fastest"]
     assert f"ok{seconds(max(times))}" in found["slowest"]
     assert found["filtered"] == ["fc nodes 107, batch 64"]
-    assert found["said"] == "1 of 1000 networks"
+    assert found["said"] == "1 of 1,000 networks"
     assert found["open"]
     assert found["hash"] == "#network=fc nodes 107, batch 64"
     assert found["name"] == "fc nodes 107, batch 64"

@@ -46,7 +46,7 @@ def evaluate(
         "--rows N", "With --map: score N rows of each kind on each device.", None, min=1
     ),
     worst: int = option("--worst K", "Show the K cases that are missed by most.", 5, min=0),
-    out: Path | None = option("--out FILE", "A picture: .png, .svg, .pdf or .html.", None),
+    out: Path | None = option("--out -o FILE", "A picture: .png, .svg, .pdf or .html.", None),
 ) -> Answer:
     """Hold predictions against what was measured.
 
