@@ -267,7 +267,8 @@ class _Network:
             if own:
                 said = shorten(registered or kind)
                 raise InputError(f"{where}: {said} of {shorten(module)} is a class of its own")
-            raise unknown("layer of Keras", kind, table, where)
+            near = unknown("layer of Keras", kind, table, where)
+            raise InputError(f"{near}; --allow-unknown passes its input on")
         at = self.kept.get(path) or Layer(self.b, path, layer["config"], self.place)
         self.kept[path] = at
         also = {key: kwargs[key] for key in _PASSED if kwargs.get(key) is not None}

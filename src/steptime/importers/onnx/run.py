@@ -90,7 +90,8 @@ class Run:
         function = self.ops.get(node.op)
         if function is None:
             if not self.allow_unknown:
-                raise unknown("operator", node.op, self.ops, self._where(node))
+                near = unknown("operator", node.op, self.ops, self._where(node))
+                raise InputError(f"{near}; --allow-unknown passes its input on")
             passed = next((v for v in values if isinstance(v, str)), values[0] if values else None)
             self.b.unmodelled.append(f"{self.name} ({node.op})")
             return [passed] * len(node.outputs)
