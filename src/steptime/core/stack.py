@@ -117,7 +117,7 @@ SERVING = tuple(  # of inference: what each means, docs/serving.md says
     f"serving.{name}"
     for name in (
         *("step_s", "sequence_s", "prompt_s", "graphs", "exchange_s", "exchange_slow"),
-        *("exchange_large_s", "kernel_s", "vectors", "routed_s", "step_tokens"),
+        *("exchange_large_s", "kernel_s", "vectors", "routed_s", "low_share", "step_tokens"),
         *("context_bytes", "buffer_bytes", "memory_share", "mixes", "cache_low"),
         *("chunk_tokens", "ahead", "read_s"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from typing import NamedTuple
@@ -84,6 +84,10 @@ class Phases:
         lower = planner.low == "float8" and planner.constant("cache_low") == 1
         self.kv = kv or ("float8" if lower else planner.in_memory)
         self.constant = planner.constant
+        if planner.low:
+            peaks = {**planner.seen.peak_flop_per_s}
+            peaks[planner.low] *= planner.constant("low_share") or 1.0
+            planner.seen = replace(planner.seen, peak_flop_per_s=peaks)
         self._parts: dict[int, dict[str, Part]] = {}
         self._attended: dict[tuple[Head, Group], tuple[float, Kernel]] = {}
 
