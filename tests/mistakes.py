@@ -580,7 +580,10 @@ LINES = [
     ("plan resnet50 --device h100 --optimizer sdg", "unknown optimizer 'sdg'; did you mean 'sgd'?"),
     ("plan resnet50 --device h100 --dtype float8", "unknown dtype 'float8'; did you mean"),
     ("plan resnet50 --device h100 --pipeline 50", "makes more stages than there are layers (40)"),
-    ("plan resnet50 --device h100 --method paleo", "paleo has no stacks; nearest: --method calib"),
+    (
+        "plan resnet50 --device h100 --method paleo",
+        "paleo prices no plans; nearest: --method calib",
+    ),
     ("plan gpt2 --device h100 --optimizer sgd", "--optimizer: that of language models is adam"),
     *((f"plan transformer --device h100 {words}", message) for words, message in _PLAN),
     *((f"serve llama3_8b --device h100 {words}", m) for words, m in _LOAD),

@@ -331,7 +331,7 @@ def tables(told: dict[str, Any]) -> list[Table]:
     """Return an answer for people: the sentence, the step, the memory, and what waits."""
     from steptime.plans.words import WORDS
 
-    title = f"{told['answer']}\n{told['model']}: {_split(told)} ({told['method']})"
+    title = f"{told['answer']}\n{told['model']}: {_split(told)} ({told['method']}, {told['stack']})"
     parts, mfu, memory = told["parts"], told["mfu"], told["memory"]
     rows = [
         ("step", f"{seconds(told['step_s'])}, {seconds(told['low'])} to {seconds(told['high'])}"),

@@ -32,16 +32,9 @@ from steptime.predict.prices import Offer
 
 AMOUNTS = ("step_s", "cost_per_step", "energy_j", "total_bytes", "devices")  # fewer are better
 SPLIT = (
-    "tensor",
-    "context",
-    "pipeline",
-    "virtual",
-    "data",
-    "expert",
-    "zero",
-    "recompute",
+    "tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute",
     "recompute_layers",
-)
+)  # fmt: skip
 SIMULATED = 12  # plans of a search, beside the fastest of each number of devices
 REFUSED = {  # limit: (what refused plans do, unit)
     MEMORY: ("do not fit", "GB"),
@@ -56,7 +49,6 @@ Row = dict[str, Any]
 class _Group(NamedTuple):
     """What was found on a number of devices of a type."""
 
-    site: int
     devices: int
     planner: Planner
     offer: Offer | None
@@ -120,7 +112,7 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
     """Yield what is found on each number of devices of each type."""
     batch, each = request.batch or 1, request.micro_batch
     fixed = {**request.split, **({} if each is None else {"micro_batch": each})}
-    for at, site in enumerate((request.site, *request.others)):
+    for site in (request.site, *request.others):
         one, planner = replace(request, site=site), None
         for count in sorted(set(request.devices)):
             planner = one.planner(shape, Plan(), count, planner)
@@ -130,7 +122,7 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
             found = search(planner, every, caps)
             if not fixed.keys() & {"recompute", "recompute_layers"}:
                 found = with_fewer_again(planner, found, caps)
-            yield _Group(at, count, planner, offer, caps, found)
+            yield _Group(count, planner, offer, caps, found)
 
 
 def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> Iterator[Cap]:

@@ -25,13 +25,9 @@ from steptime.predict.method import Method
 from steptime.predict.parallel.scaling import waits
 from steptime.predict.step_model import StepModel
 
-CONSTANTS = (
-    "context_bytes",
-    "buffer_bytes",
-    "fragmented",
-    "shard_hidden",
-    "send_hidden",
-)  # of a stack's training
+CONSTANTS = (  # of a stack's training
+    "context_bytes", "buffer_bytes", "fragmented", "shard_hidden", "send_hidden",
+)  # fmt: skip
 NO_PIECE = Piece(
     NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), ()
 )  # fmt: skip

@@ -195,7 +195,7 @@ class Request:
             return like.on(cluster)
         method = self.method if isinstance(self.method, Method) else cost_model(self.method)
         if method.name != DEFAULT:
-            raise InputError(f"plan: {method.name} has no stacks; nearest: --method {DEFAULT}")
+            raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
         named = self.stack if isinstance(shape, Network) else self.stack or stack_for(plan)
         options = {**({"stack": named} if named else {}), **self.options}
         planner = planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
