@@ -182,3 +182,12 @@ def test_experts_on_many_ranks_are_shared_out() -> None:
     experts = 32 * 8 * 3 * 4096 * 14336 * 2
     whole = phases("mixtral_8x7b").weight_bytes
     assert shared.weight_bytes == pytest.approx(whole - 0.75 * experts)
+
+
+def test_ranks_that_share_experts_read_a_prompt_each() -> None:
+    """Eight ranks with eight requests each take what one takes with eight, and exchanges."""
+    eight = phases("mixtral_8x7b", data=8, expert=8, stack="sglang-2025")
+    found = served(eight, 64, 1024, 128)
+    prompt_s = eight.prefill_s(8, 1024)
+    assert found.ttft_s == pytest.approx(4.5 * prompt_s + eight.constant("prompt_s"))
+    assert prompt_s < 2 * phases("mixtral_8x7b", stack="sglang-2025").prefill_s(1, 1024)

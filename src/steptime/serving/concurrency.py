@@ -32,19 +32,19 @@ def served(phases: Phases, requests: int, tokens: int, output: int) -> Served:
     tokens they drift apart after a first round. Who does not find room in the cache waits until
     others have left: requests = rate x time (Little 1961).
     """
-    context = tokens + output / 2
+    context, ranks = tokens + output / 2, phases.plan.data
     running = min(float(requests), max(1.0, phases.most_tokens / (tokens + output)))
-    sequences, mixes = max(1, round(running)), phases.constant("mixes") == 1
+    sequences, own = max(1, round(running)), running / min(ranks, requests)
     step_s = phases.decode_s(sequences, context)
-    alone_s = phases.prefill_s(1, tokens)
-    each_s = alone_s
+    each_s = alone_s = phases.prefill_s(ranks, tokens)  # of one prompt on each rank
+    mixes = phases.constant("mixes") == 1
     if mixes:
-        together = max(1, round(running / output))
-        both_s = phases.mixed(sequences, context, together, tokens).seconds
+        together = max(1, round(own / output))
+        both_s = phases.mixed(sequences, context, together * ranks, tokens).seconds
         each_s = (both_s - step_s) / together
-    half = (running + 1) / 2
-    waits = min(half, BUNCHED + running / 2 / ROUNDS) if mixes else half
-    request_s = running * each_s + (output - 1) * step_s
+    half = (own + 1) / 2
+    waits = min(half, BUNCHED + own / 2 / ROUNDS) if mixes else half
+    request_s = own * each_s + (output - 1) * step_s
     ttft_s = waits * each_s + (alone_s - each_s)
     tpot_s = (request_s - waits * each_s) / max(1, output - 1)
     queue_s = request_s * (requests / running - 1)
