@@ -193,6 +193,12 @@ def load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
             raise InputError(f"{path}, line {number}: is no record ({reason}): {shown}") from error
 
 
+def records_at(path: Path, lines: Collection[int]) -> dict[int, Record]:
+    """Return the records on some lines of a file, counted from 1."""
+    with path.open("rb") as file:
+        return {number: _parse(line) for number, line in enumerate(file, 1) if number in lines}
+
+
 def warn_of_torn(warn: Callable[[str], None], path: Path, number: int, size: int) -> None:
     """Say that a last line was skipped."""
     warn(f"{path}, line {number}: skipped a torn last line ({size} bytes)")

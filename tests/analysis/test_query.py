@@ -12,12 +12,11 @@ import pytest
 
 import synthetic
 from steptime.analysis.data import Data
-from steptime.analysis.devices_table import device_rows
 from steptime.analysis.query import export, query
-from steptime.analysis.row import COLUMNS, Row, short_names
+from steptime.analysis.row import COLUMNS, Row, facts_of, network_names
 from steptime.cli import command
 from steptime.core.errors import InputError
-from steptime.core.progress import listening
+from steptime.core.progress import listening, watched
 from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
 
@@ -98,23 +97,28 @@ def test_names_tell_the_networks_apart_and_no_more() -> None:
     b = Workload("fc", {"layers": 4, "nodes": 16}, 64)
     c = Workload("rnn", {"cell": "rnn"}, 1)
     d = Workload("rnn", {"cell": "gru"}, 1)
-    names = short_names([a, b, c, d, a])
-    assert names == {
-        a.key: "fc nodes 8, batch 64",
-        b.key: "fc nodes 16, batch 64",
-        c.key: "rnn cell rnn, batch 1",
-        d.key: "rnn gru, batch 1",
-    }
-    every = short_names(synthetic.workloads())
-    assert len(set(every.values())) == 24
+
+    def names(workloads: Sequence[Workload]) -> list[str]:
+        first = synthetic.measured(synthetic.workloads()[0])
+        data = Data.of([replace(first, workload=one) for one in workloads])
+        return network_names([facts_of(row) for row in data.rows("FROM flat ORDER BY place")])
+
+    assert names([a, b, c, d, a]) == [
+        "fc nodes 8, batch 64",
+        "fc nodes 16, batch 64",
+        "rnn cell rnn, batch 1",
+        "rnn gru, batch 1",
+        "fc nodes 8, batch 64",
+    ]
+    assert len(set(names(synthetic.workloads()))) == 24
 
 
 def test_who_listens_hears_how_far_rows_are() -> None:
     heard: list[tuple[str, int, int]] = []
     with listening(lambda *said: heard.append(said)):
-        device_rows([FIRST] * 401)
+        list(watched([FIRST] * 401, "rows"))
     assert heard == [("rows", 200, 401), ("rows", 400, 401)]
-    device_rows([FIRST] * 201)
+    list(watched([FIRST] * 201, "rows"))
     assert len(heard) == 2  # nobody listens
 
 

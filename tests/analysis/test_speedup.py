@@ -17,7 +17,7 @@ from steptime.analysis.analyses import analysis
 from steptime.analysis.data import Data
 from steptime.analysis.decision_tree import leaves
 from steptime.analysis.saturation import saturation
-from steptime.analysis.verdict import verdicts_of_intervals
+from steptime.analysis.verdict import compared
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record
 from steptime.core.table import Table
@@ -173,20 +173,20 @@ def test_options_hosts_and_verdicts_of_measurements() -> None:
     assert [(row["level"], round(row["median"])) for row in three["levels"]] == [("2", 2), ("4", 4)]
 
 
-def test_verdicts_of_intervals_are_seldom_wrong_and_miss_little() -> None:
+def test_verdicts_of_single_runs_are_seldom_wrong_and_miss_little() -> None:
     rng = np.random.default_rng(7)
     n, error = 4000, 0.01
+
+    def side(value: np.ndarray) -> dict[str, np.ndarray]:
+        reach, unknown = np.exp(1.96 * error), np.full(len(value), np.nan)
+        known = {"value": value, "low": value / reach, "high": value * reach}
+        return known | {"error": unknown, "drift": np.zeros(len(value)), "runs": unknown}
+
     a, b = (np.exp(rng.normal(0, error, n)) for _ in range(2))
-    sides = [(side, side * np.exp(-1.96 * error), side * np.exp(1.96 * error)) for side in (a, b)]
-    alone = [
-        verdicts_of_intervals(*[tuple(e[i : i + 1] for e in s) for s in sides])[0] for i in range(n)
-    ]  # type: ignore[misc]
+    alone = [compared(side(a[i : i + 1]), side(b[i : i + 1]))["verdict"][0] for i in range(n)]
     assert sum(word in ("faster", "slower") for word in alone) / n == pytest.approx(0.05, abs=0.012)
-    assert sum(word in ("faster", "slower") for word in verdicts_of_intervals(*sides)) <= 2  # type: ignore[arg-type]
-    slow = tuple(1.1 * end for end in sides[1])
-    assert verdicts_of_intervals(sides[0], slow).count("slower") > 0.99 * n  # type: ignore[arg-type]
-    unknown = np.full(1, np.nan)
-    assert verdicts_of_intervals((unknown,) * 3, (unknown,) * 3) == [None]
+    assert np.isin(compared(side(a), side(b))["verdict"], ("faster", "slower")).sum() <= 2
+    assert (compared(side(a), side(1.1 * b))["verdict"] == "slower").mean() > 0.99
 
 
 GRID = np.array(

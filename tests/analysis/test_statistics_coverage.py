@@ -7,8 +7,8 @@ location of the undisturbed, steady step over all processes that could be starte
 import numpy as np
 import pytest
 
-from steptime.analysis.statistics import estimate
-from steptime.analysis.verdict import compare_runs
+from steptime.analysis.statistics import estimates
+from steptime.analysis.verdict import MARGIN, compared
 
 pytestmark = pytest.mark.slow
 
@@ -55,14 +55,16 @@ CASES = (independent, autocorrelated, between_runs, spikes, warming, slow_start,
 
 def coverage(times):
     """Return the share of trials whose interval holds 1, and the share that is called unsteady."""
-    found = [estimate(list(trial)) for trial in times]
-    held = sum(e.low <= 1 <= e.high for e in found)
-    return held / len(found), sum(e.steady is False for e in found) / len(found)
+    found = estimates(times)
+    return ((found["low"] <= 1) & (found["high"] >= 1)).mean(), (found["steady"] == 0).mean()
 
 
 def false_alarms(a, b):
-    words = [compare_runs(list(x), list(y)).verdict for x, y in zip(a, b, strict=True)]
-    return sum(word in ("faster", "slower") for word in words) / len(words)
+    sides = [estimates(one) | {"runs": np.full(TRIALS, float(RUNS))} for one in (a, b)]
+    found = compared(*sides)
+    apart = (found["low"] > 1) | (found["high"] < 1)  # each by itself
+    small = (found["low"] >= 1 / (1 + MARGIN)) & (found["high"] <= 1 + MARGIN)
+    return (apart & ~small).mean()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.__name__)

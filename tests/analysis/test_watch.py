@@ -14,11 +14,11 @@ import pytest
 import clusters
 import synthetic
 from steptime import store
-from steptime.analysis.pairs import two_folders
 from steptime.analysis.watch import sentences, watch
 from steptime.cli.main import run
 from steptime.core.record import Record
 from steptime.core.workload import Workload
+from told import two_folders
 
 WORKLOADS = synthetic.workloads()
 
@@ -38,7 +38,7 @@ def night(
 
 
 def _seen(a: Sequence[Record], b: Sequence[Record], margin: float = 0.05) -> dict[str, Any]:
-    return watch(two_folders(a, b), margin)
+    return watch(two_folders(a, b).found, margin)
 
 
 def _folder(path: Path, records: Sequence[Record]) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from steptime import catalog, store
-from steptime.analysis.pairs import predicted_and_measured
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -24,6 +23,7 @@ from steptime.predict.collectives import COLLECTIVES, Fabric
 from steptime.predict.parallel.replicas import STRATEGIES, predict_replicas
 from steptime.predict.records import records
 from steptime.predict.step_model import StepModel
+from told import predicted_and_measured
 
 LINK = Link("link", 20e-6, 1e9, "a test")
 DEVICE = Device("toy", "cpu", {"float32": 1e12}, 1e11, "a test")

@@ -14,15 +14,14 @@ import pytest
 import synthetic
 from psc_log_text import psc_log
 from steptime import store
-from steptime.analysis.devices_table import COLUMNS, device_bars, device_rows
-from steptime.analysis.row import samples_by_run
-from steptime.analysis.statistics import summarize
+from steptime.analysis.devices_table import COLUMNS
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Plan
 from steptime.plots import draw
 from steptime.readers import read_path
+from told import device_bars, device_rows, row_of
 
 
 @pytest.fixture
@@ -111,13 +110,11 @@ def test_forms_of_the_table(logs: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_table_of_measurements_is_by_the_formulas_of_the_seed() -> None:
     record = synthetic.measured(synthetic.workloads()[0])
     (row,) = device_rows([record, *synthetic.predicted(record.workload)])
-    summary = summarize(
-        samples_by_run(record.quantities["step_s"]), record.workload.batch_per_replica
-    )
-    assert row["mean_speed"] == row["mean_speed_corrected"] == summary["speed_per_s"]
-    assert row["speed_uncertainty"] == summary["speed_uncertainty_per_s"]
-    assert row["Speed_Jitter"] == summary["speed_jitter_per_s"]
-    assert row["Mean_Time_Per_Step"] == summary["step_s_mean"]
+    told = row_of(record)
+    assert row["mean_speed"] == row["mean_speed_corrected"] == told["speed_per_s"]
+    assert row["speed_uncertainty"] == told["speed_uncertainty_per_s"]
+    assert row["Speed_Jitter"] == told["speed_jitter_per_s"]
+    assert row["Mean_Time_Per_Step"] == told["step_s_mean"]
     assert (row["gpu_type"], row["num_gpu"]) == (record.platform, 1)
     assert row["staged_from"] is None
     (bar,) = device_bars([record])

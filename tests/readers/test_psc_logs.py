@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from psc_log_text import psc_log
-from steptime.analysis.devices_table import device_bars, device_rows
 from steptime.core.record import Record, record_to_json
 from steptime.plots import draw
 from steptime.readers import Import, read_path
 from steptime.readers.psc_log import FileName, file_name, recognises
 from steptime.readers.sources import Source
+from told import device_bars, device_rows
 
 MODES = {"independent": "IN", "parameter-server": "PS", None: "single"}
 

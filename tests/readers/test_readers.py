@@ -10,14 +10,12 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
-from steptime.analysis.devices_table import device_rows
-from steptime.analysis.errors import errors
-from steptime.analysis.levels import two_platforms
 from steptime.core.errors import InputError
 from steptime.plots import draw
 from steptime.readers import READERS, read_path
 from steptime.readers.csv_mapping import read_mapping
 from steptime.readers.paradnn_json import network, split_label
+from told import device_rows, two_platforms
 
 LABEL = "layer_4-node_32-input_2000-output_1000-bs_64"
 GPU, TPU = "v100-sxm2-16gb", "tpu-v2-8"
@@ -39,7 +37,7 @@ def test_speed_ups_of_the_tpu_are_the_published_ones(shared: Path) -> None:
     said = expected["speedup_tpu_over_gpu"]
     assert len(ratios) == said["n"] == 176
     got = {"min": min(ratios), "median": median(ratios), "max": max(ratios)}
-    got["geomean"] = errors(found.pairs)["geometric_mean_ratio"]
+    got["geomean"] = found.found.summary()["geometric_mean_ratio"]
     for name, value in got.items():
         assert value == pytest.approx(said[name], rel=1e-6), name
     by_batch: dict[str, list[float]] = {}

@@ -14,8 +14,7 @@ from statistics import fmean
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
-from steptime.analysis.results import over
-from steptime.analysis.row import Row, grouped
+from steptime.analysis.row import Row, grouped, over
 from steptime.core.errors import InputError, unknown
 from steptime.core.record import NO_OP
 from steptime.core.table import Table, columns

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime import __version__, store
 from steptime.analysis import flat
+from steptime.analysis.row import ESTIMATE
 from steptime.core.files import replacing
 from steptime.core.progress import tell
 from steptime.core.record import Record
@@ -37,6 +38,7 @@ MOST_BYTES = 64 << 20  # unless all such of a folder are more than this
 LONGEST_BYTES = 16 << 20  # of a line; a longer one is read by way of Python
 RANK = 1 << 40  # lines of a file
 BLOCK = 1 << 22
+AT_ONCE = 100_000  # lines whose samples are in memory
 MEMORY = "1200MB"
 IN_USE_S = 600.0  # that a command may go on reading what another has replaced
 
@@ -73,7 +75,7 @@ def rows_of(
 
     `warn` gets a line for each torn last line. Raises `InputError` as `store.load` does.
     """
-    paths = [path for path in store.paths(folder) if path.stat().st_size]
+    paths = files_of(folder)
     small = {path for path in paths if path.stat().st_size < LEAST_BYTES}
     if sum(path.stat().st_size for path in small) > MOST_BYTES:
         small = set()
@@ -93,6 +95,11 @@ def rows_of(
         tuple(file for part in parts for file in part.files),
         tuple(one for part in parts for one in part.state),
     )
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return the files of a folder that hold records, in order."""
+    return [path for path in store.paths(folder) if path.stat().st_size]
 
 
 def rows_of_records(
@@ -121,7 +128,7 @@ def _table(
     for one in lines:
         if one.torn:
             store.warn_of_torn(warn, one.path, *one.torn)
-    sql = f"SELECT *, {rank * RANK} + line AS place {rows}"
+    sql = f"SELECT *, {rank * RANK} + line AS place, estimated(samples, run) AS estimate {rows}"
     kinds = (flat.kinds(connection, rows, one) for one in ("params", "others"))
     return Rows(sql, next(kinds), next(kinds), state=tuple(one.hash for one in lines))
 
@@ -330,15 +337,37 @@ def _made(path: Path, parquet: Path, known: Path) -> dict[str, Any]:
             lines = _Lines(path, scratch)
 
             def fill(select: str) -> None:
-                target = f"TO {flat.text(str(to))} (FORMAT parquet, COMPRESSION zstd)"
-                watched(connection, f"COPY ({select}) {target}", path.name, lines.size)
+                made = f"CREATE OR REPLACE TABLE lines AS {select}"
+                watched(connection, made, path.name, lines.size)
 
-            _fill(connection, fill, rows, [lines], scratch)
+            _fill(connection, fill, "FROM lines", [lines], scratch)
+            _add_estimates(connection)
+            target = f"TO {flat.text(str(to))} (FORMAT parquet, COMPRESSION zstd)"
+            connection.execute(f"COPY (FROM lines POSITIONAL JOIN estimates) {target}")
             kinds = {n: flat.kinds(connection, rows, n) for n in ("params", "others")}
     about = {"format": FORMAT, "stamp": lines.stamp, "hash": lines.hash, "torn": lines.torn}
     told = {**about, "parquet": stamp_of(parquet), **kinds}
     _write(known, told)
     return told
+
+
+def _add_estimates(connection: DuckDBPyConnection) -> None:
+    """Make the table `estimates`: of each of the table `lines`, what `estimated` says of it."""
+    from steptime.analysis.statistics import of_arrays
+
+    connection.execute(f"CREATE TABLE estimates (estimate {flat.ESTIMATED})")
+    ((number,),) = connection.execute("SELECT count(*) FROM lines").fetchall()
+    told = ", ".join(f"{name} := nullif({name}, 'nan')" for name in ESTIMATE)
+    for start in range(0, number, AT_ONCE):
+        held = connection.execute(
+            "SELECT samples, run FROM lines WHERE line > ? AND line <= ? ORDER BY line",
+            [start, start + AT_ONCE],
+        ).fetchnumpy()
+        connection.register("found", of_arrays(held["samples"], held["run"]))
+        connection.execute(
+            f"INSERT INTO estimates SELECT if(value = 'nan', NULL, struct_pack({told})) FROM found"
+        )
+        connection.unregister("found")
 
 
 def watched(connection: DuckDBPyConnection, sql: str, what: str, size: int) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 
 from steptime.analysis import flat
 from steptime.analysis.data import Data
-from steptime.analysis.levels import no_level
-from steptime.analysis.pairs import APART, PLACES, free_of_method
 from steptime.analysis.row import HOW, PARAM_PREFIX, Row
+from steptime.analysis.sides import APART, PLACES, level_of
 from steptime.analysis.statistics import MISS, two_sided_t
-from steptime.core.errors import unknown
+from steptime.core.errors import InputError, unknown
 
 OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
 ORIGINS = ("measured", "published", "predicted")
@@ -46,9 +45,9 @@ class Cells:
         self._level = _level(by, known)
         self.any_dtype, self.origin = any_dtype, ""
         self.levels: list[str] = []
-        self._choose()
+        self._choose(data, by)
 
-    def _choose(self) -> None:
+    def _choose(self, data: Data, by: str) -> None:
         """Choose the first origin that has several levels, and whether types are told apart."""
         found = self.data.rows(
             "SELECT origin, level_, list(DISTINCT dtype) AS dtypes "
@@ -56,7 +55,8 @@ class Cells:
             "ORDER BY try_cast(level_ AS DOUBLE), level_"
         )
         if not found:
-            raise no_level(self.by, self.data.records)
+            level_of(data, by)
+            raise InputError(f"--by {by}: no step here says its {by}")
         for origin in ORIGINS:
             rows = [row for row in found if row["origin"] == origin]
             if len(rows) > max(1, len(self.levels)):
@@ -136,7 +136,7 @@ class Cells:
         same = [name for name in self._network if name not in free]
         cell = same if free & set(self._network) else ["workload_key"]
         cell = [*cell, *([] if self.by in PLACES else ["platform"])]
-        way = [] if self.by in free_of_method(self.origin) else ["method"]
+        way = [] if self.by in ("method", "predicted_by", "stack") else ["method"]
         if self.by == "compile":
             way = ["replace(method, '-compile', '')"]
         gone = APART.get(self.by, (self.by,))

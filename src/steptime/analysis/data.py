@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime import store
-from steptime.analysis import results_sql
+from steptime.analysis import cache, results_sql
 from steptime.analysis.row import UNKNOWN, Row
 from steptime.analysis.tables import Tables
 from steptime.core.errors import InputError
@@ -80,8 +80,8 @@ class Data:
 
         `interval_95` is the 95 % interval of its measured step in words, None where unknown.
         """
-        shown = ", ".join(("name", *results_sql.COLUMNS, "label"))
-        return self.rows(f"SELECT {shown} FROM results")  # noqa: S608  # names of columns
+        shown = ", ".join(("name", *results_sql.COLUMNS, "label", *results_sql.PLACES))
+        return self.rows(f"SELECT {shown} FROM results")  # names of columns
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""
@@ -106,6 +106,31 @@ class Data:
         found = self.rows(f"DESCRIBE {table}")
         return {row["column_name"]: row["column_type"] for row in found}
 
+    def whole(self, folder: int, places: Iterable[int]) -> dict[int, Record]:
+        """Return records of a folder whole, by their places, as `flat` says them."""
+        wanted: dict[int, set[int]] = {}
+        for place in places:
+            wanted.setdefault(place // cache.RANK, set()).add(place % cache.RANK)
+        held = self._folders[folder][1]
+        found: dict[int, Record] = {}
+        for rank, lines in wanted.items():
+            told = (
+                store.records_at(cache.files_of(held)[rank], lines)
+                if isinstance(held, Path)
+                else {line: held[line - 1] for line in lines}
+            )
+            found |= {rank * cache.RANK + line: one for line, one in told.items()}
+        return found
+
+    def lend(self, name: str, columns: dict[str, Any]) -> None:
+        """Let statements read arrays as a table of this name."""
+        self._tables.connection.register(name, columns)
+
+    @property
+    def settings(self) -> list[str]:
+        """The names of hyperparameters, as networks have them."""
+        return list(self._tables.param_columns)
+
     @cached_property
     def hyperparameters(self) -> list[str]:
         """The columns of both tables that are hyperparameters of networks."""
@@ -114,12 +139,12 @@ class Data:
     @cached_property
     def source(self) -> str:
         """One line for captions: how measured, predicted or published, where, and when."""
-        return _line(
-            self.rows(
-                "SELECT DISTINCT origin, method, method_version, platform, taken_at[:10] AS day "
-                "FROM records"
-            )
-        )
+        return self.source_of("true")
+
+    def source_of(self, where: str) -> str:
+        """Return that line of the records for which a condition over `flat` holds."""
+        told = "origin, method, method_version, platform, taken_at[:10] AS day"
+        return _line(self.rows(f"SELECT DISTINCT {told} FROM flat WHERE {where}"))
 
     def tables(self) -> Tables:
         """Return a database of these records that nobody else uses."""
@@ -133,17 +158,6 @@ class Data:
         if "results" in sql.lower():
             self._tables.named(sql)
         return self._tables.connection.execute(sql, list(values))
-
-
-def source_of(records: Sequence[Record]) -> str:
-    """Return the line on where records are from: how measured, how predicted, where, when."""
-    return _line(
-        [
-            {"origin": r.origin, "method": r.method.name, "method_version": r.method.version}
-            | {"platform": r.platform, "day": r.taken_at[:10]}
-            for r in records
-        ]
-    )
 
 
 def _line(told: Sequence[Row]) -> str:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from statistics import fmean, median
-
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.data import Data
-from steptime.analysis.row import Row
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
 
@@ -22,25 +17,6 @@ ERRORS = """
     FROM results WHERE ratio > 0 GROUP BY ALL
     ORDER BY predicted_by, platform, pairs DESC, family
 """
-
-
-def errors(pairs: Iterable[Row], worst: int = 3) -> Row:
-    """Return how far A is off from B: what a prediction is judged by.
-
-    `median_error` is the median of |A / B - 1|, `geometric_mean_ratio` that of B / A,
-    `within_factor_2` a share; `worst` holds the pairs whose ratio is farthest from 1. All are None
-    or empty without a pair that has a ratio.
-    """
-    known = [row for row in pairs if row["ratio"]]
-    ratios = [row["ratio"] for row in known]
-    farthest = sorted(known, key=lambda row: -abs(math.log(row["ratio"])))[:worst]
-    return {
-        "pairs": len(known),
-        "median_error": median(abs(1 / ratio - 1) for ratio in ratios) if ratios else None,
-        "geometric_mean_ratio": math.exp(fmean(map(math.log, ratios))) if ratios else None,
-        "within_factor_2": fmean(0.5 <= ratio <= 2 for ratio in ratios) if ratios else None,
-        "worst": [{name: row[name] for name in WORST} for row in farthest],
-    }
 
 
 def error_table(data: Data) -> Table:

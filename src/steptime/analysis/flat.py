@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from steptime.analysis.row import COLUMNS, PARAM_PREFIX, Row, samples_by_run
-from steptime.core.record import ORIGINS, PROFILER, SCHEMA, STATUSES, Quantity
+from steptime.analysis.row import COLUMNS, ESTIMATE, PARAM_PREFIX, Row, by_run
+from steptime.core.record import ORIGINS, PROFILER, SCHEMA, STATUSES
 from steptime.core.units import QUANTITIES
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+ESTIMATED = f"STRUCT({', '.join(f'{name} DOUBLE' for name in ESTIMATE)})"
 SQL_TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR"}
 Kinds = dict[str, list[str]]  # by name, as first seen: the names of the types that its values have
 
@@ -88,8 +89,8 @@ _FLAT = f"""
         env->>'host' AS host, env->>'op_kind' AS op_kind,
         TRY_CAST(o->>'threads' AS BIGINT) AS threads,
         canonical(CAST(o AS VARCHAR)) AS method_options, CAST(env AS VARCHAR) AS env,
-        nullif(o->>'gpu', '') AS gpu, coalesce(TRY_CAST(o->>'devices' AS BIGINT), replicas) AS
-            devices,
+        nullif(o->>'gpu', '') AS gpu, if(json_type(o, '$.devices') = 'NULL', NULL,
+            coalesce(TRY_CAST(o->>'devices' AS BIGINT), replicas)) AS devices,
         if(own, replace(method.name, '{PROFILER}', '') || {_COMPILED}, env->>'stack') AS stack,
         nullif(o->>'strategy', '') AS strategy, input,
         if(own, if(input = 'dataset', coalesce(o->>'staging', 'shared'), NULL), o->>'staging') AS
@@ -112,6 +113,9 @@ _FLAT = f"""
         map_from_entries([{{'key': e.key, 'value': if(len(e.value.samples) > 0,
             CAST(list_median(e.value.samples) AS VARCHAR), e.value.value)}}
             for e in q if e.key NOT IN ({_NAMED})]) AS others,
+        map_from_entries([{{'key': e.key, 'value': {{'samples': e.value.samples, 'run':
+            coalesce(nullif(e.value.columns.run, []), [0 for _ in e.value.samples])}}}}
+            for e in q if e.key <> 'step_s' AND len(e.value.samples) > 0]) AS sampled,
         coalesce(schema = {SCHEMA} AND origin IN {ORIGINS} AND status IN {STATUSES}
             AND method.name IS NOT NULL AND method.version IS NOT NULL AND platform IS NOT NULL
             AND json_type(o) = 'OBJECT' AND json_type(w.plan) = 'OBJECT' AND replicas > 0
@@ -153,9 +157,8 @@ def name(value: str) -> str:
 
 def add_functions(connection: DuckDBPyConnection) -> None:
     """Teach a database what only Python can say of a row."""
-    interval = "STRUCT(low DOUBLE, high DOUBLE, steady BOOLEAN)"
     connection.create_function("canonical", canonical, ["VARCHAR"], "VARCHAR")
-    connection.create_function("estimated", _estimated, ["DOUBLE[]", "BIGINT[]"], interval)
+    connection.create_function("estimated", _estimated, ["DOUBLE[]", "BIGINT[]"], ESTIMATED)
 
 
 @lru_cache(4096)
@@ -164,12 +167,10 @@ def canonical(told: str) -> str:
     return json.dumps(json.loads(told), sort_keys=True)
 
 
-def _estimated(samples: list[float], run: list[int]) -> Row:
-    from steptime.analysis.statistics import summarize
+def _estimated(samples: list[float], run: list[int]) -> Row | None:
+    from steptime.analysis.statistics import estimate
 
-    runs = samples_by_run(Quantity(samples=tuple(samples), columns={"run": tuple(run)}))
-    found = summarize(runs, 1)
-    return {"low": found["step_s_low"], "high": found["step_s_high"], "steady": found["steady"]}
+    return estimate(by_run(samples, run)) if min(samples) > 0 else None  # an op may rest for a step
 
 
 def kinds(connection: DuckDBPyConnection, rows: str, column: str) -> Kinds:
@@ -215,9 +216,12 @@ def param_columns(params: Kinds, others: Kinds) -> dict[str, str]:
 
 
 _MADE = {  # columns of `records` that are not of flat rows, nor of a quantity
-    "step_s_low": "if(samples IS NULL, stated_low, estimate.low)",
-    "step_s_high": "if(samples IS NULL, stated_high, estimate.high)",
-    "steady": "estimate.steady",
+    **{
+        f"step_s_{end}": f"if(samples IS NULL, stated_{end}, if(estimate.{end} IS NULL, NULL, "
+        f"{best}(estimate.{end}, numbers['step_s'])))"
+        for end, best in (("low", "least"), ("high", "greatest"))
+    },
+    "steady": "CAST(estimate.steady AS BOOLEAN)",
     "env": "canonical(env)",
 }
 

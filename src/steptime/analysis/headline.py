@@ -5,20 +5,16 @@ The sentences stand at the top of a report, too.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from statistics import median
-from typing import Any
-
+from steptime.analysis import results_sql
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.data import Data
-from steptime.analysis.errors import WORST, errors
+from steptime.analysis.errors import WORST
 from steptime.analysis.row import Row
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, seconds, si
 
 OF_BEST = ("name", "model", "batch", "peak_fraction", "flop_per_s", "peak_flop_per_s")
-OF_DATA = ("folder", "label", "interval_95")  # said by other columns
+OF_DATA = ("folder", "label", "interval_95", *results_sql.PLACES)  # for other readers
 FAR = 0.2  # error of a prediction that a reader wants explained
 SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", "predicted_by")
 
@@ -26,7 +22,7 @@ SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", 
 def results_table(data: Data) -> Table:
     """Return the table of `results`; of settings people see those in which rows differ.
 
-    Where only people read it, it holds the rows that they see, and its summary is of all.
+    Where only people read it, it holds the rows that they see; `beside` has `numbers` of all.
     """
     total = data.rows("SELECT count(*) AS n FROM results")[0]["n"]
     is_cut = data.most is not None and total > data.most
@@ -50,44 +46,15 @@ def results_table(data: Data) -> Table:
         rows,
         below=[more] if more else [],
         full=columns(*(rows[0] if rows else ("name",))),
-        summary=of_many(data) if is_cut else {},
+        beside=[numbers(data)],
     )
 
 
-def numbers(rows: Sequence[Row]) -> Row:
+def numbers(data: Data) -> Row:
     """Return what the sentences say as numbers, in SI; None is unknown.
 
-    `rows` are of `results`, of which those that were only published are counted apart.
+    What was only published is counted apart.
     """
-    others, statuses = list(filter(only_published, rows)), [row["status"] for row in rows]
-    rows = [row for row in rows if not only_published(row)]
-    measured = [row for row in rows if row["measured_s"] is not None]
-    theirs = [row["measured_s"] for row in others if row["measured_s"] is not None]
-    times = [row["measured_s"] for row in measured]
-    fractions = [row for row in rows if row["peak_fraction"] is not None]
-    best = max(fractions, key=lambda row: float(row["peak_fraction"]), default=None)
-    return {
-        "networks": len({row["workload_key"] for row in rows}),
-        "measured": len({row["workload_key"] for row in measured}),
-        "platforms": len({row["platform"] for row in rows}),
-        "published": len(others),
-        "published_platforms": len({row["platform"] for row in others}),
-        "published_fastest_s": min(theirs, default=None),
-        "published_slowest_s": max(theirs, default=None),
-        "unsuccessful": dict(Counter(s for s in statuses if s not in (None, "ok"))),
-        "fastest_s": min(times, default=None),
-        "slowest_s": max(times, default=None),
-        "best": None if best is None else {name: best[name] for name in OF_BEST},
-        "above_peak": sum(row["peak_fraction"] > 1 for row in fractions),
-        "median_peak_fraction": _middle(row["peak_fraction"] for row in fractions),
-        "median_roof_fraction": _middle(row["roof_fraction"] for row in fractions),
-        "prediction": errors(rows),
-        "far": _far(rows),
-    }
-
-
-def of_many(data: Data) -> Row:
-    """Return `numbers` of all rows of `results` by SQL: of rows that are too many for Python."""
 
     def known(sql: str) -> list[Row]:
         return data.rows(f"WITH ours AS (FROM results WHERE NOT ({_THEIRS})) {sql}")
@@ -142,27 +109,6 @@ _OF_ERRORS = f"""
 """  # noqa: S608  # ours
 
 
-def only_published(row: Row) -> bool:
-    """Whether a row of `results` holds a number of others, with no prediction beside it."""
-    return row.get("origin") == "published" and row["predicted_s"] is None
-
-
-def _far(rows: Sequence[Row]) -> Row:
-    """Return how many predictions are off by more than `FAR`, and of how many that were disturbed.
-
-    A measurement counts as disturbed if most of its samples were; None where none says so.
-    """
-    known = [row for row in rows if row["ratio"]]
-    far = [row for row in known if abs(1 / row["ratio"] - 1) > FAR]
-    told = [row["disturbed_share"] for row in far if row.get("disturbed_share") is not None]
-    return {"number": len(far), "disturbed": sum(one > 0.5 for one in told) if told else None}
-
-
-def _middle(values: Any) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
-
-
 def sentences(found: Row) -> list[str]:
     """Return the numbers as sentences, most important first."""
     said = []
@@ -215,7 +161,7 @@ def _on(platforms: int) -> str:
 
 
 def _says(table: Table) -> list[str]:
-    return sentences(dict(table.summary) or numbers([dict(row) for row in table.rows]))
+    return sentences(dict(table.beside[0]))
 
 
 ANALYSIS = Analysis(

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from steptime.analysis.row import Row, row_of
+from steptime.analysis.data import Data
+from steptime.analysis.row import Row
 from steptime.analysis.statistics import WITHIN
 from steptime.core.record import Record
 from steptime.core.units import counted
@@ -24,7 +25,7 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
     `flop` is that of one replica's step; `fraction_of_peak` the FLOP/s that a replica achieved over
     each of `peaks`. Speed and the document's FLOP count all replicas.
     """
-    told = row_of(record)
+    (told,) = Data.of([record]).rows("FROM records")
     document: dict[str, Any] = {
         **{name: told[name] for name in FACTS_SHOWN},
         "cause": record.cause,

@@ -1,315 +1,389 @@
 """Records side by side: measured and predicted, two folders, the levels of any column.
 
-Side A is what side B is held against: `ratio` is B / A, and a verdict is on B.
+Side A is what side B is held against: `ratio` is B / A, and a verdict is on B. What pairs amount to
+is computed of whole columns; rows are made of those that are shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from steptime import stacks
-from steptime.analysis import results
-from steptime.analysis.row import BESIDES, Row, facts, grouped, headline, labels
-from steptime.analysis.verdict import Comparison, compare_runs, verdicts
-from steptime.core.errors import unknown
-from steptime.core.progress import watched
-from steptime.core.record import Method, Record, stack_of
-from steptime.core.units import shown
-from steptime.core.workload import Workload
-from steptime.store import identity
+import numpy as np
+from numpy.typing import NDArray
 
-OF_PLATFORM = ("gpu", "allocation")  # options that say by what word a platform was asked for
-OF_STACK = ("compile", "stack")  # options that say a stack
-PLACES = ("platform", "gpu", "threads", "host")  # that may give a platform another name
-APART = {  # options in which the levels of a column may differ
-    **dict.fromkeys(("platform", "gpu"), OF_PLATFORM),
-    **dict.fromkeys(("stack", "method"), OF_STACK),
-}
-Group = list[Record]  # records of one cell and one method: their samples are pooled
-Key = Callable[[Record], Hashable]
-Matched = list[tuple[Group, Group, Mapping[str, str]]]  # a, b, and what each side is in words
-Lonely = list[tuple[str, Group, str]]
+from steptime import catalog, stacks
+from steptime.analysis import flat
+from steptime.analysis.data import Data
+from steptime.analysis.row import BESIDES, OF_CELL, Row, labels, over
+from steptime.analysis.sides import (
+    ALIKE,
+    APART,
+    NAME,
+    OF_PLATFORM,
+    OF_STACK,
+    PLACES,
+    Sides,
+    cell_of,
+    level_of,
+)  # fmt: skip
+from steptime.analysis.statistics import BETWEEN, WITHIN
+from steptime.analysis.verdict import compared
+from steptime.core.errors import InputError, unknown
+from steptime.core.units import shown
+
+WORDS = ("faster", "slower", "same", "unsure")
+WORST = ("name", "model", "batch", "ratio")
+CELL = "hash(workload_key, platform, coalesce(strategy, ''), overlap, scope)"
+
+
+def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
+    """Return every measurement (B) beside every prediction (A) of workload, platform and strategy.
+
+    What others published stands for a measurement where there is none. A row of a whole step also
+    has `flop_per_s`, `peak_fraction` and `roof_fraction` as `results` has them. Raises `InputError`
+    for a quantity that no record holds.
+    """
+    cells = f"SELECT {CELL} FROM flat WHERE origin ="
+    where = (
+        f"(origin <> 'predicted' OR place IN (SELECT max(place) FROM flat WHERE origin = "
+        f"'predicted' GROUP BY {CELL}, {NAME}, stack)) AND (origin <> 'published' OR ("
+        "duplicate_of IS NULL AND map_contains(numbers, 'step_s') AND "
+        f"{CELL} IN ({cells} 'predicted') AND {CELL} NOT IN ({cells} 'measured')))"
+    )
+    known = ", ".join(map(flat.text, stacks.measured()))
+    of_stack = (
+        "a.stack IS NULL OR b.stack IS NULL OR a.stack = "
+        f"if(b.stack IN ({known}), b.stack, {flat.text(catalog.stack().label)})"
+    )
+    sides = Sides(data, quantity, "if(origin = 'predicted', 'a', 'b')", CELL, where)
+    words = {"a": "predicted", "b": "measured"}
+    return Pairing(sides, "a", words, alike=of_stack, but="not {} for this stack")
+
+
+def two_folders(data: Data, quantity: str = "step_s") -> Pairing:
+    """Return the records of the second folder beside those of the first, on the same platforms."""
+    sides = Sides(data, quantity, "folder_rank::VARCHAR", cell_of(data, "folder", ()))
+    return Pairing(sides, "0", {"0": "in the first folder", "1": "in the second folder"})
+
+
+def by_column(
+    data: Data,
+    column: str,
+    quantity: str = "step_s",
+    *,
+    against: str | None = None,
+    any_dtype: bool = False,
+    where: str = "true",
+) -> Pairing:
+    """Return every level of a column beside the first one (the least number), or `against`.
+
+    A column is `folder`, one of the tables, an option, a hyperparameter, or what a record says of
+    its environment. Measured stands beside measured, predicted beside predicted; all else is equal,
+    but where a side has a single candidate. With `any_dtype` a network in one type is paired with
+    itself in another. `where` says in SQL which records take part. Raises `InputError` for a
+    column, a level or a quantity that no record has, and for a single level.
+    """
+    free = (column, "dtype") if any_dtype else (column,)
+    apart = APART.get(column, (column,))
+    cell = cell_of(data, column, free)
+    sides = Sides(data, quantity, level_of(data, column), cell, where, apart)
+    if len(sides.levels) == 1:
+        raise InputError(f"--by {column}: all records have one {column}, '{sides.levels[0]}'")
+    if against not in (None, *sides.levels):
+        raise unknown(column, str(against), sides.levels, "--against")
+    prefix = "on" if column in PLACES else f"with {column}"
+    words = {level: f"{prefix} {level}" for level in sides.levels}
+    return Pairing(sides, against or sides.levels[0], words, column, free)
+
+
+def two_platforms(
+    data: Data, a: str, b: str, quantity: str = "step_s", *, any_dtype: bool = False
+) -> Pairing:
+    """Return platform `b` beside platform `a`, as `by_column` does.
+
+    Raises `InputError` for a platform or a quantity that no record has.
+    """
+    known = [row["platform"] for row in data.rows("SELECT DISTINCT platform FROM flat ORDER BY 1")]
+    for platform in (a, b):
+        if platform not in known:
+            raise unknown("platform", platform, known)
+    if a == b:
+        raise InputError(f"a platform is compared with another, not '{a}' with itself")
+    where = f"platform IN ({flat.text(a)}, {flat.text(b)})"
+    return by_column(data, "platform", quantity, against=a, any_dtype=any_dtype, where=where)
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Pairs as rows, and what has no partner, with the reason; `levels` sums up each side B."""
+    """Pairs as columns, and what has no partner; rows of them where they are asked for.
 
-    quantity: str
-    pairs: list[Row]
-    unpaired: list[Row]
-    against: str = ""
-    levels: list[Row] = field(default_factory=list)
-
-
-def predicted_and_measured(records: Sequence[Record], quantity: str = "step_s") -> Pairing:
-    """Return every measurement (B) beside every prediction (A) of workload, platform and strategy.
-
-    What others published stands for a measurement where there is none.
-    A row of a whole step also has `flop_per_s`, `peak_fraction` and `roof_fraction` as `results`
-    gives them. Raises `InputError` for a quantity that no record holds.
+    `words` has each level in words, `free` what tells the two of a pair apart, and so no names.
     """
-    check_quantity(records, quantity)
 
-    def key(record: Record) -> Hashable:
-        return results.cell_of(record), record.scope
+    sides: Sides
+    against: str
+    words: Mapping[str, str]
+    column: str = ""
+    free: Collection[str] = ()
+    alike: str = ALIKE
+    but: str = "not with these options {}"
+    _told: dict[int, Row] = field(default_factory=dict)
+    _about: dict[int, Row] = field(default_factory=dict)
 
-    predictions = (record for record in records if record.origin == "predicted")
-    latest = {(key(r), r.method.name, stack_of(r)): r for r in predictions}
-    a = _cells(latest.values(), key)
-    every = grouped(records, key)
-    b = _cells((r for held in every.values() for r in results.tried(held)), key)
-    sides = {"a": "predicted", "b": "measured"}
-    matched: Matched = [
-        (x, y, sides)
-        for cell in a
-        for x in a[cell]
-        for y in b.get(cell, ())
-        if not stacks.apart(y[-1], x[-1])
-    ]
-    paired = {id(group) for x, y, _ in matched for group in (x, y)}
-    lonely = [
-        (side, group, f"not {other}{' for this stack' if cell in others else ''}")
-        for side, cells, others, other in (("a", a, b, "measured"), ("b", b, a, "predicted"))
-        for cell in cells
-        for group in cells[cell]
-        if id(group) not in paired
-    ]
-    return pairing(matched, lonely, quantity)
+    @property
+    def levels(self) -> list[str]:
+        """The levels that stand against the first."""
+        return [level for level in self.sides.levels if level != self.against]
 
+    @cached_property
+    def _matched(self) -> dict[str, NDArray[Any]]:
+        return self.sides.pairs(self.against, self.alike)
 
-def two_folders(a: Sequence[Record], b: Sequence[Record], quantity: str = "step_s") -> Pairing:
-    """Return the records `b` of one folder beside those `a` of another, on the same platforms."""
-    check_quantity([*a, *b], quantity)
-    sides = {"a": "in the first folder", "b": "in the second folder"}
-    return pairing(*alike(a, b, like("folder"), sides), quantity)
+    @cached_property
+    def _whole(self) -> NDArray[np.bool_]:
+        """Which of the matched have a number above 0 on both sides."""
+        value = self.sides.groups["value"]
+        return np.asarray((value[self._matched["a"]] > 0) & (value[self._matched["b"]] > 0))
 
+    @cached_property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Of each pair the ids `a` and `b`, the ratio, what `compared` says of it, its level."""
+        of = self.sides.groups
+        a, b = (self._matched[side][self._whole] for side in "ab")
+        ratio = of["value"][b] / of["value"][a]
+        sampled = np.isfinite(of["e_value"][a]) & np.isfinite(of["e_value"][b])
+        left, right = (self.sides.estimate(side[sampled]) for side in (a, b))
+        found = compared(left, right, ratio[sampled])
+        told = {name: np.full(len(a), np.nan) for name in ("low", "high", "p_value")}
+        for name, column in told.items():
+            column[sampled] = found[name]
+        stated = ~sampled & (np.isfinite(of["low"][a]) | np.isfinite(of["low"][b]))
+        for end, other in (("low", "high"), ("high", "low")):
+            widest = _end(of, b, end) / _end(of, a, other)
+            told[end][stated] = widest[stated]
+        verdict = np.full(len(a), None, object)
+        verdict[sampled] = found["verdict"]
+        several = np.minimum(of["runs"][a], of["runs"][b]) > 1
+        told |= {"a": a, "b": b, "ratio": ratio, "verdict": verdict, "sampled": sampled}
+        told |= {"single": sampled & ~several, "level": of["level_"][b]}
+        return told | {"unsteady": (of["e_steady"][a] == 0) | (of["e_steady"][b] == 0)}
 
-def like(column: str, any_dtype: bool = False) -> Key:
-    """Return the key that is equal for records that may be paired, whatever their `column` says."""
-    free = {column, "dtype"} if any_dtype else {column}
+    def __len__(self) -> int:
+        return len(self.columns["ratio"])
 
-    def key(record: Record) -> Hashable:
-        return (
-            _network(record.workload, free),
-            "" if column in PLACES else record.platform,
-            record.scope,
-            record.origin,
-            "" if column in free_of_method(record.origin) else record.method.name,
-        )
+    @cached_property
+    def unpaired(self) -> list[Row]:
+        """What has no partner, whole steps only: `id`, `level`, `side`, `reason`."""
+        whole = self._whole
+        found = self.sides.lonely(self.against, [n for n in self.words if n != self.against])
+        told: list[Row] = []
+        for row in found:
+            other = self.words[row["level"] if row["side"] == "a" else self.against]
+            why = self.but.format(other) if row["in_cell"] else f"not {other}"
+            told.append({"id": row["id"], "side": row["side"], "reason": why})
+        of = self.sides.groups
+        for at in np.flatnonzero(~whole):
+            pair = {side: int(self._matched[side][at]) for side in "ab"}
+            if of["scope"][pair["a"]]:
+                continue
+            lacks = [side for side, one in pair.items() if not of["value"][one] > 0]
+            why = "; ".join(
+                f"{self.words[of['level_'][one]]}: {self._missing(one)}"
+                for one in (pair[side] for side in lacks)
+            )
+            told.append({"id": pair["b"], "side": "both", "reason": why, "lacks": lacks})
+        return told
 
-    return key
+    def _missing(self, one: int) -> str:
+        of = self.sides.groups
+        if of["status"][one] != "ok":
+            return str(of["status"][one]) + (f" ({of['cause'][one]})" if of["cause"][one] else "")
+        held = np.isfinite(of["stated"][one]) or of["sampled"][one]
+        return f"{self.sides.quantity} is not above 0" if held else f"no {self.sides.quantity}"
 
-
-def free_of_method(origin: str) -> tuple[str, ...]:
-    """Return the columns whose levels are of several methods; a prediction of a stack has one."""
-    return ("method", "predicted_by", *(() if origin == "predicted" else ("stack",)))
-
-
-def _network(workload: Workload, free: Collection[str]) -> str:
-    """Return a key of the workload that is the same whatever its settings `free` are."""
-    plain: dict[str, Any] = {name: "" for name in ("dtype", "phase", "optimizer") if name in free}
-    if "batch" in free:
-        plain["batch_per_replica"] = 1
-    if "replicas" in free:
-        plain["plan"] = replace(workload.plan, data=1)
-    if free & workload.params.keys():
-        plain["params"] = {k: v for k, v in workload.params.items() if k not in free}
-    return replace(workload, **plain).key if plain else workload.key
-
-
-def check_quantity(records: Sequence[Record], quantity: str) -> None:
-    """Raise `InputError` for a quantity that no record holds."""
-    known = dict.fromkeys(name for record in records for name in record.quantities)
-    if quantity not in known:
-        raise unknown("quantity", quantity, known)
-
-
-def _cells(records: Iterable[Record], key: Key) -> dict[Hashable, list[Group]]:
-    return {cell: results.by_method(held) for cell, held in grouped(records, key).items()}
-
-
-def alike(
-    a_records: Sequence[Record],
-    b_records: Sequence[Record],
-    key: Key,
-    sides: Mapping[str, str],
-    apart: Collection[str] = (),
-) -> tuple[Matched, Lonely]:
-    """Pair groups of equal options, but those `apart`; a single one a side whatever they are."""
-    a, b = _cells(a_records, key), _cells(b_records, key)
-    matched: Matched = []
-    lonely: Lonely = []
-    for cell in dict.fromkeys([*a, *b]):
-        left, right = a.get(cell, []), b.get(cell, [])
-        by_options = grouped(right, lambda group: _options_text(group, apart))
-        same = [(x, y) for x in left for y in by_options.get(_options_text(x, apart), ())]
-        if not same and len(left) == len(right) == 1:
-            same = [(left[0], right[0])]
-        matched += [(x, y, sides) for x, y in same]
-        paired = {id(group) for pair in same for group in pair}
-        for side, groups, others in (("a", left, right), ("b", right, left)):
-            other = sides["b" if side == "a" else "a"]
-            why = f"not with these options {other}" if others else f"not {other}"
-            lonely += [(side, group, why) for group in groups if id(group) not in paired]
-    return matched, lonely
-
-
-def _options_text(group: Group, apart: Collection[str]) -> str:
-    options = group[0].method.options
-    return identity(Method("", "", {k: v for k, v in options.items() if k not in apart}))
-
-
-def pairing(
-    matched: Matched,
-    lonely: Lonely,
-    quantity: str,
-    column: str = "",
-    *,
-    any_dtype: bool = False,
-) -> Pairing:
-    """Return matched groups as rows with verdicts, and what has no partner; see `by_column`."""
-    alone = [one for one in lonely if one[1][-1].scope == ""]
-    free = [column, "dtype"] if any_dtype else [column]
-    about = _about([b for _, b, _ in matched] + [group for _, group, _ in alone], free)
-    rows: list[Row] = []
-    judged: list[tuple[Row, Comparison]] = []
-    unpaired = [
-        row | {"side": side, "reason": why}
-        for row, (side, _, why) in zip(about[len(matched) :], alone, strict=True)
-    ]
-    for row, (a, b, sides) in zip(about, watched(matched, "pairs"), strict=False):
-        left, right = _value(a, quantity), _value(b, quantity)
-        reasons = {
-            side: f"{sides[side]}: {_missing(group, quantity)}"
-            for side, group, value in (("a", a, left["value"]), ("b", b, right["value"]))
-            if not (value or 0) > 0
+    def summary(self) -> Row:
+        """Return how far A is off from B, with the pairs that are `worst`; see `errors`."""
+        ratio = self.columns["ratio"]
+        farthest = np.argsort(-np.abs(np.log(ratio)), kind="stable")[:3]
+        return errors(ratio) | {
+            "worst": [{name: row[name] for name in WORST} for row in self.rows(farthest)]
         }
-        if reasons:
-            if not row["scope"]:
-                why = "; ".join(reasons.values())
-                unpaired.append(row | {"side": "both", "reason": why, "lacks": list(reasons)})
-            continue
-        ratio = right["value"] / left["value"]
-        comparison = _compared(a, b, quantity, ratio)
-        row |= {"a": left, "b": right, "quantity": quantity, "ratio": ratio}
-        row |= {name: sides[name] for name in ("level", "against") if column}
-        rows.append(row | _judgement(left, right, comparison) | _apart(a, b, column))
-        if comparison:
-            judged.append((rows[-1], comparison))
-    # the false discovery rate is held over all pairs at once
-    for (row, _), word in zip(judged, verdicts([found for _, found in judged]), strict=True):
-        row["verdict"] = word
-    return Pairing(quantity, rows, unpaired)
+
+    def of_levels(self) -> list[Row]:
+        """Return what the pairs of each level amount to."""
+        return [self._of_level(level) for level in self.levels] if self.column else []
+
+    def _of_level(self, level: str) -> Row:
+        mine = self.columns["level"] == level
+        ratio, words = self.columns["ratio"][mine], self.columns["verdict"][mine]
+        known = len(ratio) > 0
+        return {
+            "level": level,
+            "pairs": len(ratio),
+            "geometric_mean_ratio": errors(ratio)["geometric_mean_ratio"],
+            "median_ratio": float(np.median(ratio)) if known else None,
+            "min_ratio": float(ratio.min()) if known else None,
+            "max_ratio": float(ratio.max()) if known else None,
+            **{word: int((words == word).sum()) for word in WORDS},
+        }
+
+    def differences(self) -> Counter[str]:
+        """Return in what the two of a pair differ beside time, and how many pairs do."""
+        found: Counter[str] = Counter()
+        for number, left, right in self.sides.ways(self.columns["a"], self.columns["b"]):
+            for text in self._apart(left, right)["differ"]:
+                found[text] += number
+        return found
+
+    def rows(self, which: Iterable[int] | None = None) -> list[Row]:
+        """Return pairs as rows, all of them or those at these places."""
+        places = range(len(self)) if which is None else [int(at) for at in which]
+        ids = [tuple(int(self.columns[side][at]) for side in "ab") for at in places]
+        self.learn(b for _, b in ids)
+        lefts = self.sides.facts([a for a, _ in ids])
+        return [
+            self._about[b] | self._row(at, lefts[a], self._told[b])
+            for at, (a, b) in zip(places, ids, strict=True)
+        ]
+
+    def unpaired_rows(self, found: Sequence[Row]) -> list[Row]:
+        """Return some of what is `unpaired` as rows."""
+        self.learn(row["id"] for row in found)
+        names = ("side", "reason", "lacks")
+        return [
+            self._about[row["id"]] | {name: row[name] for name in names if name in row}
+            for row in found
+        ]
+
+    def learn(self, ids: Iterable[int]) -> None:
+        """See to it that these groups have names that tell them from all others that have one.
+
+        What is `free` tells none apart, as in a pair.
+        """
+        new = set(ids) - self._told.keys()
+        if not new:
+            return
+        self._told.update(self.sides.facts(sorted(new)))
+        blank = dict.fromkeys(set(self.free) - set(BESIDES))
+        named = [
+            one
+            | blank
+            | {"settings": {k: "" if k in self.free else v for k, v in one["settings"].items()}}
+            | {"options": {k: v for k, v in one["options"].items() if k not in self.free}}
+            for one in self._told.values()
+        ]
+        names = labels(named, besides=(*BESIDES, "scope"))
+        for (known, one), name in zip(self._told.items(), names, strict=True):
+            if known in new:
+                about = {key: one[key] for key in (*OF_CELL, "scope", "op_kind")}
+                self._about[known] = {"name": name, **about}
+
+    def _row(self, at: int, left: Row, right: Row) -> Row:
+        """Return the two sides of a pair, its ratio with the verdict, and what differs in it."""
+        of, told = self.sides.groups, {n: column[at] for n, column in self.columns.items()}
+        sides = {"a": self._side(told["a"], left), "b": self._side(told["b"], right)}
+        kind = (
+            (WITHIN if told["single"] else BETWEEN) if told["sampled"] else sides["b"]["interval"]
+        )
+        steady = [of["e_steady"][told[side]] for side in "ab"]
+        told_steady = told["sampled"] and not np.isnan(steady).any()
+        row = {**sides, "quantity": self.sides.quantity, "ratio": float(told["ratio"])}
+        if self.column:
+            row |= {"level": told["level"], "against": self.against}
+        row |= {
+            "dtype": left["dtype"] if left["dtype"] == right["dtype"] else None,
+            "ratio_low": _known(told["low"]),
+            "ratio_high": _known(told["high"]),
+            "verdict": told["verdict"],
+            "p_value": _known(told["p_value"]),
+            "interval": kind,
+            "steady": bool(all(steady)) if told_steady else None,
+            **self._apart(left, right),
+        }
+        if left["origin"] == "predicted" != right["origin"] and not right["scope"]:
+            row |= _share_of_roof(left, of["step_s"][told["b"]])
+        return row
+
+    def _side(self, one: int, told: Row) -> Row:
+        of = self.sides.groups
+        runs, told_of = of["runs"][one], ("origin", "method", "platform", "dtype")
+        return {
+            **{name: told[name] for name in told_of},
+            "version": told["method_version"],
+            **{name: _known(of[name][one]) for name in ("value", "low", "high")},
+            "interval": None if np.isnan(runs) else BETWEEN if runs > 1 else WITHIN,
+            "runs": None if np.isnan(runs) else int(runs),
+        }
+
+    def _apart(self, left: Row, right: Row) -> Row:
+        """Return in what measurements differ, in words, too: `threads 1 | 2`.
+
+        The `column` by which they are compared is left out.
+        """
+        ways = [
+            {"host": one["host"] or None, "version": one["method_version"], **one["options"]}
+            for one in (left, right)
+        ]
+        differ = [n for n in {**ways[0], **ways[1]} if ways[0].get(n) != ways[1].get(n)]
+        if {left["origin"], right["origin"]} not in ({"measured"}, {"measured", "published"}):
+            differ = []
+        known = ("version", *OF_STACK) if self.column in ("stack", "method") else ()
+        told = [name for name in differ if name not in (self.column, *OF_PLATFORM[1:], *known)]
+        options = {**left["options"], **right["options"]}
+        return {
+            "options_that_differ": [name for name in differ if name in options],
+            "differ": [
+                f"{name} {' | '.join(str(shown(name, way.get(name))) for way in ways)}"
+                for name in told
+            ],
+        }
 
 
-def _missing(group: Group, quantity: str) -> str:
-    last = group[-1]
-    if last.status != "ok":
-        return last.status + (f" ({last.cause})" if last.cause else "")
-    if any(quantity in record.quantities for record in group):
-        return f"{quantity} is not above 0"
-    return f"no {quantity}"
+def errors(ratio: NDArray[np.float64]) -> Row:
+    """Return how far A is off from B by their ratios B / A: what a prediction is judged by.
 
-
-def _compared(a: Group, b: Group, quantity: str, ratio: float) -> Comparison | None:
-    """Compare samples with samples; folders and platforms were not interleaved, so unpaired."""
-    a_runs, b_runs = results.runs(a, quantity), results.runs(b, quantity)
-    if not (a_runs and b_runs and _positive(a_runs) and _positive(b_runs)):
-        return None
-    return compare_runs(a_runs, b_runs, paired=False).holding(ratio)
-
-
-def _positive(sampled: Sequence[Sequence[float]]) -> bool:
-    """Whether samples are times; differences of times may be anything, and have no interval."""
-    return all(sample > 0 for run in sampled for sample in run)
-
-
-def _about(groups: Sequence[Group], free: Collection[str]) -> list[Row]:
-    """Return name and facts of each group; what is `free` tells none apart, as in a pair."""
-    told = [facts(group[-1]) | {"host": results.hosts(group)} for group in groups]
-    blank = dict.fromkeys(set(free) - set(BESIDES))
-    named = [
-        one
-        | blank
-        | {"settings": {k: "" if k in free else v for k, v in one["settings"].items()}}
-        | {"options": {k: v for k, v in one["options"].items() if k not in free}}
-        for one in told
-    ]
-    return [
-        {"name": name, **{key: one[key] for key in (*results.FACTS, "scope", "op_kind")}}
-        for name, one in zip(labels(named, besides=(*BESIDES, "scope")), told, strict=True)
-    ]
-
-
-def _judgement(left: Row, right: Row, comparison: Comparison | None) -> Row:
-    """Return the interval of a ratio: of the samples, else the widest that both sides allow."""
-    low, high = None, None
-    if comparison:
-        low, high = comparison.low, comparison.high
-    elif left["low"] is not None or right["low"] is not None:
-        low = results.over(_end(right, "low"), _end(left, "high"))
-        high = results.over(_end(right, "high"), _end(left, "low"))
-    return {
-        "dtype": left["dtype"] if left["dtype"] == right["dtype"] else None,
-        "ratio_low": low,
-        "ratio_high": high,
-        "verdict": None,
-        "p_value": comparison.p_value if comparison else None,
-        "interval": comparison.interval if comparison else right["interval"],
-        "steady": comparison.steady if comparison else None,
-    }
-
-
-def _apart(a: Group, b: Group, column: str) -> Row:
-    """Return in what measurements differ; of a measured step its share of the roof.
-
-    `differ` says it in words, `threads 1 | 2`, but for the `column` by which they are compared.
+    `median_error` is the median of |A / B - 1|, `geometric_mean_ratio` that of B / A,
+    `within_factor_2` a share. All are None without a pair.
     """
-    origins = (a[-1].origin, b[-1].origin)
-    left, right = ({"host": results.hosts(g), **_way(g[0])} for g in (a, b))
-    differ = [name for name in {**left, **right} if left.get(name) != right.get(name)]
-    if "measured" not in origins or "predicted" in origins:
-        differ = []
-    known = ("version", *OF_STACK) if column in ("stack", "method") else ()
-    told = [name for name in differ if name not in (column, *OF_PLATFORM[1:], *known)]
-    options = {**a[0].method.options, **b[0].method.options}
-    row: Row = {
-        "options_that_differ": [name for name in differ if name in options],
-        "differ": [f"{n} {shown(n, left.get(n))} | {shown(n, right.get(n))}" for n in told],
+    known = len(ratio) > 0
+    return {
+        "pairs": len(ratio),
+        "median_error": float(np.median(np.abs(1 / ratio - 1))) if known else None,
+        "geometric_mean_ratio": float(np.exp(np.log(ratio).mean())) if known else None,
+        "within_factor_2": float(((ratio >= 0.5) & (ratio <= 2)).mean()) if known else None,
     }
-    whole = origins[0] == "predicted" != origins[1] and not b[-1].scope
-    return row | results.share_of_roof(b, a[-1]) if whole else row
 
 
-def _way(record: Record) -> Row:
-    return {"version": record.method.version, **record.method.options}
+def _end(of: Mapping[str, NDArray[Any]], side: NDArray[np.int64], end: str) -> NDArray[Any]:
+    """Return an end of the interval of each side; an exact value is its own."""
+    return np.where(np.isnan(of[end][side]), of["value"][side], of[end][side])
 
 
-def _end(side: Row, name: str) -> float | None:
-    """Return an end of a side's interval; an exact value is its own."""
-    end: float | None = side["value"] if side[name] is None else side[name]
-    return end
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
-def _value(group: Group, quantity: str) -> Row:
-    """Return value and interval of a side: pooled samples, or the last of its single values."""
-    last = group[-1]
-    about = {
-        "origin": last.origin,
-        "method": last.method.label,
-        "version": last.method.version,
-        "platform": last.platform,
-        "dtype": last.workload.dtype,
+def _share_of_roof(predicted: Row, step_s: float) -> Row:
+    """Return the speed of a step [FLOP/s] and its shares of peak and roof, as `results` does."""
+    numbers, peak = predicted["numbers"], predicted["peak_flop_per_s"]
+    flop_per_s = over(numbers.get("flop"), _known(step_s))
+    intensity = over(numbers.get("flop"), numbers.get("traffic_bytes"))
+    roof = roof_flop_per_s(intensity, peak, predicted["memory_bytes_per_s"])
+    return {
+        "flop_per_s": flop_per_s,
+        "peak_fraction": over(flop_per_s, peak),
+        "roof_fraction": over(flop_per_s, roof),
     }
-    # a prediction that says "does not fit" still says how long a step would take
-    held = results.good(group, quantity) if last.origin == "measured" else group
-    if _positive(results.runs(held, quantity)) and (found := results.pooled(held, quantity)):
-        ends = {name: found[f"step_s_{name}"] for name in ("low", "high", "interval")}
-        return about | {"value": found["step_s"], **ends, "runs": found["runs"]}
-    latest = next((r.quantities[quantity] for r in held[::-1] if quantity in r.quantities), None)
-    ends = {name: latest and getattr(latest, name) for name in ("low", "high")}
-    value = latest and headline(latest)
-    return about | {"value": value, **ends, "interval": None, "runs": None}
+
+
+def roof_flop_per_s(
+    intensity: float | None, peak: float | None, bandwidth: float | None
+) -> float | None:
+    """Return the lower ceiling [FLOP/s] at an intensity [FLOP/byte], None where unknown."""
+    if intensity is None or peak is None or bandwidth is None:
+        return None
+    return min(peak, intensity * bandwidth)

@@ -68,7 +68,7 @@ VIEWS = {
         WHERE origin = 'published' AND duplicate_of IS NULL AND (stepped OR status <> 'ok')
     """,
     "tries": f"""
-        SELECT {CELL}, min(place) AS t, {_ALIKE},
+        SELECT {CELL}, min(place) AS t, list(place ORDER BY place) AS tried, {_ALIKE},
             {", ".join(f"arg_max_null({one}, place) AS {one}" for one in (*_SAID, "origin"))},
             {", ".join(f"arg_max_null({one}, rank) AS {one}" for one in LAST)},
             any_value(stack) AS stack, list(host ORDER BY place) FILTER (host <> '') AS hosts,
@@ -76,6 +76,7 @@ VIEWS = {
             list([(hash(place, r) >> 1)::BIGINT for r in run] ORDER BY place)
                 FILTER (good AND samples IS NOT NULL) AS every_run,
             count(samples_n) FILTER (good) AS sampled,
+            any_value(estimate) FILTER (good AND samples IS NOT NULL) AS one,
             max(numbers['step_s']) FILTER (good AND samples_n > 0) AS only_s,
             arg_max_null(if(good, numbers['step_s'], NULL), rank) AS stated_s,
             arg_max_null(examples, place) AS examples,
@@ -88,7 +89,8 @@ VIEWS = {
         FROM tried GROUP BY {CELL}, tried.method, tried.method_version, tried.method_options
     """,
     "predictions": f"""
-        SELECT {CELL}, method AS predicted_by, stack, min(place) AS p, {_ALIKE},
+        SELECT {CELL}, method AS predicted_by, stack, min(place) AS p,
+            max(place) AS predicted_at, {_ALIKE},
             {", ".join(f"arg_max_null({one}, place) AS {one}" for one in _SAID)},
             {", ".join(f"arg_max_null({made}, place) AS {one}" for one, made in PREDICTED.items())},
             {", ".join(f"arg_max_null(if(status = 'ok', NULL, {w}), place) AS {w}" for w in WHY)}
@@ -97,7 +99,9 @@ VIEWS = {
     "pairs": f"""
         SELECT {_CELL_OF_FIRST}, t, p, {_TOLD}, {_BOTH}, {_LAST},
             coalesce(t.stack, p.stack) AS stack,
-            coalesce(origin, 'predicted') AS origin, predicted_by, first, every, every_run, sampled,
+            coalesce(origin, 'predicted') AS origin, predicted_by, first, tried, predicted_at,
+            one, sampled,
+            if(sampled > 1, every, NULL) AS every, if(sampled > 1, every_run, NULL) AS every_run,
             array_to_string(list_filter(hosts, lambda h, i: list_position(hosts, h) = i), ', ')
                 AS host,
             if(sampled > 1, list_median(flatten(every)), if(sampled = 1, only_s, stated_s))
@@ -118,18 +122,18 @@ COLUMNS = {  # of `results`, over `pairs`
     "strategy": "nullif(exchange, '')",
     **dict.fromkeys(("overlap", "dtype", "phase", "optimizer", "platform", "workload_key", *LAST)),
     **dict.fromkeys(("origin", "host", "predicted_by", "stack", "measured_s")),
-    "measured_low_s": "estimate.low",
-    "measured_high_s": "estimate.high",
+    "measured_low_s": "low",
+    "measured_high_s": "high",
     "measured_min_s": None,
     "interval": "CASE WHEN sampled > 0 THEN if(runs > 1, 'between-runs', 'within-run') END",
     "examples_per_s": "examples / if(sampled > 0, mean, nullif(measured_s, 0))",
-    "steady": "estimate.steady",
+    "steady": "CAST(estimate.steady AS BOOLEAN)",
     "runs": "coalesce(runs, 0)",
     "samples_n": "coalesce(samples_n, 0)",
     **dict.fromkeys(("disturbed_share", "measured_memory_bytes", *PREDICTED)),
     "ratio": "measured_s / nullif(predicted_s, 0)",
-    "ratio_low": "estimate.low / nullif(predicted_s, 0)",
-    "ratio_high": "estimate.high / nullif(predicted_s, 0)",
+    "ratio_low": "low / nullif(predicted_s, 0)",
+    "ratio_high": "high / nullif(predicted_s, 0)",
     "intensity": None,
     "flop_per_s": "flop / nullif(measured_s, 0)",
     "predicted_flop_per_s": "flop / nullif(predicted_s, 0)",
@@ -139,8 +143,9 @@ COLUMNS = {  # of `results`, over `pairs`
     "roof_fraction": "flop / nullif(measured_s, 0) / nullif(least(if(intensity IS NULL OR "
     "memory_bytes_per_s IS NULL, NULL, peak_flop_per_s), intensity * memory_bytes_per_s), 0)",
     "folder": None,
-    "interval_95": "interval_in_words(estimate.low, estimate.high)",
+    "interval_95": "interval_in_words(low, high)",
 }
+PLACES = {"tried": None, "predicted_at": None}  # of the records of a row
 ORDER = "ORDER BY folder_rank, first, t, p"
 BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
 
@@ -162,14 +167,16 @@ def _view(
     rows: str = "pairs",
     order: str = ORDER,
 ) -> None:
-    own = {*COLUMNS, "name", "label"}
+    own = {*COLUMNS, *PLACES, "name", "label"}
     given = {column: made for column, made in params.items() if column.lower() not in own}
-    shown = {**given, "name": name, **COLUMNS, "label": label}
+    shown = {**given, "name": name, **COLUMNS, "label": label, **PLACES}
     told = ", ".join(f"{made or one} AS {flat.name(one)}" for one, made in shown.items())
     connection.execute(
         f"CREATE OR REPLACE VIEW results AS SELECT {told} FROM (SELECT *, "
-        f"if(sampled > 0, estimated(flatten(every), flatten(every_run)), NULL) AS estimate "
-        f"FROM (SELECT * FROM {rows} {order}))"
+        "if(estimate.low IS NULL, NULL, least(estimate.low, measured_s)) AS low, "
+        "if(estimate.high IS NULL, NULL, greatest(estimate.high, measured_s)) AS high FROM ("
+        "SELECT *, if(sampled > 1, estimated(flatten(every), flatten(every_run)), one) AS estimate "
+        f"FROM (SELECT * FROM {rows} {order})))"
     )
 
 

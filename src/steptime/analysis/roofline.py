@@ -10,8 +10,7 @@ from steptime import catalog
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.ceilings import DRAM, RATES, ceiling, ceilings_of, computed_in, ridges
 from steptime.analysis.data import Data
-from steptime.analysis.results import over
-from steptime.analysis.row import Row, grouped
+from steptime.analysis.row import Row, grouped, over
 from steptime.core.errors import InputError, unknown
 from steptime.core.hardware import Device
 from steptime.core.table import Table, columns

@@ -1,20 +1,19 @@
-"""A record as a row: the one place where the facts and numbers of a record get their names.
+"""A record as a row: the columns that every table has, and the shortest names of rows.
 
-Tables, pairs, SQL, plots and `run --json` pick from these rows. Keys carry their unit; None is
-unknown. `facts` is what a record says, `row_of` adds what its samples amount to, and `labels` names
-rows by all in which they differ. `analysis.flat` says the same in SQL.
+Tables, pairs, SQL, plots and `run --json` pick from these rows, which `analysis.flat` makes. Keys
+carry their unit; None is unknown. `labels` names rows by all in which they differ.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from statistics import median
 from typing import Any, TypeVar
 
-from steptime.analysis.statistics import summarize
 from steptime.core.errors import InputError
-from steptime.core.record import Quantity, Record, stack_of
+from steptime.core.record import Quantity
 from steptime.core.units import QUANTITIES
 from steptime.core.workload import Workload, plan_to_json
 
@@ -55,104 +54,38 @@ PARAM_PREFIX = "param_"
 UNKNOWN = "unknown"
 OF_ENV = ("round", "host", "op_kind", "batch_source", "source_file", "duplicate_of")
 HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
+ESTIMATE = ("value", "low", "high", "error", "drift", "steady")  # of `statistics.estimates`
 BESIDES = ("platform", "method")  # columns of their own, where rows are shown
+OF_CELL = (  # what a pair takes from the last record of its cell
+    *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
+    *("optimizer", "platform", "workload_key"),
+)
 UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing
 
 
-def facts(record: Record) -> Row:
-    """Return what a record says of a step, but its quantities.
+def facts_of(row: Mapping[str, Any]) -> Row:
+    """Return a row of `flat` with its `settings`, of the network and of the step, and `options`."""
+    plan = json.loads(row["plan"])
+    spread = {"replicas": plan.pop("data", 1)}
+    spread |= {f"{n}-parallel" if n in WAYS else n: value for n, value in plan.items()}
+    params = {name: json.loads(value) for name, value in row["params"].items()}
+    step = {name: row[name] for name in ("dtype", "phase", "optimizer")}
+    options = json.loads(row["method_options"])
+    return {**row, "settings": {**params, **step, **spread}, "options": options}
 
-    `settings` are those of the network and of the step, `options` those of the method. `batch` is
-    of one replica; it and `global_batch` are None where a log of others does not tell them.
+
+def by_run(samples: Iterable[Item], told: Iterable[int]) -> list[list[Item]]:
+    """Return the samples of each run (fresh process); `told` is the run of each.
+
+    Raises `InputError` where that is of another length.
     """
-    workload, env, options = record.workload, record.env, record.method.options
-    batch_known = env.get("batch_source") != UNKNOWN
-    return {
-        **{name: getattr(record, name) for name in ("origin", "status", "platform", "scope")},
-        **{name: getattr(record, name) or None for name in ("cause", "note", "taken_at")},
-        "method": record.method.label,
-        "method_version": record.method.version,
-        "model": workload.label,
-        "family": workload.model,
-        "batch": workload.batch_per_replica if batch_known else None,
-        "global_batch": workload.global_batch if batch_known else None,
-        "replicas": workload.plan.data,
-        **{name: getattr(workload, name) for name in ("dtype", "phase", "optimizer")},
-        "workload_key": workload.key,
-        "date": env.get("date") or record.taken_at[:10] or None,
-        "threads": options.get("threads"),
-        **{name: options.get(name) or None for name in ("gpu", "strategy")},
-        "devices": options.get("devices", workload.plan.data),
-        "overlap": options.get("overlap", True),
-        **_input(record),
-        **{name: env.get(name) for name in OF_ENV},
-        "stack": stack_of(record),
-        "settings": settings_of(workload),
-        "options": dict(options),
-    }
-
-
-def _input(record: Record) -> Row:
-    """Return where input came from and how it was read; None is unknown, or of no meaning.
-
-    A measurement names an option only where it is not the default.
-    """
-    options, names = record.method.options, ("input", "staging", "loaders", "prefetch")
-    if record.origin != "measured":
-        return {name: options.get(name) for name in names}
-    kind = options.get("input", "device")
-    files = kind == "dataset"
-    return {
-        "input": kind,
-        "staging": options.get("staging", "shared") if files else None,
-        "loaders": options.get("loaders", 0) if files else None,
-        "prefetch": options.get("prefetch", 2) if files and options.get("loaders") else None,
-    }
-
-
-def row_of(record: Record) -> Row:
-    """Return the facts and the numbers of a record, in SI.
-
-    `step_s` is the median of the samples, or the value; so is every other quantity.
-    `speed_per_s` counts the examples of all replicas.
-    """
-    table = facts(record)
-    table |= {name: headline(quantity) for name, quantity in record.quantities.items()}
-    table["infeed"] = _infeed(record)
-    step = record.quantities.get("step_s")
-    if step is None:
-        return table
-    examples = record.workload.global_batch
-    if step.samples and min(step.samples) > 0:  # an op may rest for a step
-        table["samples_disturbed"] = sum(map(bool, step.columns.get("disturbed", ())))
-        return table | summarize(samples_by_run(step), examples)
-    speed = examples / step.value if step.value and table["batch"] else None
-    return table | {"step_s_low": step.low, "step_s_high": step.high, "speed_per_s": speed}
-
-
-def _infeed(record: Record) -> float | None:
-    """Return the share of a step that it waited for input; None where that was not measured."""
-    waited, step = (record.quantities.get(name) for name in ("input_s", "step_s"))
-    if waited is None or step is None or len(waited.samples) != len(step.samples):
-        return None
-    return sum(waited.samples) / sum(step.samples)
-
-
-def runs_of(quantity: Quantity) -> tuple[int, ...]:
-    """Return the run (fresh process) of each sample; without that column all are of one run.
-
-    Raises `InputError` for a column of another length.
-    """
-    told: tuple[int, ...] = quantity.columns.get("run") or (0,) * len(quantity.samples)
-    if len(told) != len(quantity.samples):
-        raise InputError(f"{len(quantity.samples)} samples, but {len(told)} say their run")
-    return told
-
-
-def samples_by_run(quantity: Quantity) -> list[list[float]]:
-    """Return the samples of each run."""
-    told = grouped(zip(runs_of(quantity), quantity.samples, strict=True), itemgetter(0))
-    return [[sample for _, sample in run] for run in told.values()]
+    samples, told = list(samples), list(told)
+    if len(samples) != len(told):
+        raise InputError(f"{len(samples)} samples, but {len(told)} say their run")
+    if len(set(told)) < 2:
+        return [samples]
+    found = grouped(zip(told, samples, strict=True), itemgetter(0))
+    return [[sample for _, sample in run] for run in found.values()]
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
@@ -163,26 +96,32 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     return found
 
 
+def over(a: float | None, b: float | None) -> float | None:
+    """Return a / b, or None where either is unknown or b is 0."""
+    return a / b if a is not None and b else None
+
+
 def headline(quantity: Quantity) -> float | None:
     """Return the one number of a quantity: the median of its samples, or its value."""
     return median(quantity.samples) if quantity.samples else quantity.value
 
 
-def exchange_name(told: Row) -> str:
+def exchange_name(strategy: str | None, overlap: bool) -> str:
     """Return what names a strategy behind a network's name: `, sharded, no overlap`."""
-    strategy, overlap = told["strategy"], told["overlap"]
     return (f", {strategy}" if strategy else "") + ("" if overlap else ", no overlap")
 
 
 def labels(told: Sequence[Row], besides: Collection[str] = BESIDES) -> list[str]:
-    """Return the shortest name of each row of `facts` that tells it from the others.
+    """Return the shortest name of each row of `facts_of` that tells it from the others.
 
     Of the settings of a model only those are named that tell its networks apart, then the batch,
     then of how each ran what tells rows of one network apart: `fc nodes 256, batch 64, p100`. The
     keys `besides` are columns that stand beside the name, and tell rows apart, too.
     """
-    networks = [(one["family"], one["settings"], one["batch"]) for one in told]
-    names = [name + exchange_name(one) for name, one in zip(_networks(networks), told, strict=True)]
+    names = [
+        name + exchange_name(one["strategy"], one["overlap"])
+        for name, one in zip(network_names(told), told, strict=True)
+    ]
     alike = grouped(range(len(told)), lambda at: (names[at], *(told[at][key] for key in besides)))
     for places in alike.values():
         ways = [_how(told[index]) for index in places]
@@ -200,26 +139,21 @@ def _how(told: Row) -> Row:
     return {name: told[name] for name in HOW} | others | last
 
 
-def short_names(workloads: Iterable[Workload], *, batch: bool = True) -> dict[str, str]:
-    """Return the name of each workload, by its key, that `labels` begins with."""
-    found = {one.key: one for one in workloads}
-    networks = [
-        (one.model, settings_of(one), one.batch_per_replica if batch else None)
-        for one in found.values()
-    ]
-    return dict(zip(found, _networks(networks), strict=True))
+def network_names(told: Sequence[Row]) -> list[str]:
+    """Return the names that `labels` begins with.
 
-
-def _networks(networks: Sequence[tuple[str, Row, int | None]]) -> list[str]:
-    """Return the model, the settings that tell its networks apart, and the batch where known."""
+    They have the model, the settings that tell its networks apart, and the batch where known.
+    """
     by_model: dict[str, dict[tuple[Any, ...], Row]] = {}
-    for model, settings, _ in networks:
-        by_model.setdefault(model, {})[tuple(settings.items())] = settings
+    for one in told:
+        same = by_model.setdefault(one["family"], {})
+        same[tuple(one["settings"].items())] = one["settings"]
     telling = {model: telling_of(list(same.values())) for model, same in by_model.items()}
     names = []
-    for model, settings, batch in networks:
+    for one in told:
+        model, settings = one["family"], one["settings"]
         words = [said(n, settings[n], model) for n in telling[model] if n in settings]
-        words += [] if batch is None else [f"batch {batch}"]
+        words += [] if one["batch"] is None else [f"batch {one['batch']}"]
         names.append(" ".join([model, ", ".join(words)]).strip())
     return names
 

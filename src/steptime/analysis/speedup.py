@@ -19,7 +19,7 @@ from steptime.analysis.decision_tree import leaves
 from steptime.analysis.row import HOW, Row, grouped, said
 from steptime.analysis.saturation import saturation
 from steptime.analysis.statistics import SEED
-from steptime.analysis.verdict import MARGIN, verdicts_of_intervals
+from steptime.analysis.verdict import MARGIN, compared
 from steptime.core.errors import unknown
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, percent, rate, shown
@@ -107,7 +107,11 @@ def _complete(rows: Sequence[Row], cells: Cells, varying: Sequence[str], ids: se
         for side in ("against_", "")
     )
     named = sorted((n for n in varying if n != "family"), key=lambda n: n == "batch")  # last
-    words = verdicts_of_intervals(a, b)  # type: ignore[arg-type]  # three each
+    n = len(rows)
+    single = {"error": np.full(n, np.nan), "drift": np.zeros(n), "runs": np.ones(n)}
+    left, right = ({"value": one[0], "low": one[1], "high": one[2], **single} for one in (a, b))
+    words = compared(left, right)["verdict"]
+    words[np.isnan(a[1] + b[1])] = None
     for row, word in zip(rows, words, strict=True):
         up, row["verdict"] = row["speedup"], word
         told = [said(n, row[n]) for n in named if row[n] is not None]

@@ -40,12 +40,11 @@ class Tables:
         self.others = flat.merged([one.others for one in rows])
         self.files = [file for one in rows for file in one.files]
         told = " UNION ALL BY NAME ".join(
-            f"SELECT *, {flat.text(name)} AS folder, {rank} AS folder_rank FROM ({one.sql})"
+            f"SELECT *, {flat.text(name)} AS folder, {rank} AS folder_rank, "
+            f"{rank << 52} + place AS seq FROM ({one.sql})"
             for rank, ((name, _), one) in enumerate(zip(folders, rows, strict=True))
         )
-        self.connection.execute(
-            f"CREATE VIEW flat AS SELECT *, estimated(samples, run) AS estimate FROM ({told})"
-        )
+        self.connection.execute(f"CREATE VIEW flat AS {told}")
         self.param_columns = flat.param_columns(self.params, self.others)
         self.columns = flat.columns_of(self.params, self.others) | {"folder": "folder"}
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())

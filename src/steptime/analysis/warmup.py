@@ -9,7 +9,7 @@ run and to the mean profile of all runs, in which noise is smaller; the later en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,16 +22,16 @@ LEAST = 8  # samples of a run in which warm-up can be told from noise
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How many samples of each run are warm-up.
+    """How many samples of each run are warm-up, and whether each cell becomes steady.
 
-    `steady` is False if the runs still change where half of the samples are left, None if there
-    are too few samples to tell. `drift` is then the change of the logarithm of the time between
-    the last two quarters of the samples, else 0.
+    `steady` [cells] is 1, 0 if the runs still change where half of the samples are left, and NaN if
+    there are too few samples to tell. `drift` is then the change of the logarithm of the time
+    between the last two quarters of the samples, else 0.
     """
 
-    samples: tuple[int, ...]
-    steady: bool | None
-    drift: float
+    samples: NDArray[np.int64]
+    steady: Floats
+    drift: Floats
 
 
 def middle(values: Floats) -> float:
@@ -45,50 +45,58 @@ def middles(rows: Floats) -> Floats:
     return np.asarray((ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2)
 
 
-def find_warm_up(logs: Sequence[Floats]) -> WarmUp:
-    """Return the warm-up of runs [samples] of logarithms of step times."""
-    long = [run for run in logs if len(run) >= LEAST]
-    profile = _profile(long)
-    ends = _ends([*long, profile] if long else [])
-    shared = ends.pop() if ends else 0
-    own = iter(ends)
-    counts = [
-        min(2 * max(shared, next(own)), len(run) - len(run) // 4) if len(run) >= LEAST else 0
-        for run in logs
-    ]
-    if not long:
-        return WarmUp(tuple(counts), None, 0.0)
-    steady = shared < len(profile) // 2
-    return WarmUp(tuple(counts), steady, 0.0 if steady else _drift(profile))
+def by_length(runs: Sequence[Floats]) -> Iterator[tuple[NDArray[np.int64], Floats]]:
+    """Yield the places of the runs of each length, and these runs as rows."""
+    lengths = np.fromiter(map(len, runs), np.int64, len(runs))
+    for length in np.unique(lengths):
+        places = np.flatnonzero(lengths == length)
+        yield places, np.stack([runs[place] for place in places.tolist()])
+
+
+def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
+    """Return the warm-up of cells: of runs [samples] of logarithms of times, so many for each."""
+    sizes = list(sizes)
+    lengths = np.fromiter(map(len, logs), np.int64, len(logs))
+    steady, drift = np.full(len(sizes), np.nan), np.zeros(len(sizes))
+    own, shared = _ends(logs), np.zeros(len(logs), np.int64)
+    first = 0
+    for cell, size in enumerate(sizes):
+        runs, first = slice(first, first + size), first + size
+        long = [run for run in logs[runs] if len(run) >= LEAST]
+        if not long:
+            continue
+        profile = long[0] if len(long) == 1 else _profile(long)
+        end = int(own[runs].max()) if len(long) == 1 else int(_ends([profile])[0])
+        shared[runs], steady[cell] = end, end < len(profile) // 2
+        if not steady[cell]:
+            drift[cell] = _drift(profile)
+    counts = np.minimum(2 * np.maximum(shared, own), lengths - lengths // 4)
+    return WarmUp(np.where(lengths >= LEAST, counts, 0), steady, drift)
 
 
 def _profile(logs: Sequence[Floats]) -> Floats:
     """Return the mean over runs, each relative to the median of its later half [samples]."""
-    if not logs:
-        return np.empty(0)
     common = min(map(len, logs))
     runs = np.array([run[:common] for run in logs])
     runs -= middles(runs[:, common // 2 :])[:, np.newaxis]
     return np.asarray(np.sort(runs, axis=0).mean(axis=0))  # sorted: the order of runs is no matter
 
 
-def _ends(logs: Sequence[Floats]) -> list[int]:
+def _ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
     """Return how many of the first samples of each to leave out, at most half (White 1997, MSER).
 
-    Runs of one length are looked at together.
+    That is 0 where there are fewer than `LEAST`.
     """
-    ends = [0] * len(logs)
-    lengths: dict[int, list[int]] = {}
-    for index, log in enumerate(logs):
-        lengths.setdefault(len(log), []).append(index)
-    for n, places in lengths.items():
-        rows = np.array([logs[index] for index in places])
+    ends = np.zeros(len(logs), np.int64)
+    for places, rows in by_length(logs):
+        n = rows.shape[1]
+        if n < LEAST:
+            continue
         centred = (rows - middles(rows)[:, np.newaxis])[:, ::-1]
         counts = np.arange(1, n + 1)
         squares = (centred**2).cumsum(axis=1) - centred.cumsum(axis=1) ** 2 / counts
         criterion = (squares / counts**2)[:, ::-1]  # [runs, samples left out]
-        for index, end in zip(places, criterion[:, : n // 2 + 1].argmin(axis=1), strict=True):
-            ends[index] = int(end)
+        ends[places] = criterion[:, : n // 2 + 1].argmin(axis=1)
     return ends
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from statistics import geometric_mean
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from steptime.analysis.pairs import Pairing
+from steptime.analysis.pairs import Pairing, errors
 from steptime.analysis.row import Row, grouped
-from steptime.analysis.statistics import WITHIN
 from steptime.analysis.verdict import control_false_discovery
+from steptime.analysis.warmup import Floats
 from steptime.core.units import counted, percent
 
 FAIL_ON: Mapping[str, tuple[str, ...]] = {
@@ -34,35 +34,37 @@ def watch(found: Pairing, margin: float) -> Row:
     not show how runs differ, so single runs are held against the spread of all their ratios, too
     (its densest half). A network that ran and now fails is a regression without a ratio.
     """
-    judged = [row for row in found.pairs if row["p_value"] is not None]
-    p_values = _p_values(judged)
-    believed = control_false_discovery(p_values)
-    verdicts = dict.fromkeys(("slower", "faster", "same", "unsure"), 0)
-    changed: dict[str, list[Row]] = {"slower": [], "faster": []}
-    words = []
-    for row, p, known in zip(judged, p_values, believed, strict=True):
-        beyond = abs(math.log(row["ratio"])) > math.log1p(margin)
-        inside = row["ratio_low"] * (1 + margin) >= 1 and row["ratio_high"] <= 1 + margin
-        word = "slower" if row["ratio"] > 1 else "faster"
-        if not (known and beyond):
-            word = "same" if inside else "unsure"
-        else:
-            changed[word].append({name: row.get(name) for name in TOLD} | {"p_value": p})
-        words.append(word)
-        verdicts[word] += 1
-    failed = [_failed(row) for row in found.unpaired if row.get("lacks") == ["b"]]
-    verdicts |= {
-        "failed": len(failed),
-        "vanished": sum(row["side"] == "a" for row in found.unpaired),
-        "new": sum(row["side"] == "b" for row in found.unpaired),
-    }
+    told = {n: column[found.columns["sampled"]] for n, column in found.columns.items()}
+    told["p_value"] = _p_values(told)
+    places = np.flatnonzero(found.columns["sampled"])
+    ratio, up, down = told["ratio"], 1 + margin, 1 / (1 + margin)
+    beyond = np.abs(np.log(ratio)) > math.log1p(margin)
+    believed = beyond & control_false_discovery(np.nan_to_num(told["p_value"], nan=1.0))
+    inside = (told["low"] >= down) & (told["high"] <= up)
+    words = np.where(inside, "same", "unsure").astype(object)
+    words[believed] = np.where(ratio[believed] > 1, "slower", "faster")
+    changed = {}
+    for word, sign in (("slower", -1), ("faster", 1)):
+        mine = np.flatnonzero(words == word)
+        mine = mine[np.argsort(sign * ratio[mine], kind="stable")]
+        rows = found.rows(places[mine])
+        changed[word] = [
+            {name: row.get(name) for name in TOLD} | {"p_value": float(p)}
+            for row, p in zip(rows, told["p_value"][mine], strict=True)
+        ]
+    failed = [
+        _failed(row)
+        for row in found.unpaired_rows([r for r in found.unpaired if r.get("lacks") == ["b"]])
+    ]
+    of_words = {word: int((words == word).sum()) for word in ("slower", "faster", "same", "unsure")}
+    sides = Counter(row["side"] for row in found.unpaired)
     return {
         "margin": margin,
-        "regressions": [*failed, *sorted(changed["slower"], key=lambda row: -row["ratio"])],
-        "improvements": sorted(changed["faster"], key=lambda row: row["ratio"]),
-        "verdicts": verdicts,
-        "groups": _groups(judged, words),
-        "unlike": _unlike(found.pairs),
+        "regressions": [*failed, *changed["slower"]],
+        "improvements": changed["faster"],
+        "verdicts": of_words | {"failed": len(failed), "vanished": sides["a"], "new": sides["b"]},
+        "groups": _groups(found, told, words),
+        "unlike": [text for text, _ in found.differences().most_common()],
     }
 
 
@@ -70,43 +72,40 @@ def _failed(row: Row) -> Row:
     return {name: row.get(name) for name in TOLD} | {"reason": row["reason"]}
 
 
-def _p_values(rows: Sequence[Row]) -> list[float]:
+def _p_values(told: Mapping[str, Floats]) -> Floats:
     """Return the probability of no difference, for single runs with the noise from run to run."""
-    p_values = [float(row["p_value"]) for row in rows]
-    single = [at for at, row in enumerate(rows) if row["interval"] == WITHIN]
+    p_values, single = told["p_value"].copy(), np.flatnonzero(told["single"])
+    single = single[np.isfinite(p_values[single])]
     if len(single) < LEAST:
         return p_values
-    logs = np.log([rows[at]["ratio"] for at in single])
+    logs = np.log(told["ratio"][single])
     ordered = np.sort(logs)
     half = (len(logs) + 1) // 2
     widths = ordered[half:] - ordered[: len(logs) - half]
     spread = max(float(widths.min()) / HALF, 1e-9)
-    for at, log in zip(single, logs, strict=True):
-        p_values[at] = max(p_values[at], math.erfc(abs(log) / spread / math.sqrt(2)))
+    from scipy.special import erfc
+
+    p_values[single] = np.maximum(p_values[single], erfc(np.abs(logs) / spread / math.sqrt(2)))
     return p_values
 
 
-def _groups(rows: Sequence[Row], words: Sequence[str]) -> list[Row]:
+def _groups(found: Pairing, told: Mapping[str, Floats], words: NDArray[Any]) -> list[Row]:
     """Return how many changed and the mean ratio, by family for steps and by kind for ops."""
-    by = [
-        ("op", r["op_kind"] or r["scope"]) if r["scope"] else ("family", r["family"]) for r in rows
-    ]
-    found = grouped(range(len(rows)), lambda at: by[at])
+    of, b = found.sides.groups, told["b"]
+    op, kind = of["scope"][b], of["op_kind"][b]
+    names = [f if o == "" else k or o for f, o, k in zip(of["family"][b], op, kind, strict=True)]
+    by = ["family" if one == "" else "op" for one in op]
+    places = grouped(range(len(b)), lambda at: (by[at], names[at]))
     return [
         {
             "by": kind,
             "group": name,
-            "pairs": len(places),
-            "geometric_mean_ratio": geometric_mean(rows[at]["ratio"] for at in places),
-            **{word: sum(words[at] == word for at in places) for word in ("slower", "faster")},
+            "pairs": len(mine),
+            "geometric_mean_ratio": errors(told["ratio"][mine])["geometric_mean_ratio"],
+            **{word: int((words[mine] == word).sum()) for word in ("slower", "faster")},
         }
-        for (kind, name), places in found.items()
+        for (kind, name), mine in places.items()
     ]
-
-
-def _unlike(pairs: Sequence[Row]) -> list[str]:
-    """Return in what the folders differ beside time, the most frequent first."""
-    return [text for text, _ in Counter(t for row in pairs for t in row["differ"]).most_common()]
 
 
 def sentences(found: Mapping[str, Any]) -> list[str]:

@@ -31,7 +31,8 @@ def command(
     """Return a decorator: the function's answer is printed as asked for, its exit code returned.
 
     The command gets the option `--json`, and where a table is the answer `--format`. What may take
-    `long` is said on a terminal. A function that `cuts` is told whether programs read the `whole`.
+    `long` is said on a terminal. A function that `cuts` is told whether programs read the
+    `whole`, which is no option.
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., int]:
@@ -53,7 +54,8 @@ def command(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
             for name, (kind, value) in {**more, "json": (Json, False)}.items()
         ]
-        given = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
+        asked = [one for one in signature.parameters.values() if one.name != "whole"]
+        given = [one.replace(kind=one.KEYWORD_ONLY) for one in asked]
         run.__signature__ = signature.replace(  # type: ignore[attr-defined]  # read by inspect
             parameters=[*given, *added], return_annotation=int
         )

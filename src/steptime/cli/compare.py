@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+from steptime.cli.analysis import MOST_SHOWN
 from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.options import Text, argument, option
 from steptime.core.errors import InputError, shorten, unknown
@@ -13,8 +14,9 @@ from steptime.core.units import QUANTITIES, counted, seconds, si
 SHOWN_UNPAIRED = 8
 
 
-@command(tabular=True, long="reading the records")
+@command(tabular=True, long="reading the records", cuts=True)
 def compare(
+    whole: bool,
     folders: Annotated[
         list[Path],
         argument(
@@ -42,9 +44,8 @@ def compare(
     staging, folder, any option or hyperparameter. The exit code is 0
     whatever the verdict, but with --fail-on.
     """
-    from steptime import store
-    from steptime.analysis import levels, pairs, watch
-    from steptime.analysis.errors import errors
+    from steptime.analysis import pairs, watch
+    from steptime.analysis.data import Data
 
     two = len(folders) == 2 and not by
     if by and platforms:
@@ -62,47 +63,52 @@ def compare(
     ):
         if given and not goes:
             raise InputError(f"{name} goes with {other}")
-    held = [(folder.resolve().name, store.load(folder, note)) for folder in folders]
-    records = held[0][1]
+    data = Data.load(folders, note)
     if by:
-        found = levels.by_column(held, by, quantity, against=against, any_dtype=any_dtype)
-        sides = [found.against, ", ".join(row["level"] for row in found.levels)]
-    elif len(folders) == 2:
-        found = pairs.two_folders(records, held[1][1], quantity)
+        found = pairs.by_column(data, by, quantity, against=against, any_dtype=any_dtype)
+        sides = [found.against, ", ".join(found.levels)]
+    elif two:
+        found = pairs.two_folders(data, quantity)
         sides = [str(folder) for folder in folders]
     elif platforms:
         sides = [name.strip() for name in platforms.split(",")]
         if len(sides) != 2:
             raise InputError(f"--platforms is two names, A,B, not {shorten(platforms)}")
-        found = levels.two_platforms(records, sides[0], sides[1], quantity, any_dtype=any_dtype)
+        found = pairs.two_platforms(data, sides[0], sides[1], quantity, any_dtype=any_dtype)
     else:
-        found = pairs.predicted_and_measured(records, quantity)
+        found = pairs.predicted_and_measured(data, quantity)
         sides = ["predicted", "measured"]
-    document = {
+    unpaired = found.unpaired if whole else found.unpaired[:SHOWN_UNPAIRED]
+    which = range(len(found) if whole else min(len(found), MOST_SHOWN))
+    found.learn([*found.columns["b"][list(which)].tolist(), *(row["id"] for row in unpaired)])
+    document: dict[str, Any] = {
         "a": sides[0],
         "b": sides[1],
         "by": by,
         "quantity": quantity,
-        "levels": found.levels,
-        "pairs": found.pairs,
-        "unpaired": found.unpaired,
-        "errors": errors(found.pairs),
+        "levels": found.of_levels(),
+        "pairs": found.rows(which),
+        "unpaired": found.unpaired_rows(unpaired),
+        "errors": found.summary(),
     }
-    notes, code = _verdict(document, held, found, at_least, fail_on) if two or by else ([], 0)
+    notes, code = _verdict(document, data, found, at_least, fail_on) if two or by else ([], 0)
     notes = notes if by or fail_on or margin else []
-    judged = any(row["verdict"] for row in found.pairs)
-    tables = [_table(document, judged)] if found.pairs else []
-    said = [*_notes(document, judged), *_unpaired(found.unpaired), *notes]
+    judged = any(row["verdict"] for row in document["pairs"])
+    tables = [_table(document, judged, len(found))] if len(found) else []
+    said = [
+        *_notes(document, judged),
+        *_unpaired(document["unpaired"], len(found.unpaired)),
+        *notes,
+    ]
     return Answer(document, tables, said, code=code)
 
 
 def _verdict(
-    document: dict[str, Any], held: list[Any], found: Any, margin: float, fail_on: str | None
+    document: dict[str, Any], data: Any, found: Any, margin: float, fail_on: str | None
 ) -> tuple[list[str], int]:
     """Add what changed between two folders, or which nodes are slow; return it in words, a code."""
     from steptime.analysis import watch
     from steptime.analysis.analyses import analysis
-    from steptime.analysis.data import Data
 
     if not document["by"]:
         seen = watch.watch(found, margin)
@@ -111,7 +117,7 @@ def _verdict(
         return watch.sentences(seen), UNSUCCESSFUL if failed else 0
     if document["by"] != "host":
         return [], 0
-    nodes = analysis("nodes").answer(Data(*held))
+    nodes = analysis("nodes").answer(data)
     said = analysis("nodes").says(nodes)
     document["nodes"] = {"summary": nodes.summary, "says": said, "rows": nodes.rows}
     return said, 0
@@ -153,25 +159,27 @@ def _of_level(row: dict[str, Any]) -> str:
     return f"{row['level']}: {mean} ({'; '.join([counted(row['pairs'], 'pair'), *words])})"
 
 
-def _unpaired(rows: list[dict[str, Any]]) -> list[str]:
+def _unpaired(rows: list[dict[str, Any]], total: int) -> list[str]:
     said = [
         f"unpaired: {row['name']} ({row['platform']}): {row['reason']}"
         for row in rows[:SHOWN_UNPAIRED]
     ]
-    more = len(rows) - SHOWN_UNPAIRED
+    more = total - SHOWN_UNPAIRED
     return [*said, f"unpaired: and {more:,} more; --json has all"] if more > 0 else said
 
 
-def _table(document: dict[str, Any], judged: bool) -> Table:
+def _table(document: dict[str, Any], judged: bool, total: int) -> Table:
     quantity, by = document["quantity"], document["by"]
     level = [f"level={by}"] if by and len(document["levels"]) > 1 else []
     differ = ["?differ=a | b"] if any(row["differ"] for row in document["pairs"]) else []
     verdict = ["verdict=verdict on b"] if judged else []
+    more = total - len(document["pairs"])
     return Table(
         columns("name=network", *level, "replicas", "?platform", "?dtype=type", "?method", *differ,
                 "a", "b", "ratio=b / a", "interval=95 %", *verdict),
         [_row(row, quantity) for row in document["pairs"]],
         f"{quantity}: b = {document['b']} against a = {document['a']}",
+        below=[f"... and {more:,} more; --json or --format csv has all"] if more else [],
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from steptime.analysis.row import exchange_name, facts
+from steptime.analysis.row import exchange_name
 from steptime.cli.command import note
 from steptime.core.record import Record
 from steptime.core.units import duration, seconds
@@ -21,10 +21,11 @@ Report = Callable[[Any, Record, int, int], None]
 
 def line(record: Record) -> str:
     """Return one result as a line: the network, and its median time or what went wrong."""
-    workload = record.workload
+    workload, options = record.workload, record.method.options
     name = f"{workload.label} batch {workload.batch_per_replica} {workload.phase} {workload.dtype}"
     if workload.plan.data > 1:
-        name += f", {workload.plan.data} replicas{exchange_name(facts(record))}"
+        exchange = exchange_name(options.get("strategy"), options.get("overlap", True))
+        name += f", {workload.plan.data} replicas{exchange}"
     if record.status != "ok":
         return f"{name}: {record.status} ({record.cause}): {record.note}"
     return f"{name}: {seconds(median(record.quantities['step_s'].samples))} a step"

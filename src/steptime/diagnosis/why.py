@@ -6,10 +6,11 @@ from functools import cache
 from typing import Any
 
 from steptime import catalog
-from steptime.analysis.row import Row, grouped, row_of
+from steptime.analysis.row import UNKNOWN, Row, by_run, grouped, headline
+from steptime.analysis.statistics import estimate
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device, Link
-from steptime.core.record import Record
+from steptime.core.record import Quantity, Record
 from steptime.core.record import stack_of as record_stack
 from steptime.core.table import Table, columns, facts
 from steptime.core.units import percent, seconds
@@ -118,7 +119,7 @@ def why_measured(
     the record's platform unless it is said; without `helping` only the step itself is predicted.
     Raises `InputError` for a step that did not succeed, and where the device is not known.
     """
-    workload, told = record.workload, row_of(record)
+    workload, told = record.workload, _numbers(record)
     published = told.get("published_speed_per_s")
     step_s = told.get("step_s") or (told["global_batch"] or 0) / (published or float("inf"))
     if record.status != "ok" or not step_s:
@@ -147,7 +148,7 @@ def why_measured(
         "exchange_s": told.get("comm_s"),
         "samples_n": told.get("samples_n"),
         "samples_disturbed": told.get("samples_disturbed"),
-        "interval_s": [told.get("step_s_low"), told.get("step_s_high")],
+        "interval_s": [told["low"], told["high"]],
         "peak_fraction": asked.model.lowered().executed_flop / step_s / peak,
     }
     made = _diagnosis(asked, record.origin, step_s, shares, evidence, workload.plan.data)
@@ -158,6 +159,24 @@ def why_measured(
     factor = rest_s / predicted.step_s if predicted.step_s else 1.0
     feed = Input(period_s, ahead)
     return _with_help(made, replace(asked, feed=feed, factor=factor, fixed_s=exchange_s))
+
+
+def _numbers(record: Record) -> Row:
+    """Return the numbers of a record in SI by name, None where unknown."""
+    held = record.quantities
+    told: Row = {name: headline(quantity) for name, quantity in held.items()}
+    known = record.env.get("batch_source") != UNKNOWN
+    told["global_batch"] = record.workload.global_batch if known else None
+    told["loaders"], told["infeed"] = record.method.options.get("loaders"), None
+    step = held.get("step_s", Quantity())
+    if not step.samples:
+        return told | {"low": step.low, "high": step.high}
+    found = estimate(by_run(step.samples, step.columns.get("run") or (0,) * len(step.samples)))
+    told |= {"samples_n": len(step.samples), "low": found["low"], "high": found["high"]}
+    told["samples_disturbed"] = sum(map(bool, step.columns.get("disturbed", ())))
+    if len(held.get("input_s", step).samples) == len(step.samples) and "input_s" in held:
+        told["infeed"] = sum(held["input_s"].samples) / sum(step.samples)
+    return told
 
 
 def device_of(platform: str) -> Device:

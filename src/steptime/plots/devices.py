@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from statistics import median
 from typing import Any
 
-from steptime.analysis.data import Data, source_of
+from steptime.analysis.data import Data
 from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
-from steptime.analysis.row import grouped, said, short_names, telling_of
-from steptime.core.record import Record
+from steptime.analysis.row import facts_of, grouped, network_names, said, telling_of
 from steptime.core.units import shown
-from steptime.core.workload import NO_OPTIMIZER, Plan
+from steptime.core.workload import NO_OPTIMIZER
 from steptime.plots import EmptyPlotError, style
 
 PANEL = 190  # pixels
@@ -32,10 +30,10 @@ TOOLTIP = ("network", "how", "gpu_type", "devices", "staged", "examples_per_s", 
 
 def chart(data: Data) -> style.Spec:
     """Return the speed by number of devices, its runs and errors; raises `EmptyPlotError`."""
-    bars = device_bars(data.records)
+    bars = device_bars(data)
     if not bars:
         raise EmptyPlotError("devices: no record here holds a measured or published speed")
-    every = list(_points(bars, [r for r in data.records if not r.scope]))
+    every = list(_points(bars))
     points, x, left_out = _arranged(every)
     colour = style.told_by("gpu_type", points, "type of device")["color"]
     used = [text for text in STAGED.values() if any(p["staged"] == text for p in points)]
@@ -61,7 +59,7 @@ def chart(data: Data) -> style.Spec:
     caption = [
         SPEED,
         f"Error bars: {errors or 'none, as no uncertainty is known'}.",
-        source_of([r for r in data.records if r.origin != "predicted"]),
+        data.source_of("origin <> 'predicted'"),
     ]
     caption[2:2] = left_out
     return style.finish("Speed by number of devices", caption, points, **view)
@@ -91,14 +89,14 @@ def _arranged(points: Sequence[style.Row]) -> tuple[Sequence[style.Row], style.S
     return rows, x, [left_out] if len(kept) < len(panels) else []
 
 
-def _points(bars: Sequence[style.Row], records: Sequence[Record]) -> Iterator[style.Row]:
+def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """Return one row a run, panel by panel."""
-    networks = [  # workloads that differ by their networks alone
-        replace(record.workload, dtype="", phase="", optimizer="", plan=Plan())
-        for record in records
+    alike = dict.fromkeys(("dtype", "phase", "optimizer"), "")
+    networks = [  # that differ by what they are alone
+        {**facts_of({**bar, **alike, "plan": "{}"}), "batch": None} for bar in bars
     ]
-    names = short_names(networks, batch=False)
-    by_label = {one.label: names[one.key] for one in networks}
+    names = network_names(networks)
+    by_label = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
     several = len({by_label[bar["model"]] for bar in bars}) > 1
     told = sorted(_told_apart(bars), key=itemgetter("model", "how", "gpu_type", "had"))
     cells = grouped(told, itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from"))

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
-from steptime.analysis.data import Data, source_of
-from steptime.analysis.results import over
-from steptime.analysis.row import grouped, headline, short_names
-from steptime.core.record import Record
+from steptime.analysis.data import Data
+from steptime.analysis.row import facts_of, grouped, network_names, over
 from steptime.core.units import seconds, shown
 from steptime.plots import EmptyPlotError, style
 from steptime.plots.roofline import axes, box, roof_layers, roofs
 
 MOST_NETWORKS = 60  # so that a page of a large sweep stays small
+OPS = """
+    WITH ops AS (FROM flat WHERE scope <> '' AND origin = 'predicted' AND status = 'ok'),
+    first AS (
+        SELECT workload_key, platform, min(place) AS first, count(*) OVER () AS networks FROM ops
+        WHERE numbers['flop'] > 0 AND numbers['traffic_bytes'] > 0 AND numbers['step_s'] > 0
+        GROUP BY ALL ORDER BY first LIMIT ?
+    ) SELECT ops.*, networks FROM ops JOIN first USING (workload_key, platform) ORDER BY place
+"""
 TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
 
 
@@ -22,18 +28,17 @@ def chart(data: Data) -> style.Spec:
 
     A picture without a browser shows the first network. Ops that cost the same are one point.
     """
-    ops = [r for r in data.records if r.scope and r.origin == "predicted" and r.status == "ok"]
-    names = short_names(record.workload for record in ops)
-    several = len({record.platform for record in ops}) > 1
-    made = [
-        _op(r) | {"panel": names[r.workload.key] + (f" on {r.platform}" if several else "")}
-        for r in ops
-    ]
-    networks = grouped(made, itemgetter("panel"))
-    full = [name for name, rows in networks.items() if any(row["speed"] for row in rows)]
-    if not full:
+    ops = data.rows(OPS, MOST_NETWORKS)
+    if not ops:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
-    shown_first = {name: networks[name] for name in full[:MOST_NETWORKS]}
+    names = network_names([facts_of(row) for row in ops])
+    several = len({row["platform"] for row in ops}) > 1
+    made = [
+        _op(row) | {"panel": name + (f" on {row['platform']}" if several else "")}
+        for row, name in zip(ops, names, strict=True)
+    ]
+    shown_first = grouped(made, itemgetter("panel"))
+    full, total = list(shown_first), ops[0]["networks"]
     drawn = [point for name, rows in shown_first.items() for point in _points(name, rows)]
     tops = [one for name, rows in shown_first.items() for one in _ceilings(name, rows[0])]
     ends = box(tops, [p["intensity"] for p in drawn], [p["speed"] for p in drawn])
@@ -59,12 +64,12 @@ def chart(data: Data) -> style.Spec:
         style.layer("text", top, "heading", **over_all),
     ]
     caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
-    if len(shown_first) < len(full):
-        caption.append(f"The first {len(shown_first)} of {len(full)} networks.")
+    if len(full) < total:
+        caption.append(f"The first {len(full)} of {total} networks.")
     select = {"input": "select", "options": list(shown_first), "name": "Network "}
     return style.finish(
         "Ops of a network under the roofline",
-        [*caption, source_of(ops)],
+        [*caption, data.source_of("origin = 'predicted' AND scope <> ''")],
         [*corners, *drawn, *heads],
         params=[{"name": "network", "value": full[0], "bind": select}],
         transform=[{"filter": "datum.panel == network"}],
@@ -79,16 +84,14 @@ def _ceilings(name: str, row: style.Row) -> list[style.Row]:
     return [known | top, known | {"bytes_per_s": row["memory_bytes_per_s"], "level": "DRAM"}]
 
 
-def _op(record: Record) -> style.Row:
-    known = {name: headline(quantity) for name, quantity in record.quantities.items()}
-    costs = {name: known.get(name) for name in ("step_s", "flop", "traffic_bytes")}
+def _op(row: style.Row) -> style.Row:
+    costs = {name: row["numbers"].get(name) for name in ("step_s", "flop", "traffic_bytes")}
     intensity = over(costs["flop"], costs["traffic_bytes"])
     ceilings = ("peak_flop_per_s", "memory_bytes_per_s")
     return {
         **costs,
-        **{name: record.method.options.get(name) for name in ceilings},
-        "op": record.scope,
-        "dtype": record.workload.dtype,
+        **{name: row[name] for name in (*ceilings, "dtype")},
+        "op": row["scope"],
         "intensity": intensity,
         "speed": over(costs["flop"], costs["step_s"]) if intensity else None,
     }

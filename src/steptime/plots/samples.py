@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from steptime.analysis.data import Data, source_of
-from steptime.analysis.results import good
-from steptime.analysis.row import facts, labels, runs_of
+from steptime.analysis.data import Data
+from steptime.analysis.row import facts_of, labels
 from steptime.core.record import Record
 from steptime.core.units import seconds
 from steptime.plots import EmptyPlotError, style
 
 WIDTH, GAP = 215, 84
 KINDS = ("quiet", "disturbed")
+GROUPS = """
+    SELECT g.*, f.* FROM (
+        SELECT folder_rank, min(place) AS first, max(place) AS place, count(*) OVER () AS groups,
+            list(place ORDER BY place) AS places, max(list_max(samples)) AS slowest,
+            min(list_min(samples)) AS fastest
+        FROM flat WHERE origin = 'measured' AND status = 'ok' AND scope = '' AND samples IS NOT NULL
+        GROUP BY folder_rank, workload_key, platform, method, method_version, method_options
+        ORDER BY slowest / fastest DESC, first LIMIT ?
+    ) g JOIN flat f USING (folder_rank, place) ORDER BY slowest / fastest DESC, first
+"""
 X = style.number("sample", "", format="d", grid=False, tickCount=4)
 Y = style.number("seconds", "step (s)", "s", tickCount=3)
 
 
 def chart(data: Data) -> style.Spec:
     """Return a panel a network: time of a sample [s] over its number; raises `EmptyPlotError`."""
-    tried = [r for r in good(data.records) if r.origin == "measured" and not r.scope]
-    names = labels([facts(record) for record in tried])
-    several = len({record.platform for record in tried}) > 1
-    panels: dict[str, list[style.Row]] = {}
-    for record, label in zip(tried, names, strict=True):
-        panel = style.lines_of(label + (f" on {record.platform}" if several else ""), WIDTH + GAP)
-        taken = panels.setdefault(panel, [])
-        taken += _points(record, panel, len(taken))
-    full = {panel: points for panel, points in panels.items() if points}
-    if not full:
+    found = data.rows(GROUPS, style.MOST_PANELS)
+    if not found:
         raise EmptyPlotError("samples: no record here holds samples of a step")
-    widest = sorted(full, key=lambda panel: -_scatter(full[panel]))[: style.MOST_PANELS]
-    rows = [point for panel, points in full.items() if panel in widest for point in points]
+    names = labels([facts_of(row) for row in found])
+    several = len({row["platform"] for row in found}) > 1
+    full: dict[str, list[style.Row]] = {}
+    for row, label in sorted(zip(found, names, strict=True), key=lambda one: one[0]["first"]):
+        held = data.whole(row["folder_rank"], row["places"])
+        on = f" on {row['platform']}" if several else ""
+        panel = style.lines_of(label + on, WIDTH + GAP)
+        taken = full.setdefault(panel, [])
+        for place in row["places"]:
+            taken += _points(held[place], panel, len(taken))
+    rows = [point for points in full.values() for point in points]
     kinds = {"scale": {"domain": KINDS}, "legend": {"title": None, "orient": "top"}}
     shapes = {**kinds, "scale": {"domain": KINDS, "range": ["circle", "cross"]}}
     points = {
@@ -44,12 +54,13 @@ def chart(data: Data) -> style.Spec:
     middle = style.layer("rule", {"y": {**Y, "aggregate": "median"}}, style="quiet")
     layers = {"layer": [middle, style.layer("point", points, size=22)]}
     kept, view = style.wrapped(rows, "panel", layers, 3, GAP, width=WIDTH, height=70)
-    left_out = f" The {len(widest)} of {len(full)} networks that scatter most."
+    total = found[0]["groups"]
+    left_out = f" The {len(found)} of {total} networks that scatter most."
     caption = [
         "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
-        + (left_out if len(widest) < len(full) else ""),
+        + (left_out if len(found) < total else ""),
         "Disturbed: other work took the processor during the sample.",
-        source_of(tried),
+        data.source_of("origin = 'measured'"),
     ]
     if "facet" in view:
         resolve = {"scale": {"x": "independent", "y": "independent"}}
@@ -59,15 +70,11 @@ def chart(data: Data) -> style.Spec:
     return style.finish("Samples in the order taken", caption, kept, **view)
 
 
-def _scatter(points: Sequence[style.Row]) -> float:
-    times = [point["seconds"] for point in points]
-    return float(max(times) / min(times))
-
-
 def _points(record: Record, panel: str, start: int) -> Iterator[style.Row]:
     quantity = record.quantities["step_s"]
     marked = quantity.columns.get("disturbed") or (False,) * len(quantity.samples)
-    columns = zip(quantity.samples, runs_of(quantity), marked, strict=True)
+    runs = quantity.columns.get("run") or (0,) * len(quantity.samples)
+    columns = zip(quantity.samples, runs, marked, strict=True)
     for index, (sample, run, disturbed) in enumerate(columns, start=start + 1):
         yield {
             "panel": panel,

@@ -17,11 +17,6 @@ from steptime.core.table import Table
 from steptime.plots import Spec, draw
 from steptime.report.networks import MOST, most_telling
 
-OF_NUMBERS = (  # the columns of results that the summary is made from
-    *("name", "model", "batch", "workload_key", "platform", "origin", "status", "measured_s"),
-    *("predicted_s", "ratio", "peak_fraction", "roof_fraction", "flop_per_s", "peak_flop_per_s"),
-    "disturbed_share",
-)
 ALIKE = 3  # that failed alike are named
 
 
@@ -71,8 +66,8 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
     An analysis or a chart that cannot be made of these records is `missing`, and why.
     """
     rows = most_telling(data, most)
-    every = data.rows(f"SELECT {', '.join(OF_NUMBERS)} FROM results")  # noqa: S608  # ours
-    found = numbers(every)
+    ((total,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
+    found = numbers(data)
     charts = registry.names(PLOTS, "plots") if pictures else []
     asked = [(_section, one) for one in names() if analysis(one).section]
     asked += [(_figure, one) for one in charts]
@@ -85,7 +80,7 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
             missing.append(str(error))
         else:
             made += [section] if section else []
-    return Found(name, found, sentences(found), rows, len(every), made, missing)
+    return Found(name, found, sentences(found), rows, total, made, missing)
 
 
 def _section(name: str, data: Data, pictures: bool) -> Section | None:

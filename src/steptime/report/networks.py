@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 
 from steptime.analysis.analyses import analysis
 from steptime.analysis.data import Data
-from steptime.analysis.results import good, pairs
-from steptime.analysis.row import Row, grouped, runs_of, settings_of
+from steptime.analysis.row import Row, by_run, grouped, settings_of
 from steptime.analysis.warmup import Floats, find_warm_up
 from steptime.core.record import Record
 from steptime.core.table import Column, columns
@@ -104,14 +102,11 @@ def details(data: Data, rows: Sequence[Row]) -> list[Row]:
     """Return what a click on each network shows beside its row.
 
     That is what a diagnosis `says`, its `facts`, `samples`, and where its time goes by kind of op,
-    measured and predicted, in `kinds`. Of networks that were chosen from more than a page shows the
-    records are not at hand, and only the name is returned.
+    measured and predicted, in `kinds`.
     """
-    made = [pair for _, records in data.folders for pair in pairs(records)]
-    if len(made) != len(rows):
-        return [{"name": row["label"]} for row in rows]
+    made = _records(data, rows)
     most = max(LEAST_SAMPLES, MOST_SAMPLES // max(1, len(rows)))
-    took = [good(attempts)[-1:] for attempts, _ in made]
+    took = [_good(attempts)[-1:] for attempts, _ in made]
     explained = diagnoses([one for held in took[:MOST_EXPLAINED] for one in held])
     said = [next(explained, "") if held else "" for held in took]
     kinds = _kinds(data, rows)
@@ -125,6 +120,26 @@ def details(data: Data, rows: Sequence[Row]) -> list[Row]:
         }
         for row, pair, why in zip(rows, made, said, strict=True)
     ]
+
+
+def _records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], Record | None]]:
+    """Return what was measured, or published, of each row of results, and what was predicted."""
+    by_folder = grouped(range(len(rows)), lambda at: rows[at]["folder"])
+    made: list[tuple[list[Record], Record | None]] = [([], None)] * len(rows)
+    for folder, places in by_folder.items():
+        asked = [
+            one for at in places for one in (*(rows[at]["tried"] or ()), rows[at]["predicted_at"])
+        ]
+        held = data.whole(data.names.index(folder), filter(None, asked))
+        for at in places:
+            tried = [held[one] for one in rows[at]["tried"] or ()]
+            made[at] = tried, held.get(rows[at]["predicted_at"])
+    return made
+
+
+def _good(records: Sequence[Record]) -> list[Record]:
+    """Return the records that hold a step, those that failed left out."""
+    return [one for one in records if one.status == "ok" and "step_s" in one.quantities]
 
 
 def _kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
@@ -178,7 +193,7 @@ def _samples(attempts: Sequence[Record], most: int) -> Row | None:
     `values` are 16 bits of `slowest_s`, `kinds` a letter each: warm-up, quiet or disturbed, `at`
     their numbers where some are left out: of each stretch the fastest and the slowest are kept.
     """
-    taken = [one for record in good(attempts) for one in _taken(record)]
+    taken = [one for record in _good(attempts) for one in _taken(record)]
     if not taken:
         return None
     seconds = np.array([value for value, _ in taken])
@@ -197,13 +212,13 @@ def _taken(record: Record) -> Iterator[tuple[float, str]]:
     """Return the steps of a record [s] with their kinds: before the samples it warmed up."""
     step = record.quantities["step_s"]
     marked = step.columns.get("disturbed") or (False,) * len(step.samples)
-    told = zip(step.samples, marked, runs_of(step), strict=True)
-    runs = grouped(told, itemgetter(2)).values()
-    warm = find_warm_up([np.log([value for value, *_ in run]) for run in runs]).samples
+    number = step.columns.get("run") or (0,) * len(step.samples)
+    runs = by_run(zip(step.samples, marked, strict=True), number) if step.samples else []
+    warm = find_warm_up([np.log([value for value, _ in run]) for run in runs], [len(runs)]).samples
     if step.samples:
         yield from ((value, "w") for value in record.env.get("warmup_s") or ())
     for run, end in zip(runs, warm, strict=True):
-        for place, (value, disturbed, _) in enumerate(run):
+        for place, (value, disturbed) in enumerate(run):
             yield value, "w" if place < end else "d" if disturbed else "q"
 
 

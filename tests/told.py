@@ -1,0 +1,54 @@
+"""Records that are at hand, asked as a folder of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from steptime.analysis import devices_table, pairs
+from steptime.analysis.data import Data
+from steptime.core.record import Record
+
+
+def predicted_and_measured(records: Sequence[Record], *told: Any) -> SimpleNamespace:
+    return _told(pairs.predicted_and_measured(Data.of(records), *told))
+
+
+def two_platforms(records: Sequence[Record], *told: Any, **more: Any) -> SimpleNamespace:
+    return _told(pairs.two_platforms(Data.of(records), *told, **more))
+
+
+def two_folders(a: Sequence[Record], b: Sequence[Record], *told: Any) -> SimpleNamespace:
+    return _told(pairs.two_folders(Data(("a", a), ("b", b)), *told))
+
+
+def by_column(
+    folders: Sequence[tuple[str, Sequence[Record]]], *told: Any, **more: Any
+) -> SimpleNamespace:
+    return _told(pairs.by_column(Data(*folders), *told, **more))
+
+
+def _told(found: pairs.Pairing) -> SimpleNamespace:
+    unpaired = found.unpaired_rows(found.unpaired)
+    return SimpleNamespace(
+        pairs=found.rows(),
+        unpaired=unpaired,
+        levels=found.of_levels(),
+        against=found.against,
+        found=found,
+    )
+
+
+def device_rows(records: Sequence[Record]) -> list[Any]:
+    return list(devices_table.device_table(Data.of(records)).rows)
+
+
+def device_bars(records: Sequence[Record]) -> list[Any]:
+    return devices_table.device_bars(Data.of(records))
+
+
+def row_of(record: Record) -> dict[str, Any]:
+    """Return the row of `records` of one record."""
+    (row,) = Data.of([record]).rows("FROM records")
+    return row
