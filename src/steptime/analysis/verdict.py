@@ -63,7 +63,7 @@ def compared(a: Side, b: Side, ratio: Floats | None = None) -> dict[str, NDArray
 def verdicts(ratio: Floats, low: Floats, high: Floats, p_value: Floats) -> NDArray[Any]:
     """Return the words on comparisons that are read together; None without a ratio."""
     words = np.full(len(ratio), "unsure", object)
-    believed = np.asarray(control_false_discovery(np.nan_to_num(p_value, nan=1.0)), bool)
+    believed = control_false_discovery(np.nan_to_num(p_value, nan=1.0))
     words[(high < 1) & believed] = "faster"
     words[(low > 1) & believed] = "slower"
     words[(low >= 1 / (1 + MARGIN)) & (high <= 1 + MARGIN)] = "same"
@@ -71,16 +71,16 @@ def verdicts(ratio: Floats, low: Floats, high: Floats, p_value: Floats) -> NDArr
     return words
 
 
-def control_false_discovery(p_values: Sequence[float] | Floats) -> list[bool]:
+def control_false_discovery(p_values: Sequence[float] | Floats) -> NDArray[np.bool_]:
     """Return which of many differences to believe: at most a share `MISS` of those is false.
 
     Source: Benjamini and Hochberg 1995.
     """
     if len(p_values) < 2:
-        return [bool(p <= MISS) for p in p_values]
+        return np.asarray(p_values) <= MISS
     from scipy.stats import false_discovery_control
 
-    return [bool(p <= MISS) for p in false_discovery_control(p_values)]
+    return np.asarray(false_discovery_control(p_values) <= MISS)
 
 
 def _reach(side: Side, end: str) -> Floats:
