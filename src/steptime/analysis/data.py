@@ -126,6 +126,10 @@ class Data:
         """Let statements read arrays as a table of this name."""
         self._tables.connection.register(name, columns)
 
+    def expression(self, column: str) -> str:
+        """Return the SQL over `flat` of a column of `records`."""
+        return self._tables.columns[column]
+
     @property
     def settings(self) -> list[str]:
         """The names of hyperparameters, as networks have them."""

@@ -60,6 +60,7 @@ OF_CELL = (  # what a pair takes from the last record of its cell
     *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
     *("optimizer", "platform", "workload_key"),
 )
+MORE_IS_BETTER = ("per_s", "accuracy", "share", "fraction")  # ends of quantities
 UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing
 
 

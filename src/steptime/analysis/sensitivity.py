@@ -10,9 +10,8 @@ import numpy as np
 
 from steptime.analysis import regression
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.cells import MORE_IS_BETTER
 from steptime.analysis.data import Data
-from steptime.analysis.row import Row
+from steptime.analysis.row import MORE_IS_BETTER, Row
 from steptime.analysis.sensitivity_words import says
 from steptime.analysis.warmup import Floats
 from steptime.core.errors import InputError, unknown

@@ -79,7 +79,8 @@ class Sides:
         aggregates = ", ".join(f"{made} AS {name}" for name, made in OF_GROUP.items())
         data.rows(
             f"CREATE TEMP TABLE {self.table} AS SELECT row_number() OVER (ORDER BY first_) - 1 "
-            "AS id, *, count(*) OVER (PARTITION BY level_, cell_) = 1 AS alone_ FROM "
+            "AS id, *, dense_rank() OVER (ORDER BY cell_) - 1 AS cell, "
+            "count(*) OVER (PARTITION BY level_, cell_) = 1 AS alone_ FROM "
             f"(SELECT level_, {aggregates} FROM ({self._tries}) GROUP BY {GROUP})"
         )
         found = data.rows(f"SELECT level_ FROM {self.table} GROUP BY 1 ORDER BY min(first_)")
@@ -106,7 +107,8 @@ class Sides:
                 found[end] = np.where(pooled, widened, found[f"stated_{end}"])
         for name in ("runs", *(f"e_{name}" for name in ESTIMATE)):
             found[name] = np.where(pooled, found[name], np.nan)
-        return found | {"value": np.where(pooled, found["median_"], found["stated"])}
+        value = np.where(pooled, found["median_"], found["stated"])
+        return found | {"value": value, "pooled": pooled}
 
     def _pool(self, found: dict[str, NDArray[Any]], several: NDArray[np.bool_]) -> None:
         """Set median, runs and estimate of groups whose samples nobody has looked at together."""
@@ -165,6 +167,25 @@ class Sides:
             list(others),
         )
 
+    def columns(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Return columns of `records` of each group, as its last record says them.
+
+        `flop_` is what is known of its network [FLOP], `examples_` what all replicas work on.
+        """
+        flop = "coalesce(numbers['flop'], TRY_CAST(others['published_flop'] AS DOUBLE))"
+        made = {"flop_": "counted.flop", "examples_": "examples"}
+        told = ", ".join(
+            f"{made.get(one) or self.data.expression(one)} AS {flat.name(one)}" for one in names
+        )
+        counted = (
+            f"LEFT JOIN (SELECT workload_key, max({flop}) AS flop FROM flat WHERE scope = '' "
+            "GROUP BY 1) counted USING (workload_key) "
+        )
+        return self.data.arrays(
+            f"SELECT {told} FROM (SELECT id, last_ FROM {self.table}) JOIN flat ON seq = last_ "
+            f"{counted if 'flop_' in names else ''}ORDER BY id"
+        )
+
     def facts(self, ids: Sequence[int]) -> dict[int, Row]:
         """Return `row.facts_of` of the last record of each of these groups, by its id.
 
@@ -203,12 +224,7 @@ def _tries(
 ) -> str:
     """Return the statement of the records that take part, with what groups are made of."""
     step = quantity == "step_s"
-    key = flat.text(quantity)
-    value = f"coalesce(numbers[{key}], TRY_CAST(others[{key}] AS DOUBLE))"
-    if not data.rows(f"SELECT 1 FROM flat WHERE {value} IS NOT NULL LIMIT 1"):
-        names = "map_keys(numbers) || map_keys(others)"
-        known = data.rows(f"SELECT DISTINCT unnest({names}) AS name FROM flat")
-        raise unknown("quantity", quantity, sorted(row["name"] for row in known))
+    key, value = flat.text(quantity), value_of(data, quantity)
     samples, run = (
         ("samples", "run") if step else (f"sampled[{key}].{n}" for n in ("samples", "run"))
     )
@@ -222,6 +238,18 @@ def _tries(
         "FROM (SELECT DISTINCT method_options FROM flat)) USING (method_options) "
         f"WHERE {where}) WHERE level_ IS NOT NULL"
     )
+
+
+def value_of(data: Data, quantity: str) -> str:
+    """Return the SQL of a quantity; raises `InputError` where no record has it."""
+    key = flat.text(quantity)
+    own = quantity if quantity == "speed_per_s" else f"numbers[{key}]"
+    value = f"coalesce({own}, TRY_CAST(others[{key}] AS DOUBLE))"
+    if data.rows(f"SELECT 1 FROM flat WHERE {value} IS NOT NULL LIMIT 1"):
+        return value
+    names = "map_keys(numbers) || map_keys(others)"
+    known = data.rows(f"SELECT DISTINCT unnest({names}) AS name FROM flat")
+    raise unknown("quantity", quantity, sorted(row["name"] for row in known))
 
 
 def cell_of(data: Data, column: str, free: Collection[str]) -> str:

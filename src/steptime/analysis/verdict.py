@@ -76,11 +76,10 @@ def control_false_discovery(p_values: Sequence[float] | Floats) -> NDArray[np.bo
 
     Source: Benjamini and Hochberg 1995.
     """
-    if len(p_values) < 2:
-        return np.asarray(p_values) <= MISS
-    from scipy.stats import false_discovery_control
-
-    return np.asarray(false_discovery_control(p_values) <= MISS)
+    p = np.asarray(p_values, float)
+    ordered = np.sort(p)
+    held = ordered[ordered <= MISS * np.arange(1, len(p) + 1) / max(len(p), 1)]
+    return np.asarray(p <= (held[-1] if len(held) else -1.0))
 
 
 def _reach(side: Side, end: str) -> Floats:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
-
-import numpy as np
 
 from steptime.core.table import Table, columns
 from steptime.plots import style
 
-BARS, MOST_LEVELS, MOST_POINTS = 24, 4, 3000  # of a picture; beyond, points are thinned out
+MOST_LEVELS = 4  # of a picture
 STATES = ("by the network", "a side in saturation")  # what sets the speeds of a pair
 WHOLE = "datum.value % 1 ? '' : format(datum.value, ',d')"
 TIMES = "format(datum.value, datum.value < 1 ? '~g' : ',~r') + 'x'"
@@ -24,15 +20,19 @@ def chart(table: Table) -> style.Spec:
 
     Four levels at most stand side by side, with the same axes.
     """
-    about, every = table.summary, [dict(row) for row in table.rows]
+    about = table.summary
     names = [row["level"] for row in about["levels"]]
-    rows = [row for row in every if row["level"] in names[:MOST_LEVELS]]
-    step = -(-len(rows) // MOST_POINTS)
+    rows = [dict(row) for row in table.beside if row["level"] in names[:MOST_LEVELS]]
     told = columns("name=network", "level", "speedup=speed-up", "verdict")
-    even = sorted(rows, key=itemgetter("speedup"))[::step]  # as they are spread, not from the ends
-    points = [_point(row, about, told) for row in even]
+    points = [_point(row, told) for row in rows if "speedup" in row]
+    step = -(-about["pairs"] // sum("speedup" in row for row in table.beside))
     _spread_out(points)
-    drawn = [*points, *_bars(rows)]
+    bars = [
+        row | {"panel": row["level"], "state": STATES[row["saturated"]]}
+        for row in rows
+        if "low" in row
+    ]
+    drawn = [*points, *bars]
     panels = [_panel(name, drawn, about, style.tooltip(told)) for name in names[:MOST_LEVELS]]
     if len(panels) > 1:
         panels = [_narrow(panel, 300) for panel in panels]
@@ -50,10 +50,8 @@ def chart(table: Table) -> style.Spec:
     )
 
 
-def _point(row: style.Row, about: Mapping[str, Any], told: Sequence[Any]) -> style.Row:
-    fields = {"panel": row["level"], "speedup": row["speedup"]}
-    for place in ("x", "color"):
-        fields[place] = row[about[place]] if about[place] else None
+def _point(row: style.Row, told: Sequence[Any]) -> style.Row:
+    fields = {"panel": row["level"], **{name: row[name] for name in ("speedup", "x", "color")}}
     return fields | {"state": STATES[bool(row["saturated"])], **style.texts(row, told)}
 
 
@@ -66,32 +64,6 @@ def _spread_out(points: Sequence[style.Row]) -> None:
             point["at"] = point["x"] * gap ** (0.5 * (number * 0.618 % 1 - 0.5))
         else:
             point["at"] = point["x"]
-
-
-def _bars(rows: Sequence[style.Row]) -> list[style.Row]:
-    """Return the bars of each level's histogram: what is in saturation stands on what is not."""
-    logs = np.log([row["speedup"] for row in rows])
-    wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
-    edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)
-    found = []
-    for level in dict.fromkeys(row["level"] for row in rows):
-        below = np.zeros(len(edges) - 1, int)
-        for state in (False, True):
-            mine = [r["level"] == level and bool(r["saturated"]) == state for r in rows]
-            counts = np.histogram(logs[mine], edges)[0]
-            found += [
-                {
-                    "panel": level,
-                    "low": math.exp(edges[at]),
-                    "high": math.exp(edges[at + 1]),
-                    "bottom": int(below[at]),
-                    "top": int(below[at] + counts[at]),
-                    "state": STATES[state],
-                }
-                for at in np.flatnonzero(counts)
-            ]
-            below += counts
-    return found
 
 
 def _panel(
