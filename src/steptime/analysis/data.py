@@ -36,12 +36,16 @@ class Data:
         self,
         *folders: tuple[str, Path | Sequence[Record]],
         warn: Callable[[str], None] = lambda _: None,
+        model: str = "",
     ) -> None:
-        self._folders, self._warn = folders, warn
+        self._folders, self._warn, self._model = folders, warn, model
 
     @classmethod
-    def load(cls, paths: Iterable[Path], warn: Callable[[str], None]) -> Data:
-        """Return the records of folders; raises `InputError` for what is not one."""
+    def load(cls, paths: Iterable[Path], warn: Callable[[str], None], model: str = "") -> Data:
+        """Return the records of folders, or of models that begin so.
+
+        Raises `InputError` for what is no folder of records.
+        """
         found = list(paths)
         for path in found:
             with store.readable(path):
@@ -49,7 +53,7 @@ class Data:
                     raise InputError(f"{path}: {store.EMPTY}")
         names = [path.resolve().name for path in found]
         told = [n if names.count(n) == 1 else str(p) for n, p in zip(names, found, strict=True)]
-        return cls(*zip(told, found, strict=True), warn=warn)
+        return cls(*zip(told, found, strict=True), warn=warn, model=model)
 
     @classmethod
     def of(cls, records: Sequence[Record], name: str = "") -> Data:
@@ -152,7 +156,7 @@ class Data:
 
     def tables(self) -> Tables:
         """Return a database of these records that nobody else uses."""
-        return Tables(self._folders or [("", ())], self._warn)
+        return Tables(self._folders or [("", ())], self._warn, self._model)
 
     @cached_property
     def _tables(self) -> Tables:

@@ -28,7 +28,9 @@ class Tables:
     of quantities that are no columns of every table, `files` the caches that are read.
     """
 
-    def __init__(self, folders: Sequence[Source], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, folders: Sequence[Source], warn: Callable[[str], None], model: str = ""
+    ) -> None:
         scratch = Path(mkdtemp(prefix="steptime-"))
         self.connection = cache.connected(scratch)
         finalize(self, _end, self.connection, scratch)
@@ -44,15 +46,16 @@ class Tables:
             f"{rank << 52} + place AS seq FROM ({one.sql})"
             for rank, ((name, _), one) in enumerate(zip(folders, rows, strict=True))
         )
-        self.connection.execute(f"CREATE VIEW flat AS {told}")
+        only = f" WHERE starts_with(model, {flat.text(model)})" if model else ""
+        self.connection.execute(f"CREATE VIEW flat AS FROM ({told}){only}")
         self.param_columns = flat.param_columns(self.params, self.others)
         self.columns = flat.columns_of(self.params, self.others) | {"folder": "folder"}
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
         self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
         self._typed = {column: self.columns[column] for column in self.param_columns.values()}
         results_sql.add(self.connection, self._typed)
-        self._is_named = bool(self.files)
-        if self.files:  # large ones: what needs all their records is made once, too
+        self._is_named = bool(self.files) and not model
+        if self._is_named:  # large ones: what needs all their records is made once, too
             asked = [name for name, _ in folders], [one.state for one in rows]
             state = f"{asked} {results_sql.VIEWS}"  # other views are other results
             stored = cache.kept(Path(self.files[0]).parent, scratch, state, self._store(scratch))

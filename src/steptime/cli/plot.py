@@ -22,18 +22,17 @@ def plot(
     model: str = option("--model TEXT", "Only models that begin with this.", ""),
 ) -> Answer:
     """Draw one plot of the records as a file."""
-    from steptime import store
+    from steptime.analysis.data import Data
     from steptime.plots import chart_of, draw
     from steptime.plots.files import check_path, save
 
     chart_of(kind)
     check_path(out)
-    records = store.load(in_dir, note)
-    chosen = [record for record in records if record.workload.label.startswith(model)]
-    if not chosen:
-        raise unknown(
-            "model", model, dict.fromkeys(record.workload.label for record in records), str(in_dir)
-        )
-    save(draw(kind, chosen), out)
-    document = {"plot": kind, "path": str(out), "records": len(chosen)}
+    data = Data.load([in_dir], note, model)
+    ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM flat"))
+    if not number:
+        every = Data.load([in_dir], note).rows("SELECT DISTINCT model FROM flat ORDER BY model")
+        raise unknown("model", model, [row["model"] for row in every], str(in_dir))
+    save(draw(kind, data), out)
+    document = {"plot": kind, "path": str(out), "records": number}
     return Answer(document, notes=[f"{kind}: {out}"])

@@ -1,0 +1,203 @@
+"""Speed-ups as columns: what 10^6 records amount to, without a row for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.analysis.data import Data
+from steptime.analysis.row import HOW, Row
+from steptime.analysis.saturation import saturation
+from steptime.analysis.sides import Sides
+from steptime.analysis.statistics import SEED
+from steptime.analysis.verdict import MARGIN, compared
+from steptime.analysis.warmup import Floats
+
+LARGE = 5.0  # speed-ups above it are asked whether a side is in saturation
+DRAWS, MOST_DRAWN = 2000, 20_000  # of the bootstrap, and pairs; beyond, its interval is the normal
+OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
+
+
+@dataclass(frozen=True)
+class Ups:
+    """Speed-ups as columns: ids `a` and `b` of the groups of a pair, its speed-up and verdict.
+
+    `features` are those of all groups, None or NaN where unknown, which tell networks apart.
+    """
+
+    sides: Sides
+    against: str
+    a: NDArray[np.int64]
+    b: NDArray[np.int64]
+    up: Floats
+    verdict: NDArray[Any]
+    features: Mapping[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.up)
+
+    @cached_property
+    def level(self) -> NDArray[Any]:
+        """The level of each pair."""
+        return np.asarray(self.sides.groups["level_"][self.b])
+
+    @cached_property
+    def levels(self) -> list[str]:
+        """The levels that stand against the first."""
+        known = set(self.level.tolist())
+        return [level for level in in_order(self.sides.levels) if level in known]
+
+    @cached_property
+    def outcome(self) -> NDArray[Any]:
+        """How each pair ended: won, lost, same or unsure."""
+        found = np.where(self.up > 1, "won", "lost").astype(object)
+        near = np.abs(np.log(self.up)) <= math.log(1 + MARGIN)
+        untold = np.array([word is None for word in self.verdict], bool)
+        found[self.verdict == "unsure"] = "unsure"
+        found[(untold & near) | (self.verdict == "same")] = "same"
+        return found
+
+    @cached_property
+    def varying(self) -> list[str]:
+        """The features in which pairs differ."""
+        return [name for name in self.features if len(values_of(self.of(name))) > 1]
+
+    def of(self, name: str) -> NDArray[Any]:
+        """Return a feature of each pair."""
+        return np.asarray(self.features[name][self.b])
+
+    def only(self, mine: NDArray[np.bool_]) -> Ups:
+        """Return some of the pairs."""
+        told = {name: getattr(self, name)[mine] for name in ("a", "b", "up", "verdict")}
+        return replace(self, **told)
+
+
+def worst_of(sides: Sides, is_least: bool) -> str | None:
+    """Return the level that is worst in the geometric mean of the cells it shares."""
+    if len(sides.levels) < 2:
+        return None
+    value, cell, level = (sides.groups[name] for name in ("value", "cell", "level_"))
+    known = value > 0
+    logs, cell = np.log(value[known]), cell[known].astype(np.int64)
+    usual = np.bincount(cell, logs) / np.maximum(np.bincount(cell), 1)
+    off = logs - usual[cell]
+    means = {one: float(off[level[known] == one].mean()) for one in in_order(sides.levels)}
+    return min(means, key=lambda one: means[one] * (1 if is_least else -1))
+
+
+def speedups(data: Data, sides: Sides, first: str, by: str, more_is_better: bool) -> Ups | None:
+    """Return the speed-ups against the level `first`, None where no pair has one."""
+    ids, value = sides.pairs(first), sides.groups["value"]
+    whole = (value[ids["a"]] > 0) & (value[ids["b"]] > 0)
+    a, b = ids["a"][whole], ids["b"][whole]
+    if not len(a):
+        return None
+    told = dict.fromkeys(["batch", *data.hyperparameters, *OF_NETWORK, *HOW])
+    features = sides.columns([name for name in told if name not in (by, "dtype")])
+    words = np.full(len(a), None, object)
+    sampled = np.isfinite(value[a]) & sides.groups["pooled"][a] & sides.groups["pooled"][b]
+    words[sampled] = compared(sides.estimate(a[sampled]), sides.estimate(b[sampled]))["verdict"]
+    up = value[b] / value[a] if more_is_better else value[a] / value[b]
+    return Ups(sides, first, a, b, up, words, features)
+
+
+def distribution(ups: Ups) -> Row:
+    """Return how speed-ups are spread, and their geometric mean with its 95 % interval."""
+    logs, n = np.log(np.sort(ups.up)), len(ups)
+    mean = logs.mean()
+    if n > MOST_DRAWN:
+        reach = 1.96 * logs.std() / math.sqrt(n)
+        ends = np.array([mean - reach, mean + reach])
+    else:
+        rng = np.random.default_rng(SEED)
+        draws = [logs[rng.integers(n, size=n)].mean() for _ in range(DRAWS)]
+        ends = np.quantile(draws, (0.025, 0.975))
+    names = ("min", "p5", "p25", "median", "p75", "p95", "max")
+    spread = np.exp(np.quantile(logs, (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)))
+    return {
+        "pairs": n,
+        **dict(zip(names, spread.tolist(), strict=True)),
+        "median": float(np.median(ups.up)),
+        "geometric_mean": math.exp(mean),
+        "low": math.exp(ends[0]) if n > 1 else None,
+        "high": math.exp(ends[1]) if n > 1 else None,
+        "wins_share": float((ups.outcome == "won").mean()),
+        "same_share": float((ups.outcome == "same").mean()),
+        "unsure_share": float((ups.outcome == "unsure").mean()),
+    }
+
+
+def medians(ups: Ups, x: str | None) -> Row:
+    """Return pairs, median and share of wins by value of a hyperparameter, in its order."""
+    held = ups.of(x) if x else np.empty(0)
+    found = {}
+    for value in sorted(values_of(held)):
+        mine = held == value
+        found[str(plain(value))] = {
+            "pairs": int(mine.sum()),
+            "median": float(np.median(ups.up[mine])),
+            "wins_share": float((ups.outcome[mine] == "won").mean()),
+        }
+    return found
+
+
+def saturations(data: Data, ups: Ups) -> tuple[list[Row], NDArray[np.bool_]]:
+    """Return of each level whose speed saturates where, in how many speed-ups; and which groups."""
+    of = ups.sides.groups
+    counted_ = ups.sides.columns(["flop_", "examples_", "replicas"])
+    large = LARGE if ups.up.max() > LARGE else float(np.quantile(ups.up, 0.75))
+    examples = counted_["examples_"]
+    speed = examples / of["value"] if ups.sides.quantity == "step_s" else of["value"]
+    flop, batch = counted_["flop_"], examples / counted_["replicas"]
+    found: list[Row] = []
+    there = np.zeros(len(speed), bool)
+    for level in in_order(ups.sides.levels):
+        mine = np.flatnonzero((of["level_"] == level) & (of["value"] > 0))
+        features = {name: ups.features[name][mine] for name in ups.varying}
+        side = ups.a if level == ups.against else ups.b
+        above = (ups.up > large) & ((level == ups.against) | (ups.level == level))
+        for kind, per_s, work in (
+            ("examples_per_s", speed[mine], (flop / batch)[mine]),
+            ("steps_per_s", (speed / examples)[mine], flop[mine]),
+        ):
+            told = saturation(per_s, work, features)
+            if told is None:
+                continue
+            there[mine[told[1]]] = True
+            found.append({
+                "level": level, "rate": kind, **told[0], "above": large,
+                "speedups_above": int(above.sum()),
+                "saturated_above": int(there[side[above]].sum()),
+            })  # fmt: skip
+            break
+    return found, there
+
+
+def in_order(levels: Sequence[str]) -> list[str]:
+    """Return levels in order: numbers by size, then words."""
+
+    def place(level: str) -> tuple[bool, float, str]:
+        try:
+            return False, float(level), level
+        except ValueError:
+            return True, 0.0, level
+
+    return sorted(levels, key=place)
+
+
+def values_of(column: NDArray[Any]) -> set[Any]:
+    """Return what occurs in a column, but what is unknown."""
+    return {one for one in column.tolist() if one is not None and one == one}  # noqa: PLR0124
+
+
+def plain(value: Any) -> Any:
+    """Return a cell as it stands in a row: whole numbers as such, None where unknown."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else int(value) if value.is_integer() else float(value)
