@@ -129,17 +129,22 @@ def device_table(data: Data) -> Table:
     )
 
 
-def device_bars(data: Data) -> list[Row]:
+def device_bars(data: Data, most: int = 60) -> list[Row]:
     """Return the speed of each step that was measured or published, with its error, for bars.
 
     `speed` [examples/s] counts all replicas. `low` and `high` are the 95 % interval of a
     measurement; of a published number one sigma to each side, as published (`interval` says which).
     `settings` has all that may tell this step from others of its network. What only has the content
-    of another file is left out.
+    of another file is left out. Of more than `most` models those come first that ran in several
+    places; `models` says how many there are.
     """
+    places = "count(DISTINCT (num_gpu, gpu_type, staged_from)) > 1"
     found = data.rows(
-        f"SELECT * EXCLUDE (place) FROM ({ROWS}) WHERE status = 'ok' AND duplicate_of IS NULL "
-        "AND mean_speed_corrected > 0 ORDER BY place"
+        f"WITH bars AS (FROM ({ROWS}) WHERE status = 'ok' AND duplicate_of IS NULL "
+        "AND mean_speed_corrected > 0), chosen AS (SELECT model, count(*) OVER () AS models "
+        f"FROM bars GROUP BY model ORDER BY {places} DESC, min(place) LIMIT ?) "
+        "SELECT * EXCLUDE (place) FROM bars JOIN chosen USING (model) ORDER BY place",
+        most,
     )
     return [row | _bar(row) | {"settings": _settings(row)} for row in found]
 

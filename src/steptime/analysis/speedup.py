@@ -95,6 +95,7 @@ def speedup_table(
         ],
         "failed": _failed(data, level, ups.sides.levels),
     }  # fmt: skip
+    more = len(ups) - len(rows)
     several = ["level"] if len(ups.levels) > 1 else []
     differ = ["?differ=a | b"] if any(row["differ"] for row in rows) else []
     verdict = ["verdict"] if any(row["verdict"] for row in rows) else []
@@ -104,6 +105,7 @@ def speedup_table(
         columns("name=network", *several, *differ, *told, "speedup=speed-up", *verdict),
         rows,
         f"Speed-ups against {first}, lowest and highest first",
+        below=[f"... and {more:,} more; --json or --format csv has all"] if more else [],
         most=SHOWN,
         summary=summary,
         beside=_drawn(ups, x, color, there),

@@ -30,11 +30,12 @@ TOOLTIP = ("network", "how", "gpu_type", "devices", "staged", "examples_per_s", 
 
 def chart(data: Data) -> style.Spec:
     """Return the speed by number of devices, its runs and errors; raises `EmptyPlotError`."""
-    bars = device_bars(data)
+    bars = device_bars(data, MOST_NAMES)
     if not bars:
         raise EmptyPlotError("devices: no record here holds a measured or published speed")
     every = list(_points(bars))
-    points, x, left_out = _arranged(every)
+    untold = bars[0]["models"] - len({bar["model"] for bar in bars})
+    points, x, left_out = _arranged(every, untold)
     colour = style.told_by("gpu_type", points, "type of device")["color"]
     used = [text for text in STAGED.values() if any(p["staged"] == text for p in points)]
     place = {"x": x, "color": colour, "xOffset": {"field": "lane"}}
@@ -65,7 +66,9 @@ def chart(data: Data) -> style.Spec:
     return style.finish("Speed by number of devices", caption, points, **view)
 
 
-def _arranged(points: Sequence[style.Row]) -> tuple[Sequence[style.Row], style.Spec, list[str]]:
+def _arranged(
+    points: Sequence[style.Row], untold: int
+) -> tuple[Sequence[style.Row], style.Spec, list[str]]:
     """Return the points to draw, what is across, and what is left out, in words.
 
     A panel for each network and setting, first those with several numbers or types of devices or
@@ -80,13 +83,13 @@ def _arranged(points: Sequence[style.Row]) -> tuple[Sequence[style.Row], style.S
     kept = panels[: style.MOST_PANELS if compared else MOST_NAMES]
     rows = [p | {"at": p["panel"].replace("|", ", ")} for p in points if p["panel"] in kept]
     rows.sort(key=lambda row: kept.index(row["panel"]))
-    left_out = f"Not shown: {len(panels) - len(kept):,} more; --model chooses."
+    more = len(panels) - len(kept) + untold
     numbers = sorted({p["devices"] for p in points if p["devices"] != "?"})
     x = style.name("devices", sort=[*numbers, "?"], axis={"title": "devices", "labelAngle": 0})
     if not compared:
         rows = [row | {"middle": None} for row in rows]  # no line joins networks
         x = style.name("at", axis={"title": None, "labelLimit": 200})
-    return rows, x, [left_out] if len(kept) < len(panels) else []
+    return rows, x, [f"Not shown: {more:,} more; --model chooses."] if more else []
 
 
 def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:

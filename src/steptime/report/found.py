@@ -17,6 +17,7 @@ from steptime.core.table import Table
 from steptime.plots import Spec, draw
 from steptime.report.networks import MOST, most_telling
 
+MOST_ROWS = 1000  # of an analysis
 ALIKE = 3  # that failed alike are named
 
 
@@ -65,6 +66,7 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
 
     An analysis or a chart that cannot be made of these records is `missing`, and why.
     """
+    data.most = MOST_ROWS
     rows = most_telling(data, most)
     ((total,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
     found = numbers(data)
