@@ -52,7 +52,6 @@ COLUMNS: Mapping[str, type] = {
 WAYS = ("tensor", "pipeline", "expert", "context")  # of a plan, to be parallel
 PARAM_PREFIX = "param_"
 UNKNOWN = "unknown"
-OF_ENV = ("round", "host", "op_kind", "batch_source", "source_file", "duplicate_of")
 HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
 ESTIMATE = ("value", "low", "high", "error", "drift", "steady")  # of `statistics.estimates`
 BESIDES = ("platform", "method")  # columns of their own, where rows are shown
