@@ -96,7 +96,7 @@ function beside(values) {
     ["device", (cell) => `${cell.at.devices} × ${cell.at.device}`],
     ["step", found((best) => seconds(best.step_s))],
     ["80 % of steps", found(span)],
-    ["a second and device", found((best) => grouped(best.tokens_per_s_per_device))],
+    ["speed of a device", found((best) => grouped(best.tokens_per_s_per_device))],
     ["an hour", found((best) => paid(best.cost, best.cost?.hour))],
     ...(all.some((cell) => cell.best?.training) ? [
       ["training", found((best) => `${hoursText(best.training.train_h)} h`)],
