@@ -14,7 +14,7 @@ run: $(VENV)/run.stamp ## measure and predict about 24 small networks here, and 
 	@$(VENV)/bin/steptime quickstart
 
 test: $(VENV)/dev.stamp ## run the quick tests; groups that this machine cannot run are skipped and named
-	@$(VENV)/bin/python -m pytest -m "not ($(SLOW) or jax)"
+	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax)"
 
 test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
 	@$(VENV)/bin/python -m pytest -m "($(SLOW)) and not jax"

@@ -150,8 +150,12 @@ def _notes(planner: Planner, found: PlanTime) -> list[str]:
     """Return what a reader must know: what lies beyond what was measured, what is left out."""
     settings = planner.method.settings
     said = notes_of(planner.device) if planner.method.name == "calibrated" else []
-    if not catalog.stack(settings.stack).training:
-        said.append(f"stack {settings.stack}: constants of training are those of torch-eager")
+    stack = catalog.stack(settings.stack)
+    if not stack.training:
+        said.append(f"stack {stack.name}: constants of training are those of torch-eager")
+    elif stack.seen and planner.device.name not in stack.seen["devices"]:
+        on = f", but on {', '.join(stack.seen['devices'])}" if stack.seen["devices"] else ""
+        said.append(f"stack {stack.name}: fitted to no step on {planner.device.name}{on}")
     if found.plan.offload in ("optimizer", "both"):
         rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory for {HOST_DEVICES} devices"
         said.append(f"a host is taken to have {rate}")
