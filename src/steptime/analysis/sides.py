@@ -30,7 +30,7 @@ APART = {  # options in which the levels of a column may differ
 }
 NAME = "regexp_replace(method, '-compile$', '')"
 ALIKE = "a.how_ = b.how_ OR (a.alone_ AND b.alone_)"
-GROUP = "level_, cell_, method, method_version, method_options"
+GROUP = "level_, cell_, hash(method, method_version, method_options)"  # texts take memory
 OF_GROUP = {  # what stands in `groups`, by aggregates over the tries of a group
     **{name: f"any_value({name})" for name in ("cell_", "how_", "scope", "family", "op_kind")},
     **{name: f"any_value({name})" for name in ("origin", "method_version", "method_options")},
