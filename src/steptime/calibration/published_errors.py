@@ -54,10 +54,7 @@ class Published:
 
 
 def evaluate_tables(
-    tables: Mapping[Path, Layout],
-    method: str,
-    by: Sequence[str] = ("block",),
-    worst: int = WORST,
+    tables: Mapping[Path, Layout], method: str, by: Sequence[str] = ("block",), worst: int = WORST
 ) -> Published:
     """Return how far a method is off on published tables, each by its layout.
 

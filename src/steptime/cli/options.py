@@ -138,11 +138,7 @@ def workload_of(
 
 
 def over_replicas(
-    workload: Workload,
-    told: Options,
-    replicas: str | None,
-    strategy: str | None,
-    no_overlap: bool,
+    workload: Workload, told: Options, replicas: str | None, strategy: str | None, no_overlap: bool
 ) -> tuple[Workload, Options]:
     """Return the workload on its replicas, and what the backend is told with their strategy.
 

@@ -99,9 +99,7 @@ def plan(
         None,
     ),
     dtype: Text = option(
-        "--dtype",
-        "bfloat16 (default), float16; float8 or float4 for the layers' products.",
-        None,
+        "--dtype", "bfloat16 (default), float16; float8 or float4 for the layers' products.", None
     ),
     optimizer: Text = option(
         "--optimizer",
@@ -348,11 +346,7 @@ def tables(told: dict[str, Any]) -> list[Table]:
         if mfu[key] is not None
     ]
     shares = shares if len(shares) > 1 else [f"{mfu['full']:.1%} of all that is counted"]
-    rows += [
-        (told["unit"], speed),
-        ("MFU", ", ".join(shares)),
-        ("memory", _of_memory(memory)),
-    ]
+    rows += [(told["unit"], speed), ("MFU", ", ".join(shares)), ("memory", _of_memory(memory))]
     near = told["nearest_that_fits"]
     if near is not None:
         fits = f"{size(near['total_bytes'])}, {seconds(near['step_s'])}"

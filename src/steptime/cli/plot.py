@@ -14,8 +14,7 @@ from steptime.core.table import Answer
 @command(long="reading the records and drawing")
 def plot(
     kind: Annotated[
-        str,
-        argument("KIND", f"{', '.join(PLOTS)}, or an analysis that has a picture."),
+        str, argument("KIND", f"{', '.join(PLOTS)}, or an analysis that has a picture.")
     ],
     in_dir: options.In,
     out: Annotated[Path, option("-o --out FILE", "A .png, .svg, .pdf or .html file.")],

@@ -150,9 +150,7 @@ class Scheduler:
     printed: tuple[tuple[str, str], ...] = ()
 
 
-SCHEDULERS = {
-    "slurm": "steptime.cluster.slurm:SCHEDULER",
-}
+SCHEDULERS = {"slurm": "steptime.cluster.slurm:SCHEDULER"}
 ROOM = "schedulers"  # of entry points, by which other packages add rows
 
 

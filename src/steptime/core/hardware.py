@@ -5,17 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from steptime.core.checks import (
-    FLAG,
-    NUMBER,
-    TABLE,
-    TEXT,
-    TEXTS,
-    Check,
-    checked,
-    list_of,
-    positive,
-)
+from steptime.core.checks import FLAG, NUMBER, TABLE, TEXT, TEXTS, Check, checked, list_of, positive
 from steptime.core.errors import InputError, shorten, unknown
 
 GB = 1e9

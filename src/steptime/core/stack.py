@@ -5,17 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple
 
-from steptime.core.checks import (
-    FLAG,
-    TABLE,
-    TEXT,
-    TEXTS,
-    WHOLE,
-    WHOLES,
-    Check,
-    checked,
-    list_of,
-)
+from steptime.core.checks import FLAG, TABLE, TEXT, TEXTS, WHOLE, WHOLES, Check, checked, list_of
 from steptime.core.constants import Constant, constants_from_table
 from steptime.core.errors import InputError, shorten, unknown
 

@@ -267,14 +267,7 @@ _ACTIVATIONS: dict[str, Write] = {
 
 
 def experts(
-    b: Nodes,
-    x: str,
-    logits: str,
-    up: str,
-    down: str,
-    *biases: str,
-    per_token: int,
-    activation: str,
+    b: Nodes, x: str, logits: str, up: str, down: str, *biases: str, per_token: int, activation: str
 ) -> str:
     """Return what the experts of each token make of it, one expert after the other.
 

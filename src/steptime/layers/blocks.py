@@ -13,14 +13,7 @@ from steptime.ops.table import ShapeError
 
 
 def conv_norm(
-    b: Builder,
-    x: str,
-    channels: int,
-    kernel: int,
-    name: str,
-    *,
-    stride: int = 1,
-    relu: bool = True,
+    b: Builder, x: str, channels: int, kernel: int, name: str, *, stride: int = 1, relu: bool = True
 ) -> str:
     """Return convolution (padded to keep the size), batch norm, and ReLU if asked."""
     with b.scope(name):

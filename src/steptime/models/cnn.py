@@ -19,7 +19,7 @@ BLOCKS: Mapping[str, Layers] = {  # convolutions of a width and stride: channels
     "bottleneck": lambda width, stride: ((width, 1, 1), (width, 3, stride), (4 * width, 1, 1)),
 }
 BLOCKS_V1: Mapping[str, Layers] = {
-    "bottleneck": lambda width, stride: ((width, 1, stride), (width, 3, 1), (4 * width, 1, 1)),
+    "bottleneck": lambda width, stride: ((width, 1, stride), (width, 3, 1), (4 * width, 1, 1))
 }
 
 

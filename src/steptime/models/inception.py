@@ -42,11 +42,7 @@ _BLOCKS: dict[str, Branches] = {
     "Mixed_5b": _block_5(32),
     "Mixed_5c": _block_5(64),
     "Mixed_5d": _block_5(64),
-    "Mixed_6a": (
-        "1a_3x3:2=384",
-        "0a_1x1=64 0b_3x3:2=96",
-        "MaxPool_1a_3x3:2",
-    ),
+    "Mixed_6a": ("1a_3x3:2=384", "0a_1x1=64 0b_3x3:2=96", "MaxPool_1a_3x3:2"),
     "Mixed_6b": _block_6(128),
     "Mixed_6c": _block_6(160),
     "Mixed_6d": _block_6(160),
@@ -59,11 +55,7 @@ _BLOCKS: dict[str, Branches] = {
     "Mixed_7b": _BLOCK_7,
     "Mixed_7c": _BLOCK_7,
 }
-_MIXED_6A_PUBLISHED = (
-    "1a_3x3:2=384",
-    "0a_1x1=64 0b_3x3=96 1a_3x3:2=96",
-    "MaxPool_1a_3x3:2",
-)
+_MIXED_6A_PUBLISHED = ("1a_3x3:2=384", "0a_1x1=64 0b_3x3=96 1a_3x3:2=96", "MaxPool_1a_3x3:2")
 _VARIANTS: dict[str, dict[str, Branches]] = {
     "paleo": _BLOCKS,
     "published": {**_BLOCKS, "Mixed_6a": _MIXED_6A_PUBLISHED},

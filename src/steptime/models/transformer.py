@@ -4,16 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.core.errors import shorten
-from steptime.layers.blocks import (
-    NORMS,
-    Part,
-    Sight,
-    attention,
-    block,
-    feed_forward,
-    mixture,
-    norm,
-)
+from steptime.layers.blocks import NORMS, Part, Sight, attention, block, feed_forward, mixture, norm
 from steptime.layers.dense import embedding, linear
 from steptime.models.ends import HEADS, STEMS, words
 from steptime.models.family import Family, Parameter

@@ -119,11 +119,7 @@ class Builder:
         return self.append(name if top else self.named(name), kind, inputs, **attrs)[0]
 
     def append(
-        self,
-        path: str,
-        kind: str,
-        inputs: tuple[str, ...],
-        **attrs: Attr,
+        self, path: str, kind: str, inputs: tuple[str, ...], **attrs: Attr
     ) -> tuple[str, ...]:
         """Append an op of full name `path`, and return the names of all its outputs.
 

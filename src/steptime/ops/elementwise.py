@@ -119,11 +119,7 @@ KINDS = {
         row=last_axis,
     ),
     "softmax_grad": OpKind(
-        same_as_first,
-        per_element(4),
-        Example((_X, _X)),
-        "dx = y (dy - sum(y dy))",
-        row=last_axis,
+        same_as_first, per_element(4), Example((_X, _X)), "dx = y (dy - sum(y dy))", row=last_axis
     ),
     **{
         name: _pointwise(broadcast_outputs, 1, (_IMAGE, vector(3, 4)), "definition", gradient)

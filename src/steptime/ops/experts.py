@@ -7,16 +7,7 @@ import math
 from typing import Any
 
 from steptime.core.graph import TensorSpec
-from steptime.ops.table import (
-    Example,
-    Products,
-    Specs,
-    fused,
-    matrix_kind,
-    require,
-    show,
-    vector,
-)
+from steptime.ops.table import Example, Products, Specs, fused, matrix_kind, require, show, vector
 
 GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
 

@@ -20,11 +20,7 @@ from steptime.ops.table import (
 
 
 def pool_outputs(
-    x: TensorSpec,
-    kernel: Pair,
-    stride: Pair,
-    padding: Sides = (0, 0, 0, 0),
-    ceil: bool = False,
+    x: TensorSpec, kernel: Pair, stride: Pair, padding: Sides = (0, 0, 0, 0), ceil: bool = False
 ) -> Specs:
     """Return `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
     require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")

@@ -29,8 +29,5 @@ def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str
     colour = style.name("kind", scale={"domain": KINDS}, legend={"title": None, "orient": "bottom"})
     bar = {"x": X, "x2": {"field": "to"}, "y": y, "color": colour}
     text = {"x": {**X, "field": "right"}, "y": y, "text": {"field": "text"}}
-    layers = [
-        style.layer("bar", bar, height=16),
-        style.layer("text", text, align="left", dx=5),
-    ]
+    layers = [style.layer("bar", bar, height=16), style.layer("text", text, align="left", dx=5)]
     return style.finish(title, caption, rows, layer=layers, width=600, height={"step": 26})

@@ -174,11 +174,7 @@ def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
         ends = tuple((numbers[0][i], numbers[2][i]) for i in row)
         _join(groups[kernels[0].pass_], kernels, ends)
     return Lines(
-        points[0],
-        points[2],
-        groups,
-        steps[0],
-        list(zip(memory[0], memory[2], strict=True)),
+        points[0], points[2], groups, steps[0], list(zip(memory[0], memory[2], strict=True))
     )
 
 

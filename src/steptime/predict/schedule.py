@@ -158,10 +158,7 @@ def _end(parts: Sequence[Interval], host: Host | None, end: int) -> float | None
 
 
 def placed(
-    kernels: Sequence[Kernel],
-    times: Sequence[float],
-    slower: Sequence[float],
-    overlap: bool,
+    kernels: Sequence[Kernel], times: Sequence[float], slower: Sequence[float], overlap: bool
 ) -> Iterator[tuple[Kernel, float, float]]:
     """Yield each kernel or exchange, when it starts, and its seconds [s].
 

@@ -10,14 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from steptime.build import (
-    is_path,
-    known_keys,
-    make_workload,
-    read_model,
-    read_table,
-    validated,
-)
+from steptime.build import is_path, known_keys, make_workload, read_model, read_table, validated
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import whole_number
 from steptime.core.record import STATUSES, Method, Quantity, Record

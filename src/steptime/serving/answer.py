@@ -14,13 +14,7 @@ from steptime.core.hardware import Device
 from steptime.core.workload import Plan
 from steptime.plans.answer import offer_of
 from steptime.plans.faults import Asked, checked
-from steptime.plans.request import (
-    ALIASES,
-    Site,
-    cluster_of,
-    planner_of,
-    shape_of,
-)
+from steptime.plans.request import ALIASES, Site, cluster_of, planner_of, shape_of
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.calibrated.method import notes_of
 from steptime.predict.calibrated.power import drawn_of

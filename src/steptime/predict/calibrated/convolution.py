@@ -200,12 +200,7 @@ def _fused_s(kernel: Kernel, layer: Layer, device: Device, constants: Constants)
 
 
 def _in_three(
-    kernel: Kernel,
-    layer: Layer,
-    gap: Any,
-    device: Device,
-    constants: Constants,
-    larger: Larger,
+    kernel: Kernel, layer: Layer, gap: Any, device: Device, constants: Constants, larger: Larger
 ) -> Parts:
     """Return the seconds of Winograd's F(4x4, 3x3) in kernels: transform, 36 products, transform.
 
