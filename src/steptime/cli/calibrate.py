@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, option
+from steptime.cli.options import Text, option, optional
 from steptime.cli.probe import check_ceilings, take_probe
 from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
@@ -26,9 +26,9 @@ def calibrate(
     device: options.Place = "cpu",
     threads: options.Threads = None,
     minutes: float = option("--minutes M", "In all.", 3.0, min=0.05, max=1440.0),
-    points: Text = option("--points N", f"At most so many. Default: {POINTS}.", None),
-    records: Path | None = option("--from DIR", "Take records in place of measuring.", None),
-    of: Text = option("--of NAME", "With --from: the device whose records they are.", None),
+    points: Text = optional("--points N", f"At most so many. Default: {POINTS}."),
+    records: Path | None = optional("--from DIR", "Take records in place of measuring."),
+    of: Text = optional("--of NAME", "With --from: the device whose records they are."),
 ) -> Answer:
     """Measure what predictions need of this machine.
 

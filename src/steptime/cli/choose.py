@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, option
+from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.hardware import KINDS
 from steptime.core.ranges import whole_number
@@ -33,10 +33,10 @@ def choose(
     batch: Annotated[
         Text, option("--batch N", "Examples a step. Default: the best that fits, of 1, 2, 4, ...")
     ] = None,
-    samples: Text = option("--samples N", f"Examples of an epoch. Default: {SAMPLES}.", None),
+    samples: Text = optional("--samples N", f"Examples of an epoch. Default: {SAMPLES}."),
     epochs: Annotated[float, option("--epochs N", "Epochs.", min=0, max=1e6)] = 1.0,
-    prices: Path | None = option(
-        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates.", None
+    prices: Path | None = optional(
+        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."
     ),
     sort: Annotated[str, option("--sort", "time, cost or energy.")] = "time",
     phase: options.Phase = "train",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
-from steptime.cli.options import Text, option
+from steptime.cli.options import Text, optional
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, replacing
 from steptime.core.graph import Graph
@@ -18,20 +18,18 @@ from steptime.core.workload import PHASES, Workload
 @command(long="exporting")
 def convert(
     model: options.Model,
-    input_: list[str] | None = option(
+    input_: list[str] | None = optional(
         "--input NAME=SHAPE:TYPE",
         "Of code: an input, x=2x3x256x256:float32, its first size the batch; repeatable.",
-        None,
     ),
-    out: Path | None = option(
+    out: Path | None = optional(
         "--out -o FILE",
         "Where it goes: .json (a graph), .onnx, .csv (SCALE-Sim) or .pt2 (of code). "
         "Default: beside the code.",
-        None,
     ),
     batch: options.Batch = None,
-    phase: Text = option(
-        "--phase", "train or infer. Default: infer for .onnx and .csv, else train.", None
+    phase: Text = optional(
+        "--phase", "train or infer. Default: infer for .onnx and .csv, else train."
     ),
     dtype: options.Dtype = "float32",
     allow_unknown: options.AllowUnknown = False,

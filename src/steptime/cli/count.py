@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
-from steptime.cli.options import option
+from steptime.cli.options import option, optional
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
@@ -25,8 +25,8 @@ def count(
     stack: str = option(
         "--stack NAME", "What runs it: torch-eager, torch-compile, or a file.", "torch-eager"
     ),
-    graph_file: Path | None = option(
-        "--graph FILE", "Write the network's graph to a .json file, which is a MODEL too.", None
+    graph_file: Path | None = optional(
+        "--graph FILE", "Write the network's graph to a .json file, which is a MODEL too."
     ),
 ) -> Answer:
     """Count FLOP, bytes, parameters and peak memory of one step.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option
+from steptime.cli.options import Text, argument, option, optional
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import json_text
 from steptime.core.table import Answer, Table, columns
@@ -38,14 +38,14 @@ def energy(
         "--accelerator NAME+...", "The chips, each for its kind of layer.", "eyeriss+eie"
     ),
     method: str = option("--method", "accelerator, or fodlam: as published.", "accelerator"),
-    process: Text = option(
-        "--process NODE", "The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V.", None
+    process: Text = optional(
+        "--process NODE", "The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V."
     ),
-    scaling: Text = option(
-        "--scaling NAME", "dennard (default), constant-voltage, stillmaker-baas or none.", None
+    scaling: Text = optional(
+        "--scaling NAME", "dennard (default), constant-voltage, stillmaker-baas or none."
     ),
-    nets: Path | None = option(
-        "--nets DIR", "Where a netfile is looked for, before its own folder.", None
+    nets: Path | None = optional(
+        "--nets DIR", "Where a netfile is looked for, before its own folder."
     ),
     dram: bool = option("--dram", "Show the energy of DRAM too, on a line of its own.", False),
     diagnose: bool = option(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option, refuse
+from steptime.cli.options import Text, argument, option, optional, refuse
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
 
@@ -26,27 +26,23 @@ def evaluate(
         "A method, or FILE.py:NAME, a price (kernel, device) -> seconds.",
         "calibrated",
     ),
-    mapping: Path | None = option(
-        "--map --mapping MAP.toml", "What the columns of a table mean.", None
+    mapping: Path | None = optional(
+        "--map --mapping MAP.toml", "What the columns of a table mean."
     ),
-    calibrate_with: int | None = option(
-        "--calibrate-with N",
-        "Calibrate each device with N of its cases; score the rest.",
-        None,
-        min=1,
+    calibrate_with: int | None = optional(
+        "--calibrate-with N", "Calibrate each device with N of its cases; score the rest.", min=1
     ),
     draws: int = option("--draws K", "With --calibrate-with: draws of the N cases.", 5, min=1),
-    by: Text = option(
+    by: Text = optional(
         "--by NAMES",
         "Groups: kind, device, family, condition, regime; of published steps model, device, "
         "block, stack, dtype, devices.",
-        None,
     ),
-    rows: int | None = option(
-        "--rows N", "With --map: score N rows of each kind on each device.", None, min=1
+    rows: int | None = optional(
+        "--rows N", "With --map: score N rows of each kind on each device.", min=1
     ),
     worst: int = option("--worst K", "Show the K cases that are missed by most.", 5, min=0),
-    out: Path | None = option("--out -o FILE", "A picture: .png, .svg, .pdf or .html.", None),
+    out: Path | None = optional("--out -o FILE", "A picture: .png, .svg, .pdf or .html."),
 ) -> Answer:
     """Hold predictions against what was measured.
 

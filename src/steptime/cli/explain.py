@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note, unmodelled
-from steptime.cli.options import option
+from steptime.cli.options import optional
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
 
@@ -22,7 +22,7 @@ def explain(
     optimizer: options.Optimizer = "sgd",
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    out: Path | None = option("--out -o FILE", "Draw it: .png, .svg, .pdf or .html.", None),
+    out: Path | None = optional("--out -o FILE", "Draw it: .png, .svg, .pdf or .html."),
 ) -> Answer:
     """Show how corrections lead from Paleo's number to ours."""
     from steptime import catalog

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from steptime.cli import grid
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, option
+from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError, shorten
 from steptime.core.hardware import Device
 from steptime.core.table import Answer
@@ -13,17 +13,15 @@ from steptime.core.table import Answer
 @command(long="predicting every network on every device")
 def explore(
     out: Path = option("--out -o FILE", "The page, an .html file.", Path("explore.html")),
-    models: Text = option(
+    models: Text = optional(
         "--models MODEL,...",
         "Networks to choose from: names, families with hyperparameters, files. "
         "Default: every named network, and each family at its defaults.",
-        None,
     ),
-    devices: Text = option(
+    devices: Text = optional(
         "--devices NAME,...|all",
         "Devices to choose from (steptime list devices). "
         "Default: accelerators with a short name or a price, and your own.",
-        None,
     ),
 ) -> Answer:
     """Write one offline page to explore training time and cost.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from steptime.cli.command import command, note
-from steptime.cli.options import argument, option
+from steptime.cli.options import argument, option, optional
 from steptime.core.errors import InputError
 from steptime.core.table import Answer
 from steptime.core.units import counted
@@ -23,8 +23,8 @@ LONGEST_REASON = 300  # characters
 def import_(
     path: Annotated[Path, argument("PATH", "A file, a folder, or an archive (.tar, .tar.gz).")],
     out: Annotated[Path, option("-o --out DIR", "Folder of records.")],
-    mapping: Path | None = option(
-        "--mapping FILE", "A .toml file: what the columns of CSV files mean.", None
+    mapping: Path | None = optional(
+        "--mapping FILE", "A .toml file: what the columns of CSV files mean."
     ),
 ) -> Answer:
     """Read other people's results into a folder of records.

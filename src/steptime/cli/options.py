@@ -28,6 +28,11 @@ def option(names: str, meaning: str, default: Any = ..., **more: Any) -> Any:
     return typer.Option(default, *words, metavar=metavar, help=meaning, **more)
 
 
+def optional(names: str, meaning: str, **more: Any) -> Any:
+    """Return an option as the default of a parameter that is None where it is left out."""
+    return option(names, meaning, None, **more)
+
+
 def argument(metavar: str, meaning: str, default: Any = ...) -> Any:
     """Return an argument of a command line."""
     return typer.Argument(default, metavar=metavar, help=meaning)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.grid import names, split_models
-from steptime.cli.options import Text, option
+from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError, shorten
 from steptime.core.ranges import amount, numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
@@ -30,10 +30,10 @@ def plan(
     model: options.Model,
     device: options.Device,
     per_node: str = option("--per-node N", "Devices of a node.", str(PER_NODE)),
-    inside: Text = option("--inside LINK", "What joins the devices of a node.", None),
-    link: Text = option("--link LINK", "What joins nodes: the link of a device.", None),
-    links_per_node: Text = option(
-        "--links-per-node N", "Links of a node. Default: one a device.", None
+    inside: Text = optional("--inside LINK", "What joins the devices of a node."),
+    link: Text = optional("--link LINK", "What joins nodes: the link of a device."),
+    links_per_node: Text = optional(
+        "--links-per-node N", "Links of a node. Default: one a device."
     ),
     level: Annotated[
         list[str] | None,
@@ -43,40 +43,39 @@ def plan(
             "the links of a node. Repeatable, from the inside out.",
         ),
     ] = None,
-    devices: Text = option(
-        "--devices N,...", "Search the best split of so many, of what is not given here.", None
+    devices: Text = optional(
+        "--devices N,...", "Search the best split of so many, of what is not given here."
     ),
-    max_devices: Text = option("--max-devices N", "Search over 1, 2, 4, ... devices.", None),
-    tensor: Text = option("--tensor T", "Devices that share each product. Default: 1.", None),
-    pipeline: Text = option("--pipeline P", "Stages of the pipeline. Default: 1.", None),
-    virtual: Text = option("--virtual V", "Stages of a device, interleaved. Default: 1.", None),
-    data: Text = option("--data N", "Replicas. Default: 1.", None),
-    context: Text = option("--context C", "Devices that share a sequence. Default: 1.", None),
+    max_devices: Text = optional("--max-devices N", "Search over 1, 2, 4, ... devices."),
+    tensor: Text = optional("--tensor T", "Devices that share each product. Default: 1."),
+    pipeline: Text = optional("--pipeline P", "Stages of the pipeline. Default: 1."),
+    virtual: Text = optional("--virtual V", "Stages of a device, interleaved. Default: 1."),
+    data: Text = optional("--data N", "Replicas. Default: 1."),
+    context: Text = optional("--context C", "Devices that share a sequence. Default: 1."),
     context_method: str = option(
         "--context-method",
         "How they see each other's keys and values: gather, ring (beside attention) or all-to-all "
         "(each has all tokens for some heads).",
         "gather",
     ),
-    expert: Text = option("--expert E", "Devices that share the experts. Default: 1.", None),
-    micro_batch: Text = option("--micro-batch B", "Sequences that pass at once. Default: 1.", None),
-    batch: Text = option(
-        "--batch B", "Sequences of a step, of all replicas. Default: a micro-batch each.", None
+    expert: Text = optional("--expert E", "Devices that share the experts. Default: 1."),
+    micro_batch: Text = optional("--micro-batch B", "Sequences that pass at once. Default: 1."),
+    batch: Text = optional(
+        "--batch B", "Sequences of a step, of all replicas. Default: a micro-batch each."
     ),
-    length: Text = option("--length S", "Tokens of a sequence. Default: the model's.", None),
-    recompute: Text = option(
-        "--recompute", "none, selective (attention) or full. Default: none.", None
+    length: Text = optional("--length S", "Tokens of a sequence. Default: the model's."),
+    recompute: Text = optional(
+        "--recompute", "none, selective (attention) or full. Default: none."
     ),
-    recompute_layers: Text = option(
-        "--recompute-layers N", "In the first N layers of each stage alone. Default: all.", None
+    recompute_layers: Text = optional(
+        "--recompute-layers N", "In the first N layers of each stage alone. Default: all."
     ),
-    zero: Text = option(
+    zero: Text = optional(
         "--zero",
         "Shared out over the replicas: 1 states, 2 gradients too, 3 weights too. Default: 0.",
-        None,
     ),
-    shard: Text = option(
-        "--shard N", "Replicas that share these; the others are copies. Default: all.", None
+    shard: Text = optional(
+        "--shard N", "Replicas that share these; the others are copies. Default: all."
     ),
     sequence_parallel: bool = option(
         "--sequence-parallel",
@@ -84,51 +83,45 @@ def plan(
         False,
     ),
     schedule: str = option("--schedule", "1f1b, gpipe, interleaved or zero-bubble.", "1f1b"),
-    stages: Text = option(
-        "--stages N,...", "Layers of each stage, in order. Default: shared out evenly.", None
+    stages: Text = optional(
+        "--stages N,...", "Layers of each stage, in order. Default: shared out evenly."
     ),
     offload: str = option(
         "--offload", "What lies on the host: none, optimizer, activations or both.", "none"
     ),
-    host_link: Text = option(
-        "--host-link LINK", "With --offload: what joins a device to its host.", None
+    host_link: Text = optional(
+        "--host-link LINK", "With --offload: what joins a device to its host."
     ),
-    order: Text = option(
-        "--order",
-        "How groups lie, from the inside out. Default: tensor-context-data-pipeline.",
-        None,
+    order: Text = optional(
+        "--order", "How groups lie, from the inside out. Default: tensor-context-data-pipeline."
     ),
-    dtype: Text = option(
-        "--dtype", "bfloat16 (default), float16; float8 or float4 for the layers' products.", None
+    dtype: Text = optional(
+        "--dtype", "bfloat16 (default), float16; float8 or float4 for the layers' products."
     ),
-    optimizer: Text = option(
-        "--optimizer",
-        "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam.",
-        None,
+    optimizer: Text = optional(
+        "--optimizer", "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam."
     ),
-    gradients: Text = option("--gradients", "Bits: 16 or 32. Default: the stack's.", None),
-    tokens: Text = option("--tokens N", "Tokens of a training: shows hours and cost.", None),
-    budget_per_hour: Text = option("--budget-per-hour P", "Search: all devices cost less.", None),
-    days: Text = option("--days N", "Search: the training (--tokens) takes less.", None),
-    watts: Text = option("--watts W", "Search: all devices draw less.", None),
-    prices: Path | None = option(
-        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates.", None
+    gradients: Text = optional("--gradients", "Bits: 16 or 32. Default: the stack's."),
+    tokens: Text = optional("--tokens N", "Tokens of a training: shows hours and cost."),
+    budget_per_hour: Text = optional("--budget-per-hour P", "Search: all devices cost less."),
+    days: Text = optional("--days N", "Search: the training (--tokens) takes less."),
+    watts: Text = optional("--watts W", "Search: all devices draw less."),
+    prices: Path | None = optional(
+        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."
     ),
-    trace: Path | None = option(
-        "--trace FILE", "Write the pipeline's run as JSON for ui.perfetto.dev.", None
+    trace: Path | None = optional(
+        "--trace FILE", "Write the pipeline's run as JSON for ui.perfetto.dev."
     ),
-    out: Path | None = option(
-        "--out -o FILE", "Draw pipeline, memory and search: .png, .svg, .pdf or .html.", None
+    out: Path | None = optional(
+        "--out -o FILE", "Draw pipeline, memory and search: .png, .svg, .pdf or .html."
     ),
-    page: Path | None = option(
+    page: Path | None = optional(
         "--page FILE.html",
         "A page to choose in: MODEL, --device, --devices, --length and --batch take lists.",
-        None,
     ),
-    stack: Text = option(
+    stack: Text = optional(
         "--stack NAME",
         "The software (steptime list stacks). Default: megatron-2025, with --zero 3 torch-eager.",
-        None,
     ),
     method: options.Method = DEFAULT,
     option_: options.Settings = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option
+from steptime.cli.options import Text, argument, option, optional
 from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts, picked
@@ -34,23 +34,23 @@ def predict(
     optimizer: options.Optimizer = "sgd",
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
-    stack: Text = option(
-        "--stack NAME,...", "What runs it (steptime list stacks); several side by side.", None
+    stack: Text = optional(
+        "--stack NAME,...", "What runs it (steptime list stacks); several side by side."
     ),
     allow_unknown: options.AllowUnknown = False,
-    steps: Text = option("--steps N", "Steps of a run, for its energy.", None),
-    kwh_price: float | None = option(
-        "--kwh-price P", "With --steps: price of a kWh.", None, min=0, max=1e6
+    steps: Text = optional("--steps N", "Steps of a run, for its energy."),
+    kwh_price: float | None = optional(
+        "--kwh-price P", "With --steps: price of a kWh.", min=0, max=1e6
     ),
-    kwh_co2: float | None = option(
-        "--kwh-co2 G", "With --steps: grams of CO2 of a kWh.", None, min=0, max=1e6
+    kwh_co2: float | None = optional(
+        "--kwh-co2 G", "With --steps: grams of CO2 of a kWh.", min=0, max=1e6
     ),
     by_op: options.ByOp = False,
-    trace: Path | None = option(
-        "--trace FILE", "Write the timeline of the step, for ui.perfetto.dev (.json).", None
+    trace: Path | None = optional(
+        "--trace FILE", "Write the timeline of the step, for ui.perfetto.dev (.json)."
     ),
-    beside: Path | None = option(
-        "--beside TRACE", "With --trace: put the trace of a measured step beside it.", None
+    beside: Path | None = optional(
+        "--beside TRACE", "With --trace: put the trace of a measured step beside it."
     ),
     sources: bool = option("--sources", "Show where the device's numbers come from.", False),
     all_cells: bool = option(
@@ -58,18 +58,15 @@ def predict(
         "Predict every combination of what MODEL, --device, --batch and --replicas list.",
         False,
     ),
-    replicas: Text = option(
-        "--replicas N,...", "With --grid: replicas, each keeps the batch.", None
+    replicas: Text = optional("--replicas N,...", "With --grid: replicas, each keeps the batch."),
+    link: Text = optional("--link LINK", "With --grid or --in: what joins the replicas."),
+    out: Text = optional(
+        "--out -o FILE", "With --grid: a .csv or .jsonl file, or a folder of records."
     ),
-    link: Text = option("--link LINK", "With --grid or --in: what joins the replicas.", None),
-    out: Text = option(
-        "--out -o FILE", "With --grid: a .csv or .jsonl file, or a folder of records.", None
-    ),
-    folder: Path | None = option(
+    folder: Path | None = optional(
         "--in DIR",
         "Predict every step in a folder of records and keep the predictions there; by default on "
         "the device that each is from.",
-        None,
     ),
 ) -> Answer:
     """Predict how long one step takes on a device."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.cli.options import Text, option
+from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError
 from steptime.core.hardware import GB, TFLOP
 from steptime.core.ranges import whole_number
@@ -25,7 +25,7 @@ def probe(
     collectives: bool = option(
         "--collectives", "Measure all-reduces among processes: link 'local'.", False
     ),
-    processes: Text = option("--processes N", "How many, for --collectives. Default: 2.", None),
+    processes: Text = optional("--processes N", "How many, for --collectives. Default: 2."),
 ) -> Answer:
     """Measure the ceilings of this machine, as device 'local'.
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import option
+from steptime.cli.options import optional
 from steptime.core.table import Answer
 from steptime.core.units import counted
 
@@ -12,8 +12,8 @@ from steptime.core.units import counted
 @command(long="reading the records and drawing the page")
 def report(
     folder: options.Folder,
-    out: Path | None = option(
-        "-o --out FILE", "A .html or .md file. Default: report.html in the folder.", None
+    out: Path | None = optional(
+        "-o --out FILE", "A .html or .md file. Default: report.html in the folder."
     ),
 ) -> Answer:
     """Write one offline page, HTML or Markdown, of all results."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import Text, option
+from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError, unknown
 from steptime.core.files import check_folder
 from steptime.core.hardware import Device
@@ -40,19 +40,17 @@ def run(
         "device (synthetic, resident), host (synthetic, copied each step) or dataset.",
         "device",
     ),
-    data: Text = option("--data DIR", "Folder of the data set.", None),
-    staging: Text = option(
-        "--staging", "shared (files where they are, the default) or local (copied here).", None
+    data: Text = optional("--data DIR", "Folder of the data set."),
+    staging: Text = optional(
+        "--staging", "shared (files where they are, the default) or local (copied here)."
     ),
-    stage_to: Text = option(
-        "--stage-to DIR", "Where copies go. Default: $LOCAL, $TMPDIR, the system's.", None
+    stage_to: Text = optional(
+        "--stage-to DIR", "Where copies go. Default: $LOCAL, $TMPDIR, the system's."
     ),
-    loaders: Text = option("--loaders K", "Processes that read ahead. Default: 0, none.", None),
-    prefetch: Text = option(
-        "--prefetch K", "Batches that each loader has ready. Default: 2.", None
-    ),
-    train_steps: Text = option(
-        "--train-steps N", "Train so many steps, then take the test accuracy.", None
+    loaders: Text = optional("--loaders K", "Processes that read ahead. Default: 0, none."),
+    prefetch: Text = optional("--prefetch K", "Batches that each loader has ready. Default: 2."),
+    train_steps: Text = optional(
+        "--train-steps N", "Train so many steps, then take the test accuracy."
     ),
     replicas: options.Replicas = None,
     strategy: options.Strategy = None,
@@ -65,10 +63,10 @@ def run(
     parts: bool = option("--parts", "Time forward, backward and update apart, too.", False),
     energy: bool = option("--energy", "Meter the energy of a step, in as long again.", False),
     profile: bool = option("--profile", "Time each op, too, in further steps.", False),
-    trace: Path | None = option(
-        "--trace FILE", "Write what the profiler saw, for ui.perfetto.dev (.json).", None
+    trace: Path | None = optional(
+        "--trace FILE", "Write what the profiler saw, for ui.perfetto.dev (.json)."
     ),
-    out: Path | None = option("--out DIR", "Keep the record in this folder.", None),
+    out: Path | None = optional("--out DIR", "Keep the record in this folder."),
 ) -> Answer:
     """Measure one network on this machine."""
     from steptime import catalog, store

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.cli.options import Text, option
+from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST, numbers, whole_number
 from steptime.core.table import Answer, Column, Table, columns, picked
@@ -31,22 +31,19 @@ DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
 def scale(
     model: options.Model,
     device: options.Device,
-    link: Text = option(
+    link: Text = optional(
         "--link LINK",
         "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
-        None,
     ),
-    batch: Text = option(
+    batch: Text = optional(
         "--batch N",
         "Examples a step: of each replica in weak scaling, of all in strong scaling. "
         "Default: 64, transformers 1, a file's own.",
-        None,
     ),
-    replicas: Text = option(
+    replicas: Text = optional(
         "--replicas N,...",
         "Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128; "
         "with --parallel model or hybrid the splits of the file.",
-        None,
     ),
     scaling: str = option(
         "--scaling", "weak: a replica keeps its batch. strong: they share the batch.", "weak"
@@ -57,38 +54,33 @@ def scale(
         "parallel, the others data parallel).",
         "data",
     ),
-    collective: Text = option(
+    collective: Text = optional(
         "--collective NAME",
         "How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring, "
         "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
-        None,
     ),
     overlap: bool = option(
         "--overlap", "Exchange gradients in buckets during the backward pass (not paleo).", False
     ),
     compression: str = option("--compression F", "Gradients are exchanged F times smaller.", "1"),
-    per_node: Text = option(
+    per_node: Text = optional(
         "--per-node N",
         "Devices of a node, for hierarchical, --inside or --links-per-node. Default 8.",
-        None,
     ),
-    inside: Text = option(
+    inside: Text = optional(
         "--inside LINK",
         "What joins the devices of a node. Default: every replica is alone on its link.",
-        None,
     ),
-    links_per_node: Text = option(
-        "--links-per-node N", "Links of a node that its devices share. Default 1.", None
+    links_per_node: Text = optional(
+        "--links-per-node N", "Links of a node that its devices share. Default 1."
     ),
-    servers: Text = option("--servers K", "Parameter servers. Default 1.", None),
-    latency: Text = option(
-        "--latency-us T", "Latency of a message over the link (not paleo).", None
-    ),
-    samples: Text = option("--samples N", "Examples of an epoch: shows time and cost.", None),
-    epochs: Text = option("--epochs E", "Epochs of a training. Default 1.", None),
-    price: Text = option("--price P", "Price of a device for an hour.", None),
-    billing: Text = option(
-        "--billing second|hour", "What is paid: every second (default), or started hour.", None
+    servers: Text = optional("--servers K", "Parameter servers. Default 1."),
+    latency: Text = optional("--latency-us T", "Latency of a message over the link (not paleo)."),
+    samples: Text = optional("--samples N", "Examples of an epoch: shows time and cost."),
+    epochs: Text = optional("--epochs E", "Epochs of a training. Default 1."),
+    price: Text = optional("--price P", "Price of a device for an hour."),
+    billing: Text = optional(
+        "--billing second|hour", "What is paid: every second (default), or started hour."
     ),
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",

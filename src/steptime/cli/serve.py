@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.cli.options import Text, option
+from steptime.cli.options import Text, option, optional
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, size
@@ -32,10 +32,10 @@ def serve(
     expert: str = option("--expert E", "Ranks of these that share out experts.", "1"),
     replicas: str = option("--replicas N", "Copies of all that, each with its batch.", "1"),
     per_node: str = option("--per-node N", "Devices of a node.", "8"),
-    inside: Text = option("--inside LINK", "What joins the devices of a node.", None),
-    link: Text = option("--link LINK", "What joins nodes: the link of a device.", None),
-    links_per_node: Text = option(
-        "--links-per-node N", "Links of a node. Default: one a device.", None
+    inside: Text = optional("--inside LINK", "What joins the devices of a node."),
+    link: Text = optional("--link LINK", "What joins nodes: the link of a device."),
+    links_per_node: Text = optional(
+        "--links-per-node N", "Links of a node. Default: one a device."
     ),
     dtype: str = option(
         "--dtype", "bfloat16, float16; float8 or float4 for the layers' products.", "bfloat16"
@@ -44,28 +44,28 @@ def serve(
         "--weights", "How the layers' weights are kept: float8, int8, int4, float4.", ""
     ),
     kv: str = option("--kv", "How keys and values are kept: float8 or int8.", ""),
-    concurrency: Text = option("--concurrency N", "Under load: so many users, each waits.", None),
-    rate: Text = option("--rate R", "Under load: requests a second, by chance (Poisson).", None),
-    requests: Path | None = option("--requests FILE", "Under load: a trace, CSV or JSONL.", None),
-    count_: Text = option("--count N", "Requests. Default: 10 a user, 1000, or a trace's.", None),
-    seed: Text = option("--seed N", "Of the chance in which requests come. Default: 0.", None),
-    ttft_target: Text = option("--ttft-target S", "Seconds to the first token, at most.", None),
-    tpot_target: Text = option("--tpot-target S", "Seconds of each token after it.", None),
-    max_batch: Text = option(
-        "--max-batch N", "Sequences at once of a replica. Default: its users, or 256.", None
+    concurrency: Text = optional("--concurrency N", "Under load: so many users, each waits."),
+    rate: Text = optional("--rate R", "Under load: requests a second, by chance (Poisson)."),
+    requests: Path | None = optional("--requests FILE", "Under load: a trace, CSV or JSONL."),
+    count_: Text = optional("--count N", "Requests. Default: 10 a user, 1000, or a trace's."),
+    seed: Text = optional("--seed N", "Of the chance in which requests come. Default: 0."),
+    ttft_target: Text = optional("--ttft-target S", "Seconds to the first token, at most."),
+    tpot_target: Text = optional("--tpot-target S", "Seconds of each token after it."),
+    max_batch: Text = optional(
+        "--max-batch N", "Sequences at once of a replica. Default: its users, or 256."
     ),
-    prefill_replicas: Text = option(
-        "--prefill-replicas N", "So many more replicas read prompts; the others decode.", None
+    prefill_replicas: Text = optional(
+        "--prefill-replicas N", "So many more replicas read prompts; the others decode."
     ),
-    prefill_tensor: Text = option("--prefill-tensor T", "Of these. Default: --tensor.", None),
-    draft: Text = option("--draft MODEL", "It guesses tokens, which the model verifies.", None),
-    speculate: Text = option("--speculate Q", "Tokens that it guesses for a step.", None),
-    accept: Text = option("--accept W", "Chance of each to be right, such as 0.7.", None),
-    prices: Path | None = option(
-        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates.", None
+    prefill_tensor: Text = optional("--prefill-tensor T", "Of these. Default: --tensor."),
+    draft: Text = optional("--draft MODEL", "It guesses tokens, which the model verifies."),
+    speculate: Text = optional("--speculate Q", "Tokens that it guesses for a step."),
+    accept: Text = optional("--accept W", "Chance of each to be right, such as 0.7."),
+    prices: Path | None = optional(
+        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."
     ),
-    stack: Text = option(
-        "--stack NAME", "The software (steptime list stacks). Default: vllm-2025.", None
+    stack: Text = optional(
+        "--stack NAME", "The software (steptime list stacks). Default: vllm-2025."
     ),
     method: options.Method = DEFAULT,
     option_: options.Settings = None,

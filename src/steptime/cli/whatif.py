@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option
+from steptime.cli.options import Text, argument, optional
 from steptime.core.errors import InputError, unknown
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
@@ -26,32 +26,30 @@ LARGEST = "largest"
 @command(tabular=True, long="predicting every network")
 def whatif(
     device: Annotated[str, argument("DEVICE", f"{options.DEVICE}.")],
-    set_: list[str] | None = option(
+    set_: list[str] | None = optional(
         "--set KEY=VALUE",
         "Change a figure of its file: a value, a factor (x1.5) or a range (x1..x4x2); repeatable. "
         "peak means all peaks.",
-        None,
     ),
-    upgrade: list[str] | None = option(
-        "--upgrade KEY=VALUE,...", "Say which of these changes pays most; repeatable.", None
+    upgrade: list[str] | None = optional(
+        "--upgrade KEY=VALUE,...", "Say which of these changes pays most; repeatable."
     ),
-    cost: list[str] | None = option(
-        "--cost KEY=N", "With --upgrade: what a change costs, in dollars or watts.", None
+    cost: list[str] | None = optional(
+        "--cost KEY=N", "With --upgrade: what a change costs, in dollars or watts."
     ),
-    model: Text = option(
+    model: Text = optional(
         "--model --grid MODEL",
         "Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.",
-        None,
     ),
-    folder: Path | None = option("--in DIR", "The networks of a folder of records.", None),
-    batch: Text = option("--batch N,...", "Examples a step, or largest: all that fit.", None),
+    folder: Path | None = optional("--in DIR", "The networks of a folder of records."),
+    batch: Text = optional("--batch N,...", "Examples a step, or largest: all that fit."),
     phase: options.Phase = "train",
-    dtype: Text = option("--dtype", DTYPE, None),
+    dtype: Text = optional("--dtype", DTYPE),
     optimizer: options.Optimizer = "sgd",
-    method: Text = option("--method", METHOD, None),
+    method: Text = optional("--method", METHOD),
     option_: options.Settings = None,
-    out: Path | None = option(
-        "--out -o FILE", "Draw the map of two or three ranges: .png, .svg, .pdf or .html.", None
+    out: Path | None = optional(
+        "--out -o FILE", "Draw the map of two or three ranges: .png, .svg, .pdf or .html."
     ),
 ) -> Answer:
     """Say what changed hardware would do to the same networks."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option
+from steptime.cli.options import Text, argument, optional
 from steptime.cli.whatif import DTYPE, METHOD
 from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
@@ -26,20 +26,20 @@ def why(
     model: Annotated[
         Text, argument("MODEL", f"{options.MODEL}; with --in those asked for.")
     ] = None,
-    device: Text = option("--device", f"{options.DEVICE}. Default with --in: each record's.", None),
+    device: Text = optional("--device", f"{options.DEVICE}. Default with --in: each record's."),
     batch: options.Batch = None,
     phase: options.Phase = "train",
-    dtype: Text = option("--dtype", DTYPE, None),
+    dtype: Text = optional("--dtype", DTYPE),
     optimizer: options.Optimizer = "sgd",
-    method: Text = option("--method", METHOD, None),
+    method: Text = optional("--method", METHOD),
     option_: options.Settings = None,
-    replicas: Text = option("--replicas N", "Data-parallel replicas, one a device.", None),
-    link: Text = option("--link LINK", "What joins the replicas.", None),
-    input_per_s: float | None = option(
-        "--input-per-s N", "Examples a second that input brings, read ahead.", None, min=0
+    replicas: Text = optional("--replicas N", "Data-parallel replicas, one a device."),
+    link: Text = optional("--link LINK", "What joins the replicas."),
+    input_per_s: float | None = optional(
+        "--input-per-s N", "Examples a second that input brings, read ahead.", min=0
     ),
-    folder: Path | None = option("--in DIR", "Explain the steps in a folder of records.", None),
-    of_model: Text = option("--model TEXT", "With --in: only networks whose name has it.", None),
+    folder: Path | None = optional("--in DIR", "Explain the steps in a folder of records."),
+    of_model: Text = optional("--model TEXT", "With --in: only networks whose name has it."),
 ) -> Answer:
     """Say why a step takes as long as it does."""
     from steptime import catalog
