@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from steptime.core.errors import InputError
 from steptime.core.record import Quantity
+from steptime.core.table import picked
 from steptime.core.units import QUANTITIES
 from steptime.core.workload import Workload, plan_to_json
 
@@ -177,9 +178,7 @@ def settings_of(workload: Workload) -> Row:
     spread |= {f"{n}-parallel" if n in WAYS else n: value for n, value in plan.items()}
     return {
         **workload.settings,
-        "dtype": workload.dtype,
-        "phase": workload.phase,
-        "optimizer": workload.optimizer,
+        **picked(workload, "dtype phase optimizer"),
         **spread,
     }
 

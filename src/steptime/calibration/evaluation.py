@@ -21,7 +21,7 @@ from steptime.calibration.evaluate import (
 )
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
-from steptime.core.table import Table, columns
+from steptime.core.table import Table, columns, picked
 from steptime.predict import cost_model
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
@@ -93,11 +93,9 @@ class Evaluation:
 def case_row(one: Scored) -> dict[str, Any]:
     """Return a case that was scored as a row."""
     return {
-        "place": one.case.place,
-        "kind": one.case.kind,
+        **picked(one.case, "place kind"),
         "device": one.case.device.name,
-        "family": one.case.family,
-        "condition": one.case.condition,
+        **picked(one.case, "family condition"),
         "regime": regime(one.case),
         "measured_s": one.case.seconds,
         "predicted_s": one.value,
@@ -186,8 +184,7 @@ def _of_draws(label: str, found: Draws, draws: Sequence[Sequence[Scored]]) -> di
         **mean,
         "cases": round(mean["cases"] or 0),
         "spread": [min(every), max(every)],
-        "constants": found.constants,
-        "points": found.points,
+        **picked(found, "constants points"),
     }
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from steptime import catalog, models
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
+from steptime.core.table import picked
 from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import read_toml
 from steptime.predict.kernel import Interval
@@ -85,8 +86,7 @@ def row_of(asked: Question, told: Told, quantity: str) -> dict[str, Any]:
     """
     measured, found = asked.measured[quantity], told.values[quantity]
     return {
-        "set": asked.set,
-        "place": asked.place,
+        **picked(asked, "set place"),
         **{name: asked.texts.get(name) for name in ("model", "device", "dtype")},
         "stack": told.stack or None,
         "devices": told.devices,
@@ -94,8 +94,7 @@ def row_of(asked: Question, told: Told, quantity: str) -> dict[str, Any]:
         "quantity": quantity,
         "measured": measured,
         "predicted": found.value,
-        "low": found.low,
-        "high": found.high,
+        **picked(found, "low high"),
         "ratio": found.value / measured,
         "fits": None if told.fits is None else told.fits == asked.ran,
         "parts": dict(told.parts),

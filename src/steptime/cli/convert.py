@@ -10,7 +10,7 @@ from steptime.cli.options import Text, optional
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, replacing
 from steptime.core.graph import Graph
-from steptime.core.table import Answer, facts
+from steptime.core.table import Answer, facts, picked
 from steptime.core.units import shown
 from steptime.core.workload import PHASES, Workload
 
@@ -70,8 +70,7 @@ def convert(
         "model": workload.label,
         "file": str(out),
         "batch": workload.batch_per_replica,
-        "phase": workload.phase,
-        "dtype": workload.dtype,
+        **picked(workload, "phase dtype"),
         "parameters": graph.parameters,
         "flop": count(graph).flop,
         "ops": len(graph.ops),

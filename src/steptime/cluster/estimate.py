@@ -14,6 +14,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.progress import watched
 from steptime.core.record import Quantity
+from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.sweep.run import How, Request, predictions
 
@@ -45,14 +46,12 @@ def estimate(job: Job, how: How) -> tuple[dict[str, Any], list[tuple[Trial, Memo
     return {
         "gpu": need.request.gpu[0],
         "partition": need.request.partition,
-        "replicas": need.replicas,
-        "nodes": need.nodes,
+        **picked(need, "replicas nodes"),
         "cells": len(own),
         "tasks": len(tasks),
         "longest_task_s": max(tasks),
         "node_hours": need.nodes * sum(tasks) / 3600,
-        "needs_bytes": memory.needs_bytes,
-        "has_bytes": memory.has_bytes,
+        **picked(memory, "needs_bytes has_bytes"),
         "node_needs_bytes": on_node.needs_bytes,
         "node_has_bytes": on_node.has_bytes,
         "predicted_on": device.name if device else None,

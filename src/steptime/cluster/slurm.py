@@ -28,6 +28,7 @@ from steptime.cluster.scheduler import (
     TaskName,
 )
 from steptime.core.errors import InputError, shorten
+from steptime.core.table import picked
 from steptime.measure.procfs import number_list
 from steptime.sweep.resource_request import ResourceRequest
 
@@ -187,11 +188,7 @@ def _flags(need: Need, name: str, folder: str) -> list[str]:
         "job-name": name,
         "output": f'"{folder.replace("%", "%%")}/logs/%A_%a.out"',
         "open-mode": "append",
-        "partition": request.partition,
-        "account": request.account,
-        "qos": request.qos,
-        "constraint": request.constraint,
-        "nodelist": request.nodelist,
+        **picked(request, "partition account qos constraint nodelist"),
         "nodes": str(need.nodes),
         "ntasks-per-node": str(each if need.by_launcher else 1),
         "cpus-per-task": "" if request.exclusive else str(cores),

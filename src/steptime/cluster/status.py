@@ -17,6 +17,7 @@ from steptime.cluster.scheduler import JobExit, Queued, TaskJob, TaskName, sched
 from steptime.cluster.submission import Submission, Task, Trial
 from steptime.core.causes import again
 from steptime.core.record import DONE, Record
+from steptime.core.table import picked
 from steptime.launch.local import Failure
 from steptime.sweep.resource_request import ResourceRequest
 
@@ -196,9 +197,7 @@ def _row(one: CellState, outcomes: Outcomes) -> dict[str, Any]:
     trouble = one.record or outcomes[one.submission.folder, one.task.number].failure(one.trial)
     return {
         **files.row_of(one.trial),
-        "status": trouble.status,
-        "cause": trouble.cause,
-        "note": trouble.note,
+        **picked(trouble, "status cause note"),
         "again": again(trouble.status, trouble.cause),
     }
 

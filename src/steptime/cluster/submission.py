@@ -29,6 +29,7 @@ from steptime.cluster.resources import need_of
 from steptime.cluster.scheduler import Array, Need, Scheduler, TaskJob, TaskName, scheduler_of
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import replacing
+from steptime.core.table import picked
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
 from steptime.sweep.cells import Cell
@@ -61,9 +62,7 @@ def row_of(trial: Trial) -> dict[str, Any]:
         "gpu": options.gpu,
         "node": trial.cell.request.node if trial.cell.request else "",
         "staging": options.staging,
-        "dtype": workload.dtype,
-        "phase": workload.phase,
-        "optimizer": workload.optimizer,
+        **picked(workload, "dtype phase optimizer"),
         "backend": trial.cell.backend,
         **{
             name: getattr(options, name)
@@ -245,8 +244,7 @@ def _plan(submission: Submission) -> str:
     jobs = [
         {
             "allocation": job[0].need.request.model_dump(),
-            "replicas": job[0].need.replicas,
-            "cores": job[0].need.cores,
+            **picked(job[0].need, "replicas cores"),
             "first_task": job[0].number,
             "slices": [(ends[task.number], ends[task.number + 1]) for task in job],
         }
@@ -254,8 +252,7 @@ def _plan(submission: Submission) -> str:
     ]
     plan = {
         "version": VERSION,
-        "scheduler": submission.scheduler,
-        "token": submission.token,
+        **picked(submission, "scheduler token"),
         "how": asdict(submission.how),
         "largest": submission.largest,
         "jobs": jobs,

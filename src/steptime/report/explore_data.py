@@ -18,6 +18,7 @@ from typing import Any
 
 from steptime.build import read_model
 from steptime.core.hardware import Device, Link
+from steptime.core.table import picked
 from steptime.predict import cost_model
 from steptime.predict.calibrated.method import notes_of
 from steptime.predict.collectives import Collective, Fabric, fabric_of
@@ -120,8 +121,7 @@ def _method(name: str) -> Table:
     """Return a method's rules for replicas, and its exchanges in every layout."""
     method = cost_model(name)
     return {
-        "version": method.version,
-        "collective": method.collective,
+        **picked(method, "version collective"),
         "as_paleo": method.as_published,
         "hosted": bool(method.reads),
         "cells": [f"{dtype} {optimizer}" for dtype, optimizer in METHODS[name]],
@@ -213,8 +213,7 @@ def _device(text: str, device: Device, offer: Offer | None) -> Table:
         "name": device.name,
         "text": text,
         "group": group_of(device),
-        "memory_bytes": device.memory_bytes,
-        "memory_bytes_per_s": device.memory_bytes_per_s,
+        **picked(device, "memory_bytes memory_bytes_per_s"),
         "hosted": bool(device.launch_s),
         "offer": None if offer is None else [offer.price, f"{offer.name}, {offer.date}"],
         "peaks": {name: value / 1e12 for name, value in device.peak_flop_per_s.items()},
@@ -237,8 +236,7 @@ def _device_notes(device: Device) -> dict[str, list[str]]:
 
 def _link(link: Link) -> Table:
     return {
-        "name": link.name,
-        "latency_s": link.latency_s,
+        **picked(link, "name latency_s"),
         "bytes_per_s": _short(link.bytes_per_s),
         "adds": not link.measured,
         "source": ". ".join(filter(None, (link.source, link.note))),

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from steptime.analysis.data import Data
 from steptime.core.printers import html
 from steptime.core.record import Record
-from steptime.core.table import Table
+from steptime.core.table import Table, picked
 from steptime.plots import Spec
 from steptime.report.found import Section, gather
 from steptime.report.networks import details, kinds_chart, samples_chart, table, told
@@ -52,9 +52,7 @@ def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[s
 def _shown(section: Section) -> Row:
     """Return a section as the template has it."""
     return {
-        "name": section.name,
-        "title": section.title,
-        "says": section.says,
+        **picked(section, "name title says"),
         "caption": section.spec["title"]["subtitle"] if section.spec else None,
         **_table(section.table),
     }

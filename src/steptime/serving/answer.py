@@ -11,6 +11,7 @@ from typing import Any
 from steptime import catalog
 from steptime.core.errors import InputError, unknown
 from steptime.core.hardware import Device
+from steptime.core.table import picked
 from steptime.core.workload import Plan
 from steptime.plans.answer import offer_of
 from steptime.plans.faults import Asked, checked
@@ -188,11 +189,9 @@ def answered(asked: Request) -> dict[str, Any]:
             for name in ("tensor", "pipeline", "data", "expert", "replicas")
         },
         "batch": batch,
-        "input": asked.input,
-        "output": asked.output,
+        **picked(asked, "input output"),
         "dtype": planner.dtype,
-        "weights": phases.weights,
-        "kv": phases.kv,
+        **picked(phases, "weights kv"),
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
         "ttft_s": ttft_s,

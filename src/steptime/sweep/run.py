@@ -16,6 +16,7 @@ from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.record import Method, Quantity, Record, record_from_json
+from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
 from steptime.launch.local import Failure, Worker, WorkerDiedError
@@ -124,9 +125,7 @@ def _request(cell: Cell, how: How, key: WorkerKey, round_: int) -> dict[str, Any
         "options": asdict(cell.options),
         "platform": key.platform,
         "timing": {"budget_s": how.budget_s},
-        "parts": how.parts,
-        "energy": how.energy,
-        "runs": how.runs,
+        **picked(how, "parts energy runs"),
         "round": round_,
     }
 
@@ -358,8 +357,7 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
 def summary(outcome: Outcome) -> dict[str, Any]:
     """Return the outcome as JSON values."""
     return {
-        "cells": outcome.cells,
-        "done_before": outcome.done_before,
+        **picked(outcome, "cells done_before"),
         "measured": sum(outcome.statuses.values()),
         "status": outcome.statuses,
         "unsuccessful": [
@@ -367,9 +365,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
                 "model": record.workload.label,
                 "batch": record.workload.batch_per_replica,
                 "replicas": record.workload.plan.data,
-                "status": record.status,
-                "cause": record.cause,
-                "note": record.note,
+                **picked(record, "status cause note"),
             }
             for record in outcome.unsuccessful
         ],
