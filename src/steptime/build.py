@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from steptime.core.dtypes import dtype_named, precision
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST, whole_number
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Workload
@@ -226,10 +226,8 @@ def make_workload(
     if len(set(sizes)) > 1:
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
     dtype = dtype_named(dtype)
-    if phase not in PHASES:
-        raise unknown("phase", phase, PHASES)
-    if optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", optimizer, OPTIMIZERS)
+    one_of("phase", phase, PHASES)
+    one_of("optimizer", optimizer, OPTIMIZERS)
     return Workload(
         choice.model,
         params,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from steptime.core import registry
-from steptime.core.errors import unknown
+from steptime.core.errors import one_of
 from steptime.core.table import Table
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ class Analysis:
         """
         known = {one.name: one.default for one in self.settings}
         for name in settings:
-            if name not in known:
-                raise unknown("setting", name, known)
+            one_of("setting", name, known)
         return replace(self.table(data, **known | settings), source=data.source)
 
     def draw(self, table: Table) -> dict[str, Any]:

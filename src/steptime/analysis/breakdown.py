@@ -15,7 +15,7 @@ from statistics import fmean
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
 from steptime.analysis.row import Row, grouped, over
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.record import NO_OP
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
@@ -89,8 +89,7 @@ def breakdown_table(
     data: Data, by: str, model: str | None, method: str | None, each: bool
 ) -> Table:
     """Return where the time of steps goes, by kind, layer, op or pass; the rest is of no op."""
-    if by not in NAMES:
-        raise unknown("breakdown", by, NAMES)
+    one_of("breakdown", by, NAMES)
     if method is not None:
         made = "SELECT DISTINCT method FROM records WHERE scope <> '' AND origin = 'predicted'"
         if method not in (known := [row["method"] for row in data.rows(made)]):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
 from steptime.analysis.row import Row
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.table import Column, Table
 from steptime.core.units import counted, shown
 
@@ -68,8 +68,7 @@ def heatmap(
     A cell without a value says why in `status` and `cause`; one without either is no row. Raises
     `InputError` for an unknown column or statistic.
     """
-    if statistic not in STATISTICS:
-        raise unknown("--statistic", statistic, STATISTICS)
+    one_of("--statistic", statistic, STATISTICS)
     value = MEANT.get(value, value)
     asked = _asked(data, value, only or ())
     for name in (x, y, over):
@@ -118,8 +117,7 @@ def _asked(data: Data, value: str, only: Sequence[str]) -> _Asked:
         name, equals, wanted = text.partition("=")
         if not equals:
             raise InputError(f"--only '{text}': is NAME=VALUE")
-        if name not in columns:
-            raise unknown("column", name, columns, "--only")
+        one_of("column", name, columns, "--only")
         said.append(f'CAST("{name}" AS VARCHAR) = ?')
         values.append(wanted)
     found = _Asked(data, table, columns, " AND ".join(said), values)

@@ -32,7 +32,7 @@ from steptime.analysis.sides import (
 )  # fmt: skip
 from steptime.analysis.statistics import BETWEEN, WITHIN
 from steptime.analysis.verdict import compared
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.units import shown
 
 WORDS = ("faster", "slower", "same", "unsure")
@@ -109,8 +109,7 @@ def two_platforms(
     """
     known = [row["platform"] for row in data.rows("SELECT DISTINCT platform FROM flat ORDER BY 1")]
     for platform in (a, b):
-        if platform not in known:
-            raise unknown("platform", platform, known)
+        one_of("platform", platform, known)
     if a == b:
         raise InputError(f"a platform is compared with another, not '{a}' with itself")
     where = f"platform IN ({flat.text(a)}, {flat.text(b)})"

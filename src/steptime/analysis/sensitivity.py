@@ -14,7 +14,7 @@ from steptime.analysis.data import Data
 from steptime.analysis.row import MORE_IS_BETTER, Row
 from steptime.analysis.sensitivity_words import says
 from steptime.analysis.warmup import Floats
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.table import Table, columns
 
 USUAL = ("published_flop_per_s", "flop_per_s", "examples_per_s", "predicted_flop_per_s")
@@ -52,8 +52,7 @@ def sensitivity_table(
     """
     if order not in (1, 2):
         raise InputError(f"--order: must be 1 or 2, not {order}")
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
+    one_of("scale", scale, SCALES)
     wanted = None if on is None else [name.strip() for name in on.split(",")]
     for name in wanted or ():
         if name not in (known := (*data.hyperparameters, *STEP)):

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from steptime.calibration.published import Question, Told, site_of, stack_at
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.workload import Plan
 from steptime.plans.answer import fits
 from steptime.plans.faults import Asked, checked
@@ -117,8 +117,7 @@ def exchange(asked: Question, method: str) -> Told:
     stack = asked.texts["stack"]
     planner = _planner("transformer:layers=1", site, "float16", stack, devices, method)[1]
     kind = asked.texts["collective"]
-    if kind not in COLLECTIVES:
-        raise unknown("collective", kind, COLLECTIVES)
+    one_of("collective", kind, COLLECTIVES)
     ranks = range(0, devices, devices - 1) if kind == "send" else range(devices)
     found = planner.exchange(kind, _whole(asked, "bytes"), ranks)
     return Told({"exchange_s": Interval(found.seconds)}, devices, stack)

@@ -10,7 +10,7 @@ import numpy as np
 from steptime.calibration.cases import SETTINGS, Case
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.hardware import Device
 from steptime.predict import cost_model
 from steptime.predict.kernel import Interval, Kernel
@@ -232,8 +232,7 @@ def after_calibration(
 def grouped(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
     """Return the cases by what `by` names: kind, device, family, condition or regime."""
     for name in by:
-        if name not in GROUPS:
-            raise unknown("group", name, GROUPS, "--by")
+        one_of("group", name, GROUPS, "--by")
     found: dict[tuple[str, ...], list[Scored]] = defaultdict(list)
     for one in scored:
         found[tuple(_group(one, name) for name in by)].append(one)

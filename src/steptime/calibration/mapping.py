@@ -20,7 +20,7 @@ from steptime.build import make_workload, read_model, read_table
 from steptime.calibration.cases import Case, Condition, op_kernels
 from steptime.calibration.recorded import step_kernels
 from steptime.core.dtypes import dtype_named
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.hardware import Device
 from steptime.core.table_files import Words, table_rows
@@ -163,8 +163,7 @@ _COMMON = frozenset(_keys_of(Rows))
 def _valid(model: Any, table: Mapping[str, Any], where: str) -> Any:
     """Return a table as a model of pydantic has it."""
     for key in table:
-        if key not in _keys_of(model):
-            raise unknown("key", key, _keys_of(model), where)
+        one_of("key", key, _keys_of(model), where)
     try:
         return model.model_validate(table)
     except ValidationError as error:
@@ -300,8 +299,7 @@ def _case(
         batch = formula(said.batch)(row) if said.batch else None
         choice = read_model(filled(said.model, row))
         optimizer = filled(said.optimizer, row)
-        if optimizer not in OPTIMIZERS:
-            raise unknown("optimizer", optimizer, OPTIMIZERS)
+        one_of("optimizer", optimizer, OPTIMIZERS)
         workload = make_workload(choice, batch, dtype, filled(said.phase, row), optimizer)
         kernels = step_kernels(workload, filled(said.stack, row))
     elif said.described is not None:

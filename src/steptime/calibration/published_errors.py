@@ -13,7 +13,7 @@ from steptime.calibration.evaluate import Compared, errors, score
 from steptime.calibration.evaluation import WORST, percent, shown
 from steptime.calibration.mapping import cases_of, mapping
 from steptime.calibration.published import Layout, Question, Told, questions, row_of
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.table import Table, columns
 from steptime.predict import cost_model
 from steptime.predict.kernel import Interval
@@ -61,8 +61,7 @@ def evaluate_tables(
     Raises `InputError` for an unknown group, or where no row can be asked.
     """
     for one in by:
-        if one not in GROUPS:
-            raise unknown("group", one, GROUPS, "--by")
+        one_of("group", one, GROUPS, "--by")
     scored: list[dict[str, Any]] = []
     asked: Counter[str] = Counter()
     alone: dict[str, list[bool]] = defaultdict(list)

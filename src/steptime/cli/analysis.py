@@ -35,8 +35,7 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
         folders = [found] if isinstance(found, Path) else found or []
         if len(folders) > analysis.folders:
             raise InputError(f"at most {analysis.folders} folders, not {len(folders)}")
-        if out:
-            check_path(out)
+        check_path(out)
         data = Data.load(folders, note)
         data.most = None if whole else MOST_SHOWN
         table = analysis.answer(data, **given)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, option, optional
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.hardware import KINDS
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, picked
@@ -51,8 +51,7 @@ def choose(
     from steptime.predict.prices import cheapest, offers
     from steptime.predict.step_model import StepModel
 
-    if sort not in SORTS:
-        raise unknown("--sort", sort, SORTS)
+    one_of("--sort", sort, SORTS)
     if not epochs:
         raise InputError("--epochs: must be above 0")
     count = SAMPLES if samples is None else whole_number(samples, "--samples")

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Annotated, Any
 
 from steptime.cli.options import option
-from steptime.core.errors import unknown
+from steptime.core.errors import one_of
 from steptime.core.printers import PRINTERS, finite, json_text, text
 from steptime.core.progress import Progress, listening
 from steptime.core.table import Answer
@@ -39,8 +39,7 @@ def command(
         @functools.wraps(function)
         def run(**given: Any) -> int:
             as_json, form = given.pop("json"), given.pop("form", "text")
-            if form not in PRINTERS:
-                raise unknown("--format", form, PRINTERS)
+            one_of("--format", form, PRINTERS)
             if cuts:
                 given["whole"] = as_json or form != "text"
             with listening(patience()), _sign_of_life(long):

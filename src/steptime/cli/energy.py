@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option, optional
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.printers import json_text
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import shown
@@ -60,8 +60,7 @@ def energy(
     from steptime.energy.accelerator import diagnosis, estimate, published_form
     from steptime.energy.operations import estimated_energy
 
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
+    one_of("method", method, METHODS)
     chips, how = _chips(accelerator, method, process, scaling)
     rivals: dict[str, Any] = {"diagnosis": diagnosis(chips)} if diagnose else {}
     tables = _diagnosis(rivals["diagnosis"]) if diagnose else []

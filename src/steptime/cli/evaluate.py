@@ -53,11 +53,9 @@ def evaluate(
     from steptime.calibration import evaluation
     from steptime.calibration.evaluate import grouped
     from steptime.calibration.published import tables_in
+    from steptime.plots.files import check_path
 
-    if out is not None:
-        from steptime.plots.files import check_path
-
-        check_path(out)
+    check_path(out)
     chosen, name = _method(method)
     names = [word.strip() for word in by.split(",")] if by else []
     tables, others = ({}, []) if mapping else tables_in(paths)

@@ -30,8 +30,7 @@ def explain(
     from steptime.paleo.explain import explain as stages
     from steptime.plots.files import check_path, save
 
-    if out is not None:
-        check_path(out)
+    check_path(out)
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     found = catalog.device(options.one_device(device))
     given = options.pairs(option_, "option")

@@ -8,7 +8,7 @@ from typing import Any
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option
 from steptime.core import registry
-from steptime.core.errors import unknown
+from steptime.core.errors import one_of, unknown
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import QUANTITIES, seconds, shown, si
 
@@ -25,8 +25,7 @@ def list_(
     ),
 ) -> Answer:
     """List models, devices, links, methods, accelerators and more."""
-    if topic not in TOPICS:
-        raise unknown("topic", topic, TOPICS)
+    one_of("topic", topic, TOPICS)
     read, shape, said = _TOPICS[topic]
     every = read()
     rows = every if only is None else [row for row in every if _has(row, only)]

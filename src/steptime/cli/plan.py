@@ -132,11 +132,9 @@ def plan(
     """
     from steptime.plans.best import answer
     from steptime.plans.request import Limits, Request, level_of, sites, words_of
+    from steptime.plots.files import check_path
 
-    if out is not None:
-        from steptime.plots.files import check_path
-
-        check_path(out)
+    check_path(out)
     given: dict[str, Any] = {
         "tensor": tensor, "pipeline": pipeline, "virtual": virtual, "data": data,
         "context": context, "expert": expert, "shard": shard, "recompute_layers": recompute_layers,

@@ -9,7 +9,7 @@ from typing import Any
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.options import Text, option, optional
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.files import check_folder
 from steptime.core.hardware import Device
 from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS, whole_number
@@ -148,8 +148,7 @@ def _feeding(input_: str, given: dict[str, str], phase: str) -> dict[str, Any]:
     from steptime.measure.data.dataset import find
     from steptime.measure.data.sources import place
 
-    if input_ not in INPUTS:
-        raise unknown("input", input_, INPUTS)
+    one_of("input", input_, INPUTS)
     if input_ != "dataset":
         for name in given:
             raise InputError(f"--{name.replace('_', '-')} needs --input dataset")
@@ -157,8 +156,7 @@ def _feeding(input_: str, given: dict[str, str], phase: str) -> dict[str, Any]:
     if "data" not in given:
         raise InputError("--input dataset needs --data DIR, the folder of the data set")
     staging = given.get("staging", "shared")
-    if staging not in STAGINGS:
-        raise unknown("staging", staging, STAGINGS)
+    one_of("staging", staging, STAGINGS)
     if "stage_to" in given and staging != "local":
         raise InputError("--stage-to needs --staging local")
     found: dict[str, Any] = {"input": input_, **given}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import Text, option, optional
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import LARGEST, numbers, whole_number
 from steptime.core.table import Answer, Column, Table, columns, picked
 from steptime.core.units import counted, seconds, size
@@ -96,10 +96,8 @@ def scale(
     from steptime.predict.parallel.scaling import SCALINGS, Exchange, stops_paying
     from steptime.predict.step_model import StepModel
 
-    if parallel not in PARALLEL:
-        raise unknown("--parallel", parallel, PARALLEL)
-    if scaling not in SCALINGS:
-        raise unknown("--scaling", scaling, SCALINGS)
+    one_of("--parallel", parallel, PARALLEL)
+    one_of("--scaling", scaling, SCALINGS)
     training = _training(samples, epochs, price, billing)
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
     shape = {

@@ -46,18 +46,16 @@ def sweep(
 
     Here, or on a cluster by Slurm. A cell that has a final record in the folder is not run again.
     """
-    from steptime.core.errors import unknown
+    from steptime.core.errors import one_of
     from steptime.core.record import STATUSES
     from steptime.sweep.experiment import read_experiment
 
     statuses = [word.strip() for word in retry.split(",") if word.strip()]
     for word in statuses:
-        if word not in STATUSES:
-            raise unknown("status", word, STATUSES, "--retry")
+        one_of("status", word, STATUSES, "--retry")
     if launcher not in {HERE, *SCHEDULERS}:
         known = [HERE, *registry.names(SCHEDULERS, ROOM)]
-        if launcher not in known:
-            raise unknown("launcher", launcher, known)
+        one_of("launcher", launcher, known)
     if dry_run and launcher == HERE:
         raise InputError("--dry-run goes with --launcher slurm")
     experiment = read_experiment(file)

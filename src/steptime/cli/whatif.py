@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, optional
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
@@ -114,8 +114,7 @@ def _costs(texts: list[str] | None, known: list[str]) -> dict[str, float]:
 
     found = options.pairs(texts, "--cost")
     for key in found:
-        if key not in known:
-            raise unknown("upgrade", key, known, "--cost")
+        one_of("upgrade", key, known, "--cost")
     return {key: positive_number(text, f"--cost {key}") for key, text in found.items()}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 
 Check = tuple[Callable[[object], bool], str]  # whether a value is good, and what it must be
 
@@ -43,8 +43,7 @@ def checked(
     Raises `InputError` for an unknown key, a missing one, and a value of another type.
     """
     for key in table:
-        if key not in checks:
-            raise unknown("key", key, checks, where)
+        one_of("key", key, checks, where)
     for key in required:
         if key not in table:
             raise InputError(f"{where}: '{key}' is missing")

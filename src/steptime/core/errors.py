@@ -1,10 +1,12 @@
 """Errors that a user can mend: one line with what is wrong, where, and the nearest valid name."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import PurePath
+from typing import Any, TypeVar
 
 SHOWN_CHARACTERS = 60
+Name = TypeVar("Name")
 
 
 class InputError(Exception):
@@ -53,3 +55,10 @@ def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> 
         hint = "known: " + ", ".join(names[:8]) + f", ... ({len(names)} in all)"
     place = f"{where}: " if where else ""
     return InputError(f"{place}unknown {what} {shorten(value)}; {hint}")
+
+
+def one_of(what: str, value: Name, known: Collection[Any], where: str = "") -> Name:
+    """Return a name that is among the known ones; raises `InputError` for another (`unknown`)."""
+    if value not in known:
+        raise unknown(what, value, known, where)
+    return value

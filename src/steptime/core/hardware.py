@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from steptime.core.checks import FLAG, NUMBER, TABLE, TEXT, TEXTS, Check, checked, list_of, positive
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 
 GB = 1e9
 TFLOP = 1e12
@@ -212,8 +212,7 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     """
     required = ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
     values = _in_si(checked(table, _DEVICE, required, where), OF_DEVICE, where)
-    if values["kind"] not in KINDS:
-        raise unknown("kind", values["kind"], KINDS, where)
+    one_of("kind", values["kind"], KINDS, where)
     for table_of_peaks in values.keys() & _TABLES_OF_PEAKS.keys():
         peaks = _peaks(values.pop(table_of_peaks), table_of_peaks, where)
         values[_TABLES_OF_PEAKS[table_of_peaks]] = peaks
@@ -223,8 +222,7 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
 def _peaks(peaks: Mapping[str, Any], table: str, where: str) -> dict[str, float]:
     """Return peaks by dtype in FLOP/s of a table of the file in TFLOP/s."""
     for dtype in peaks:
-        if dtype not in PEAK_DTYPES:
-            raise unknown(f"dtype in {table}", dtype, PEAK_DTYPES, where)
+        one_of(f"dtype in {table}", dtype, PEAK_DTYPES, where)
     return {
         dtype: positive(peak, TFLOP, f"{table}.{dtype}", where)
         for dtype, peak in checked(peaks, _PEAKS, (), where, f"{table}.").items()

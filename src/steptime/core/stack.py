@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from steptime.core.checks import FLAG, TABLE, TEXT, TEXTS, WHOLE, WHOLES, Check, checked, list_of
 from steptime.core.constants import Constant, constants_from_table
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 
 
 class Execution(NamedTuple):
@@ -175,8 +175,7 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
     for use, known in (("training", TRAINING), ("serving", SERVING)):
         uses[use] = constants_from_table({use: given.pop(use, {})}, where)
         for name in uses[use]:
-            if name not in known:
-                raise unknown(use, name, known, where)
+            one_of(use, name, known, where)
     joins = given.pop("joins", {})
     for kind, into in joins.items():
         checked({kind: into}, {kind: TEXTS}, (), where, "joins.")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 
 _DATA = Path(__file__).parents[1] / "data" / "accelerators"
 
@@ -135,8 +135,7 @@ def accelerators(text: str) -> tuple[Accelerator, ...]:
     known = accelerator_names()
     found: dict[str, Accelerator] = {}
     for name in (piece.strip().lower() for piece in text.split("+")):
-        if name not in known:
-            raise unknown("accelerator", name, known)
+        one_of("accelerator", name, known)
         one = _read(name)
         if one.kind in found:
             raise InputError(f"accelerator {shorten(text)}: two for the part '{one.kind}'")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
 from steptime.energy.process import Process, factors, read_process
 from steptime.ops import cost_of, products_of
@@ -141,8 +141,7 @@ def hierarchy(name: str) -> Hierarchy:
 def figures(name: str) -> Figures:
     """Return figures of `data/energy`; raises `InputError` for an unknown name."""
     known = sorted(path.stem for path in (_DATA / "energy").glob("*.toml"))
-    if name not in known:
-        raise unknown("energy figures", name, known)
+    one_of("energy figures", name, known)
     table = _table("energy", name)
     low, high = table["dram_pJ_per_64_bit"]
     return Figures(
@@ -179,8 +178,7 @@ def op_energy(
     not. Raises `InputError` for a dtype without figures and for what `factors` refuses.
     """
     costs = hierarchy.figures
-    if dtype not in costs.operation_j:
-        raise unknown("dtype", dtype, costs.operation_j, costs.name)
+    one_of("dtype", dtype, costs.operation_j, costs.name)
     scale = factors(scaling, costs.process, process or costs.process).energy
     return [_of(graph, op, dtype, hierarchy, scale) for op in graph.ops]
 

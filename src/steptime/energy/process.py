@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import NamedTuple
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 
 
 class Process(NamedTuple):
@@ -113,6 +113,5 @@ def factors(scaling: str, old: Process, new: Process) -> Factors:
 
     Raises `InputError` for an unknown scaling, and for a process that it does not know.
     """
-    if scaling not in SCALINGS:
-        raise unknown("scaling", scaling, SCALINGS)
+    one_of("scaling", scaling, SCALINGS)
     return SCALINGS[scaling](old, new)

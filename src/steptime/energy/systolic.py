@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Attr, Attrs, Graph, TensorSpec, frozen
 from steptime.ops import products_of
 from steptime.ops.table import ShapeError, Specs
@@ -219,8 +219,7 @@ def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataf
 
 def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run:
     """Return the cost of `times` products, each with the fastest plan of its dataflow."""
-    if dataflow not in DATAFLOWS:
-        raise unknown("dataflow", dataflow, DATAFLOWS)
+    one_of("dataflow", dataflow, DATAFLOWS)
     m, k, n, a_bytes, b_bytes = product
     if dataflow == "output":
         x, y, t = m, n, k

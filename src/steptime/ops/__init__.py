@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
-from steptime.core.errors import unknown
+from steptime.core.errors import one_of
 from steptime.core.graph import Attrs
 from steptime.ops import (
     communication,
@@ -41,8 +41,7 @@ OPS: dict[str, OpKind] = {
 
 def kind_row(kind: str) -> OpKind:
     """Return the row of `kind`; raises `InputError` for a kind that is not in the table."""
-    if kind not in OPS:
-        raise unknown("op kind", kind, OPS)
+    one_of("op kind", kind, OPS)
     return OPS[kind]
 
 

@@ -7,7 +7,7 @@ one shape, `relu`, `gelu`, ...) is counted there.
 
 from typing import Any, Literal, NamedTuple
 
-from steptime.core.errors import unknown
+from steptime.core.errors import one_of
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
     Backward,
@@ -95,8 +95,7 @@ def _autocast(function: str, scalar_place: int = -1, **_: object) -> Literal["",
 
 def function_of(name: str) -> Function:
     """Return a row of `FUNCTIONS`; raises `InputError` for a name that is not there."""
-    if name not in FUNCTIONS:
-        raise unknown("pointwise function", name, FUNCTIONS)
+    one_of("pointwise function", name, FUNCTIONS)
     return FUNCTIONS[name]
 
 

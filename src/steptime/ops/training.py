@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from steptime.core.errors import unknown
+from steptime.core.errors import one_of
 from steptime.core.graph import Attr, Graph, Op, TensorSpec
 from steptime.ops import OPS, output_names, outputs_of, saved_of
 from steptime.ops.optimizer import STATES
@@ -57,8 +57,7 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
     Raises `InputError` for an unknown optimizer, `ValueError` for an op without a gradient or an
     output that is not a scalar.
     """
-    if optimizer not in STATES:
-        raise unknown("optimizer", optimizer, STATES)
+    one_of("optimizer", optimizer, STATES)
     loss = graph.outputs[0]
     if graph.tensors[loss].shape != ():
         raise ValueError(f"{graph.name}: '{loss}' is no loss: {list(graph.tensors[loss].shape)}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any, NamedTuple
 
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.workload import Plan
 from steptime.plans.planner import Shape
 from steptime.plans.stages import ORDERS, USUAL, layers_of
@@ -44,8 +44,7 @@ def checked(shape: Shape, asked: Asked) -> Asked:
 
     Raises `InputError` for one that cannot be, with the nearest that can.
     """
-    if asked.order not in ORDERS:
-        raise unknown("order", asked.order, ORDERS, "plan")
+    one_of("order", asked.order, ORDERS, "plan")
     first = fault(shape, asked)
     if first is None:
         share = asked.batch // asked.plan.data

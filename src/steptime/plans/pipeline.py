@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from steptime.core.errors import unknown
+from steptime.core.errors import one_of
 
 FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
 MOST_EVENTS = 400_000  # simulated; larger pipelines repeat what they do
@@ -134,8 +134,7 @@ def simulate(
 
     Raises `InputError` for an unknown schedule.
     """
-    if schedule not in ORDERS:
-        raise unknown("schedule", schedule, ORDERS)
+    one_of("schedule", schedule, ORDERS)
     virtual = len(stages) // devices
     takes = [_seconds(stage, schedule == "zero-bubble") for stage in stages]
     orders = [list(ORDERS[schedule](d, devices, virtual, micro_batches)) for d in range(devices)]

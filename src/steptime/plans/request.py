@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from steptime import catalog
 from steptime.build import Choice, family_of, read_model
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.hardware import GB, Cluster, Device, Level, Link
 from steptime.core.ranges import whole_number
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Plan
@@ -312,8 +312,7 @@ def split_of(fields: Mapping[str, Any]) -> Plan:
     """Return the plan of some of its fields; raises `InputError` for others."""
     known = [name for name in vars(Plan()) if name != "micro_batches"]
     for name in fields:
-        if name not in known:
-            raise unknown("part of a plan", name, known)
+        one_of("part of a plan", name, known)
     return Plan(**fields)
 
 
@@ -323,6 +322,4 @@ def words_of(name: str, value: str) -> str:
         "schedule": SCHEDULES, "recompute": RECOMPUTES, "offload": OFFLOADS,
         "context_method": CONTEXT_METHODS,
     }[name]  # fmt: skip
-    if value not in known:
-        raise unknown(f"--{name.replace('_', '-')}", value, known)
-    return value
+    return one_of(f"--{name.replace('_', '-')}", value, known)

@@ -9,7 +9,7 @@ from steptime.analysis import analyses
 from steptime.analysis.analyses import PLOTS
 from steptime.analysis.data import Data
 from steptime.core import registry
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.record import Record
 
 Spec = dict[str, Any]
@@ -48,7 +48,6 @@ def chart_of(kind: str) -> Callable[[Data], Spec]:
     if kind in kinds() and kind in analyses.names():
         one = analyses.analysis(kind)
         return lambda data: _drawn(kind, one, data)
-    if kind not in kinds():
-        raise unknown("plot", kind, kinds())
+    one_of("plot", kind, kinds())
     chart: Callable[[Data], Spec] = registry.resolve(PLOTS, "plots", "plot", kind)
     return chart

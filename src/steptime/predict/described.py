@@ -7,7 +7,7 @@ and what of `KNOWN` holds. It counts no launches, so it stands for batches that 
 from itertools import combinations
 
 from steptime.core.dtypes import SIZE_BYTES, precision
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of, unknown
 from steptime.predict.kernel import Kernel
 
 NAME = "described"
@@ -44,8 +44,7 @@ def described(
     16 GFLOP, 48 in training. Raises `InputError` where there is no arithmetic, and for words that
     are not known.
     """
-    if phase not in _TIMES:
-        raise unknown("phase", phase, _TIMES)
+    one_of("phase", phase, _TIMES)
     if attention not in ATTENTION:
         raise unknown("attention", attention, filter(None, ATTENTION))
     if not (macs > 0 and activations > 0 and parameters >= 0 and batch > 0):

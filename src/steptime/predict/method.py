@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from steptime import catalog
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.predict.collectives import COLLECTIVES, Collective, Fabric
@@ -72,8 +72,7 @@ class Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""
         found = self
         for name, text in given.items():
-            if name not in self.options:
-                raise unknown("option", name, self.options, self.name)
+            one_of("option", name, self.options, self.name)
             try:
                 found = self.options[name].read(found, text)
             except ValueError as error:

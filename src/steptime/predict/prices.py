@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime import catalog
 from steptime.core.checks import NUMBER, TEXT, TEXTS, WHOLE, Check, checked, list_of, positive
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.toml_files import read_toml, shown
 from steptime.predict.training_cost import BILLINGS
 
@@ -62,8 +62,7 @@ def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
     """
     required = ("name", "date", "currency", "billing", "source", "offers")
     file = checked(table, _FILE, required, where)
-    if file["billing"] not in BILLINGS:
-        raise unknown("billing", file["billing"], BILLINGS, where)
+    one_of("billing", file["billing"], BILLINGS, where)
     doubted = file.get("unverified", ())
     found = []
     for number, table_of_offer in enumerate(file["offers"], start=1):

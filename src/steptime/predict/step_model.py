@@ -12,7 +12,7 @@ from pathlib import Path
 
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.graph import Graph, Part
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.ranges import whole_number
@@ -321,9 +321,7 @@ class StepModel:
         """Return a collective's name, the method's own for None; raises `InputError` for others."""
         if name is None:
             return self.method.collective
-        if name not in self.collectives:
-            raise unknown("collective", name, self.collectives)
-        return name
+        return one_of("collective", name, self.collectives)
 
     def collective_s(self, name: str, size_bytes: float, workers: int) -> float:
         """Return the seconds of an exchange of `size_bytes` by one collective.

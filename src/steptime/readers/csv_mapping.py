@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from steptime.build import is_path, known_keys, make_workload, read_model, read_table, validated
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import whole_number
 from steptime.core.record import STATUSES, Method, Quantity, Record
 from steptime.core.units import QUANTITIES
@@ -196,10 +196,8 @@ def check_mapping(table: object, where: str) -> Mapped:
     known_keys(table, Keys, where)
     keys = validated(table, Keys, where)
     for name in keys.quantities:
-        if name not in QUANTITIES:
-            raise unknown("quantity", name, QUANTITIES, where)
+        one_of("quantity", name, QUANTITIES, where)
     for rule in keys.status:
-        if rule.status not in STATUSES:
-            raise unknown("status", rule.status, STATUSES, where)
+        one_of("status", rule.status, STATUSES, where)
     content = hashlib.sha256(keys.model_dump_json().encode()).hexdigest()
     return Mapped(keys, content)

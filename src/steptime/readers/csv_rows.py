@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.record import Record
 from steptime.readers.sources import Found, Source, Unread
 
@@ -37,8 +37,7 @@ def read_rows(
     reader: Any = csv.reader(text, delimiter=delimiter, skipinitialspace=True)
     columns = _columns(reader)
     for column in needed:
-        if column not in columns:
-            raise unknown("column", column, columns)
+        one_of("column", column, columns)
     strange = [name for name in columns if known is not None and name not in known]
     unread = [Unread(source.name, None, f"column {shorten(name)} is not known") for name in strange]
     records: list[Record] = []

@@ -5,7 +5,7 @@ other; whether several GPUs shared a step cannot be seen.
 """
 
 from steptime.build import make_workload, read_model
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.record import Method, Quantity, Record
 from steptime.readers.csv_rows import Row, first_line, number, positive, read_rows, whole
 from steptime.readers.platforms import platform_of
@@ -35,8 +35,7 @@ def read(source: Source) -> Found:
 
 
 def _record(row: Row, line: int) -> Record:
-    if row["staged_from"] not in STAGED:
-        raise unknown("staged_from", row["staged_from"], STAGED)
+    one_of("staged_from", row["staged_from"], STAGED)
     batch = positive(row, "mean_speed") * positive(row, "Mean_Time_Per_Step")
     if batch < 0.5 or abs(batch - round(batch)) > 1e-3:
         raise InputError(f"mean_speed x Mean_Time_Per_Step is no batch: {batch:.6g}")

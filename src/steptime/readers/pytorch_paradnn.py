@@ -6,7 +6,7 @@ measured twice stays two records.
 """
 
 from steptime.build import make_workload, read_model
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.record import Method, Quantity, Record
 from steptime.readers.csv_rows import Row, first_line, number, read_rows, whole
 from steptime.readers.platforms import platform_of
@@ -30,8 +30,7 @@ def read(source: Source) -> Found:
 
 
 def _record(row: Row, line: int) -> Record:
-    if row["input_type"] not in DTYPES:
-        raise unknown("input_type", row["input_type"], DTYPES)
+    one_of("input_type", row["input_type"], DTYPES)
     duration = number(row, "duration")
     if duration < 0:
         raise InputError(f"duration: seconds, not {shorten(row['duration'])}")

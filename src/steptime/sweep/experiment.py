@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from steptime.build import Choice, choice_of, family_of, known_keys, read_table, validated
 from steptime.core import ranges
 from steptime.core.dtypes import ALIASES, PRECISIONS
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.workload import OPTIMIZERS, PHASES
 from steptime.measure import contract, registry
 from steptime.sweep.resource_request import ResourceRequest
@@ -227,8 +227,7 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
             tables = experiment.slurm or [ResourceRequest()]
             values["request"] = [one for table in tables for one in table.each()]
         for name in choice.given:
-            if name not in chosen.parameters:
-                raise unknown("hyperparameter", name, chosen.parameters, place)
+            one_of("hyperparameter", name, chosen.parameters, place)
         for name, parameter in chosen.parameters.items():
             if name in choice.given:
                 values[name] = _values(choice.given[name], f"{place}: {name}")

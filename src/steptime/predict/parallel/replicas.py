@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from steptime.build import build_step
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.core.hardware import Cluster, Link
 from steptime.core.record import Quantity, Record
@@ -54,8 +54,7 @@ def predict_replicas(
     they exchange. Raises `InputError` for an unknown strategy, another plan than data parallel, no
     link, and shards under a method that counts by layers.
     """
-    if strategy not in STRATEGIES:
-        raise unknown("strategy", strategy, STRATEGIES)
+    one_of("strategy", strategy, STRATEGIES)
     if workload.plan != Plan(data=workload.plan.data):
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
     replicas, settings = workload.plan.data, options or {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.predict.collectives import overlapped
 from steptime.predict.step_model import StepModel
 
@@ -108,8 +108,7 @@ def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tup
     Raises `InputError` for an unknown scaling, and for more replicas than there are examples; Paleo
     then computes one example on each replica.
     """
-    if scaling not in SCALINGS:
-        raise unknown("scaling", scaling, SCALINGS)
+    one_of("scaling", scaling, SCALINGS)
     if scaling == "weak":
         return batch, ""
     share = -(-batch // workers)
