@@ -89,6 +89,21 @@ def test_an_empty_configuration_is_that_of_its_class(name: str, tmp_path: Path) 
     assert any("no architectures; taken as ..." in remark for remark in graph.remarks)
 
 
+@pytest.mark.parametrize(
+    ("table", "parameters"),
+    [  # one field of a small configuration changed, counted by transformers 5.23
+        ({"model_type": "gemma3", "tie_word_embeddings": False}, 3_327_440_128),
+        ({"model_type": "gemma3", "text_config": {"tie_word_embeddings": False}}, 2_723_312_896),
+        ({"model_type": "clip", "text_config": {"projection_dim": 768}}, 151_277_313),
+    ],
+)
+def test_a_field_counts_where_its_class_reads_it(
+    table: dict[str, Any], parameters: int, tmp_path: Path
+) -> None:
+    graph = network(written(tmp_path, table))
+    assert graph.parameters == parameters
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_of_published_models(name: str, tmp_path: Path) -> None:
     table, parameters = CONFIGS[name]
@@ -178,7 +193,11 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
         ({"model_type": "llama", "hidden_size": -4}, "hidden_size: must be a whole number"),
         ({"model_type": "llama", "hidden_size": 1e300}, "hidden_size: must be a whole number"),
         ({"model_type": "llama", "hidden_size": 0}, "must be at least 1, not 0"),
-        ({"model_type": "llama", "num_attention_heads": 0}, "formula"),
+        (
+            {"model_type": "llama", "num_attention_heads": 0},
+            "num_attention_heads: must be at least",
+        ),
+        ({"model_type": "llama", "num_attention_heads": None}, "formula"),
         ({"model_type": "llama", "attention_bias": 1}, "attention_bias: must be true or false"),
         ({"model_type": "llama", "num_hidden_layers": 10**12}, "ops are more than 1000000"),
         ({"model_type": "llama", "vocab_size": 2**53, "hidden_size": 2**50}, "bytes"),
@@ -190,6 +209,12 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
         ),
         ({"model_type": "gemma3_text", "layer_types": ["chunked"]}, "unknown layer type 'chunked'"),
         ({"model_type": "gpt2", "n_inner": 0}, "n_inner: must be at least 1, not 0"),
+        ({"model_type": "mixtral", "num_local_experts": 0}, "num_local_experts: must be at least"),
+        ({"model_type": "deepseek_v3", "q_lora_rank": 0}, "q_lora_rank: must be at least 1, not 0"),
+        ({"model_type": "t5", "num_decoder_layers": 0}, "num_decoder_layers: must be at least 1"),
+        ({"model_type": "bart", "decoder_layers": 0}, "decoder_layers: must be at least 1, not 0"),
+        ({"model_type": "t5", "is_gated_act": True}, "is_gated_act: 'True' is not known, only F"),
+        ({"model_type": "gemma", "hidden_act": "quick_gelu"}, "'quick_gelu'; known: gelu, relu,"),
         ({"model_type": "gpt2", "n_head": 7}, "width 768 does not divide into 7 heads"),
         ({"model_type": "deepseek_v3", "num_experts_per_tok": 300}, "experts_per_token 300 of 256"),
         ({"model_type": "vit", "patch_size": 15}, "image 224 does not divide into patches of 15"),
@@ -198,7 +223,10 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
             {"model_type": "gemma3", "text_config": {"model_type": "llama"}},
             "config.json: text_config: unknown model_type 'llama'; known: gemma3_text",
         ),
-        ({"model_type": "gemma3", "mm_tokens_per_image": 0}, "0 tokens of an image, a square"),
+        (
+            {"model_type": "gemma3", "mm_tokens_per_image": 0},
+            "mm_tokens_per_image: must be at least 1",
+        ),
         ({"model_type": "gemma3", "mm_tokens_per_image": 250}, "250 tokens of an image, a square"),
         ({"model_type": "swin", "depths": [2, "x"]}, "depths: must be numbers such as 2-2-6-2"),
         ({"model_type": "swin", "window_size": 9}, "window 9 is larger than 7 patches"),

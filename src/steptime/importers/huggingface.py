@@ -21,6 +21,7 @@ from steptime.models.family import Family, Parameter, resolve
 from steptime.ops.builder import Builder
 
 KEY = "model_type"
+_FAMILY = "steptime.models.transformer:FAMILY"
 LONGEST_LIST = 10_000
 _TABLE = Path(__file__).parents[1] / "data/huggingface.toml"
 _MERGED = ("fields", "spelled", "only", "heads", "settings", "free", "remarks")
@@ -32,6 +33,7 @@ _ACTIVATIONS = {  # by their names in transformers
 }
 _GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu"}
 _LETTERS = {"sliding_attention": "w", "full_attention": "a"}
+_MAY_BE_0 = ("type_vocab_size", "first_k_dense_replace", "n_shared_experts", "max_window_layers")
 _HARMLESS = re.compile(  # fields that change neither shapes nor work
     "^_|^(name|architectures|auto_map|model_type|id2label|label2id|num_labels|problem_type|torch_dtype"
     "|dtype|quantization_config|is_encoder_decoder|is_decoder|finetuning_task|pretraining_tp"
@@ -62,11 +64,6 @@ def types() -> Mapping[str, Mapping[str, Any]]:
     return {name: row for name, row in _rows().items() if not row.get("abstract")}
 
 
-def _transformer() -> Family:
-    found: Family = registry.load("steptime.models.transformer:FAMILY")
-    return found
-
-
 def read(source: Source, _allow_unknown: bool) -> Family:
     """Return the network of a `config.json`, its weights as transformers counts them.
 
@@ -88,7 +85,7 @@ def described(table: Mapping[str, Any], place: str) -> Family:
     head, remarks = _head(table, row, place)
     values = {**_fields(table, row, place), "labels": _labels(table, place), "head": head}
     settings = _settings(values, row, place)
-    base: Family = registry.load(row.get("family", "steptime.models.transformer:FAMILY"))
+    base: Family = registry.load(row.get("family", _FAMILY))
     free = {
         key: Parameter(_value(text, values, place), base.parameters[key].meaning)
         for key, text in row["free"].items()
@@ -113,6 +110,7 @@ def _of_towers(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
     """Return a network of words and images, each of which a nested configuration says."""
     join = registry.load("steptime.importers.huggingface_towers:TOWERS")[table[KEY]]
     head, remarks = _head(table, row, place)
+    base: Family = registry.load(_FAMILY)
     towers, given = {}, {**table}
     for tower, kind in row["towers"].items():
         inner = table.get(f"{tower}_config") or {}
@@ -121,12 +119,12 @@ def _of_towers(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
             raise InputError(f"{where}: must be a table, not {shorten(inner)}")
         if inner.get(KEY, kind) != kind:
             raise unknown(KEY, inner[KEY], [kind], where)
-        given |= {name: inner[name] for name in row["fields"] if name in inner}
         of_head = head if tower == "text" else "none"
         one = _rows()[kind]
+        given |= {name: inner[name] for name in one.get("passed", ()) if name in inner}
         values = {**_fields(inner, one, where), "labels": 2, "head": of_head}
         free = {key: _value(text, values, where) for key, text in one["free"].items()}
-        towers[tower] = resolve(_transformer(), {**_settings(values, one, where), **free}, where)
+        towers[tower] = resolve(base, {**_settings(values, one, where), **free}, where)
         remarks += _remarks(inner, one)
     own, text = _fields(given, row, place), towers["text"]
     free = {"length": Parameter(text["length"], "tokens of a sequence")}
@@ -140,7 +138,7 @@ def _of_towers(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
         image = own.get("mm_tokens_per_image", 1)
         if not 1 <= image < max(p["length"], 2) or round(image**0.5) ** 2 != image:
             return f"length {p['length']} is not above the {image} tokens of an image, a square"
-        return _transformer().check({**text, **p})
+        return base.check({**text, **p})
 
     remarks += _remarks(table, row)
     about = f"a config.json of Hugging Face, model_type {table[KEY]}"
@@ -176,16 +174,17 @@ def _fields(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dic
     """Return the fields that a row reads, by its names, absent ones by default."""
     rope = table.get("rope_parameters") or table.get("rope_scaling")
     given = {**(rope if isinstance(rope, dict) else {}), **table}
-    spelled = row["spelled"]
-    names = {**{old: new for old, new in spelled.items() if old in given}}
-    names = {new: old for old, new in names.items()} | {n: n for n in row["fields"] if n in given}
+    names = {new: old for old, new in row["spelled"].items() if old in given}
+    names |= {name: name for name in row["fields"] if name in given}
     values = {}
     for name, default in row["fields"].items():
         where = f"{place}: {names.get(name, name)}"
         values[name] = _checked(given[names[name]], default, where) if name in names else default
-        if name == "intermediate_size" and given.get(names.get(name, "")) == 0:  # null is 4 times
+        zero = type(default) is int and given.get(names.get(name, "")) == 0  # null is another thing
+        if zero and name not in _MAY_BE_0:
             raise InputError(f"{where}: must be at least 1, not 0")
-    for name, only in row["only"].items():
+    for name, text in row["only"].items():
+        only = _value(text, values, place) if isinstance(text, str) else text
         if table.get(name, only) not in (only, None):
             raise InputError(f"{place}: {name}: {shorten(table[name])} is not known, only {only}")
     return values
@@ -222,8 +221,7 @@ def _value(text: str, values: Mapping[str, Any], place: str) -> Any:
 
 def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dict[str, Value]:
     """Return the hyperparameters of the row's family."""
-    texts = {key: text for key, text in row["settings"].items() if text}
-    settings = {key: _value(text, values, place) for key, text in texts.items()}
+    settings = {key: _value(text, values, place) for key, text in row["settings"].items() if text}
     if settings.pop("gated", None) is not None or "activation" in settings:
         gated = bool(_value(row["settings"].get("gated", "False"), values, place))
         settings["activation"] = _activation(settings["activation"], gated, place)
@@ -233,10 +231,10 @@ def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
 
 
 def _activation(name: str, gated: bool, place: str) -> str:
-    known = _ACTIVATIONS.get(name)
-    if known is None or (gated and known not in _GATED):
-        raise unknown("activation", name, _ACTIVATIONS, place)
-    return _GATED[known] if gated else known
+    known = {key: ours for key, ours in _ACTIVATIONS.items() if not gated or ours in _GATED}
+    if name not in known:
+        raise unknown("activation", name, known, place)
+    return _GATED[known[name]] if gated else known[name]
 
 
 def _windows(names: list[Any], place: str) -> str:

@@ -64,7 +64,7 @@ def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) ->
         return b.op("concat", image, rest, name="image_and_words", axis=1)
 
     x, table = body(b, text, batch, joined)
-    return HEADS[text["head"]](b, x, text, table)
+    return HEADS[text["head"]](b, x, {**text, "tied": values["tie_word_embeddings"]}, table)
 
 
 def _pooled(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
