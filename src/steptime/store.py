@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -193,10 +194,16 @@ def load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
             raise InputError(f"{path}, line {number}: is no record ({reason}): {shown}") from error
 
 
-def records_at(path: Path, lines: Collection[int]) -> dict[int, Record]:
-    """Return the records on some lines of a file, counted from 1."""
-    with path.open("rb") as file:
-        return {number: _parse(line) for number, line in enumerate(file, 1) if number in lines}
+def records_at(paths: Iterable[Path], lines: Collection[int]) -> dict[int, Record]:
+    """Return the records on some lines of files, counted from 1 through all but torn lines."""
+    found, last = dict[int, Record](), 0
+    for path in takewhile(lambda _: len(found) < len(lines), paths):
+        with path.open("rb") as file:
+            whole = (line for line in file if line.endswith(b"\n") or is_record(line))
+            for last, line in enumerate(whole, last + 1):  # noqa: B020  # goes on counting
+                if last in lines:
+                    found[last] = _parse(line)
+    return found
 
 
 def warn_of_torn(warn: Callable[[str], None], path: Path, number: int, size: int) -> None:

@@ -154,3 +154,18 @@ def test_nothing_known_is_said() -> None:
     assert HEATMAP.says(alone) == [
         "no speed_per_s is known here over two hyperparameters that vary"
     ]
+
+
+def test_platforms_are_panels_and_never_one_cell() -> None:
+    here = [synthetic.measured(one) for one in GRID]
+    there = [replace(one, platform="other") for one in here]
+    table = answer([*here, *there], x="nodes", y="batch")
+    assert {row["panel"] for row in table.rows} == {here[0].platform, "other"}
+    alone = answer(here, x="nodes", y="batch")
+    for row in alone.rows:
+        twins = [r for r in table.rows if (r["x"], r["y"]) == (row["x"], row["y"])]
+        assert [(r["value"], r["networks"]) for r in twins] == [(row["value"], 2)] * 2
+    with pytest.raises(InputError, match=r"--over layers needs --only platform=NAME: "):
+        answer([*here, *there], x="nodes", y="batch", over="layers")
+    only = answer([*here, *there], x="nodes", y="batch", over="layers", only=["platform=other"])
+    assert {row["panel"] for row in only.rows} == {2, 4}

@@ -312,3 +312,24 @@ def test_the_picture(tmp_path: Path) -> None:
         svg = (tmp_path / "x.svg").read_text()
         assert "weight (standard deviations)" in svg
         assert "batch" in svg
+
+
+@pytest.mark.parametrize(("of", "doubles"), [("published_flop_per_s", 2.0), ("step_s", 2.0)])
+def test_against_is_above_1_where_the_platform_is_better(of: str, doubles: float) -> None:
+    """`a` is nodes / 64 as fast as `b`: per doubling of nodes the ratio doubles, of time too.
+
+    Rates of a over b: nodes / 64 = 1/2, 1, 2, 4; times b over a: the same. a wins where it is
+    above 1: nodes 128 and 256 of four, one half; were a direction wrong, it would be one quarter.
+    """
+    a = cells(lambda *at: power(*at) * at[1] / 64, "a")
+    b = cells(power, "b")
+    data = Data.of([*a, *b])
+    table = ONE.answer(data, against="b", platform="a", of=of, scale="log")
+    row = next(row for row in table.rows if row["hyperparameter"] == "nodes")
+    assert table.summary["wins"]["share"] == 0.5
+    assert row["weight"] == pytest.approx(1.0)  # nodes explain all of the ratio
+    assert row["effect_ratio"] == pytest.approx(doubles)
+    turned = ONE.answer(data, against="a", platform="b", of=of, scale="log")
+    other = next(row for row in turned.rows if row["hyperparameter"] == "nodes")
+    assert turned.summary["wins"]["share"] == 0.25
+    assert other["effect_ratio"] == pytest.approx(1 / doubles)

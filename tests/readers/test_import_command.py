@@ -278,3 +278,16 @@ def test_many_networks_are_drawn_in_part() -> None:
     spec = draw("devices", records)
     assert "Not shown: 20 more; --model chooses." in spec["title"]["subtitle"]
     assert len({row["panel"] for row in spec["data"]["values"]}) == 60
+
+
+def test_several_paths_are_one_import_and_a_path_twice_is_one(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(logs / "2018-06-05-k80:1:local"), str(logs / "2018-06-05-k80:2:scratch")]
+    out = str(tmp_path / "out")
+    found = _json(capsys, "import", *files, files[0], "--out", out, "--json")
+    assert (found["files"], found["records"], found["duplicates"]) == (2, 2, [])
+    found = _json(capsys, "import", str(logs), *files, "--out", out, "--json")
+    assert found["already_there"] + found["records"] == 5
+    assert run(["import", *files, str(tmp_path / "absent"), "--out", out]) == 2
+    assert "absent: no such file or folder" in capsys.readouterr().err

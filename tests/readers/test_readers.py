@@ -225,7 +225,7 @@ resnet50,4,"256",64,half,1,25,0.5
 def test_a_table_by_a_mapping(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text(MAPPING, encoding="utf-8")
     (tmp_path / "t.csv").write_text(TABLE, encoding="utf-8")
-    found = read_path(tmp_path / "t.csv", read_mapping(tmp_path / "m.toml"))
+    found = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml"))
     first, failed, other = found.records
     assert (first.platform, first.workload.dtype, first.workload.plan.data) == (GPU, "float16", 2)
     assert {n: q.value for n, q in first.quantities.items()} == {
@@ -287,7 +287,7 @@ def test_rows_that_a_mapping_makes_senseless(
     assert before in MAPPING
     (tmp_path / "m.toml").write_text(MAPPING.replace(before, after, 1), encoding="utf-8")
     (tmp_path / "t.csv").write_text("\n".join(TABLE.splitlines()[:2]), encoding="utf-8")
-    found = read_path(tmp_path / "t.csv", read_mapping(tmp_path / "m.toml"))
+    found = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml"))
     assert found.records == []
     (one,) = found.unread
     assert said in one.reason
@@ -298,7 +298,7 @@ def test_the_options_that_tables_and_plots_read(tmp_path: Path) -> None:
     text = MAPPING.replace('options = {gpu = "{card}", strategy = "allreduce"}', said)
     (tmp_path / "m.toml").write_text(text, encoding="utf-8")
     (tmp_path / "t.csv").write_text("\n".join(TABLE.splitlines()[:2]), encoding="utf-8")
-    (record,) = read_path(tmp_path / "t.csv", read_mapping(tmp_path / "m.toml")).records
+    (record,) = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml")).records
     assert record.method.options == {
         "devices": 256, "staging": "local", "strategy": "", "year": "2023",
     }  # fmt: skip
@@ -317,14 +317,14 @@ def test_every_fault_of_a_mapping_is_named_at_once(tmp_path: Path) -> None:
 def test_tables_as_windows_writes_them(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text(MAPPING, encoding="utf-8")
     (tmp_path / "t.csv").write_bytes(TABLE.replace("\n", "\r\n").encode("utf-8-sig"))
-    found = read_path(tmp_path / "t.csv", read_mapping(tmp_path / "m.toml"))
+    found = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml"))
     assert len(found.records) == 3
 
 
 def test_a_mapping_of_columns_that_a_table_has_not(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text(MAPPING, encoding="utf-8")
     (tmp_path / "t.csv").write_text(TABLE.replace("depth", "dept", 1), encoding="utf-8")
-    found = read_path(tmp_path / "t.csv", read_mapping(tmp_path / "m.toml"))
+    found = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml"))
     assert found.records == []
     assert found.unread[0].reason == "unknown column 'depth'; did you mean 'dept'?"
 

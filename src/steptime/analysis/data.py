@@ -23,6 +23,8 @@ from steptime.core.record import Record
 if TYPE_CHECKING:
     import numpy as np
 
+FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
+
 
 class Data:
     """Records of one folder or of several, each with its name; a row says its `folder`.
@@ -119,7 +121,7 @@ class Data:
         found: dict[int, Record] = {}
         for rank, lines in wanted.items():
             told = (
-                store.records_at(cache.files_of(held)[rank], lines)
+                store.records_at(cache.files_of(held)[rank:], lines)  # small ones count on
                 if isinstance(held, Path)
                 else {line: held[line - 1] for line in lines}
             )
@@ -133,6 +135,17 @@ class Data:
     def expression(self, column: str) -> str:
         """Return the SQL over `flat` of a column of `records`."""
         return self._tables.columns[column]
+
+    @cached_property
+    def failed(self) -> str:
+        """How many steps failed and of what most did, where none succeeded; else an empty text."""
+        found = self.rows(FAILED)
+        if not found or any(row["status"] == "ok" for row in found):
+            return ""
+        status, cause, most = found[-1].values()
+        often = f" most often ({most:,})" if len(found) > 1 else ""
+        why = f"{status}: {cause}" if cause else status
+        return f"no step here succeeded: {sum(o['n'] for o in found):,} failed,{often} with {why}"
 
     @property
     def settings(self) -> list[str]:

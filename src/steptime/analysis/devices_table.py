@@ -161,7 +161,8 @@ def _settings(row: Row) -> Row:
 
 def _bar(row: Row) -> Row:
     speed, low, high = row["mean_speed_corrected"], None, None
-    if found := row["estimate"]:
+    found = row["estimate"]
+    if found and found["value"]:
         steady, low, high = (
             end and row["global_batch"] / end for end in map(found.get, ("value", "high", "low"))
         )

@@ -26,6 +26,7 @@ NUMBERS = ("BIGINT", "INTEGER", "DOUBLE", "HUGEINT")
 MOST_STEPS = 60  # of an axis; more numbers share steps
 ASKED = "WITH asked AS (FROM {table} WHERE {where}) "
 COUNTS = "SELECT {} FROM asked"
+PLACES = "SELECT DISTINCT platform FROM asked WHERE {} IS NOT NULL ORDER BY 1"
 EACH = """
 SELECT {x} AS x, {y} AS y, {over} AS panel, platform, workload_key, median({value}) AS value,
   mode(status) FILTER (status <> 'ok') AS status, mode(cause) FILTER (status <> 'ok') AS cause
@@ -65,8 +66,8 @@ def heatmap(
 ) -> Table:
     """Return a row a cell: `x`, `y`, `panel`, `value`, how many `networks` and their spread.
 
-    A cell without a value says why in `status` and `cause`; one without either is no row. Raises
-    `InputError` for an unknown column or statistic.
+    A cell without a value says why in `status` and `cause`; one without either is no row. Several
+    platforms are panels. Raises `InputError` for an unknown column or statistic.
     """
     one_of("--statistic", statistic, STATISTICS)
     value = MEANT.get(value, value)
@@ -81,6 +82,11 @@ def heatmap(
         raise InputError("heatmap: --x, --y and --over take columns that differ")
     steps = [_steps(asked, str(name)) for name in axes]
     number = f'"{value}"' if value in asked.columns else MADE[value]
+    places = [str(one["platform"]) for one in asked.rows(PLACES.format(number))]
+    if len(places) > 1 and "platform" not in (*axes, over):
+        if over:
+            raise InputError(f"--over {over} needs --only platform=NAME: {', '.join(places)}")
+        over = "platform"
     names = {"x": steps[0], "y": steps[1], "over": f'"{over}"' if over else "NULL"}
     rows = asked.rows(CELLS.format(statistic=statistic, each=EACH.format(**names, value=number)))
     for row in rows:

@@ -119,7 +119,7 @@ def _networks(
         f"FROM {table} WHERE {where} GROUP BY ALL HAVING count({value}) > 0 ORDER BY ALL"
     )
     if not places:
-        raise InputError(f"nothing here has a number for {of}")
+        raise InputError(data.failed or f"nothing here has a number for {of}")
     asked = (("family", family), ("platform", platform), ("platform", against), ("method", method))
     for name, one in asked:
         if one is not None and one not in (seen := {str(row[name]) for row in places}):

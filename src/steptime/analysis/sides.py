@@ -247,9 +247,12 @@ def value_of(data: Data, quantity: str) -> str:
     value = f"coalesce({own}, TRY_CAST(others[{key}] AS DOUBLE))"
     if data.rows(f"SELECT 1 FROM flat WHERE {value} IS NOT NULL LIMIT 1"):
         return value
-    names = "map_keys(numbers) || map_keys(others)"
-    known = data.rows(f"SELECT DISTINCT unnest({names}) AS name FROM flat")
-    raise unknown("quantity", quantity, sorted(row["name"] for row in known))
+    if data.failed:
+        raise InputError(data.failed)
+    held = data.rows(
+        "SELECT DISTINCT unnest(map_keys(numbers) || map_keys(others)) AS name FROM flat"
+    )
+    raise unknown("quantity", quantity, sorted(row["name"] for row in held))
 
 
 def cell_of(data: Data, column: str, free: Collection[str]) -> str:

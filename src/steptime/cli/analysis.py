@@ -39,7 +39,8 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
         data = Data.load(folders, note)
         data.most = None if whole else MOST_SHOWN
         table = analysis.answer(data, **given)
-        says = analysis.says(table)
+        failed = [data.failed] if folders and data.failed else []
+        says = [*failed, *(analysis.says(table) if table.rows or not failed else ())]
         if out:
             save(analysis.draw(table), out)
         rows = list(table.rows)

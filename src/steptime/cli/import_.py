@@ -21,7 +21,7 @@ LONGEST_REASON = 300  # characters
 
 @command()
 def import_(
-    path: Annotated[Path, argument("PATH", "A file, a folder, or an archive (.tar, .tar.gz).")],
+    paths: Annotated[list[Path], argument("PATH...", "Files, folders, .tar or .tar.gz archives.")],
     out: Annotated[Path, option("-o --out DIR", "Folder of records.")],
     mapping: Path | None = optional(
         "--mapping FILE", "A .toml file: what the columns of CSV files mean."
@@ -35,9 +35,9 @@ def import_(
     from steptime.readers import read_path, source_key
     from steptime.readers.csv_mapping import read_mapping
 
-    found = read_path(path, read_mapping(mapping) if mapping else None)
+    found = read_path(*paths, mapping=read_mapping(mapping) if mapping else None)
     if not found.records:
-        raise InputError(f"{path}: {_nothing(found)}")
+        raise InputError(f"{', '.join(map(str, paths))}: {_nothing(found)}")
     known = {source_key(one) for one in store.load(out, note, required=False)}
     new = [one for one in found.records if source_key(one) not in known]
     if new:

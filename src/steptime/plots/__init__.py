@@ -21,7 +21,11 @@ class EmptyPlotError(InputError):
 
 def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
     """Return the Vega-Lite of a kind of plot; raises `InputError` for an unknown kind."""
-    return chart_of(kind)(data if isinstance(data, Data) else Data.of(data))
+    held = data if isinstance(data, Data) else Data.of(data)
+    try:
+        return chart_of(kind)(held)
+    except EmptyPlotError as error:
+        raise EmptyPlotError(f"{kind}: {held.failed}" if held.failed else str(error)) from error
 
 
 def _drawn(kind: str, one: analyses.Analysis, data: Data) -> Spec:

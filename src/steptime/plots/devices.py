@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from statistics import median
@@ -101,7 +102,11 @@ def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     names = network_names(networks)
     by_label = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
     several = len({by_label[bar["model"]] for bar in bars}) > 1
-    told = sorted(_told_apart(bars), key=itemgetter("model", "how", "gpu_type", "had"))
+    words = "{model}|{how}|{gpu_type}|{had}"
+    told = sorted(
+        _told_apart(bars),  # a batch of 64 before one of 128
+        key=lambda bar: re.sub("[0-9]+", lambda found: found[0].zfill(12), words.format(**bar)),
+    )
     cells = grouped(told, itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from"))
     for (model, how, gpu_type, devices, staged_from), runs in cells.items():
         network, staged = by_label[model], STAGED[staged_from]

@@ -33,7 +33,7 @@ NO_FORMAT = "no known format"
 
 @dataclass
 class Import:
-    """What became of everything at a path.
+    """What became of everything at some paths.
 
     `formats` counts the files that each reader took. `duplicates` gives for a file the one that has
     the same content: of equal files the one that lies deepest, by name, is taken for the original.
@@ -46,16 +46,16 @@ class Import:
     duplicates: dict[str, str] = field(default_factory=dict)
 
 
-def read_path(path: Path, mapping: Mapped | None = None) -> Import:
-    """Return the records of all files at `path`, and what was not read.
+def read_path(*paths: Path, mapping: Mapped | None = None) -> Import:
+    """Return the records of all files at `paths`, and what was not read; a path twice is one.
 
-    With a `mapping` CSV files are read by it, whatever they are. Raises `InputError` where the path
+    With a `mapping` CSV files are read by it, whatever they are. Raises `InputError` where a path
     does not exist.
     """
     readers: dict[str, Any] = {"csv": mapping} if mapping else {}
     readers |= {name: importlib.import_module(module) for name, module in READERS.items()}
     done = Import()
-    for source in sources_at(path):
+    for source in (one for path in dict.fromkeys(paths) for one in sources_at(path)):
         done.files += 1
         if isinstance(source, Unread):
             done.unread.append(source)

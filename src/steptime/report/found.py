@@ -82,7 +82,8 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
             missing.append(str(error))
         else:
             made += [section] if section else []
-    return Found(name, found, sentences(found), rows, total, made, missing)
+    said = [*([data.failed] if data.failed else ()), *sentences(found)]
+    return Found(name, found, said, rows, total, made, [*dict.fromkeys(missing)])
 
 
 def _section(name: str, data: Data, pictures: bool) -> Section | None:

@@ -215,9 +215,10 @@ def _taken(record: Record) -> Iterator[tuple[float, str]]:
     number = step.columns.get("run") or (0,) * len(step.samples)
     runs = by_run(zip(step.samples, marked, strict=True), number) if step.samples else []
     warm = find_warm_up([np.log([value for value, _ in run]) for run in runs], [len(runs)]).samples
-    if step.samples:
-        yield from ((value, "w") for value in record.env.get("warmup_s") or ())
-    for run, end in zip(runs, warm, strict=True):
+    before = record.env.get("warmup_s") or ()  # of several runs a list each
+    firsts = before if any(isinstance(one, list) for one in before) else [before]
+    for run, end, first in zip(runs, warm, [*firsts, *[()] * len(runs)], strict=False):
+        yield from ((value, "w") for value in first or ())
         for place, (value, disturbed) in enumerate(run):
             yield value, "w" if place < end else "d" if disturbed else "q"
 

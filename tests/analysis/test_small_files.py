@@ -1,0 +1,87 @@
+"""Folders as people leave them: small files, torn lines, runs with warm-up, failures alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import synthetic
+from steptime import store
+from steptime.analysis.data import Data
+from steptime.cli.main import run
+from steptime.core.record import Record
+from steptime.plots import draw
+from steptime.report.networks import _taken
+from steptime.report.page import page
+
+NETWORKS = synthetic.workloads()[:5]
+
+
+def left(folder: Path, *files: list[Record]) -> Data:
+    """Return the data of a folder with a file for each list of records; the first ends torn."""
+    folder.mkdir()
+    for number, records in enumerate(files):
+        text = "".join(f"{store.line_of(record)}\n" for record in records)
+        torn = '{"schema": 1, "orig' if number == 0 else ""
+        (folder / f"records-{number}.jsonl").write_text(text + torn, encoding="utf-8")
+    return Data.load([folder], lambda _: None)
+
+
+def test_records_are_found_in_whichever_small_file_they_lie(tmp_path: Path) -> None:
+    records = [synthetic.measured(one) for one in NETWORKS]
+    data = left(tmp_path / "r", records[:2], records[2:3], records[3:])
+    places = [row["place"] for row in data.rows("SELECT place FROM flat ORDER BY place")]
+    found = data.whole(0, places)
+    assert [found[at].workload.key for at in places] == [one.workload.key for one in records]
+    assert data.whole(0, places[3:4])[places[3]].quantities == records[3].quantities
+    drawn = draw("samples", data)["data"]["values"]
+    assert len(drawn) == sum(len(one.quantities["step_s"].samples) for one in records)
+
+
+def test_a_page_shows_the_warm_up_of_each_run_before_its_samples() -> None:
+    record = synthetic.measured(NETWORKS[0], runs=2)
+    record = replace(record, env={**record.env, "warmup_s": [[0.5], []]})
+    text, _ = page([record], "r")
+    assert "<h1" in text
+    kinds = [(value, kind) for value, kind in _taken(record)]
+    assert kinds[0] == (0.5, "w")
+    assert len(kinds) == 1 + len(record.quantities["step_s"].samples)
+
+
+def test_published_speeds_without_samples_are_drawn(tmp_path: Path) -> None:
+    made = [synthetic.measured(one) for one in NETWORKS]
+    stated = [
+        replace(one, origin="published", quantities={
+            "step_s": replace(one.quantities["step_s"], samples=(), columns={}, value=0.25)
+        })
+        for one in made
+    ]  # fmt: skip
+    rows = draw("devices", left(tmp_path / "r", stated))["data"]["values"]
+    speeds = {row["speed"] for row in rows}
+    assert speeds == {one.workload.global_batch / 0.25 for one in stated}
+
+
+FAILED = "no step here succeeded: 3 failed, most often (2) with oom: killed"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("compare {r}", 2), ("speedup {r}", 2), ("sensitivity {r}", 2), ("table {r}", 0),
+        ("roofline {r}", 0), ("heatmap {r}", 0), ("breakdown {r}", 0), ("results {r}", 0),
+        ("plot samples --in {r} -o {r}/x.svg", 2), ("plot roofline --in {r} -o {r}/x.svg", 2),
+        ("report {r} -o {r}/x.md", 0),
+    ],
+)  # fmt: skip
+def test_failures_alone_are_told_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, code: int
+) -> None:
+    causes = [("oom", "killed"), ("timeout", "time-limit"), ("oom", "killed")]
+    records = [synthetic.failed(w, *c, "") for w, c in zip(NETWORKS, causes, strict=False)]
+    left(tmp_path / "r", records)
+    assert run(words.format(r=tmp_path / "r").split()) == code
+    page = tmp_path / "r" / "x.md"
+    told = capsys.readouterr().err + (page.read_text() if page.exists() else "")
+    assert told.count(FAILED) == 1
