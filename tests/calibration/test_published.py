@@ -36,6 +36,24 @@ def test_a_table_is_known_by_its_columns_not_by_its_name(tmp_path: Path) -> None
     assert layout_of(table) is None
 
 
+def test_a_column_that_a_table_lacks_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(HEAD.replace("heads,", "") + ROW.replace("30,32,", "30,"), "utf-8")
+    assert run(["evaluate", str(table)]) == 2
+    assert "rows.csv: columns of vTrain, without heads" in capsys.readouterr().err
+
+
+def test_a_cell_beyond_all_numbers_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(HEAD + ROW.replace("512,2048,", "1e30,2048,"), "utf-8")
+    assert run(["evaluate", str(table)]) == 2
+    assert "whole number of at least 1, not 1e+30" in capsys.readouterr().err
+
+
 def test_a_layout_is_told_from_all_others() -> None:
     for one in layouts():
         wider = [two.name for two in layouts() if {*two.columns} >= {*one.columns}]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import steptime
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.plans.request import Site
@@ -91,6 +92,12 @@ def test_a_request_is_the_first_token_and_the_steps_after_it() -> None:
     assert told["low"] < told["tpot_s"] < told["high"]
     for name, phase in (("tpot_s", "decode"),):
         assert told[name] == pytest.approx(sum(told["parts"][phase].values()))
+
+
+def test_parts_of_a_phase_add_up_to_it() -> None:
+    told = steptime.serve("llama3_8b", "h100", batch=4, stack="vllm-2025")
+    assert sum(told["parts"]["prefill"].values()) == pytest.approx(told["ttft_s"])
+    assert sum(told["parts"]["decode"].values()) == pytest.approx(told["tpot_s"])
 
 
 def test_methods_without_an_interval(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from steptime.calibration.published import Question, Told, site_of, stack_at
 from steptime.core.errors import InputError, one_of
+from steptime.core.ranges import LARGEST
 from steptime.core.workload import Plan
 from steptime.plans.answer import fits
 from steptime.plans.faults import Asked, checked
@@ -21,7 +22,7 @@ from steptime.predict.collectives import EXCHANGES
 from steptime.predict.kernel import Interval
 from steptime.serving.answer import Request as Service
 from steptime.serving.answer import answered, memory_of
-from steptime.serving.arrivals import Demand
+from steptime.serving.arrivals import ROUNDS, Demand
 from steptime.serving.concurrency import served
 from steptime.serving.phases import Phases
 
@@ -31,6 +32,7 @@ PARALLEL = ("tensor", "pipeline", "data", "expert")
 SERVED = (*PARALLEL, "batch", "input", "output")
 COLLECTIVES = ("all_reduce", *EXCHANGES)
 SIZES = ("micro_batch", "batch", "length", "gradients")
+MOST_RUN = 20_000  # requests that an event loop runs for a row
 
 
 def step(asked: Question, method: str) -> Told:
@@ -106,7 +108,7 @@ def _site(asked: Question) -> Site:
 def _whole(asked: Question, name: str) -> int:
     value = asked.numbers[name]
     least = 0 if name in ("zero", "shard") else 1
-    if not isinstance(value, int | float) or value != int(value) or value < least:
+    if not isinstance(value, int | float) or not least <= value <= LARGEST or value % 1:
         raise InputError(f"{name} is a whole number of at least {least}, not {value!r}")
     return int(value)
 
@@ -172,6 +174,7 @@ def _apart(asked: Question, stack: str, method: str, split: Mapping[str, Any]) -
     under: dict[str, Any] = {n: _whole(asked, n) for n in names if asked.numbers.get(n)}
     how: dict[str, Any] = {n: asked.texts[n] for n in ("dtype", "weights") if asked.texts.get(n)}
     tokens, output, replicas = (_whole(asked, n) for n in ("input", "output", "replicas"))
+    under["count"] = min(ROUNDS * under.get("concurrency", 0), MOST_RUN)
     told = answered(
         Service(asked.texts["model"], _site(asked), 1, tokens, output, replicas=replicas,
                 stack=stack, method=method, demand=Demand(**under), **split, **how)

@@ -120,14 +120,27 @@ def layouts() -> tuple[Layout, ...]:
     return tuple(sorted(found, key=lambda one: -len(one.columns)))
 
 
+def _is_table(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+
+
 def layout_of(path: Path) -> Layout | None:
     """Return the layout of a table, None where its columns are those of none."""
-    if not path.name.removesuffix(".gz").endswith((".csv", ".tsv")):
+    if not _is_table(path):
         return None
     first = next(table_rows(path), None)
     if first is None:
         return None
     return next((one for one in layouts() if first[1].keys() >= set(one.columns)), None)
+
+
+def lacking(path: Path) -> str | None:
+    """Return what a table lacks that has most columns of a layout; None where it has few."""
+    first = next(table_rows(path), (0, {}))[1].keys() if _is_table(path) else {}.keys()
+    near = min(layouts(), key=lambda one: len({*one.columns} - first) / len(one.columns))
+    left = [name for name in near.columns if name not in first]
+    few = 0 < len(left) <= len(near.columns) / 4
+    return f"{path.name}: columns of {near.name}, without {', '.join(left)}" if few else None
 
 
 def tables_in(paths: Sequence[Path]) -> tuple[dict[Path, Layout], list[Path]]:

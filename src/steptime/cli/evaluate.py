@@ -52,7 +52,7 @@ def evaluate(
     from steptime.api import cases
     from steptime.calibration import evaluation
     from steptime.calibration.evaluate import grouped
-    from steptime.calibration.published import tables_in
+    from steptime.calibration.published import lacking, tables_in
     from steptime.plots.files import check_path
 
     check_path(out)
@@ -67,6 +67,8 @@ def evaluate(
         raise InputError(f"{len(paths)} paths: {shorten(paths[-1])} is no table of published steps")
     path = paths[0]
     grouped([], names)  # refuses unknown groups before anything is read
+    if not mapping and (said := lacking(path)):
+        raise InputError(said)
     found = cases(path, mapping, most=rows, warn=note)
     made = evaluation.evaluate(found, chosen, name, calibrate_with, names, draws, worst)
     notes = []

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from steptime.plans.request import Request
 
 PER_NODE = 8
+MOST_DEVICES = 1_000_000
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
 
@@ -259,7 +260,7 @@ def _devices(devices: str | None, most: str | None) -> tuple[int, ...]:
         if len(found) > MOST_NUMBERS:
             raise InputError(f"--devices: {len(found)} numbers, at most {MOST_NUMBERS}")
         return tuple(found)
-    last = 0 if most is None else whole_number(most, "--max-devices")
+    last = 0 if most is None else whole_number(most, "--max-devices", 1, MOST_DEVICES)
     return tuple(2**k for k in range(last.bit_length()))
 
 

@@ -15,7 +15,7 @@ from steptime.predict import DEFAULT
 
 PARTS = {
     "products_s": "products", "attention_s": "attention", "other_s": "norms and the like",
-    "exchange_s": "exchanges", "host_s": "waiting for the host",
+    "exchange_s": "exchanges", "host_s": "waiting for the host", "prompt_s": "the server",
 }  # fmt: skip
 
 
@@ -78,9 +78,7 @@ def serve(
     from steptime.serving.answer import Request, answered
     from steptime.serving.arrivals import Demand
 
-    def count(text: str, name: str) -> int:
-        return whole_number(text, name)
-
+    count = whole_number
     demand = Demand.of({
         "concurrency": concurrency, "rate": rate, "requests": requests, "count": count_,
         "seed": seed, "ttft_target": ttft_target, "tpot_target": tpot_target,
@@ -118,7 +116,7 @@ def table(told: dict[str, Any]) -> Table:
         bounds = "" if low is None else f", {seconds(low)} to {seconds(high)}"
         rows.append((word, seconds(told[key]) + bounds))
         parts = told["parts"][phase]
-        rows += [(f"  {said}", seconds(parts[k])) for k, said in PARTS.items() if parts[k] > 0]
+        rows += [(f"  {said}", seconds(parts[k])) for k, said in PARTS.items() if parts.get(k)]
         rest = told[key] - sum(parts.values())
         rows += [("  prompts of others", seconds(rest))] if told["load"] and rest > 0 else []
     own = f"{told['tokens_per_s_per_device']:,.0f}/s a device"

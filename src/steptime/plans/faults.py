@@ -39,8 +39,8 @@ class Fault(NamedTuple):
     change: Mapping[str, Any]
 
 
-def checked(shape: Shape, asked: Asked) -> Asked:
-    """Return the plan as asked for, its micro-batches counted.
+def checked(shape: Shape, asked: Asked, command: str = "plan") -> Asked:
+    """Return the plan that a command asks for, its micro-batches counted.
 
     Raises `InputError` for one that cannot be, with the nearest that can.
     """
@@ -55,7 +55,7 @@ def checked(shape: Shape, asked: Asked) -> Asked:
             break
         change |= other.change
         other = fault(shape, asked.but(change))
-    raise InputError(f"plan: {first.says}; nearest: {words_of_change(asked, change)}")
+    raise InputError(f"{command}: {first.says}; nearest: {words_of_change(asked, change)}")
 
 
 def words_of_change(asked: Asked, change: Mapping[str, Any]) -> str:
@@ -83,7 +83,8 @@ def fault(shape: Shape, asked: Asked) -> Fault | None:
 
 def _near(given: int, most: int, works: Callable[[int], bool]) -> int:
     """Return the number that works and is nearest to what is given, 1 if none is near."""
-    every = (one for far in range(FAR) for one in (given - far, given + far))
+    start = min(given, most)
+    every = (one for far in range(FAR) for one in (start - far, start + far))
     return next((one for one in every if 1 <= one <= most and works(one)), 1)
 
 
@@ -179,6 +180,9 @@ def _of_stages(shape: Shape, asked: Asked) -> Found:
         yield Fault(says, {"stages": layers_of(layers, stages)})
     if plan.recompute_layers and plan.recompute == "none":
         yield Fault("--recompute-layers needs --recompute", {"recompute": "full"})
+    if plan.recompute_layers > layers:
+        says = f"--recompute-layers {plan.recompute_layers} are more than there are ({layers})"
+        yield Fault(says, {"recompute_layers": 0})
 
 
 def _of_batch(shape: Shape, asked: Asked) -> Found:

@@ -42,7 +42,7 @@ def shape_of(model: str, length: int | None = None) -> Shape:
     values["length"] = length or values["length"]
     values["max_length"] = max(values["max_length"], values["length"])
     if values["layers"] > MOST_LAYERS:
-        raise InputError(f"plan: {values['layers']:,} layers, at most {MOST_LAYERS:,}")
+        raise InputError(f"{values['layers']:,} layers, at most {MOST_LAYERS:,}")
     first: dict[tuple[bool, str], int] = {}
     kinds = []
     for i in range(values["layers"]):
@@ -242,8 +242,11 @@ def device_of(site: Site) -> Device:
 def cluster_of(site: Site, devices: int) -> Cluster:
     """Return the cluster of so many devices; raises `InputError` where they are not joined."""
     if devices > MOST_DEVICES:
-        raise InputError(f"plan: {devices:,} devices, at most {MOST_DEVICES:,}")
+        raise InputError(f"{devices:,} devices, at most {MOST_DEVICES:,}")
     device = device_of(site)
+    for one in (site.inside, site.link, *(level.link for level in site.levels)):
+        if one is not None:
+            catalog.link(one)  # a misspelt one is said, needed or not
     near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
     levels: list[Level] = []
     if near > 1:

@@ -29,6 +29,7 @@ from steptime.serving.phases import Phases, Spent
 from steptime.serving.queueing import Load
 
 BLOCK = 16  # tokens of a page of the cache
+STACK = "vllm-2025"  # where nobody says
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,16 @@ class Request:
     def phases(self) -> Phases:
         """Return what prices the phases of such a service; raises `InputError`."""
         shape = shape_of(self.model)
+        if shape.one["kind"] != "decoder":
+            raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
         rows = int(shape.one["max_length"])
         if shape.one["positions"] == "learned" and rows < self.length:
+            near = f"--output {rows - self.input}"
+            if self.input >= rows:
+                near = f"--input {rows - self.output}" if self.output < rows else "--input 1"
             raise InputError(
                 f"serve: {self.length} tokens, and {self.model} has {rows} positions; "
-                f"nearest: --output {max(1, rows - self.input)}"
+                f"nearest: {near}"
             )
         shape = shape_of(self.model, None if rows >= self.length else self.length)
         if self.data > 1 and not shape.experts:
@@ -83,26 +89,26 @@ class Request:
                 f"nearest: --replicas {self.data * self.replicas}"
             )
         plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
-        plan = checked(shape, Asked(plan, 1, self.data)).plan
+        plan = checked(shape, Asked(plan, 1, self.data), "serve").plan
         method = self.method if isinstance(self.method, Method) else cost_model(self.method)
         options = dict(self.options)
         if "stack" in method.options:
-            options = {"stack": self.stack or stack_for(), **options}
+            options = {"stack": self.stack or STACK, **options}
         cluster = cluster_of(self.site, self.devices)
         planner = planner_of(shape, cluster, self.dtype, method, options, use="serving")
-        return Phases(planner, plan, format_of(self.weights), format_of(self.kv))
+        weights, kv = format_of(self.weights, "--weights"), format_of(self.kv, "--kv")
+        return Phases(planner, plan, weights, kv)
 
 
-def stack_for() -> str:
-    """Return the software that serves where nobody says."""
-    return "vllm-2025"
+def format_of(word: str, option: str) -> str:
+    """Return the format that an option's word means, "" for none; raises `InputError`.
 
-
-def format_of(word: str) -> str:
-    """Return the format that a word means, "" for none; raises `InputError` for another."""
+    Keys and values have at least 8 bit.
+    """
     found = ALIASES.get(word.lower(), word.lower())
-    if found and found not in FORMATS:
-        raise unknown("format", word, FORMATS)
+    known = [name for name, size in FORMATS.items() if size >= 1 or option != "--kv"]
+    if found and found not in known:
+        raise unknown(option, word, known)
     return found
 
 
@@ -203,7 +209,10 @@ def answered(asked: Request) -> dict[str, Any]:
         "tokens_per_s": rate,
         "tokens_per_s_per_device": rate / devices,
         "tokens_per_s_per_user": 1 / tpot_s,
-        "parts": {"prefill": _parts(first), "decode": _parts(each)},
+        "parts": {
+            "prefill": _parts(first) | {"prompt_s": phases.constant("prompt_s")},
+            "decode": _parts(each),
+        },
         "energy": _energy(asked, phases, phases.prefill(batch, asked.input), each),
         "fits": fits,
         "memory": memory,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from steptime.core.dtypes import precision
+from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.ops.builder import Builder
 from steptime.ops.execution import PLAIN
@@ -78,6 +79,8 @@ def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
             found.append(kernel)
             continue
         one = found[first[scope]]
+        if not (one.products and kernel.products):
+            raise InputError("serve: a method without products; nearest: --method calibrated")
         (batch, m, n, k), (_, _, more, _) = one.products[0], kernel.products[0]
         moved = one.bytes + kernel.bytes - graph.tensors[op.inputs[0]].size_bytes
         found[first[scope]] = one._replace(
