@@ -129,7 +129,7 @@ _PLAN = [
     ("--context 3", "--context 3 does not divide 1024 tokens; nearest: --context 2"),
     ("--link nvlnk-4", "unknown link 'nvlnk-4'; did you mean 'nvlink-4'?"),
     ("--level 4:nvlnk-4", "unknown link 'nvlnk-4'; did you mean 'nvlink-4'?"),
-    ("--stack vllm-2025", "runs inference alone: --phase infer, or steptime serve"),
+    ("--stack vllm-2025", "runs inference alone: --phase infer, or serve"),
     ("--recompute full --recompute-layers 13", "nearest: leave out --recompute-layers"),
     ("--max-devices 1000000000", "--max-devices: 1000000000 is more than 1000000"),
     ("--pipeline 13", "makes more stages than there are layers (12); nearest: --pipeline 12"),

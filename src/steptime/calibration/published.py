@@ -120,26 +120,23 @@ def layouts() -> tuple[Layout, ...]:
     return tuple(sorted(found, key=lambda one: -len(one.columns)))
 
 
-def _is_table(path: Path) -> bool:
-    return path.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+def _columns(path: Path) -> set[str]:
+    is_table = path.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+    return {*next(table_rows(path), (0, {}))[1]} if is_table else set()
 
 
 def layout_of(path: Path) -> Layout | None:
     """Return the layout of a table, None where its columns are those of none."""
-    if not _is_table(path):
-        return None
-    first = next(table_rows(path), None)
-    if first is None:
-        return None
-    return next((one for one in layouts() if first[1].keys() >= set(one.columns)), None)
+    found = _columns(path)
+    return next((one for one in layouts() if found.issuperset(one.columns)), None)
 
 
 def lacking(path: Path) -> str | None:
     """Return what a table lacks that has most columns of a layout; None where it has few."""
-    first = next(table_rows(path), (0, {}))[1].keys() if _is_table(path) else {}.keys()
-    near = min(layouts(), key=lambda one: len({*one.columns} - first) / len(one.columns))
-    left = [name for name in near.columns if name not in first]
-    few = 0 < len(left) <= len(near.columns) / 4
+    found = _columns(path)
+    near = min(layouts(), key=lambda one: len({*one.columns} - found) / len(one.columns))
+    left = [name for name in near.columns if name not in found]
+    few = len(left) <= len(near.columns) / 4
     return f"{path.name}: columns of {near.name}, without {', '.join(left)}" if few else None
 
 

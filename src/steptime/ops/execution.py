@@ -50,9 +50,7 @@ def executed(graph: Graph, stack: Stack) -> list[Launch]:
     for a training step on a stack that does not train.
     """
     if not stack.trains and any(op.part != "forward" for op in graph.ops):
-        raise InputError(
-            f"stack {stack.name} runs inference alone: --phase infer, or steptime serve"
-        )
+        raise InputError(f"stack {stack.name} runs inference alone: --phase infer, or serve")
     users = Counter(chain(graph.outputs, *[op.inputs for op in graph.ops]))
     launches = []
     seen: set[str] = set()

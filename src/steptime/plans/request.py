@@ -244,9 +244,8 @@ def cluster_of(site: Site, devices: int) -> Cluster:
     if devices > MOST_DEVICES:
         raise InputError(f"{devices:,} devices, at most {MOST_DEVICES:,}")
     device = device_of(site)
-    for one in (site.inside, site.link, *(level.link for level in site.levels)):
-        if one is not None:
-            catalog.link(one)  # a misspelt one is said, needed or not
+    for one in filter(None, (site.inside, site.link, *(level.link for level in site.levels))):
+        catalog.link(one)  # a misspelt one is said, needed or not
     near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
     levels: list[Level] = []
     if near > 1:

@@ -75,13 +75,10 @@ class Request:
             raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
         rows = int(shape.one["max_length"])
         if shape.one["positions"] == "learned" and rows < self.length:
-            near = f"--output {rows - self.input}"
-            if self.input >= rows:
-                near = f"--input {rows - self.output}" if self.output < rows else "--input 1"
-            raise InputError(
-                f"serve: {self.length} tokens, and {self.model} has {rows} positions; "
-                f"nearest: {near}"
-            )
+            near = ("input", rows - self.output), ("output", rows - self.input)
+            name, most = near[self.input < rows]
+            said = f"serve: {self.length} tokens, and {self.model} has {rows} positions"
+            raise InputError(f"{said}; nearest: --{name} {max(1, most)}")
         shape = shape_of(self.model, None if rows >= self.length else self.length)
         if self.data > 1 and not shape.experts:
             raise InputError(

@@ -76,8 +76,6 @@ class Phases:
     """
 
     def __init__(self, planner: Planner, plan: Plan, weights: str = "", kv: str = "") -> None:
-        if planner.shape.one["kind"] != "decoder" or planner.shape.one["decoder_layers"]:
-            raise InputError(f"serve: {planner.shape.label} is no decoder: it has no next token")
         self.planner = planner
         self.plan = plan
         self.weights = weights or planner.low or planner.in_memory
