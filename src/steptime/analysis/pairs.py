@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from steptime import catalog, stacks
 from steptime.analysis import flat
 from steptime.analysis.data import Data
-from steptime.analysis.row import BESIDES, OF_CELL, Row, labels, over
+from steptime.analysis.row import BESIDES, OF_CELL, Row, known_number, labels, over
 from steptime.analysis.sides import (
     ALIKE,
     APART,
@@ -295,10 +295,10 @@ class Pairing:
             row |= {"level": told["level"], "against": self.against}
         row |= {
             "dtype": left["dtype"] if left["dtype"] == right["dtype"] else None,
-            "ratio_low": _known(told["low"]),
-            "ratio_high": _known(told["high"]),
+            "ratio_low": known_number(told["low"]),
+            "ratio_high": known_number(told["high"]),
             "verdict": told["verdict"],
-            "p_value": _known(told["p_value"]),
+            "p_value": known_number(told["p_value"]),
             "interval": kind,
             "steady": bool(all(steady)) if told_steady else None,
             **self._apart(left, right),
@@ -313,7 +313,7 @@ class Pairing:
         return {
             **{name: told[name] for name in told_of},
             "version": told["method_version"],
-            **{name: _known(of[name][one]) for name in ("value", "low", "high")},
+            **{name: known_number(of[name][one]) for name in ("value", "low", "high")},
             "interval": None if np.isnan(runs) else BETWEEN if runs > 1 else WITHIN,
             "runs": None if np.isnan(runs) else int(runs),
         }
@@ -362,14 +362,10 @@ def _end(of: Mapping[str, NDArray[Any]], side: NDArray[np.int64], end: str) -> N
     return np.where(np.isnan(of[end][side]), of["value"][side], of[end][side])
 
 
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
 def _share_of_roof(predicted: Row, step_s: float) -> Row:
     """Return the speed of a step [FLOP/s] and its shares of peak and roof, as `results` does."""
     numbers, peak = predicted["numbers"], predicted["peak_flop_per_s"]
-    flop_per_s = over(numbers.get("flop"), _known(step_s))
+    flop_per_s = over(numbers.get("flop"), known_number(step_s))
     intensity = over(numbers.get("flop"), numbers.get("traffic_bytes"))
     roof = roof_flop_per_s(intensity, peak, predicted["memory_bytes_per_s"])
     return {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from math import isnan
 from operator import itemgetter
 from statistics import median
 from typing import Any, TypeVar
@@ -100,6 +101,11 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 def over(a: float | None, b: float | None) -> float | None:
     """Return a / b, or None where either is unknown or b is 0."""
     return a / b if a is not None and b else None
+
+
+def known_number(value: float) -> float | None:
+    """Return a number of a column, None for NaN."""
+    return None if isnan(value) else float(value)
 
 
 def headline(quantity: Quantity) -> float | None:

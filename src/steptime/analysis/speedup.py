@@ -16,7 +16,7 @@ from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
 from steptime.analysis.decision_tree import leaves
-from steptime.analysis.row import HOW, MORE_IS_BETTER, Row, said
+from steptime.analysis.row import HOW, MORE_IS_BETTER, Row, known_number, said
 from steptime.analysis.sides import APART, Sides, cell_of, level_of, value_of
 from steptime.analysis.speedup_words import says
 from steptime.analysis.ups import (
@@ -141,9 +141,9 @@ def _rows(ups: Ups, which: NDArray[np.int64], by: str, there: NDArray[np.bool_])
         hosts = [", ".join(of["hosts"][one] or ()) or None for one in (a, b)]
         row: Row = {
             "level": ups.level[at],
-            **{name: _known(of[name][b]) for name in ("low", "high")},
+            **{name: known_number(of[name][b]) for name in ("low", "high")},
             "host": hosts[1],
-            **{f"against_{name}": _known(of[name][a]) for name in ("low", "high")},
+            **{f"against_{name}": known_number(of[name][a]) for name in ("low", "high")},
             "against_host": hosts[0],
             **{f"against_{name}": value for name, value in other.items()},
             **own,
@@ -242,10 +242,6 @@ def _failed(data: Data, level: str, known: Sequence[str]) -> Row:
         "WHERE scope = '' AND status <> 'ok' GROUP BY 1 ORDER BY 1"
     )
     return {row["level"]: row["n"] for row in found if row["level"] in known}
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
 
 
 def _chosen(name: str | None, option: str, known: Sequence[str]) -> str | None:

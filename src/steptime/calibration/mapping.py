@@ -13,10 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from steptime import catalog
-from steptime.build import make_workload, read_model, read_table
+from steptime.build import make_workload, read_model, read_table, validated
 from steptime.calibration.cases import Case, Condition, op_kernels
 from steptime.calibration.recorded import step_kernels
 from steptime.core.dtypes import dtype_named
@@ -164,13 +164,7 @@ def _valid(model: Any, table: Mapping[str, Any], where: str) -> Any:
     """Return a table as a model of pydantic has it."""
     for key in table:
         one_of("key", key, _keys_of(model), where)
-    try:
-        return model.model_validate(table)
-    except ValidationError as error:
-        faults = (
-            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:10]
-        )
-        raise InputError(f"{where}: {'; '.join(faults)}") from None
+    return validated(table, model, where)
 
 
 def plain_cases(path: Path) -> list[Case]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
@@ -35,9 +34,7 @@ def choose(
     ] = None,
     samples: Text = optional("--samples N", f"Examples of an epoch. Default: {SAMPLES}."),
     epochs: Annotated[float, option("--epochs N", "Epochs.", min=0, max=1e6)] = 1.0,
-    prices: Path | None = optional(
-        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."
-    ),
+    prices: options.Prices = None,
     sort: Annotated[str, option("--sort", "time, cost or energy.")] = "time",
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
@@ -99,14 +96,9 @@ def _devices(text: str) -> list[Device]:
 
 def _row(one: Choice) -> dict[str, Any]:
     row = asdict(one)
-    offer = row.pop("offer")
-    of_offer = {
-        "price": None if offer is None else offer["price"],
-        "offer": None if offer is None else offer["name"],
-        "price_date": None if offer is None else offer["date"],
-        "price_verified": None if offer is None else offer["verified"],
-    }
-    return {**row, **of_offer}
+    offer = row.pop("offer") or {}
+    keys = {"price": "price", "offer": "name", "price_date": "date", "price_verified": "verified"}
+    return row | {key: offer.get(name) for key, name in keys.items()}
 
 
 def _notes(rows: list[dict[str, Any]]) -> list[str]:

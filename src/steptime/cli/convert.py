@@ -89,12 +89,13 @@ def convert(
     return Answer(document, [facts(workload.label, "converted", rows)], notes)
 
 
-def _graph(path: Path, graph: Graph, workload: Workload) -> list[str]:
+def write_graph(path: Path, graph: Graph, workload: Workload, option: str = "-o") -> list[str]:
+    """Write a graph as JSON; raises `InputError`, naming the option, where that is not possible."""
     from steptime.core.graph_json import graph_to_json
 
     batch = workload.batch_per_replica
     table = graph_to_json(graph, phase=workload.phase, dtype=workload.dtype, batch=batch)
-    return _write(path, (json.dumps(table) + "\n").encode())
+    return _write(path, (json.dumps(table) + "\n").encode(), option)
 
 
 def _onnx(path: Path, graph: Graph, _: Workload) -> list[str]:
@@ -116,18 +117,19 @@ def _topology(path: Path, graph: Graph, _: Workload) -> list[str]:
     return [f"note: no products, so not in the file: {said}"] if left else []
 
 
-def _write(path: Path, content: bytes) -> list[str]:
+def _write(path: Path, content: bytes, option: str = "-o") -> list[str]:
     try:
         with replacing(path) as part:
             part.write_bytes(content)
-    except OSError as error:
-        raise InputError(f"-o {shorten(path)}: cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(f"{option} {shorten(path)}: cannot be written: {reason}") from None
     return []
 
 
 Write = Callable[[Path, Graph, Workload], list[str]]  # returns notes
 TARGETS: Mapping[str, tuple[Write, tuple[str, ...]]] = {  # and phases, the first by default
-    ".json": (_graph, PHASES),
+    ".json": (write_graph, PHASES),
     ".onnx": (_onnx, ("infer",)),
     ".csv": (_topology, ("infer",)),
     ".pt2": (lambda *_: [], PHASES),  # the export is the file

@@ -1,16 +1,15 @@
 """The command `count`: what one step of a network costs, of no device."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
+from steptime.cli.convert import write_graph
 from steptime.cli.options import option, optional
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
-from steptime.core.workload import Workload
 
 
 @command()
@@ -34,7 +33,7 @@ def count(
     A multiply-add is 2 FLOP.
     """
     from steptime import catalog
-    from steptime.build import build_step
+    from steptime.build import build, build_step
     from steptime.count import count as count_graph
     from steptime.ops import OPS
 
@@ -68,26 +67,13 @@ def count(
         tables.append(Table(heads, rows))
     notes = [*unmodelled(graph.unmodelled), *(f"note: {remark}" for remark in graph.remarks)]
     if graph_file is not None:
-        _write(graph_file, workload)
+        if graph_file.suffix.lower() != ".json":
+            where = f"--graph {shorten(graph_file)}"
+            raise InputError(f"{where}: the name of a graph's file ends in .json")
+        write_graph(graph_file, build(workload), workload, "--graph")
         document["graph"] = str(graph_file)
         notes = [*notes, f"graph written to {graph_file}"]
     return Answer(document, tables, notes)
-
-
-def _write(path: Path, workload: Workload) -> None:
-    """Write the forward graph of a workload; raises `InputError` where that is not possible."""
-    from steptime.build import build
-    from steptime.core.graph_json import graph_to_json
-
-    if path.suffix.lower() != ".json":
-        raise InputError(f"--graph {shorten(path)}: the name of a graph's file ends in .json")
-    batch = workload.batch_per_replica
-    table = graph_to_json(build(workload), phase=workload.phase, dtype=workload.dtype, batch=batch)
-    try:
-        path.write_text(json.dumps(table) + "\n", encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise InputError(f"--graph {shorten(path)}: cannot be written: {reason}") from None
 
 
 def _totals(document: dict[str, Any]) -> Table:

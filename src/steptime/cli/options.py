@@ -91,6 +91,13 @@ Strategy = Annotated[
 NoOverlap = Annotated[
     bool, option("--no-overlap", "Communicate after the backward pass, not during it.")
 ]
+Prices = Annotated[
+    Path | None,
+    option("--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."),
+]
+Inside = Annotated[Text, option("--inside LINK", "What joins the devices of a node.")]
+Link = Annotated[Text, option("--link LINK", "What joins nodes: the link of a device.")]
+NodeLinks = Annotated[Text, option("--links-per-node N", "Links of a node. Default: one a device.")]
 Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]

@@ -31,11 +31,9 @@ def plan(
     model: options.Model,
     device: options.Device,
     per_node: str = option("--per-node N", "Devices of a node.", str(PER_NODE)),
-    inside: Text = optional("--inside LINK", "What joins the devices of a node."),
-    link: Text = optional("--link LINK", "What joins nodes: the link of a device."),
-    links_per_node: Text = optional(
-        "--links-per-node N", "Links of a node. Default: one a device."
-    ),
+    inside: options.Inside = None,
+    link: options.Link = None,
+    links_per_node: options.NodeLinks = None,
     level: Annotated[
         list[str] | None,
         option(
@@ -107,9 +105,7 @@ def plan(
     budget_per_hour: Text = optional("--budget-per-hour P", "Search: all devices cost less."),
     days: Text = optional("--days N", "Search: the training (--tokens) takes less."),
     watts: Text = optional("--watts W", "Search: all devices draw less."),
-    prices: Path | None = optional(
-        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."
-    ),
+    prices: options.Prices = None,
     trace: Path | None = optional(
         "--trace FILE", "Write the pipeline's run as JSON for ui.perfetto.dev."
     ),

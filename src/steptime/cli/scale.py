@@ -11,7 +11,7 @@ from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.ranges import LARGEST, numbers, whole_number
+from steptime.core.ranges import LARGEST, number_of, numbers, whole_number
 from steptime.core.table import Answer, Column, Table, columns, picked
 from steptime.core.units import counted, seconds, size
 from steptime.predict import DEFAULT
@@ -178,10 +178,7 @@ def _counts(text: str | None, parallel: str) -> list[int] | None:
 
 def _number(text: str, where: str, least: float = 0.0) -> float:
     """Return a finite number above 0 and not below `least`."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
+    value = number_of(text)
     if not (0 < value < inf and least <= value <= LARGEST):
         wanted = f"from {least:g} on" if least else "above 0"
         raise InputError(f"{where}: must be a number {wanted}, not {shorten(text)}")

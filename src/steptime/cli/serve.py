@@ -32,11 +32,9 @@ def serve(
     expert: str = option("--expert E", "Ranks of these that share out experts.", "1"),
     replicas: str = option("--replicas N", "Copies of all that, each with its batch.", "1"),
     per_node: str = option("--per-node N", "Devices of a node.", "8"),
-    inside: Text = optional("--inside LINK", "What joins the devices of a node."),
-    link: Text = optional("--link LINK", "What joins nodes: the link of a device."),
-    links_per_node: Text = optional(
-        "--links-per-node N", "Links of a node. Default: one a device."
-    ),
+    inside: options.Inside = None,
+    link: options.Link = None,
+    links_per_node: options.NodeLinks = None,
     dtype: str = option(
         "--dtype", "bfloat16, float16; float8 or float4 for the layers' products.", "bfloat16"
     ),
@@ -61,9 +59,7 @@ def serve(
     draft: Text = optional("--draft MODEL", "It guesses tokens, which the model verifies."),
     speculate: Text = optional("--speculate Q", "Tokens that it guesses for a step."),
     accept: Text = optional("--accept W", "Chance of each to be right, such as 0.7."),
-    prices: Path | None = optional(
-        "--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."
-    ),
+    prices: options.Prices = None,
     stack: Text = optional(
         "--stack NAME", "The software (steptime list stacks). Default: vllm-2025."
     ),

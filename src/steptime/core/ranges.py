@@ -1,6 +1,7 @@
 """Whole numbers, ranges and lists of them as users write them."""
 
 import re
+from math import nan
 
 from steptime.core.errors import InputError, shorten
 
@@ -38,14 +39,19 @@ def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST)
     return number
 
 
+def number_of(text: str) -> float:
+    """Return the number of a text, NaN for none: that is within no bounds."""
+    try:
+        return float(text)
+    except ValueError:
+        return nan
+
+
 def amount(text: str | None, where: str) -> float | None:
     """Return a number above 0, None of None; raises `InputError` otherwise."""
     if text is None:
         return None
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
+    found = number_of(text)
     if not 0 < found <= MOST:
         raise InputError(f"{where}: a number above 0, at most 1e18, not {shorten(text)}")
     return found
@@ -54,10 +60,7 @@ def amount(text: str | None, where: str) -> float | None:
 def share(text: str, where: str) -> float:
     """Return a share of 0 or more, `5%` or `0.05`; raises `InputError` otherwise."""
     number, percent, _ = text.strip().partition("%")
-    try:
-        found = float(number) / (100 if percent else 1)
-    except ValueError:
-        found = -1.0
+    found = number_of(number) / (100 if percent else 1)
     if not 0 <= found < 1000:
         raise InputError(f"{where}: is a share such as 5% or 0.05, not {shorten(text)}")
     return found

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import isfinite
+from math import inf
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.hardware import DETAILS, OF_DEVICE, PEAK_DTYPES, TFLOP, Device
-from steptime.core.ranges import expand_range, is_range
+from steptime.core.ranges import expand_range, is_range, number_of
 from steptime.predict.method import Method
 
 _PEAKS = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
@@ -76,11 +76,8 @@ def _values(text: str, where: str) -> list[float]:
 
 def positive_number(text: str, where: str, typed: str = "") -> float:
     """Return the number of a text; raises `InputError`, naming `where`, for none above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not (isfinite(number) and number > 0):
+    number = number_of(text)
+    if not 0 < number < inf:
         raise InputError(
             f"{where}: must be a number or factor (x2) above 0, not {shorten(typed or text)}"
         )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import Any
 
 from steptime import catalog
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
+from steptime.core.ranges import number_of
 from steptime.predict.collectives import COLLECTIVES, Collective, Fabric
 from steptime.predict.kernel import Price, Settings
 from steptime.predict.lower import Lowered, lower
@@ -103,11 +103,8 @@ def share(meaning: str, setting: str) -> Option:
     """Return an option that is a share of a peak: above 0, at most 1."""
 
     def read(method: Method, text: str) -> Method:
-        try:
-            value = float(text)
-        except ValueError:
-            value = 0.0
-        if not (isfinite(value) and 0 < value <= 1):
+        value = number_of(text)
+        if not 0 < value <= 1:
             raise ValueError(f"is a number above 0 and at most 1, not {shorten(text)}")
         return method.tuned(**{setting: value})
 

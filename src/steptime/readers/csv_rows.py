@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.ranges import number_of
 from steptime.core.record import Record
 from steptime.readers.sources import Found, Source, Unread
 
@@ -73,10 +74,7 @@ def _columns(reader: Any) -> list[str]:
 
 def number(row: Row, column: str) -> float:
     """Return the finite number of a cell; raises `InputError` for what is none."""
-    try:
-        value = float(row[column])
-    except ValueError:
-        value = math.nan
+    value = number_of(row[column])
     if not math.isfinite(value):
         raise InputError(f"{column}: must be a number, not {shorten(row[column])}")
     return value
