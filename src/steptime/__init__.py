@@ -5,8 +5,6 @@ What most programs need is here, imported when asked for: `predict`, `predict_op
 The rest is in the rooms; `docs/python.md` shows them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 __version__ = "0.9.0"

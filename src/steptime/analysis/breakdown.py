@@ -5,8 +5,6 @@ or published. A share is one of the time of a step, and over several networks th
 which a network without such an op counts as 0.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from operator import itemgetter

@@ -3,8 +3,6 @@
 They are those of its file alone, without any run: a datasheet's, or what a probe measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ likelihood, more than `GAIN` in all and more than `SURE` standard errors. A leaf
 where the majority is no coin's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -4,8 +4,6 @@ A row is a record. Published numbers stand as they were published; those of meas
 from their samples by the same formulas (`analysis.flat`).
 """
 
-from __future__ import annotations
-
 import json
 
 from steptime.analysis.analyses import Analysis

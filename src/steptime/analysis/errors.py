@@ -1,7 +1,5 @@
 """How far predictions are from measurements, by method, platform and family of networks."""
 
-from __future__ import annotations
-
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.data import Data
 from steptime.core.table import Table, columns

@@ -3,8 +3,6 @@
 The sentences stand at the top of a report, too.
 """
 
-from __future__ import annotations
-
 from steptime.analysis import results_sql
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.data import Data

@@ -1,7 +1,5 @@
 """Any quantity over two hyperparameters, small multiples over a third; failed cells with cause."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

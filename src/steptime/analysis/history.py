@@ -1,7 +1,5 @@
 """How steps changed over many folders: change points of each network, and how many share one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """One measured record as people and programs read it: the derived numbers of `steptime run`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict

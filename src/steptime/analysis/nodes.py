@@ -1,7 +1,5 @@
 """Which nodes are slow beyond noise, by how much, and in what: all that measured the same cells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Everything here is a logarithm: 0.04 is 4 % slower.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Regressions of a number on hyperparameters, with what says how far they may be believed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks or ops under the ceilings of their devices (Williams, Waterman, Patterson 2009)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any

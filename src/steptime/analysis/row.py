@@ -4,8 +4,6 @@ Tables, pairs, SQL, plots and `run --json` pick from these rows, which `analysis
 carry their unit; None is unknown. `labels` names rows by all in which they differ.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from math import isnan

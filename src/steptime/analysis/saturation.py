@@ -5,8 +5,6 @@ whatever the network does. Then the fastest networks pile up in a narrow band al
 differ by orders of magnitude, and the device is far from its best FLOP/s there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

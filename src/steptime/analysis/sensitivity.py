@@ -1,7 +1,5 @@
 """Which hyperparameters a number depends on: regressions, exact pairs, winners, failed cells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

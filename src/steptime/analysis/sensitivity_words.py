@@ -1,7 +1,5 @@
 """What a table of sensitivities tells, in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ A group is of one cell and one method, its samples pooled; a cell is what record
 that differ in nothing but the column that is compared. A level is a value of that column.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress

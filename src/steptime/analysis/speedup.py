@@ -4,8 +4,6 @@ A speed-up is above 1 where a level is better: a shorter time, fewer bytes, or a
 them are columns; rows are made of those that are shown.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What the table of speed-ups tells, in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any

@@ -6,8 +6,6 @@ another process would show. The procedure, its measured coverage, and what it le
 page `docs/statistics.md`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

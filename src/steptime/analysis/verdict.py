@@ -3,8 +3,6 @@
 Many comparisons are read together, so the false discovery rate is held over all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

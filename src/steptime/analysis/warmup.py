@@ -7,8 +7,6 @@ noise after k samples is as small again, relative to that, after 2 k. The rule i
 run and to the mean profile of all runs, in which noise is smaller; the later end counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What became slower or faster from one folder to another, beyond noise and beyond a margin."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What is predicted for the rows of published tables: a function a kind of question."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache

@@ -4,8 +4,6 @@ A point is text: an op and its sizes (`linear 64 1024 1024`), or a network and a
 spaced by factors; `calibration/choice.py` says which of them are measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -5,8 +5,6 @@ one with most of them. A row becomes texts (`model`, `device`), numbers (`tensor
 was measured, by formulas of its cells, and a kind of `asking.py` answers it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How far predictions are from published tables: errors by set and block, and the worst rows."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """A calibration of the device at hand: which points are measured, when it ends, what it says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median

@@ -1,7 +1,5 @@
 """The command `evaluate`: how far predictions are from what was measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

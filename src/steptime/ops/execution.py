@@ -4,8 +4,6 @@
 `Stack` says what is run in its place.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """A plan's step as rows of named quantities: what commands print and programs read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import inf

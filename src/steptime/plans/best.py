@@ -1,7 +1,5 @@
 """The best plan of what a user leaves open, over types and numbers of devices, and why."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What each device of a plan holds at its fullest, by part."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Their step is `StepModel`'s, cut where one tensor alone crosses. What is between
 piece, and a stage is consecutive pieces, shared out by their seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

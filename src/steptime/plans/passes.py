@@ -1,7 +1,5 @@
 """A part of one rank under a plan: its forward and backward pass, and what they wait for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple

@@ -4,8 +4,6 @@ A network's layers are few kinds, so one of each is built, differentiated, lower
 stage is arithmetic over them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -4,8 +4,6 @@ A device runs its own parts in the order of the schedule, each as soon as what i
 `devices` devices, device d has the stages d, d + devices, ... (one, or `virtual` ones interleaved).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """From what a user asks to a planner and a plan; what does not work is said with what would."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The best plan: all ways of splitting a network over devices, those that none beats in all."""
 
-from __future__ import annotations
-
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which layers a stage of a pipeline has, and where groups of ranks lie on the network."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """One plan: the time of a step, what of it waits for exchanges, and the memory of each device."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """A pipeline's run as Trace Event JSON, which ui.perfetto.dev opens: a track for each device."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The answer to a plan in a sentence, and how it is split, in words."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

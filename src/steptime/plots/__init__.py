@@ -1,7 +1,5 @@
 """Records as charts: one file a chart, all in the table `PLOTS` of `analysis.analyses`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the time of a step goes: one network as a flame-like picture, several as stacked bars."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from operator import itemgetter

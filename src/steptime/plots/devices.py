@@ -1,7 +1,5 @@
 """Examples a second by number of devices: a panel a network and setting, a colour a type."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from operator import itemgetter

@@ -1,7 +1,5 @@
 """Predicted against measured, case by case, and how far off each size and kind is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any

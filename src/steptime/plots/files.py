@@ -1,7 +1,5 @@
 """A chart as a file: PNG, SVG, PDF or one offline HTML page, without a browser."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """A number over two others as colours: panels of cells, those that failed with their cause."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

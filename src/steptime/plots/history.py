@@ -1,7 +1,5 @@
 """Steps over folders: a line a network, normalised to its first, changes marked."""
 
-from __future__ import annotations
-
 from steptime.core.table import Table, columns
 from steptime.plots import EmptyPlotError, style
 

@@ -1,7 +1,5 @@
 """Peak memory of each network: measured, predicted, and the gap between."""
 
-from __future__ import annotations
-
 from steptime.analysis.data import Data
 from steptime.core.table import columns
 from steptime.plots import EmptyPlotError, style

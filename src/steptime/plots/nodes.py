@@ -1,7 +1,5 @@
 """Nodes against one another: a dot with its interval a node, sorted, those beyond noise named."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Every op of one network under the roofline; a page lets the reader choose the network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 

@@ -1,7 +1,5 @@
 """A plan drawn: what its pipeline does when, what each device of it holds, what none beats."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any

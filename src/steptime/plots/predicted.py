@@ -1,7 +1,5 @@
 """Predicted against measured time of a step, with the line of equality and a band of a factor 2."""
 
-from __future__ import annotations
-
 from steptime.analysis.data import Data
 from steptime.core.table import columns
 from steptime.plots import EmptyPlotError, style

@@ -1,7 +1,5 @@
 """Roofline (Williams, Waterman, Patterson 2009): speed over intensity, below the ceilings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

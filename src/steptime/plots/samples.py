@@ -1,7 +1,5 @@
 """The samples of each network in the order in which they were taken, disturbed ones marked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from steptime.analysis.data import Data

@@ -1,7 +1,5 @@
 """Weights of hyperparameters with their intervals, and what each level of one changes."""
 
-from __future__ import annotations
-
 from steptime.core.table import Table
 from steptime.core.units import counted
 from steptime.plots import EmptyPlotError, style

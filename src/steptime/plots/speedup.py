@@ -1,7 +1,5 @@
 """Speed-ups: how they are spread, and how they go with a hyperparameter; a panel for a level."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any

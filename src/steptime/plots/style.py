@@ -1,7 +1,5 @@
 """How all charts look, in light and in dark: colours, axes with units, captions, tooltips."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -1,7 +1,5 @@
 """Examples a second by batch: a panel a family, a line a network on one kind of machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import itemgetter
 

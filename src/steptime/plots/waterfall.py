@@ -1,7 +1,5 @@
 """A number that becomes another one in named steps: bars that start where the last one ended."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from steptime.core.units import seconds

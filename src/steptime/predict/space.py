@@ -3,8 +3,6 @@
 A network is built at three batches where its step lies on lines (`lines.py`), else at each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 

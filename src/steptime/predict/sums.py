@@ -1,7 +1,5 @@
 """Prices of many kernels at many batches, on devices side by side, summed by pass: arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """One offline page of a folder of records: what was found, how close to the limit, and how."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page to explore: networks, devices and links, and what more devices bring; offline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ Exchanges are coefficients: how often a latency is waited for, and how often the
 link, by collective and number of replicas.
 """
 
-from __future__ import annotations
-
 import gc
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The steps of networks on devices at listed batches, as the page to explore keeps them."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

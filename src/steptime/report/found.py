@@ -1,7 +1,5 @@
 """What a report says, whatever it is written as: the words, the tables and the charts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter

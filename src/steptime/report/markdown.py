@@ -1,7 +1,5 @@
 """The report as Markdown, short, for a pull request: words, networks, failures, analyses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ A page takes the networks that matter most where they are more than `MOST`, and 
 samples as many as a strip of a few hundred pixels can show.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise

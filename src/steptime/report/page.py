@@ -1,7 +1,5 @@
 """The report as one HTML page: what was found, every network, every picture, and how."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of plans: network, GPU, number, length, batch -> the best plan, and why; offline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where the numbers of a report are from: platforms, methods with their options, environments."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime

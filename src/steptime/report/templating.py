@@ -1,7 +1,5 @@
 """What both pages share: one offline file from templates, everything escaped, nothing fetched."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from base64 import b64encode

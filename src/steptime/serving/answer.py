@@ -1,7 +1,5 @@
 """What serving a language model takes, as rows of named quantities that commands print."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf

@@ -1,7 +1,5 @@
 """Continuous batching at a constant number of requests, in closed form."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from steptime.serving.phases import Phases

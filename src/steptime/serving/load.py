@@ -1,7 +1,5 @@
 """A service under load: when requests get their tokens, and how many of them in time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any

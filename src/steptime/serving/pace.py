@@ -1,7 +1,5 @@
 """Seconds of a server's steps at any numbers, from phases that are priced at some of them."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
