@@ -1,7 +1,7 @@
 import pytest
 
 from steptime.core.errors import InputError
-from steptime.core.formula import filled, formula, named, names_in, valued
+from steptime.core.formula import filled, formula, named, valued
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_formulas_in_braces_fill_a_text():
     assert filled("fc:layers={layers + 1},nodes={nodes}", {"layers": 3, "nodes": 8}) == (
         "fc:layers=4,nodes=8"
     )
-    assert names_in("fc:layers={layers + 1},nodes={nodes}") == {"layers", "nodes"}
+    assert formula("layers + nodes").names == {"layers", "nodes"}
 
 
 def test_columns_and_cells():

@@ -13,59 +13,23 @@ from steptime.core.table import Table, columns
 from steptime.core.units import counted
 
 MAIN = (
-    "mean_speed",
-    "Mean_Time_Per_Step",
-    "speed_uncertainty",
-    "Speed_Jitter",
-    "gpu_type",
-    "num_gpu",
-    "staged_from",
-    "batch",
-    "strategy",
-    "dtype",
-    "phase",
-    "optimizer",
-    "input",
-    "loaders",
-    "status",
-    "mean_speed_corrected",
+    *("mean_speed", "Mean_Time_Per_Step", "speed_uncertainty", "Speed_Jitter"),
+    *("gpu_type", "num_gpu", "staged_from", "batch", "strategy"),
+    *("dtype", "phase", "optimizer", "input", "loaders", "status", "mean_speed_corrected"),
 )
 COLUMNS = (
     *MAIN,
-    "global_batch",
-    "replicas",
-    "accuracy",
-    "model",
-    "platform",
-    "cause",
-    "origin",
-    "method",
-    "batch_source",
-    "date",
-    "source_file",
-    "duplicate_of",
-    "prefetch",
-    "threads",
-    "host",
+    *("global_batch", "replicas", "accuracy", "model", "platform", "cause"),
+    *("origin", "method", "batch_source", "date", "source_file", "duplicate_of"),
+    *("prefetch", "threads", "host"),
 )
 BEHIND = ("model", "cause")  # for people; csv and json have all
 IF_DIFFERENT = ("phase", "optimizer", "method", "input", "loaders", "prefetch", "threads", "host")
 TOLD_BY_PLACE = ("strategy", "batch", "num_gpu", "replicas", "staged_from")  # in plots
 SHOWN_OPTIONS = ("gpu", "devices", "staging", "strategy", "runs")  # elsewhere, or not at all
 ORDER = (
-    "model",
-    "gpu_type",
-    "platform",
-    "num_gpu",
-    "strategy",
-    "batch",
-    "staged_from",
-    "dtype",
-    "phase",
-    "optimizer",
-    "input",
-    "loaders",
-    "prefetch",
+    *("model", "gpu_type", "platform", "num_gpu", "strategy", "batch"),
+    *("staged_from", "dtype", "phase", "optimizer", "input", "loaders", "prefetch"),
 )
 STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
 NUMBERS = {  # that others published, or that follow from samples

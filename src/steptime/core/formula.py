@@ -87,11 +87,6 @@ def filled(text: str, values: Mapping[str, Any]) -> str:
     return _BRACES.sub(lambda found: str(formula(found[1])(values)), text)
 
 
-def names_in(text: str) -> frozenset[str]:
-    """Return the names that the formulas in the braces of a text read."""
-    return frozenset().union(*[formula(found).names for found in _BRACES.findall(text)])
-
-
 def named(column: str) -> str:
     """Return the name of a column in formulas: `time (ms)` is time_ms, `#params` is params."""
     return re.sub(r"\W+", "_", column.strip()).strip("_")

@@ -7,17 +7,6 @@ from steptime.plans.passes import Step
 from steptime.plans.pieces import FIRST, LAST, LOW_BYTES
 from steptime.plans.stages import Layout, Load
 
-PARTS = (
-    "weights",
-    "gradients",
-    "states",
-    "activations",
-    "gathered",
-    "logits",
-    "buffers",
-    "context",
-)
-
 
 class Memory(NamedTuple):
     """Bytes of a device of a plan by part, at the worst moment of a step.
@@ -45,6 +34,9 @@ class Memory(NamedTuple):
     def parts(self) -> Mapping[str, float]:
         """Bytes by part."""
         return self._asdict()
+
+
+PARTS = Memory._fields
 
 
 def memory_of(one: Step, shape: Layout, d: int, most: Sequence[int], micro_batches: int) -> Memory:

@@ -35,9 +35,6 @@ from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of_group, rin
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
 
-WIDTHS = ("tensor", "context", "expert", "sequence")
-
-
 # A host: two sockets of 8 channels of DDR4-3200 (NVIDIA, DGX A100 user guide: EPYC 7742) for 8.
 HOST_BYTES_PER_S, HOST_DEVICES = 2 * 204.8e9, 8
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/optimizer.py`)

@@ -108,16 +108,7 @@ METHOD = Method(
     sees=calibrated_device,
     notes=notes,
     reads=(
-        *(
-            "multiprocessors",
-            "l2_bytes",
-            "process_nm",
-            "arrays",
-            "array_side",
-            "maker",
-            "architecture",
-            "memory_type",
-        ),
-        *("clock_hz", "vector_flop_per_s", "calibration"),
+        *("multiprocessors", "l2_bytes", "process_nm", "arrays", "array_side", "maker"),
+        *("architecture", "memory_type", "clock_hz", "vector_flop_per_s", "calibration"),
     ),
 )
