@@ -8,24 +8,6 @@ The rest is in the rooms; `docs/python.md` shows them.
 from typing import Any
 
 __version__ = "0.9.0"
-__all__ = [  # typed in __init__.pyi
-    "StepModel",
-    "__version__",
-    "analyse",
-    "calibrate",
-    "count_step",
-    "device",
-    "evaluate",
-    "from_module",
-    "link",
-    "plan",
-    "predict",
-    "predict_op",
-    "serve",
-    "whatif",
-    "why",
-]
-
 _FROM = {
     "StepModel": "steptime.predict.step_model:StepModel",
     "analyse": "steptime.report.answered:analyse",
@@ -42,6 +24,7 @@ _FROM = {
     "whatif": "steptime.api:whatif",
     "why": "steptime.api:why",
 }
+__all__ = ["__version__", *_FROM]  # noqa: PLE0604  # typed in __init__.pyi
 
 
 def __getattr__(name: str) -> Any:

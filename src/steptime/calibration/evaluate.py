@@ -12,6 +12,7 @@ from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen
 from steptime.core.errors import InputError, one_of
 from steptime.core.hardware import Device
+from steptime.core.workload import Workload
 from steptime.predict import cost_model
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
@@ -115,7 +116,8 @@ def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
     found = []
     for case in cases:
         try:
-            interval = _stepped(case, method) if case.workload else _priced(case, method)
+            own = case.workload
+            interval = _stepped(case, own, method) if own else _priced(case, method)
         except InputError:
             continue
         found.append(_scored(case, interval))
@@ -152,15 +154,9 @@ def _seen(method: Method, device: Device, dtype: str, settings: Any) -> Device:
 _SEEN: dict[Any, tuple[Device, Device]] = {}
 
 
-def _step(case: Case, method: Method) -> StepModel:
-    if case.workload is None:
-        raise InputError(f"{case.place}: no network")
+def _stepped(case: Case, workload: Workload, method: Method) -> Interval:
     options = {"stack": case.stack} if case.stack and "stack" in method.options else {}
-    return StepModel(case.workload, case.device, method=method, options=options)
-
-
-def _stepped(case: Case, method: Method) -> Interval:
-    times = _step(case, method).timeline()
+    times = StepModel(workload, case.device, method=method, options=options).timeline()
     return Interval(times.step_s, times.low_s, times.high_s, times.extrapolates)
 
 
