@@ -1,5 +1,7 @@
 """An analysis asked from Python: sentences, rows and a picture, as a notebook shows them."""
 
+from __future__ import annotations
+
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence

@@ -27,17 +27,12 @@ GPU: dict[str, Form] = {  # by kind of op, else by its unit
     "vector": stream,
     "attention": attention,
     "attention_grad": attention,
-    "conv2d": convolution,
-    "conv_transpose2d": convolution,
-    "conv2d_grad_weight": convolution,
+    **dict.fromkeys(("conv2d", "conv_transpose2d", "conv2d_grad_weight"), convolution),
     **dict.fromkeys(KINDS, described),
     **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
 }
 TPU: dict[str, Form] = {"matrix": systolic, "vector": stream, **dict.fromkeys(KINDS, described)}
-FORMS = {
-    "cpu": cpu.FORMS,
-    "tpu": TPU,
-}  # by kind of device; those of GPUs for kinds that nobody measured
+FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
 
 
 def price(kernel: Kernel, device: Device, larger: Larger = max, pause_s: float = 0.0) -> Interval:

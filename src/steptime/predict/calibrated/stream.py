@@ -11,12 +11,8 @@ CLIFF = 3  # how sharply the last cache ends: bytes of its own size hit by half
 _SOFTMAX = ("stream.softmax_again", 1024)  # shorter rows stay in registers
 _NORM = ("stream.norm_again", 0)
 REDUCING = {  # kind: share of the bytes that is moved again, for rows longer than
-    "softmax": _SOFTMAX,
-    "softmax_grad": _SOFTMAX,
-    "cross_entropy": _SOFTMAX,
-    "log_softmax_grad": _SOFTMAX,
-    "layer_norm": _NORM,
-    "rms_norm": _NORM,
+    **dict.fromkeys(("softmax", "softmax_grad", "cross_entropy", "log_softmax_grad"), _SOFTMAX),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _NORM),
 }
 
 
