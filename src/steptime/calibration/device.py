@@ -57,7 +57,7 @@ def calibrate(
         **(facts or {}),
         "constants": moved(constants, known),
         "errors": errors(own, off),
-        "intervals": intervals(own, off),
+        "intervals": intervals([_form(case) for case in own], off),
     }
 
 
@@ -76,13 +76,14 @@ def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Cas
     for place, kind in enumerate(sorted(kinds, key=lambda one: (len(kinds[one]), one))):
         share = min(len(kinds[kind]), left // (len(kinds) - place))
         left -= share
-        found += _spread(kinds[kind], share, draw)
+        sizes = [_size(case) for case in kinds[kind]]
+        found += [kinds[kind][i] for i in spread(sizes, share, draw)]
     return found
 
 
-def _spread(cases: Sequence[Case], points: int, draw: random.Random) -> list[Case]:
-    """Return cases near to points that lie evenly on the logs of sizes, moved by chance."""
-    left = sorted(((_size(case), i) for i, case in enumerate(cases)), key=lambda one: one[0])
+def spread(sizes: Sequence[float], points: int, draw: random.Random) -> list[int]:
+    """Return places of cases near to points that lie evenly on the logs of sizes, by chance."""
+    left = sorted((size, i) for i, size in enumerate(sizes))
     low, high = left[0][0], left[-1][0]
     found = []
     for i in range(points):
@@ -90,7 +91,7 @@ def _spread(cases: Sequence[Case], points: int, draw: random.Random) -> list[Cas
         place = bisect_left(left, at, key=lambda one: one[0])
         around = range(max(0, place - 1), min(place + 1, len(left)))
         near = min(around, key=lambda j: abs(left[j][0] - at))
-        found.append(cases[left.pop(near)[1]])
+        found.append(left.pop(near)[1])
     return found
 
 
@@ -122,18 +123,17 @@ def errors(cases: Sequence[Case], off: Floats) -> dict[str, dict[str, float]]:
     return found
 
 
-def intervals(cases: Sequence[Case], off: Floats) -> dict[str, list[float]]:
+def _form(case: Case) -> str:
+    return form_of(max(case.kernels, key=lambda one: one.bytes), case.device).__name__
+
+
+def intervals(forms: Sequence[str], off: Floats) -> dict[str, list[float]]:
     """Return lowest and highest ln(measured / predicted) of the middle 80 % by form, and of `all`.
 
     Split conformal: of n cases the floor(0.1 (n + 1))th from either end, so that a new case lies
     between them as often as is said. Groups below `FEWEST` cases are only in `all`.
     """
-    groups = np.array(
-        [
-            form_of(max(case.kernels, key=lambda one: one.bytes), case.device).__name__
-            for case in cases
-        ]
-    )
+    groups = np.array(forms)
     found = {}
     for group in (*sorted(set(groups)), "all"):
         some = np.sort(off if group == "all" else off[groups == group])
