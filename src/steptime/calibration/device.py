@@ -57,7 +57,7 @@ def calibrate(
         **(facts or {}),
         "constants": moved(constants, known),
         "errors": errors(own, off),
-        "intervals": intervals([_form(case) for case in own], off),
+        "intervals": intervals(own, off),
     }
 
 
@@ -123,17 +123,18 @@ def errors(cases: Sequence[Case], off: Floats) -> dict[str, dict[str, float]]:
     return found
 
 
-def _form(case: Case) -> str:
-    return form_of(max(case.kernels, key=lambda one: one.bytes), case.device).__name__
-
-
-def intervals(forms: Sequence[str], off: Floats) -> dict[str, list[float]]:
+def intervals(cases: Sequence[Case], off: Floats) -> dict[str, list[float]]:
     """Return lowest and highest ln(measured / predicted) of the middle 80 % by form, and of `all`.
 
     Split conformal: of n cases the floor(0.1 (n + 1))th from either end, so that a new case lies
     between them as often as is said. Groups below `FEWEST` cases are only in `all`.
     """
-    groups = np.array(forms)
+    groups = np.array(
+        [
+            form_of(max(case.kernels, key=lambda one: one.bytes), case.device).__name__
+            for case in cases
+        ]
+    )
     found = {}
     for group in (*sorted(set(groups)), "all"):
         some = np.sort(off if group == "all" else off[groups == group])

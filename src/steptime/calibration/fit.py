@@ -22,9 +22,11 @@ class Rows(Protocol):
     """Cases: the seconds that they took, and those that are predicted under constants."""
 
     @property
-    def seconds(self) -> Floats: ...
+    def seconds(self) -> Floats:
+        """Seconds that each took."""
 
-    def predicted(self, constants: Mapping[str, float], /) -> Floats: ...
+    def predicted(self, constants: Mapping[str, float], /) -> Floats:
+        """Return the seconds of each."""
 
 
 def constants_of(priors: Mapping[str, Constant]) -> dict[str, float]:

@@ -12,7 +12,7 @@ import numpy as np
 from steptime import catalog
 from steptime.calibration.asking import KINDS
 from steptime.calibration.columns import Floats
-from steptime.calibration.device import intervals, moved, spread
+from steptime.calibration.device import moved, spread
 from steptime.calibration.fit import fitted, left_out
 from steptime.calibration.published import Question, Told
 from steptime.core.constants import Constant
@@ -43,6 +43,7 @@ class _Logs(NamedTuple):
     start: Floats
 
     def predicted(self, constants: Mapping[str, float], /) -> Floats:
+        """Return what is predicted of each row."""
         found: Floats = self.base * np.exp(self.slopes @ np.log([*constants.values()] / self.start))
         return found
 
@@ -72,8 +73,8 @@ def drawn(rows: Rows, points: int, draws: int) -> Iterator[tuple[int, Question, 
             logs = _Logs(took[at], base[at], slopes[at], start)
             constants = fitted([logs], free, sigma=wide * NORMAL.stdev)
             off = [*left_out(logs, free, constants, wide * NORMAL.stdev), *usual]
-            ends = intervals([form] * len(off), np.array(off))
-            method = _method({"constants": moved(constants, free), "intervals": ends})
+            ends = np.quantile(off, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+            method = _method({"constants": moved(constants, free), "intervals": {form: ends}})
             for asked, told in (one for i, one in enumerate(own) if i not in at):
                 yield seed, asked, told, KINDS[asked.kind](asked, method)
 
@@ -91,6 +92,9 @@ def _priors(device: str, stack: str, form: str) -> tuple[dict[str, Constant], fl
     seen = device in (catalog.stack(stack).seen or {}).get("devices", ())
     shared = found[f"interval.{form}_shared"].value / found["interval.all_shared"].value
     free = {name: found[name] for name in CONSTANTS if name in found}
+    slower = found.get("training.products", free["product.tensor_share"]._replace(value=1.0))
+    spread_of = free["product.tensor_share"].spread  # devices differ by more than a stack's plans
+    free["training.products"] = slower._replace(spread=spread_of)
     less = shared if seen else 1.0
     free = {name: one._replace(spread=less * one.spread) for name, one in free.items()}
     return free, found[f"interval.{form}_own"].value
