@@ -627,6 +627,11 @@ LINES = [
     ("evaluate empty", "empty: holds no records"),
     ("evaluate empty records", "2 paths: 'records' is no table of published steps"),
     ("evaluate steps.csv --rows 3", "published steps are scored as they are: leave out --rows"),
+    ("evaluate steps.csv --calibrate-with 3", "no row is left to check beside 3 of each device"),
+    (
+        "evaluate steps.csv --calibrate-with 3 --method roofline",
+        "--calibrate-with: published steps calibrate --method calibrated",
+    ),
     ("evaluate steps.csv --by kinds", "unknown group 'kinds'"),
     ("evaluate records --method peleo", "unknown method 'peleo'; did you mean 'paleo'?"),
     ("evaluate records --method absent.py:price", "absent.py"),

@@ -18,6 +18,7 @@ from steptime.plans.request import Request, Site, shape_of, split_of
 from steptime.plans.step import plan_time
 from steptime.predict.collectives import EXCHANGES
 from steptime.predict.kernel import Interval
+from steptime.predict.method import Method
 from steptime.serving.answer import Request as Service
 from steptime.serving.answer import answered, memory_of
 from steptime.serving.arrivals import ROUNDS, Demand
@@ -33,7 +34,7 @@ SIZES = ("micro_batch", "batch", "length", "gradients")
 MOST_RUN = 20_000  # requests that an event loop runs for a row
 
 
-def step(asked: Question, method: str) -> Told:
+def step(asked: Question, method: str | Method) -> Told:
     """Return the step of a training plan: `step_s`, `memory_bytes`.
 
     `data` follows from `devices`; of what is not said, the defaults of `steptime plan` hold.
@@ -72,7 +73,8 @@ def step(asked: Question, method: str) -> Told:
     }
     if found.energy_j is not None:
         values["device_w"] = Interval(found.energy_j / found.step_s / devices)
-    return Told(values, devices, stack, fits(planner, found), parts)
+    form = "experts" if shape.experts else "plan"
+    return Told(values, devices, stack, fits(planner, found), parts, form)
 
 
 def _changed(plan: Plan, words: str) -> Plan:
@@ -83,7 +85,7 @@ def _changed(plan: Plan, words: str) -> Plan:
 
 @lru_cache(maxsize=512)
 def _planner(
-    model: str, site: Site, dtype: str, stack: str, devices: int, method: str, *sizes: Any
+    model: str, site: Site, dtype: str, stack: str, devices: int, method: str | Method, *sizes: Any
 ) -> tuple[Shape, Planner]:
     length, gradients = sizes or (None, None)
     one = Request(
@@ -111,7 +113,7 @@ def _whole(asked: Question, name: str) -> int:
     return int(value)
 
 
-def exchange(asked: Question, method: str) -> Told:
+def exchange(asked: Question, method: str | Method) -> Told:
     """Return the seconds of a collective among devices: `exchange_s`."""
     devices, site = _whole(asked, "devices"), _site(asked)
     stack = asked.texts["stack"]
@@ -123,7 +125,7 @@ def exchange(asked: Question, method: str) -> Told:
     return Told({"exchange_s": Interval(found.seconds)}, devices, stack)
 
 
-def parameters(asked: Question, method: str) -> Told:
+def parameters(asked: Question, method: str | Method) -> Told:
     """Return a model's parameters, and those that a token reaches: `parameters`, `active`."""
     site = Site("a100-sxm4-80gb")
     planner = _planner(asked.texts["model"], site, "bfloat16", "torch-eager", 1, method)[1]
@@ -131,7 +133,7 @@ def parameters(asked: Question, method: str) -> Told:
     return Told({name: Interval(float(value)) for name, value in found.items()}, 1)
 
 
-def serve(asked: Question, method: str) -> Told:
+def serve(asked: Question, method: str | Method) -> Told:
     """Return what serving takes: `ttft_s`, `tpot_s`, `request_s`, `tokens_per_s_per_device`.
 
     Of a static `batch`, or of a number of requests at once, the `concurrency`.
@@ -166,7 +168,7 @@ def serve(asked: Question, method: str) -> Told:
     return Told(values, devices, stack, fits)
 
 
-def _apart(asked: Question, stack: str, method: str, split: Mapping[str, Any]) -> Told:
+def _apart(asked: Question, stack: str, method: str | Method, split: Mapping[str, Any]) -> Told:
     """Return the same of servers that read prompts, and others that decode, run by events."""
     names = ("concurrency", "max_batch", "prefill_replicas", "prefill_tensor")
     under: dict[str, Any] = {n: _whole(asked, n) for n in names if asked.numbers.get(n)}
@@ -186,7 +188,7 @@ def _apart(asked: Question, stack: str, method: str, split: Mapping[str, Any]) -
 
 @lru_cache(maxsize=512)
 def _phases(
-    model: str, site: Site, dtype: str, weights: str, stack: str, method: str, length: int,
+    model: str, site: Site, dtype: str, weights: str, stack: str, method: str | Method, length: int,
     *split: int,
 ) -> Phases:  # fmt: skip
     parallel: Any = dict(zip(PARALLEL, split, strict=True))
@@ -194,7 +196,7 @@ def _phases(
     return Service(model, site, 1, length - 1, 1, **parallel, **how).phases()
 
 
-KINDS: Mapping[str, Callable[[Question, str], Told]] = {
+KINDS: Mapping[str, Callable[[Question, str | Method], Told]] = {
     "serve": serve,
     "step": step,
     "exchange": exchange,

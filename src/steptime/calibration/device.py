@@ -76,13 +76,14 @@ def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Cas
     for place, kind in enumerate(sorted(kinds, key=lambda one: (len(kinds[one]), one))):
         share = min(len(kinds[kind]), left // (len(kinds) - place))
         left -= share
-        found += _spread(kinds[kind], share, draw)
+        sizes = [_size(case) for case in kinds[kind]]
+        found += [kinds[kind][i] for i in spread(sizes, share, draw)]
     return found
 
 
-def _spread(cases: Sequence[Case], points: int, draw: random.Random) -> list[Case]:
-    """Return cases near to points that lie evenly on the logs of sizes, moved by chance."""
-    left = sorted(((_size(case), i) for i, case in enumerate(cases)), key=lambda one: one[0])
+def spread(sizes: Sequence[float], points: int, draw: random.Random) -> list[int]:
+    """Return places of cases near to points that lie evenly on the logs of sizes, by chance."""
+    left = sorted((size, i) for i, size in enumerate(sizes))
     low, high = left[0][0], left[-1][0]
     found = []
     for i in range(points):
@@ -90,7 +91,7 @@ def _spread(cases: Sequence[Case], points: int, draw: random.Random) -> list[Cas
         place = bisect_left(left, at, key=lambda one: one[0])
         around = range(max(0, place - 1), min(place + 1, len(left)))
         near = min(around, key=lambda j: abs(left[j][0] - at))
-        found.append(cases[left.pop(near)[1]])
+        found.append(left.pop(near)[1])
     return found
 
 

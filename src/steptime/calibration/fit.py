@@ -5,11 +5,12 @@ off (soft L1: outliers pull little), and of ln(constant / prior) / spread.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.columns import Floats
 from steptime.core.constants import Constant
 
 SIGMA = 0.2  # of the log of one row: what the forms leave unexplained
@@ -17,19 +18,30 @@ NEAR = 1e-4  # a fit ends when a round changes no more than this share
 STEP = 1e-3  # of a constant, in spreads, by which slopes are found
 
 
+class Rows(Protocol):
+    """Cases: the seconds that they took, and those that are predicted under constants."""
+
+    @property
+    def seconds(self) -> Floats:
+        """Seconds that each took."""
+
+    def predicted(self, constants: Mapping[str, float], /) -> Floats:
+        """Return the seconds of each."""
+
+
 def constants_of(priors: Mapping[str, Constant]) -> dict[str, float]:
     """Return the values of priors."""
     return {name: one.value for name, one in priors.items()}
 
 
-def logs(columns: Columns, constants: Mapping[str, float]) -> Floats:
+def logs(columns: Rows, constants: Mapping[str, float]) -> Floats:
     """Return ln(measured / predicted) of each case."""
     found: Floats = np.log(columns.seconds / columns.predicted(constants))
     return found
 
 
 def slopes(
-    columns: Columns,
+    columns: Rows,
     priors: Mapping[str, Constant],
     constants: Mapping[str, float],
     names: Sequence[str],
@@ -46,7 +58,7 @@ def slopes(
     return found
 
 
-def told_by(sets: Sequence[Columns], priors: Mapping[str, Constant]) -> list[str]:
+def told_by(sets: Sequence[Rows], priors: Mapping[str, Constant]) -> list[str]:
     """Return the names of the constants that may vary and that change what is predicted."""
     names = [name for name, one in priors.items() if one.spread > 0]
     start = constants_of(priors)
@@ -55,15 +67,16 @@ def told_by(sets: Sequence[Columns], priors: Mapping[str, Constant]) -> list[str
 
 
 def fitted(
-    sets: Sequence[Columns],
+    sets: Sequence[Rows],
     priors: Mapping[str, Constant],
     free: Collection[str] | None = None,
     weights: Sequence[Floats] | None = None,
+    sigma: float = SIGMA,
 ) -> dict[str, float]:
     """Return all constants, those in `free` fitted to the cases of one device or of several.
 
     `free` are the names that may move, by default those whose prior has a spread and that the cases
-    tell. `weights` are of each case of each set, 1 if left out.
+    tell. `weights` are of each case of each set, 1 if left out; `sigma` is of the log of a row.
     """
     start = constants_of(priors)
     allowed = told_by(sets, priors) if free is None else free
@@ -78,7 +91,7 @@ def fitted(
         constants = at(steps)
         rows = []
         for i, columns in enumerate(sets):
-            one = logs(columns, constants) / SIGMA
+            one = logs(columns, constants) / sigma
             if weights is not None:
                 one = one * np.sqrt(weights[i])
             rows.append(np.sign(one) * np.sqrt(2 * (np.sqrt(1 + one**2) - 1)))  # soft L1
@@ -92,7 +105,10 @@ def fitted(
 
 
 def left_out(
-    columns: Columns, priors: Mapping[str, Constant], constants: Mapping[str, float]
+    columns: Rows,
+    priors: Mapping[str, Constant],
+    constants: Mapping[str, float],
+    sigma: float = SIGMA,
 ) -> Floats:
     """Return ln(measured / predicted) of each case as if it had not been fitted.
 
@@ -104,8 +120,8 @@ def left_out(
     names = told_by([columns], priors)
     if not names:
         return off
-    slope = slopes(columns, priors, constants, names) / SIGMA
-    weight = 1 / np.sqrt(1 + (off / SIGMA) ** 2)
+    slope = slopes(columns, priors, constants, names) / sigma
+    weight = 1 / np.sqrt(1 + (off / sigma) ** 2)
     inverse = np.linalg.inv(slope.T @ (weight[:, None] * slope) + np.eye(len(names)))
     share = weight * np.einsum("ij,jk,ik->i", slope, inverse, slope)
     found: Floats = off / (1 - share)

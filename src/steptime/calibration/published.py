@@ -68,13 +68,17 @@ class Question:
 
 @dataclass(frozen=True)
 class Told:
-    """What is predicted for a row: quantities by name, whether it fits, what time is made of."""
+    """What is predicted for a row: quantities by name, whether it fits, what time is made of.
+
+    `form` names the interval of its times.
+    """
 
     values: Mapping[str, Interval]
     devices: int = 1
     stack: str = ""
     fits: bool | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
+    form: str = "serve"
 
 
 def row_of(asked: Question, told: Told, quantity: str) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from steptime.calibration.asking import KINDS
-from steptime.calibration.evaluate import Compared, errors, score
+from steptime.calibration.evaluate import DRAWS, Compared, errors, score
 from steptime.calibration.evaluation import WORST, percent, shown
 from steptime.calibration.mapping import cases_of, mapping
 from steptime.calibration.published import Layout, Question, Told, questions, row_of
+from steptime.calibration.published_told import drawn
 from steptime.core.errors import InputError, one_of
 from steptime.core.table import Table, columns
 from steptime.predict import cost_model
@@ -23,6 +24,8 @@ HEADS = columns(
 )  # fmt: skip
 OF_SET = columns("set", "quantity")
 OF_ROW = columns("place", "model", "device", "devices", "stack", "quantity", "ratio:.2f=p / m")
+OF_TOLD = (*OF_SET, *columns("device", "stack", "points", "before=MAPE before"), *HEADS[1:-1],
+           *columns("spread=MAPE of draws"))  # fmt: skip
 OF_UNASKED = columns("set", "rows", "reason", "first")
 
 
@@ -31,7 +34,8 @@ class Published:
     """What published tables say of a method: a document of JSON values, and tables for people.
 
     `rows` are errors of each set and quantity, `groups` those of its blocks, `unasked` the rows
-    that could not be asked, counted by reason; `cases` are all rows that were scored.
+    that could not be asked, counted by reason; `cases` are all rows that were scored. `calibrated`
+    are errors of rows that were not drawn, of each device and stack that was told the others.
     """
 
     document: Mapping[str, Any]
@@ -45,6 +49,7 @@ class Published:
         every = (
             ((*OF_SET, *HEADS), rows, "Errors of predictions"),
             ((*OF_SET, *by, *HEADS[1:]), groups, f"By {', '.join(told['by'])}"),
+            (OF_TOLD, [_shown(row) for row in told["calibrated"]], "Rows that were not drawn"),
             (OF_ROW, told["worst"], f"The rows that {told['method']} misses by most"),
             (OF_UNASKED, told["unasked"], "Rows that were not asked"),
         )
@@ -52,15 +57,22 @@ class Published:
 
 
 def evaluate_tables(
-    tables: Mapping[Path, Layout], method: str, by: Sequence[str] = ("block",), worst: int = WORST
+    tables: Mapping[Path, Layout],
+    method: str,
+    by: Sequence[str] = ("block",),
+    worst: int = WORST,
+    points: int | None = None,
+    draws: int = DRAWS,
 ) -> Published:
     """Return how far a method is off on published tables, each by its layout.
 
-    Raises `InputError` for an unknown group, or where no row can be asked.
+    `points` of each device and stack calibrate it, in `draws` draws, to score the others. Raises
+    `InputError` for an unknown group, or where no row can be asked.
     """
     for one in by:
         one_of("group", one, GROUPS, "--by")
     scored: list[dict[str, Any]] = []
+    steps: list[tuple[Question, Told]] = []
     asked: Counter[str] = Counter()
     alone: dict[str, list[bool]] = defaultdict(list)
     unasked: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -71,6 +83,7 @@ def evaluate_tables(
                 unasked[label, str(answer).removeprefix("plan: ")].append(place)
                 continue
             question, told = answer
+            steps.append(answer)
             if not question.measured and told.fits is not None:
                 alone[label].append(told.fits == question.ran)
             known = [name for name in question.measured if name in told.values]
@@ -93,6 +106,7 @@ def evaluate_tables(
             "by": list(by),
             "rows": sets,
             "groups": _errors(scored, by) if by else [],
+            "calibrated": _left(steps, points, draws) if points else [],
             "unasked": left,
             "worst": far,
             "cases": scored,
@@ -145,6 +159,23 @@ def _errors(scored: Sequence[dict[str, Any]], by: Sequence[str]) -> list[dict[st
     return found
 
 
+def _left(rows: Sequence[tuple[Question, Told]], points: int, draws: int) -> list[dict[str, Any]]:
+    """Return the errors of rows that were not drawn, over all draws, by set, device and stack."""
+    by, was, now = ("device", "stack"), list[dict[str, Any]](), list[dict[str, Any]]()
+    for seed, asked, told, after in drawn(rows, points, draws):
+        for name in asked.measured.keys() & after.values.keys() - {"memory_bytes"}:
+            was.append(row_of(asked, told, name))
+            now.append(row_of(asked, after, name) | {"draw": f"{seed}"})
+    found, each = _errors(now, by), _errors(now, (*by, "draw"))
+    for row, before in zip(found, _errors(was, by), strict=True):
+        key = ("set", "quantity", *by)
+        mapes = [one["mape"] for one in each if all(one[name] == row[name] for name in key)]
+        row |= {"points": points, "cases": row["cases"] // draws, "before": before["mape"]}
+        row |= {"spread": [min(mapes), max(mapes)]}
+    return found
+
+
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    alone = {"spread": None, "constants": None, "points": None}
-    return {**shown({**row, **alone}), "fits": percent(row["fits"], ".0%")}
+    said = {"spread": None, "constants": None, "points": None, "before": None, **row}
+    shares = {"before": percent(said["before"]), "fits": percent(row["fits"], ".0%")}
+    return {**shown(said), **shares}

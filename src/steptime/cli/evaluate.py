@@ -58,9 +58,11 @@ def evaluate(
     names = [word.strip() for word in by.split(",")] if by else []
     tables, others = ({}, []) if mapping else tables_in(paths)
     if tables:
-        given = {"--calibrate-with": calibrate_with, "--rows": rows}
-        refuse(given, "published steps are scored as they are: leave out {}")
-        return _published(paths, tables, others, name, names, worst, out)
+        refuse({"--rows": rows}, "published steps are scored as they are: leave out {}")
+        if calibrate_with and name != "calibrated":
+            raise InputError("--calibrate-with: published steps calibrate --method calibrated")
+        how = {"worst": worst, "points": calibrate_with, "draws": draws}
+        return _published(paths, tables, others, name, names, how, out)
     if len(paths) > 1:
         raise InputError(f"{len(paths)} paths: {shorten(paths[-1])} is no table of published steps")
     path = paths[0]
@@ -93,7 +95,7 @@ def _published(
     others: list[Path],
     method: str,
     by: list[str],
-    worst: int,
+    how: Any,
     out: Path | None,
 ) -> Answer:
     """Return how far off predictions of published steps are; their times are drawn."""
@@ -101,7 +103,7 @@ def _published(
 
     if ".py:" in method:
         raise InputError(f"--method {shorten(method)}: published steps need a method of the house")
-    found = evaluate_tables(tables, method, by or ("block",), worst)
+    found = evaluate_tables(tables, method, by or ("block",), **how)
     notes = [
         f"note: {path}: columns of no table of published steps that is known" for path in others
     ]

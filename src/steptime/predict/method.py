@@ -41,7 +41,7 @@ def as_they_are(fabric: Fabric) -> Fabric:
     return fabric
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # what is priced is kept by method
 class Method:
     """A method of prediction: two verbs, and which settings of them a user may change.
 
