@@ -150,7 +150,9 @@ class Scheduler:
     printed: tuple[tuple[str, str], ...] = ()
 
 
-SCHEDULERS = {"slurm": "steptime.cluster.slurm:SCHEDULER"}
+SCHEDULERS = {
+    "slurm": "steptime.cluster.slurm:SCHEDULER",
+}
 ROOM = "schedulers"  # of entry points, by which other packages add rows
 
 
