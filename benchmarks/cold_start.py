@@ -23,7 +23,7 @@ COMMANDS = {
 
 
 def seconds(arguments: list[str]) -> float:
-    """Give the seconds of one process."""
+    """Return the seconds of one process."""
     module = ["-m", "steptime", *arguments] if arguments else ["-c", ""]
     start = perf_counter()
     subprocess.run([sys.executable, *module], check=True, stdout=subprocess.DEVNULL)

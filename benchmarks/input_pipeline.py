@@ -45,7 +45,7 @@ def random_images(folder: Path) -> None:
 
 
 def images_per_s(folder: Path, turns: int) -> dict[int, list[float]]:
-    """Give images a second of batches that nobody uses, by the number of loaders, in turns."""
+    """Return images a second of batches that nobody uses, by the number of loaders, in turns."""
     from steptime.build import build, make_workload, read_model
     from steptime.measure.contract import Options
     from steptime.measure.data.sources import Sources
@@ -69,7 +69,7 @@ def images_per_s(folder: Path, turns: int) -> dict[int, list[float]]:
 
 
 def steps(folder: Path, turns: int, threads: int) -> dict[str, dict[str, list[float]]]:
-    """Give the median step and the infeed share of deep_mnist by where its input is from."""
+    """Return the median step and the infeed share of deep_mnist by where its input is from."""
     from steptime.build import make_workload, read_model
     from steptime.core.workload import workload_to_json
     from steptime.launch.local import Worker

@@ -71,7 +71,7 @@ def alternate(
     phase: str = "train",
     compiled: bool = False,
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Give the blocks of both sides, taken in turns; `script --by-hand` is the loop by hand."""
+    """Return the blocks of both sides, taken in turns; `script --by-hand` is the loop by hand."""
     from steptime.build import make_workload, read_model
     from steptime.core.workload import workload_to_json
     from steptime.launch.local import Worker

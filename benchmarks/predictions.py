@@ -38,7 +38,7 @@ def seconds(run: Callable[[int], object]) -> list[float]:
 
 
 def workload(name: str, batch: int | None) -> Workload:
-    """Give a network at a batch, or at its own."""
+    """Return a network at a batch, or at its own."""
     return make_workload(read_model(name), batch)
 
 

@@ -34,7 +34,7 @@ SLOWEST_STEP_S = 1e-3
 
 
 def import_s() -> float:
-    """Give the seconds that a fresh process takes to import the framework."""
+    """Return the seconds that a fresh process takes to import the framework."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
     return time.perf_counter() - began
