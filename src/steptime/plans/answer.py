@@ -148,10 +148,11 @@ def _notes(planner: Planner, found: PlanTime) -> list[str]:
     settings = planner.method.settings
     said = notes_of(planner.device) if planner.method.name == "calibrated" else []
     stack = catalog.stack(settings.stack)
+    fitted = stack.seen["devices"] if stack.seen and planner.constant("products") else None
     if not stack.training:
         said.append(f"stack {stack.name}: constants of training are those of torch-eager")
-    elif stack.seen and planner.device.name not in stack.seen["devices"]:
-        on = f", but on {', '.join(stack.seen['devices'])}" if stack.seen["devices"] else ""
+    elif fitted is not None and planner.device.name not in fitted:
+        on = f", but on {', '.join(fitted)}" if fitted else ""
         said.append(f"stack {stack.name}: fitted to no step on {planner.device.name}{on}")
     if found.plan.offload in ("optimizer", "both"):
         rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory for {HOST_DEVICES} devices"
