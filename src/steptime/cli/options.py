@@ -11,10 +11,11 @@ import typer
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import whole_number
-from steptime.core.units import size
+from steptime.core.units import seconds, size
 from steptime.core.workload import Plan, Workload
 
 if TYPE_CHECKING:
+    from steptime.core.hardware import Device as Hardware
     from steptime.measure.contract import Options
 
 
@@ -97,6 +98,14 @@ Prices = Annotated[
 Inside = Annotated[Text, option("--inside LINK", "What joins the devices of a node.")]
 Link = Annotated[Text, option("--link LINK", "What joins nodes: the link of a device.")]
 NodeLinks = Annotated[Text, option("--links-per-node N", "Links of a node. Default: one a device.")]
+Set = Annotated[
+    list[str] | None,
+    option(
+        "--set KEY=VALUE",
+        "Change a figure of the device's file: a value or a factor (memory_GB_per_s=x1.5), and "
+        "compare; repeatable.",
+    ),
+]
 Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
@@ -125,6 +134,31 @@ def memory_shown(document: Mapping[str, Any]) -> str:
     """Return the peak memory of a document as people read it, with what it is for."""
     said = size(document["peak_memory_bytes"])
     return said if document["phase"] == "infer" else f"{said} (optimizer {document['optimizer']})"
+
+
+def changed_device(name: str, texts: Iterable[str]) -> tuple[Hardware, list[str]]:
+    """Return a device with the figures of `--set`, and notes on it; raises `InputError`."""
+    from steptime import catalog
+    from steptime.diagnosis.changes import changed, read_changes, remarks
+    from steptime.predict import DEFAULT, cost_model
+
+    axes, device = read_changes(texts), catalog.device(name)
+    for first, *more in axes:
+        if more:
+            raise InputError(f"--set {first.key}: one value; ranges go with whatif")
+    changes = [axis[0] for axis in axes]
+    said = f"{device.name} with {', '.join(map(str, changes))}"
+    return changed(device, changes), [said, *remarks(device, changes, cost_model(DEFAULT))]
+
+
+def compared(told: dict[str, Any], before: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    """Add to an answer what it was `before` --set, and return that in words."""
+    told["before"] = {key: before[key] for key in keys}
+    return [
+        f"{key} was {seconds(was)} without --set: {was / told[key]:.3g} times as fast"
+        for key, was in told["before"].items()
+        if key.endswith("_s") and not key.endswith("per_s")
+    ]
 
 
 def one_device(name: str) -> str:

@@ -24,6 +24,7 @@ PER_NODE = 8
 MOST_DEVICES = 1_000_000
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
+COMPARED = ("step_s", "low", "high", "fits")  # with what --set changes
 
 
 @command(long="pricing the layers of the network")
@@ -112,6 +113,7 @@ def plan(
     out: Path | None = optional(
         "--out -o FILE", "Draw pipeline, memory and search: .png, .svg, .pdf or .html."
     ),
+    set_: options.Set = None,
     page: Path | None = optional(
         "--page FILE.html",
         "A page to choose in: MODEL, --device, --devices, --length and --batch take lists.",
@@ -186,7 +188,7 @@ def plan(
         tuple(others), optimizer,
     )  # fmt: skip
     if page is not None:
-        options.refuse({"--out": out}, "{} draws one plan: leave out --page")
+        options.refuse({"--out": out, "--set": set_}, "{} is of one plan: leave out --page")
         rest = [
             ("--per-node", per_node), ("--links-per-node", links_per_node), ("--dtype", dtype),
             ("--micro-batch", micro_batch), ("--recompute", recompute), ("--zero", zero),
@@ -205,13 +207,30 @@ def plan(
             for m, at, n, s, b in cells
         ]
         return _page(each, said, page)
+    plain, changes = request, list[str]()
+    if set_:
+        request, changes = _changed(request, set_)
     told = answer(request)
     best = told["best"] if numbers_ else told
+    if set_:
+        before = answer(replace(plain, trace=None))
+        changes += options.compared(best, before["best"] if numbers_ else before, COMPARED)
     shown_ = [*tables(best)[:1], *_searched(told)] if numbers_ else tables(best)
-    notes = [f"note: {said}" for said in best["notes"]]
+    notes = [f"note: {said}" for said in (*changes, *best["notes"])]
     if out is not None:
         notes += _draw(request, told, best, out)
     return Answer(told, shown_, notes)
+
+
+def _changed(request: Request, texts: list[str]) -> tuple[Request, list[str]]:
+    """Return a request on devices with the figures of `--set`, and notes on them."""
+    found = [
+        (one, *options.changed_device(str(one.device), texts))
+        for one in (request.site, *request.others)
+    ]
+    site, *others = (one._replace(device=device) for one, device, _ in found)
+    notes = [said for _, _, some in found for said in some]
+    return replace(request, site=site, others=tuple(others)), notes
 
 
 def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Path) -> list[str]:

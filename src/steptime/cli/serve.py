@@ -1,5 +1,6 @@
 """The command `serve`: a language model that answers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ PARTS = {
     "products_s": "products", "attention_s": "attention", "other_s": "norms and the like",
     "exchange_s": "exchanges", "host_s": "waiting for the host", "prompt_s": "the server",
 }  # fmt: skip
+COMPARED = ("ttft_s", "tpot_s", "tokens_per_s", "fits")  # with what --set changes
 
 
 @command(long="pricing the layers of the network")
@@ -22,8 +24,8 @@ def serve(
     model: options.Model,
     device: options.Device,
     batch: str = option("--batch N", "Sequences that come at once.", "1"),
-    input_: str = option("--input I", "Tokens of a prompt.", "1024"),
-    output: str = option("--output O", "Tokens that are made of it.", "128"),
+    input_: Text = optional("--input I", "Tokens of a prompt. Default: 1024."),
+    output: Text = optional("--output O", "Tokens that are made of it. Default: 128."),
     tensor: str = option("--tensor T", "Devices that share each product.", "1"),
     pipeline: str = option("--pipeline P", "Stages of the pipeline.", "1"),
     data: str = option("--data N", "Ranks that share out sequences, and experts.", "1"),
@@ -57,6 +59,7 @@ def serve(
     draft: Text = optional("--draft MODEL", "It guesses tokens, which the model verifies."),
     speculate: Text = optional("--speculate Q", "Tokens that it guesses for a step."),
     accept: Text = optional("--accept W", "Chance of each to be right, such as 0.7."),
+    set_: options.Set = None,
     prices: options.Prices = None,
     stack: Text = optional(
         "--stack NAME", "The software (steptime list stacks). Default: vllm-2025."
@@ -72,6 +75,8 @@ def serve(
     from steptime.serving.answer import Request, answered
     from steptime.serving.arrivals import Demand
 
+    if requests is not None:
+        options.refuse({"--input": input_, "--output": output}, "--requests says it: leave out {}")
     count = whole_number
     demand = Demand.of({
         "concurrency": concurrency, "rate": rate, "requests": requests, "count": count_,
@@ -84,14 +89,19 @@ def serve(
         None if links_per_node is None else count(links_per_node, "--links-per-node"),
     )  # fmt: skip
     asked = Request(
-        model, site, count(batch, "--batch"), count(input_, "--input"), count(output, "--output"),
+        model, site, count(batch, "--batch"), count(input_ or "1024", "--input"), count(output or "128", "--output"),
         count(tensor, "--tensor"), count(pipeline, "--pipeline"), count(data, "--data"),
         count(expert, "--expert"), count(replicas, "--replicas"), dtype, weights, kv, stack,
         method, options.pairs(option_, "option"), prices, demand,
     )  # fmt: skip
-    told = answered(asked)
+    told, notes = answered(asked), list[str]()
+    if set_:
+        before = told
+        changed, notes = options.changed_device(str(site.device), set_)
+        told = answered(replace(asked, site=site._replace(device=changed)))
+        notes += options.compared(told, before, COMPARED)
     tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]
-    return Answer(told, tables, [f"note: {said}" for said in told["notes"]])
+    return Answer(told, tables, [f"note: {said}" for said in (*notes, *told["notes"])])
 
 
 def table(told: dict[str, Any]) -> Table:

@@ -11,7 +11,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.workload import Plan
 from steptime.plans.answer import answered, document, offer_of
-from steptime.plans.faults import Asked, checked
+from steptime.plans.faults import Asked, checked, refuse_idle
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Further, Limits, Request, sites, split_of
 from steptime.plans.search import (
@@ -56,11 +56,13 @@ class _Group(NamedTuple):
 
 def answer(request: Request) -> dict[str, Any]:
     """Return the answer to a request: one plan, or the best of those that it leaves open."""
-    if request.devices:
-        return searched(request)
-    if request.others:
+    refuse_idle(request.split, bool(request.devices))
+    if request.others and not request.devices:
         raise InputError("plan: several devices go with --devices or --max-devices")
-    return answered(request)
+    told = searched(request) if request.devices else answered(request)
+    if request.site.host_link and not request.split.get("offload") and told.get("fits", True):
+        raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
+    return told
 
 
 def searched(request: Request) -> dict[str, Any]:

@@ -97,6 +97,31 @@ def _named(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
+_NEEDS = (  # a choice, its words that do nothing alone (any), and of what it needs 2 or more
+    ("sequence", (), "tensor"),
+    ("context_method", (), "context"),
+    ("stages", (), "pipeline"),
+    ("schedule", ("interleaved",), "virtual"),
+    ("schedule", ("zero-bubble",), "pipeline"),
+)
+
+
+def refuse_idle(split: Mapping[str, Any], is_open: bool) -> None:
+    """Raise `InputError` for a choice that changes nothing, because what it needs is not chosen.
+
+    In a search, what is not given `is_open`.
+    """
+    plan, usual = Plan(**split), Plan()
+    for name, words, needs in _NEEDS:
+        word, alone = getattr(plan, name), getattr(usual, name)
+        idle = word in words if words else word != alone
+        if idle and split.get(needs, 2 if is_open else 1) == 1:
+            asked = Asked(plan, 1, 1)
+            option = words_of_change(Asked(usual, 1, 1), {name: word})
+            near = words_of_change(asked, {name: alone})
+            raise InputError(f"plan: {option} does nothing with {_named(needs)} 1; nearest: {near}")
+
+
 Found = Iterator[Fault]
 
 
@@ -220,6 +245,7 @@ def _of_shards(shape: Shape, asked: Asked) -> Found:
         return whole and (not one % plan.expert or not plan.expert % one)
 
     near = _near(plan.shard, plan.replicas, works)
+    near = 0 if near == 1 else near  # shards of one share nothing
     if plan.replicas % plan.shard:
         what = f"devices of data and context ({plan.data} x {plan.context})"
         says = f"--shard {plan.shard} does not divide {plan.replicas} {what}"

@@ -36,7 +36,9 @@ def shape_of(model: str, length: int | None = None) -> Shape:
     """Return the language model that a text names; raises `InputError` for another network."""
     family, values = _values_of(read_model(model), length)
     if not _reads_words(values):
-        raise InputError(f"{model}: no language model of one stack of layers, but {family.name}")
+        other = "an encoder with a decoder" if values.get("decoder_layers") else family.name
+        but = "" if other in model else f", but {other}"
+        raise InputError(f"{shorten(model)[1:-1]}: not a language model of one decoder{but}")
     values["length"] = length or values["length"]
     values["max_length"] = max(values["max_length"], values["length"])
     if values["layers"] > MOST_LAYERS:
@@ -90,7 +92,7 @@ def _values_of(choice: Choice, length: int | None) -> tuple[Family, dict[str, An
 
 
 def _reads_words(values: Mapping[str, Any]) -> bool:
-    """Whether hyperparameters are those of a language model of one stack of layers."""
+    """Whether hyperparameters are those of a language model of one encoder or decoder."""
     words = values.get("stem") == "words" and not values.get("decoder_layers")
     return words and set(_ASKED) <= set(values)
 
@@ -197,6 +199,10 @@ class Request:
         named = self.stack if isinstance(shape, Network) else self.stack or stack_for(plan)
         options = {**({"stack": named} if named else {}), **self.options}
         planner = planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
+        if not catalog.stack(said := planner.method.settings.stack).trains:
+            raise InputError(
+                f"plan: stack {said} runs inference alone; nearest: --stack {stack_for(plan)}"
+            )
         host = self.site.host_link
         planner.host = None if host is None else catalog.link(host)
         if self.split.get("offload", "none") != "none":

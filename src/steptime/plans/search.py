@@ -106,7 +106,9 @@ def plans(
             continue
         if v > 1 and (p == 1 or layers % (p * v) or more.get("schedule") == "zero-bubble"):
             continue
-        sequence = (t > 1 if asks is None else asks) and not tokens // c % t
+        if v == 1 and more.get("schedule") == "interleaved":
+            continue
+        sequence = t > 1 and asks is not False and not tokens // c % t
         shares = [b for b in each if not batch % (data * b)]
         some = zeros if data * c > 1 else {0}.intersection(zeros)
         for zero, recompute in product(some if shares else (), recomputes):

@@ -91,6 +91,10 @@ class Request:
             options = {"stack": self.stack or STACK, **options}
         cluster = cluster_of(self.site, self.devices)
         planner = planner_of(shape, cluster, self.dtype, method, options, use="serving")
+        if not catalog.stack(said := planner.method.settings.stack).serving:
+            raise InputError(
+                f"serve: stack {said} has no constants of serving; nearest: --stack {STACK}"
+            )
         weights, kv = format_of(self.weights, "--weights"), format_of(self.kv, "--kv")
         return Phases(planner, plan, weights, kv)
 

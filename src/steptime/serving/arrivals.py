@@ -70,6 +70,9 @@ class Demand:
         guesses = [bool(found.draft), 0 < found.speculate <= MOST_GUESSES, 0 < found.accept <= 1]
         if any((found.draft, found.speculate, found.accept)) and not all(guesses):
             raise InputError("serve: --draft MODEL, --speculate Q (1..64), --accept W (0..1): all")
+        by_chance = found.rate or min(found.ttft_target, found.tpot_target) < inf
+        if found.seed and (found.requests or not by_chance):
+            raise InputError("serve: --seed goes with --rate; nearest: leave out --seed")
         if found.prefill_tensor and not found.prefill_replicas:
             raise InputError("serve: --prefill-tensor goes with --prefill-replicas")
         return found if texts else None
