@@ -211,13 +211,13 @@ def test_a_changed_device_is_held_against_the_one_that_is(
     plain, changed = told
     assert changed["before"]["tpot_s"] == plain["tpot_s"]
     before, after = (one["parts"]["decode"]["products_s"] for one in told)
-    assert after == pytest.approx(before / 2, rel=0.05)
+    assert before / 2 < after < 0.6 * before  # a kernel's start takes what it took
 
 
 def test_a_plan_on_a_device_with_more_memory(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "llama3_8b", "--device", "h100-sxm5", "--set", "memory_GB=160", "--json"]
     assert run(words) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["fits"] and not told["before"]["fits"]
+    assert (told["before"]["fits"], told["fits"]) == (False, True)
     assert told["memory"]["device_bytes"] == pytest.approx(160 * 2**30 * 0.99)
     assert told["step_s"] == told["before"]["step_s"]

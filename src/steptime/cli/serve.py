@@ -89,7 +89,8 @@ def serve(
         None if links_per_node is None else count(links_per_node, "--links-per-node"),
     )  # fmt: skip
     asked = Request(
-        model, site, count(batch, "--batch"), count(input_ or "1024", "--input"), count(output or "128", "--output"),
+        model, site, count(batch, "--batch"),
+        count(input_ or "1024", "--input"), count(output or "128", "--output"),
         count(tensor, "--tensor"), count(pipeline, "--pipeline"), count(data, "--data"),
         count(expert, "--expert"), count(replicas, "--replicas"), dtype, weights, kv, stack,
         method, options.pairs(option_, "option"), prices, demand,
