@@ -1,5 +1,6 @@
 """From a graph to kernels: what a step runs. No device and no clock."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from steptime.predict.price import FLOATS
 
 PASSES: tuple[Part, ...] = ("forward", "backward", "update")
 PLACE = {name: i for i, name in enumerate(PASSES)}
+Passes = tuple[int, int, int]  # a number of each
 
 
 class Row(NamedTuple):
@@ -34,6 +36,21 @@ class Row(NamedTuple):
     parents: tuple[str, ...] = ()
     output_bytes: int = 0
     is_input: bool = False
+
+
+class Shape(NamedTuple):
+    """Which kernels add up to what: sums of some of `Lowered.distinct`, each of them made once.
+
+    `rows` are the sums of each row's passes and its launches in them, `parts` those that each pass
+    of the step is made of and how often, `update` is that of no row in particular. `exchanges` says
+    whether there are any.
+    """
+
+    sums: tuple[tuple[int, ...], ...]
+    rows: tuple[tuple[Passes, Passes], ...]
+    parts: tuple[Mapping[int, int], ...]
+    update: int | None
+    exchanges: bool
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,35 @@ class Lowered:
             ]
         )
         return tuple(places), which
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Which kernels each row and each pass of the step are made of."""
+        own: dict[str, tuple[list[int], list[int], list[int]]] = {}
+        launches: dict[str, list[int]] = {}
+        for kernel, i in zip(self.kernels, self.distinct[1], strict=True):
+            if kernel.exchange is None:
+                place = PLACE[kernel.pass_]
+                own.setdefault(kernel.op, ([], [], []))[place].append(i)
+                launches.setdefault(kernel.op, [0, 0, 0])[place] += kernel.launches
+        sums: dict[tuple[int, ...], int] = {}
+
+        def summed(of: str) -> Passes:
+            first, second, third = own.get(of, ((), (), ()))
+            forward, backward, update = (
+                sums.setdefault(tuple(some), len(sums)) for some in (first, second, third)
+            )
+            return forward, backward, update
+
+        def launched(of: str) -> Passes:
+            forward, backward, update = launches.get(of, (0, 0, 0))
+            return forward, backward, update
+
+        rows = tuple([(summed(row.name), launched(row.name)) for row in self.rows])
+        update = summed("")[2] if "" in own else None
+        exchanges = any(kernel.exchange for kernel in self.kernels)
+        parts = tuple([Counter([of[place] for of, _ in rows]) for place in range(3)])
+        return Shape(tuple(sums), rows, parts, update, exchanges)
 
     @cached_property
     def calls(self) -> Mapping[tuple[str, str], Calls]:

@@ -1,15 +1,16 @@
 """From the seconds of kernels to the time of a step: what overlaps, and who waits for whom."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
 
 from steptime.predict.host import Host, behind_host
 from steptime.predict.kernel import NOTHING, Interval, Kernel, Larger
 from steptime.predict.lower import PLACE, Lowered, Row
 
 
-@dataclass(frozen=True)
-class RowTime:
+class RowTime(NamedTuple):
     """The times of one row; `launches` are numbers by pass."""
 
     row: Row
@@ -57,19 +58,6 @@ class Timeline:
         return self.forward_s + self.backward_s + self.update_s + self.exposed_s
 
 
-@dataclass
-class _Cell:
-    """What the kernels of a row come to so far: times and launches by pass."""
-
-    times: tuple[list[Interval], list[Interval], list[Interval]] = field(
-        default_factory=lambda: ([], [], [])
-    )
-    launches: list[int] = field(default_factory=lambda: [0, 0, 0])
-
-
-_NONE = _Cell()
-
-
 def schedule(
     lowered: Lowered,
     times: Sequence[Interval],
@@ -79,7 +67,7 @@ def schedule(
 ) -> Timeline:
     """Return the timeline of kernels that run one after another, issued by a host ahead of them.
 
-    `times` are those of `lowered.kernels`, in their order.
+    `times` are those of the kernels of `lowered.distinct`, in their order.
 
     Exchanges run one after another over the link, each when all kernels before it are done; kernels
     go on meanwhile (unless `overlap` is off), and wait for the exchanges whose results they read.
@@ -89,43 +77,30 @@ def schedule(
     overlaps all arithmetic of a row's pass with all its traffic (Paleo's lower bound). The update
     of no row in particular is shared among the rows by their parameters.
     """
-    cells: dict[str, _Cell] = {}
-    exchanges = False
-    for kernel, time in zip(lowered.kernels, times, strict=True):
-        if kernel.exchange is not None:
-            exchanges = True
-            continue
-        cell = cells.get(kernel.op)
-        if cell is None:
-            cell = cells[kernel.op] = _Cell()
-        i = PLACE[kernel.pass_]
-        cell.times[i].append(time)
-        cell.launches[i] += kernel.launches
-    rest = cells.pop("", None)
-    whole = None if rest is None else _sum(rest.times[2], pipelined)
-    share = whole is not None and lowered.parameters
-    rows = []
-    for row in lowered.rows:
-        cell = cells.get(row.name, _NONE)
-        forward, backward, update = (_sum(some, pipelined) for some in cell.times)
-        if whole is not None and share:
-            update = _share(whole, row.parameters / share)
-        launches = (cell.launches[0], cell.launches[1], cell.launches[2])
-        rows.append(RowTime(row, forward, backward, update, launches))
-    parts = [
-        total([row.forward for row in rows]),
-        total([row.backward for row in rows]),
-        total([row.update for row in rows]) if whole is None else whole,
+    shape = lowered.shape
+    sums = [_sum([times[i] for i in some], pipelined) for some in shape.sums]
+    whole = None if shape.update is None else sums[shape.update]
+    rows = [
+        RowTime(row, sums[forward], sums[backward], sums[update], launches)
+        for row, ((forward, backward, update), launches) in zip(
+            lowered.rows, shape.rows, strict=True
+        )
     ]
+    if whole is not None and lowered.parameters:
+        every = lowered.parameters
+        rows = [row._replace(update=_share(whole, row.row.parameters / every)) for row in rows]
+    parts = [total([sums[i] for i in often], often.values()) for often in shape.parts]
+    if whole is not None:
+        parts[2] = whole
     passes = behind_host([part.value for part in parts], host)
     exchange_s = exposed_s = 0.0
-    if exchanges:
+    if shape.exchanges:
         slower = [
             taken_s / part.value if part.value else 1.0
             for taken_s, part in zip(passes, parts, strict=True)
         ]
         end = 0.0
-        values = [time.value for time in times]
+        values = [times[i].value for i in lowered.distinct[1]]
         for kernel, start, seconds in placed(lowered.kernels, values, slower, overlap):
             if kernel.exchange is not None:
                 exchange_s += seconds
@@ -181,37 +156,44 @@ def placed(
         yield kernel, start, seconds
 
 
-def total(times: Iterable[Interval]) -> Interval:
-    """Return the sum of times, which has a bound where all of them have one.
+def total(times: Iterable[Interval], often: Iterable[int] = repeat(1)) -> Interval:
+    """Return the sum of times, each so `often`, which has a bound where all of them have one.
 
     What prices share adds up; what is their own adds as squares, but that of equal times adds up:
     they are of one kernel. Two kernels of 1 s, other ones, 0.5 s shared and 0.1 s own, are off by
     1 s shared and 0.14 s own.
     """
-    value = compute = memory = below = above = 0.0
-    low: float | None = 0.0
-    high: float | None = 0.0
-    extrapolates = False
+    value = compute = memory = below = above = low = high = 0.0
+    extrapolates, no_low, no_high = False, False, False
     alike: dict[float, tuple[float, float]] = {}
-    for one in times:
-        value += one.value
-        low = None if low is None or one.low is None else low + one.low
-        high = None if high is None or one.high is None else high + one.high
-        extrapolates = extrapolates or one.extrapolates
-        compute += one.compute_s
-        memory += one.memory_s
-        if one.low is None or one.high is None:
+    for (one, least, most, beyond, compute_s, memory_s, shared), count in zip(
+        times, often, strict=False
+    ):
+        value += one * count
+        compute += compute_s * count
+        memory += memory_s * count
+        extrapolates = extrapolates or beyond
+        if least is None or most is None:
+            no_low, no_high = no_low or least is None, no_high or most is None
+        low += (least or 0.0) * count
+        high += (most or 0.0) * count
+        if least is None or most is None:
             continue
-        down, up = one.value - one.low, one.high - one.value
-        below, above = below + one.shared * down, above + one.shared * up
-        if one.shared < 1:
-            alone = (1 - one.shared**2) ** 0.5
-            before = alike.get(one.value, (0.0, 0.0))
-            alike[one.value] = before[0] + alone * down, before[1] + alone * up
-    if not alike or low is None or high is None:
-        return Interval(value, low, high, extrapolates, compute, memory)
-    down = (below**2 + sum(part**2 for part, _ in alike.values())) ** 0.5
-    up = (above**2 + sum(part**2 for _, part in alike.values())) ** 0.5
+        down, up = (one - least) * count, (most - one) * count
+        below += shared * down
+        above += shared * up
+        if shared < 1:
+            alone = (1 - shared * shared) ** 0.5
+            before = alike.get(one)
+            if before is None:
+                alike[one] = alone * down, alone * up
+            else:
+                alike[one] = before[0] + alone * down, before[1] + alone * up
+    if not alike or no_low or no_high:
+        ends = None if no_low else low, None if no_high else high
+        return Interval(value, *ends, extrapolates, compute, memory)
+    down = (below**2 + sum([part**2 for part, _ in alike.values()])) ** 0.5
+    up = (above**2 + sum([part**2 for _, part in alike.values()])) ** 0.5
     shared = above / up if up else 1.0
     return Interval(value, value - down, value + up, extrapolates, compute, memory, shared)
 

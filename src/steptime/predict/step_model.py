@@ -238,7 +238,7 @@ class StepModel:
             lowered = self.lowered(wanted)
             self._timelines[wanted] = schedule(
                 lowered,
-                self.kernel_times(wanted),
+                self._prices(wanted),
                 self.host(lowered),
                 self.settings.pipelined,
                 self.overlap,
@@ -247,16 +247,18 @@ class StepModel:
 
     def kernel_times(self, batch: int | None = None) -> list[Interval]:
         """Return the seconds of each kernel of a step on `batch` examples, in their order."""
+        prices = self._prices(batch)
+        return [prices[i] for i in self.lowered(batch).distinct[1]]
+
+    def _prices(self, batch: int | None) -> list[Interval]:
+        """Return the seconds of the kernels of a step that differ."""
         seen, in_update, price = self.seen, self.seen_in_update, self.method.price
-
-        def priced(kernel: Kernel) -> Interval:
-            if kernel.exchange is not None:
-                return self._exchanged(kernel.kind, kernel.exchange, kernel.bytes)
-            return price(kernel, in_update if kernel.pass_ == "update" else seen)
-
-        kernels, which = self.lowered(batch).distinct
-        found = [priced(kernel) for kernel in kernels]
-        return [found[i] for i in which]
+        return [
+            price(kernel, in_update if kernel.pass_ == "update" else seen)
+            if kernel.exchange is None
+            else self._exchanged(kernel.kind, kernel.exchange, kernel.bytes)
+            for kernel in self.lowered(batch).distinct[0]
+        ]
 
     def _exchanged(self, kind: str, group: Exchange, size_bytes: float) -> Interval:
         """Return the seconds of an exchange of ops, by the table of collectives."""
