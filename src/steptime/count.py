@@ -99,22 +99,22 @@ def live_bytes(graph: Graph, stack: Stack | None = None) -> list[int]:
 
     The peak of `peak_memory_bytes` is the largest of them.
     """
-    live = sum(graph.tensors[name].size_bytes for name in _always(graph))
+    live = sum(graph.tensors[name].size_bytes for name in always_living(graph))
     result = [live]
-    scratch = _scratch_bytes(graph, stack or catalog.stack())
-    for op, (made, ended) in zip(graph.ops, _lives(graph), strict=True):
+    scratch = scratch_bytes(graph, stack or catalog.stack())
+    for op, (made, ended) in zip(graph.ops, lives(graph), strict=True):
         live += sum(made)
         result.append(live + scratch.get(op.name, 0))
         live -= sum(ended)
     return result
 
 
-def _always(graph: Graph) -> set[str]:
+def always_living(graph: Graph) -> set[str]:
     """Return the names of the tensors that live through all steps."""
     return {*graph.inputs, *graph.weights, *graph.buffers}
 
 
-def _lives(graph: Graph) -> list[tuple[list[int], list[int]]]:
+def lives(graph: Graph) -> list[tuple[list[int], list[int]]]:
     """Return the bytes of each tensor that an op makes, and of each that is dropped after it."""
     weights = set(graph.weights)
     storage: dict[str, str] = {}
@@ -135,7 +135,7 @@ def _lives(graph: Graph) -> list[tuple[list[int], list[int]]]:
     ending: dict[int, list[str]] = {}
     for name, i in last.items():
         ending.setdefault(i, []).append(name)
-    always, sizes = _always(graph), graph.tensors
+    always, sizes = always_living(graph), graph.tensors
     return [
         (
             [sizes[name].size_bytes for name in op.outputs if storage[name] == name],
@@ -158,14 +158,14 @@ def fresh_bytes(graph: Graph) -> list[float]:
     twice the largest of them is free; of that `GIVEN_BACK` is new the next time. The second of two
     steps counts, its heap as the first left it. A step of one op that makes 40 MiB: 40 MiB.
     """
-    lives = _lives(graph)
-    sizes = [size for made, _ in lives for size in made]
+    living = lives(graph)
+    sizes = [size for made, _ in living for size in made]
     most_free = 2 * max(size for size in (*sizes, LEAST_KEPT) if size < MAPPED_BYTES)
     heap = 0
     found: list[float] = []
     for _ in range(2):
         live = 0
-        for made, ended in lives:
+        for made, ended in living:
             mapped = sum([size for size in made if size >= MAPPED_BYTES])
             live += sum(made) - mapped
             found.append(mapped + GIVEN_BACK * max(0, live - heap))
@@ -173,10 +173,10 @@ def fresh_bytes(graph: Graph) -> list[float]:
             live -= sum([size for size in ended if size < MAPPED_BYTES])
             heap = live if heap - live > most_free else heap
         heap = heap if heap <= most_free else 0  # what the step gives is dropped, too
-    return found[len(lives) :]
+    return found[len(living) :]
 
 
-def _scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
+def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
     """Return the bytes that each op makes and drops inside, by the op's name."""
     result: dict[str, int] = {}
     together: dict[str, str] = {}  # a kind: its first op, which holds those of all

@@ -15,7 +15,7 @@ from steptime.core.hardware import Device
 from steptime.diagnosis.changes import changed, read_changes, remarks
 from steptime.diagnosis.networks import DEFAULT_BATCHES, DEFAULT_SET, dtype_for, networks
 from steptime.diagnosis.upgrade import sweep, upgrades
-from steptime.diagnosis.whatif import EACH_EXAMPLE, EACH_STEP, Case, cases, what_if
+from steptime.diagnosis.whatif import EACH_EXAMPLE, EACH_STEP, cases, what_if
 from steptime.predict import cost_model
 
 V3 = ("memory_GB_per_s=x1.5", f"peak=x{420 / 180}", "memory_GB=x2")  # of ParaDnn's talk
@@ -158,4 +158,4 @@ def test_the_largest_batch_is_that_of_fit(capsys: pytest.CaptureFixture[str]) ->
 def test_memory_that_is_unknown_holds_all() -> None:
     (case,) = _cases("fc", "t4", method="calibrated")
     nowhere: Device = replace(case.model.device, memory_bytes=None)
-    assert Case(case.model, [10**15] * 21, 64).largest_on(nowhere) == 1 << 20
+    assert case.largest_on(nowhere) == 1 << 20 > case.largest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
+from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
 from steptime.predict.choose import choices, ordered
-from steptime.predict.fit import doubling, knee, largest_batch, memory_parts
+from steptime.predict.fit import doubling, knee, largest_batch
+from steptime.predict.grid import grid
+from steptime.predict.memory import blocks_bytes, memory_parts
 from steptime.predict.prices import Offer, cheapest, offers
 from steptime.predict.step_model import StepModel
 
@@ -70,6 +74,52 @@ def test_parts_of_memory_add_up(batch: int) -> None:
     assert parts["other"] == 7
     assert sum(parts.values()) == peak + 7
     assert all(part >= 0 for part in parts.values())
+
+
+def test_blocks_of_the_allocator() -> None:
+    """Segments of 2 MiB for what is small, of 20 for up to 10 MiB, multiples of 2 beyond."""
+    mib = 2**20
+
+    def blocks(batch: int, inputs: int) -> int:
+        text = f"fc:layers=1,nodes=4,inputs={inputs},outputs=4"
+        graph = build_step(make_workload(read_model(text), batch, phase="infer"))
+        return blocks_bytes(graph, catalog.stack(), 0)
+
+    assert blocks(1, 8) == 2 * mib  # nothing but small tensors
+    assert blocks(1024, 1024) == 22 * mib  # an input of 4 MiB in 20, the rest in 2
+    assert blocks(1000, 3000) == 14 * mib  # 11.44 MiB are 12
+
+
+def test_what_a_gpu_holds_beside_tensors() -> None:
+    """cuBLAS: (2 x 4096 + 8 x 16) KiB a handle, 32 MiB from Hopper on; training has two."""
+    infer = make_workload(read_model("resnet18"), 8, phase="infer")
+    for name, phase, workspace, context in (
+        ("A100", infer, 8320 * 1024, 400e6),
+        ("A100", "resnet18", 2 * 8320 * 1024, 400e6),
+        ("RTX 5090", infer, 32 * 2**20, 400e6),
+        ("H100", "resnet18", 64 * 2**20, 400e6),
+        ("MI300X", infer, 128 * 2**20, None),
+        ("xeon-platinum-8280", infer, None, None),
+    ):
+        made = StepModel(phase, name).predict()
+        assert (made.needs.workspace_bytes, made.needs.context_bytes) == (workspace, context), name
+        assert made.peak_memory_bytes < made.needs.total_bytes or context is None
+    old = StepModel(infer, "V100", options={"stack": "torch-eager-1"}).needs()
+    assert (old.workspace_bytes, old.context_bytes) == (None, 1e9)
+
+
+def test_what_does_not_fit_by_the_context_alone() -> None:
+    made = StepModel("resnet18", "A100").predict(64)
+    own = replace(catalog.device("A100"), memory_bytes=made.peak_memory_bytes + 1e8)
+    assert not StepModel("resnet18", own).predict(64).fits
+    (cell,) = grid([lambda _: made_of("resnet18", 64)], [own], [64], [1], None, "analytic", {})
+    assert cell.status == "oom"
+    (row,) = choices(StepModel("resnet18", own), [own], 1000, 1, batch=64)
+    assert row.status == "oom"
+
+
+def made_of(text: str, batch: int) -> Workload:
+    return make_workload(read_model(text), batch)
 
 
 def test_devices_side_by_side() -> None:

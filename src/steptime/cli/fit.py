@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = columns(
     "batch", "step_s=step", "low_s=from", "high_s=to", "examples_per_s=speed",
-    "peak_memory_bytes=memory", "what=",
+    "needed_bytes=memory", "what=",
 )  # fmt: skip
 
 
@@ -49,7 +49,8 @@ def fit(
 
 def _found(model: StepModel) -> dict[str, Any]:
     """Return what is found of the batches of a network on a device."""
-    from steptime.predict.fit import KNEE, doubling, knee, largest_batch, memory_parts
+    from steptime.predict.fit import KNEE, doubling, knee, largest_batch
+    from steptime.predict.memory import memory_parts
 
     has, batch = model.device.memory_bytes, model.workload.batch_per_replica
     made = model.predict()
@@ -58,7 +59,7 @@ def _found(model: StepModel) -> dict[str, Any]:
         notes.append(f"the memory of {model.device.name} is unknown, so every batch fits")
         largest = None
     else:
-        largest = largest_batch(lambda size: model.predict(size).peak_memory_bytes, has)
+        largest = largest_batch(lambda size: model.needs(size).total_bytes, has)
     best = None
     tried = [] if largest == 0 else doubling(largest or batch)
     rows = [_row(model, one) for one in sorted({batch, *tried})]
@@ -74,7 +75,9 @@ def _found(model: StepModel) -> dict[str, Any]:
         "best_batch": best,
         "memory_bytes": has,
         "peak_memory_bytes": made.peak_memory_bytes,
+        "needed_bytes": made.needs.total_bytes,
         **{f"{name}_bytes": value for name, value in parts.items()},
+        **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
         "rows": rows,
         "notes": notes,
     }
@@ -89,16 +92,20 @@ def _row(model: StepModel, batch: int) -> dict[str, Any]:
         **picked(made.times, "step_s low_s high_s"),
         "examples_per_s": batch / step_s if step_s else None,
         "peak_memory_bytes": made.peak_memory_bytes,
+        "needed_bytes": made.needs.total_bytes,
     }
 
 
 def _tables(document: dict[str, Any]) -> list[Table]:
     """Return the answer in short, and the batches."""
-    needs, has = (document[key] for key in ("peak_memory_bytes", "memory_bytes"))
+    needs, has = (document[key] for key in ("needed_bytes", "memory_bytes"))
     said = {True: "yes", False: "no", None: "unknown"}[document["fits"]]
     largest, best = document["largest_batch"], document["best_batch"]
     step = next((row["step_s"] for row in document["rows"] if row["batch"] == best), None)
-    names = ("weights", "state", "inputs", "gradients", "activations", "other")
+    names = (
+        *("weights", "state", "inputs", "gradients", "activations", "other"),
+        *("blocks", "workspace", "context"),
+    )
     parts = ", ".join(
         f"{name} {size(document[f'{name}_bytes'])}" for name in names if document[f"{name}_bytes"]
     )

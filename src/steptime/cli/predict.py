@@ -249,6 +249,8 @@ def _predicted(
         "executed_flop": round(made.lowered.executed_flop),
         "traffic_bytes": round(made.lowered.traffic_bytes),
         "peak_memory_bytes": made.peak_memory_bytes,
+        "needed_bytes": made.needs.total_bytes,
+        **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
         **picked(energy, "utilisation energy_j"),
         "energy_at_most_j": energy.at_most_j,
         "energy_low_j": energy.low_j,

@@ -254,17 +254,12 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
 
 def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Exchange) -> list[str]:
     """Return what a reader must know: what does not fit, what is not counted."""
-    from steptime.count import peak_memory_bytes
-    from steptime.predict.step_model import fits_into
-
     largest = max(row.batch_per_worker for row in rows)
-    graph = model.graph(largest)
-    notes = list(model.remarks(largest))
-    memory = peak_memory_bytes(graph) if parallel == "data" else 0  # no device holds all splits
-    if not fits_into(memory, model.device):
+    notes, needs = list(model.remarks(largest)), model.needs(largest)
+    if parallel == "data" and not needs.fit(model.device):  # no device holds all splits
         has = size(model.device.memory_bytes or 0)
-        needs = f"{size(memory)} (optimizer {model.workload.optimizer})"
-        notes.insert(0, f"batch {largest} needs {needs}, {model.device.name} has {has}")
+        said = f"{size(needs.total_bytes)} (optimizer {model.workload.optimizer})"
+        notes.insert(0, f"batch {largest} needs {said}, {model.device.name} has {has}")
     chosen, fabric = model.collective(how.collective), model.fabric
     if fabric is not None and parallel != "model":
         notes += [f"{chosen} does not use {name}" for name in _unused(fabric, chosen)]

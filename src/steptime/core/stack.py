@@ -48,7 +48,8 @@ class Stack:
     one kernel that moves every tensor once. `host` are seconds of the host, by names such as
     `host.forward_op_s` (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody
     measured them. `training` are constants of a training over many devices (`plans/`), `serving` of
-    inference (`serving/`), {} for those of the default stack. Images are laid out with their
+    inference (`serving/`), {} for those of the default stack. `memory` is what it holds on a GPU
+    beside tensors (`predict/memory.py`), {} where that is not known. Images are laid out with their
     `channels_last`, or before height and width; convolutions in float32 run as `conv_tf32` where a
     device has it. `backend` measures it, told to `compile` or not; "" where nothing here does. One
     that never `trains` runs inference alone. `since` is the month ("2024-09") of which it is the
@@ -65,6 +66,7 @@ class Stack:
     host: Mapping[str, Constant] = field(default_factory=dict)
     training: Mapping[str, Constant] = field(default_factory=dict)
     serving: Mapping[str, Constant] = field(default_factory=dict)
+    memory: Mapping[str, Constant] = field(default_factory=dict)
     channels_last: bool = False
     conv_tf32: bool = False
     backend: str = ""
@@ -112,6 +114,13 @@ SERVING = tuple(  # of inference: what each means, docs/serving.md says
         *("chunk_tokens", "ahead", "read_s"),
     )
 )
+MEMORY = tuple(  # of a GPU beside tensors, by maker or architecture: what driver and libraries take
+    f"memory.{name}_bytes"
+    for name in (
+        *("context_nvidia", "workspace_nvidia", "workspace_hopper", "workspace_blackwell"),
+        *("workspace_amd", "workspace_cdna_3", "workspace_cdna_4"),
+    )
+)
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 
 
@@ -128,6 +137,7 @@ _STACK: dict[str, Check] = {
     "host": TABLE,
     "training": TABLE,
     "serving": TABLE,
+    "memory": TABLE,
     "channels_last": FLAG,
     "conv_tf32": FLAG,
     "backend": TEXT,
@@ -172,7 +182,7 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
     if missing:
         raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
     uses = {}
-    for use, known in (("training", TRAINING), ("serving", SERVING)):
+    for use, known in (("training", TRAINING), ("serving", SERVING), ("memory", MEMORY)):
         uses[use] = constants_from_table({use: given.pop(use, {})}, where)
         for name in uses[use]:
             one_of(use, name, known, where)
@@ -185,5 +195,6 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
         host=host,
         training=uses["training"],
         serving=uses["serving"],
+        memory=uses["memory"],
         **given,
     )

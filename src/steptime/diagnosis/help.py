@@ -10,7 +10,7 @@ from steptime.core.workload import Workload
 from steptime.diagnosis.bound import Input, Path, path
 from steptime.diagnosis.changes import Change, changed
 from steptime.predict.fit import knee
-from steptime.predict.step_model import StepModel, fits_into
+from steptime.predict.step_model import StepModel
 
 WORTH = 1.02  # a speed-up that is worth a line
 LARGER = (1, 2, 4, 8, 16)  # times the batch
@@ -122,7 +122,7 @@ def _software(asked: Asked) -> Iterator[tuple[str, Asked]]:
     tried = {times * batch: asked.at_batch(times * batch) for times in LARGER}
     fitting = {
         size: one for size, one in tried.items()
-        if size == batch or fits_into(one.model.predict().peak_memory_bytes, device)
+        if size == batch or one.model.needs().fit(device)
     }  # fmt: skip
     best = knee(list(fitting), [one.step_s for one in fitting.values()])
     if best != batch:

@@ -16,7 +16,7 @@ from steptime.core.workload import Workload
 from steptime.diagnosis.bound import Path, path
 from steptime.diagnosis.changes import Change, changed
 from steptime.predict.grid import Steps
-from steptime.predict.step_model import StepModel, fits_into
+from steptime.predict.step_model import StepModel
 
 TRIED = tuple(1 << i for i in range(21))  # batches
 EACH_STEP, EACH_EXAMPLE = "each step", "each example"
@@ -25,15 +25,15 @@ EACH_STEP, EACH_EXAMPLE = "each step", "each example"
 class Case:
     """A network at a batch on the device as it is; `batch` 0 means the largest that fits."""
 
-    def __init__(self, model: StepModel, memory: Sequence[int], batch: int) -> None:
-        self.model, self._memory = model, memory
+    def __init__(self, model: StepModel, steps: Steps, batch: int) -> None:
+        self.model, self._steps = model, steps
         self.largest = self.largest_on(model.device)
         self.batch = batch or self.largest
 
     def largest_on(self, device: Device) -> int:
         """Return the largest power of two that fits, 0 if not even one example does."""
-        memory = zip(TRIED, self._memory, strict=True)
-        return max((batch for batch, needs in memory if fits_into(needs, device)), default=0)
+        needs = zip(TRIED, self._steps.needs(self.model.on(device)), strict=True)
+        return max((batch for batch, one in needs if one.fit(device)), default=0)
 
     @cached_property
     def before(self) -> Path:
@@ -104,14 +104,14 @@ def cases(
     Networks that differ in their batch alone are built once. Raises `InputError` where the device
     has no peak for their type.
     """
-    built: dict[str, tuple[StepModel, Sequence[int]]] = {}
+    built: dict[str, tuple[StepModel, Steps]] = {}
     found = []
     for one in watched(list(workloads), "networks"):
         like = replace(one, batch_per_replica=1).key
         if like not in built:
             model = StepModel(one, device, None, method, options)
             _ = model.seen  # raises for a type without a peak
-            built[like] = model, Steps(model, TRIED).peak_memory_bytes
+            built[like] = model, Steps(model, TRIED)
         found.append(Case(*built[like], 0 if largest else one.batch_per_replica))
     return found
 

@@ -9,7 +9,7 @@ from steptime.predict.fit import knee
 from steptime.predict.grid import Steps
 from steptime.predict.power import step_energy
 from steptime.predict.prices import Offer
-from steptime.predict.step_model import StepModel, fits_into
+from steptime.predict.step_model import StepModel
 from steptime.predict.training_cost import Training, bill
 
 TRIED = tuple(1 << i for i in range(17))  # batches, where none is asked for
@@ -86,8 +86,9 @@ def ordered(found: Sequence[Choice], by: str) -> list[Choice]:
 def _choice(
     on: StepModel, steps: Steps, training: tuple[int, float], offer: Offer | None
 ) -> Choice:
-    device, memory = on.device, dict(zip(steps.batches, steps.peak_memory_bytes, strict=True))
-    fitting = [batch for batch, needs in memory.items() if fits_into(needs, device)]
+    device, every = on.device, dict(zip(steps.batches, steps.needs(on), strict=True))
+    fitting = [batch for batch, needs in every.items() if needs.fit(device)]
+    memory = {batch: needs.peak_bytes for batch, needs in every.items()}
     least = min(memory)
     known = device.name, device.memory_bytes
     if not fitting:

@@ -1,10 +1,6 @@
 """Which batches of a network fit a device, and which one pays: arithmetic on memory and times."""
 
-from collections.abc import Callable, Mapping, Sequence
-
-from steptime.core.graph import Graph
-from steptime.core.stack import Stack
-from steptime.count import live_bytes
+from collections.abc import Callable, Sequence
 
 MOST = 1 << 20  # examples a step that are tried
 KNEE = 0.9
@@ -52,32 +48,3 @@ def knee(batches: Sequence[int], step_s: Sequence[float], share: float = KNEE) -
     ]
     best = max(speeds)
     return min(batch for batch, speed in zip(batches, speeds, strict=True) if speed >= share * best)
-
-
-def memory_parts(graph: Graph, stack: Stack, peak_bytes: int) -> Mapping[str, int]:
-    """Return what the memory of a step is for at its worst moment, in bytes; they add up to it.
-
-    `weights`, `state` (an optimizer's and that of norms) and `inputs` live always; `gradients` are
-    those of weights that are made by then and not used up; `activations` are all other tensors.
-    `other` is what a `peak_bytes` holds beside all tensors.
-    """
-    lives = live_bytes(graph, stack)
-    worst = max(range(len(lives)), key=lives.__getitem__)
-    size = {name: tensor.size_bytes for name, tensor in graph.tensors.items()}
-    made = {name: i for i, op in enumerate(graph.ops, start=1) for name in op.outputs}
-    gradients = {op.inputs[-1]: i for i, op in enumerate(graph.ops, start=1) if op.part == "update"}
-    parts = {
-        "weights": sum(size[name] for name in set(graph.weights)),
-        "state": sum(size[name] for name in set(graph.buffers)),
-        "inputs": sum(size[name] for name in set(graph.inputs)),
-        "gradients": sum(
-            size[name]
-            for name, used in gradients.items()
-            if made.get(name, worst + 1) <= worst <= used
-        ),
-    }
-    return {
-        **parts,
-        "activations": lives[worst] - sum(parts.values()),
-        "other": peak_bytes - lives[worst],
-    }

@@ -16,7 +16,8 @@ from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
 from steptime.predict.calibrated.power import spent_j
 from steptime.predict.lines import Lines, Span, Times, lines_of
-from steptime.predict.step_model import StepModel, fits_into
+from steptime.predict.memory import Needs, blocks_bytes
+from steptime.predict.step_model import StepModel
 
 FEW = 3  # batches that are built as they are
 KEPT = 64  # batches whose kernels are kept from device to device
@@ -86,7 +87,7 @@ def _cells(
     on: StepModel, steps: Steps, span: Span | None, why: str, workers: Sequence[int]
 ) -> Iterator[Cell]:
     """Yield the cells of a model on a device, without times where these are not known."""
-    label, name, device = on.workload.label, on.device.name, on.device
+    label, name = on.workload.label, on.device.name
     if span is None:
         for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
             for count in workers:
@@ -96,19 +97,19 @@ def _cells(
                 )  # fmt: skip
         return
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
-    memory = steps.peak_memory_bytes
+    memory = steps.needs(on)
     unknown = [None] * len(memory)
     bounds = span.low_s or unknown, span.high_s or unknown
     every = zip(steps.batches, *span.times, memory, *bounds, strict=True)
     for batch, forward, backward, update, needed, low, high in every:
         alone = forward + backward + update
-        status = "ok" if fits_into(needed, device) else "oom"
+        status = "ok" if needed.fit(on.device) else "oom"
         for count, comm in comm_s:
             step = alone + comm
             speed = count * batch / step if step else None
             yield Cell(
-                label, name, batch, count, step, forward, backward, update, comm, speed, needed,
-                status, "", None if low is None else low + comm,
+                label, name, batch, count, step, forward, backward, update, comm, speed,
+                needed.peak_bytes, status, "", None if low is None else low + comm,
                 None if high is None else high + comm, on.workload.dtype,
             )  # fmt: skip
 
@@ -116,7 +117,9 @@ def _cells(
 class Steps:
     """A network's step at many batches: its memory, and its times on any device.
 
-    `batches` are those asked for, `peak_memory_bytes` what lives at the worst moment at each.
+    `batches` are those asked for, `peak_memory_bytes` what lives at the worst moment at each, and
+    `blocks_bytes` what an allocator takes beyond that, by a line between both ends where there is
+    one.
     `like` are the steps of the same network under another optimizer: what an optimizer changes does
     not depend on the batch, so that one batch more tells it.
     """
@@ -128,22 +131,32 @@ class Steps:
         self.lines: Lines | None = like.lines.with_update_of(model) if like and like.lines else None
         if self.lines is None and on_arrays and len(wanted) > FEW:
             self.lines = lines_of(model, wanted)
-        self.peak_memory_bytes = self._memory(model)
+        self.peak_memory_bytes, self.blocks_bytes = self._memory(model)
 
     @property
     def from_three(self) -> bool:
         """Whether three batches told all."""
         return self.lines is not None
 
-    def _memory(self, model: StepModel) -> list[int]:
+    def _memory(self, model: StepModel) -> tuple[list[int], list[float]]:
         if self.lines is None:
-            found = []
+            found: list[int] = []
+            blocks: list[float] = []
             for batch in self.batches:
                 found.append(peak_memory_bytes(model.graph(batch), model.stack))
+                blocks.append(blocks_bytes(model.graph(batch), model.stack, found[-1]))
                 if len(self.batches) <= KEPT:  # while its graph is at hand
                     model.lowered(batch)
-            return found
-        return self.lines.highest(self.lines.memory, self.batches)
+            return found, blocks
+        low, high = self.lines.blocks
+        shares = self.lines.share(self.batches)
+        peaks = self.lines.highest(self.lines.memory, self.batches)
+        return peaks, (low + (high - low) * shares).tolist()
+
+    def needs(self, on: StepModel) -> list[Needs]:
+        """Return the memory that a step needs of a model's device at each batch."""
+        both = zip(self.peak_memory_bytes, self.blocks_bytes, strict=True)
+        return [on.needs_of(peak, blocks) for peak, blocks in both]
 
     def times(self, on: StepModel) -> Times:
         """Return the times of each pass at each batch; raises `InputError` as a prediction does."""

@@ -16,6 +16,7 @@ from steptime.count import live_bytes
 from steptime.predict.host import behind_host
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import PASSES, Lowered
+from steptime.predict.memory import blocks_bytes
 from steptime.predict.side_by_side import alike_of, hosts_beside
 from steptime.predict.step_model import StepModel
 from steptime.predict.sums import (
@@ -59,7 +60,8 @@ class Lines:
     """What a step runs at any batch from `low` to `high`: values at both ends of lines.
 
     What the host has to issue is the same at all of them, `issued`. Sums of passes that
-    `price_together` made are `known`, to the steps of all optimizers.
+    `price_together` made are `known`, to the steps of all optimizers. `blocks` are the bytes that
+    an allocator takes beyond tensors, at both ends.
     """
 
     low: int
@@ -67,6 +69,7 @@ class Lines:
     groups: Mapping[str, Groups]
     issued: Lowered
     memory: Sequence[tuple[float, float]]
+    blocks: tuple[float, float]
     known: dict[Key, tuple[Device, Any]] = field(default_factory=dict)
 
     def spans(self, models: Sequence[StepModel], batches: Sequence[int]) -> list[Span]:
@@ -114,7 +117,10 @@ class Lines:
 
     def with_update_of(self, model: StepModel) -> Lines | None:
         """Return the lines of the network under another optimizer, None if its ops are others."""
-        lives = live_bytes(model.graph(self.low), model.stack)
+        graph = model.graph(self.low)
+        lives = live_bytes(graph, model.stack)
+        low, high = self.blocks
+        first = blocks_bytes(graph, model.stack, max(lives))
         kernels = model.lowered(self.low).kernels
         if len(lives) != len(self.memory) or model.settings.pipelined:
             return None
@@ -128,6 +134,7 @@ class Lines:
             self,
             groups={**self.groups, "update": groups},
             issued=Lowered((), (*others, *update)),
+            blocks=(first, high + first - low),
             memory=[
                 (float(live), last + live - first)
                 for live, (first, last) in zip(lives, self.memory, strict=True)
@@ -159,9 +166,12 @@ def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
     """Return what a step runs at any of `wanted` batches, None if it does not lie on lines."""
     points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
     memory: list[tuple[float, ...]] = []
+    blocks: list[float] = []
     steps: list[Lowered] = []
     for batch in points:
-        memory.append(tuple(map(float, live_bytes(model.graph(batch), model.stack))))
+        living = live_bytes(model.graph(batch), model.stack)
+        memory.append(tuple(map(float, living)))
+        blocks.append(blocks_bytes(model.graph(batch), model.stack, max(living)))
         steps.append(model.lowered(batch))
     numbers = [[_numbers(kernel) for kernel in step.kernels] for step in steps]
     if not _straight(points, memory) or len({len(one) for one in numbers}) > 1:
@@ -173,9 +183,8 @@ def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
         kernels = tuple(steps[0].kernels[i] for i in row)
         ends = tuple((numbers[0][i], numbers[2][i]) for i in row)
         _join(groups[kernels[0].pass_], kernels, ends)
-    return Lines(
-        points[0], points[2], groups, steps[0], list(zip(memory[0], memory[2], strict=True))
-    )
+    lives = list(zip(memory[0], memory[2], strict=True))
+    return Lines(points[0], points[2], groups, steps[0], lives, (blocks[0], blocks[2]))
 
 
 def price_together(

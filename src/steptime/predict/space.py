@@ -16,7 +16,7 @@ from steptime.core.workload import Workload
 from steptime.predict.grid import Steps
 from steptime.predict.lower import PASSES
 from steptime.predict.records import now, record_method, step_record
-from steptime.predict.step_model import StepModel, fits_into, too_large
+from steptime.predict.step_model import StepModel
 
 Place = tuple[Device, str | None]  # and the dtype there, None for that of each workload
 
@@ -89,14 +89,12 @@ def _of_device(
     unknown = [None] * len(costs)
     ends = zip(span.low_s or unknown, span.high_s or unknown, strict=True)
     every = zip(steps.batches, zip(*span.times, strict=True), ends, costs, strict=True)
-    for (batch, times, (low, high), cost), memory in zip(
-        every, steps.peak_memory_bytes, strict=True
-    ):
+    for (batch, times, (low, high), cost), needs in zip(every, steps.needs(on), strict=True):
         values = {**dict(zip((f"{one}_s" for one in PASSES), times, strict=True)), **cost}
         quantities = {name: Quantity(value) for name, value in values.items()}
         quantities["step_s"] = Quantity(sum(times), low=low, high=high)
-        quantities["peak_memory_bytes"] = Quantity(memory)
+        quantities["peak_memory_bytes"] = Quantity(needs.peak_bytes)
         workload = replace(on.workload, batch_per_replica=batch)
-        fits = fits_into(memory, on.device)
-        told = remarks if fits else (too_large(memory, on.device), *remarks)
+        fits = needs.fit(on.device)
+        told = remarks if fits else (needs.too_large(on.device), *remarks)
         yield step_record(on, workload, named, quantities, fits, told, taken_at)

@@ -17,7 +17,6 @@ from steptime.core.graph import Graph, Part
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.ranges import whole_number
 from steptime.core.stack import Stack
-from steptime.core.units import size
 from steptime.core.workload import Workload
 from steptime.count import op_work, peak_memory_bytes
 from steptime.predict import DEFAULT, cost_model
@@ -26,6 +25,7 @@ from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of, fabric_of
 from steptime.predict.host import Host, host_of, issuing
 from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel, Larger
 from steptime.predict.lower import PASSES, Lowered, stack_of
+from steptime.predict.memory import Needs, blocks_bytes, needs_of
 from steptime.predict.method import Method
 from steptime.predict.price import issue_s
 from steptime.predict.schedule import Timeline, schedule
@@ -36,15 +36,20 @@ class Prediction:
     """The times of a step on a device, what it runs, its peak memory, and remarks, each one line.
 
     `counted` are the FLOP of each row by pass (`StepModel.counted`). `fits` is False where the
-    device is known to have less memory.
+    device is known to have less memory than the step `needs`.
     """
 
     times: Timeline
     lowered: Lowered
     counted: Mapping[str, Mapping[Part, float]]
-    peak_memory_bytes: int
+    needs: Needs
     fits: bool
     remarks: tuple[str, ...]
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Bytes of all tensors at the worst moment of the step."""
+        return self.needs.peak_bytes
 
     @property
     def flop(self) -> float:
@@ -55,16 +60,6 @@ class Prediction:
     def status(self) -> str:
         """`ok`, or `oom` where the step does not fit."""
         return "ok" if self.fits else "oom"
-
-
-def fits_into(memory_bytes: float, device: Device) -> bool:
-    """Whether a step fits, True where the device's memory is unknown."""
-    return device.memory_bytes is None or memory_bytes <= device.memory_bytes
-
-
-def too_large(memory_bytes: float, device: Device) -> str:
-    """Return the remark of a step that does not fit."""
-    return f"needs {size(memory_bytes)}, {device.name} has {size(device.memory_bytes or 0)}"
 
 
 class StepModel:
@@ -276,15 +271,24 @@ class StepModel:
 
     def predict(self, batch: int | None = None) -> Prediction:
         """Return the prediction of a step on `batch` examples: times, memory, remarks."""
-        graph = self.graph(batch)
         lowered = self.lowered(batch)
-        memory = peak_memory_bytes(graph, self.stack)
-        fits = fits_into(memory, self.device)
+        needs = self.needs(batch)
+        fits = needs.fit(self.device)
         remarks = self.remarks(batch)
         if not fits:
-            remarks = (too_large(memory, self.device), *remarks)
+            remarks = (needs.too_large(self.device), *remarks)
         counted = self.counted(batch)
-        return Prediction(self.timeline(batch), lowered, counted, memory, fits, remarks)
+        return Prediction(self.timeline(batch), lowered, counted, needs, fits, remarks)
+
+    def needs(self, batch: int | None = None) -> Needs:
+        """Return the memory that a step on `batch` examples needs of the device."""
+        graph = self.graph(batch)
+        peak = peak_memory_bytes(graph, self.stack)
+        return self.needs_of(peak, blocks_bytes(graph, self.stack, peak))
+
+    def needs_of(self, peak_bytes: int, blocks: float) -> Needs:
+        """Return the memory that a step needs whose tensors, and blocks beyond them, are known."""
+        return needs_of(peak_bytes, blocks, self.device, self.stack, self.workload.phase)
 
     def remarks(self, batch: int | None = None) -> tuple[str, ...]:
         """Return what the prediction leaves out: ops, layers, figures, wishes that it ignores."""

@@ -14,12 +14,14 @@ from itertools import product
 from math import inf, isclose
 from typing import Any
 
+from steptime import catalog
 from steptime.build import read_model
 from steptime.core.hardware import Device, Link
 from steptime.core.table import picked
 from steptime.predict import cost_model
 from steptime.predict.calibrated.method import notes_of
 from steptime.predict.collectives import Collective, Fabric, fabric_of
+from steptime.predict.memory import needs_of
 from steptime.predict.parallel.scaling import PAYS
 from steptime.predict.prices import Offer, cheapest, offers
 from steptime.report.explore_steps import BATCHES, ENDS_PER_E, Cells, Pool, networks
@@ -212,6 +214,7 @@ def _device(text: str, device: Device, offer: Offer | None) -> Table:
         "text": text,
         "group": group_of(device),
         **picked(device, "memory_bytes memory_bytes_per_s"),
+        "held_bytes": needs_of(0, 0, device, catalog.stack(), "train").total_bytes,
         "hosted": bool(device.launch_s),
         "offer": None if offer is None else [offer.price, f"{offer.name}, {offer.date}"],
         "peaks": {name: value / 1e12 for name, value in device.peak_flop_per_s.items()},

@@ -16,7 +16,8 @@ from steptime.predict.calibrated.power import drawn_of
 from steptime.predict.fit import knee
 from steptime.predict.grid import Steps
 from steptime.predict.lines import Lines, Span, price_together
-from steptime.predict.step_model import StepModel, fits_into
+from steptime.predict.memory import Needs
+from steptime.predict.step_model import StepModel
 
 Table = dict[str, Any]
 Cells = Mapping[str, Sequence[tuple[str, str]]]  # types and optimizers by method
@@ -193,7 +194,7 @@ def _times(cell: _Cell, pool: Pool) -> dict[str, list[int]]:
     for place, span in zip(able, spans, strict=True):
         device, (forward, backward, update) = devices[place], span.times
         steps = [sum(parts) for parts in zip(*span.times, strict=True)]
-        best = _best(cell.steps.peak_memory_bytes, steps, device)
+        best = _best(cell.steps.needs(cell.model.on(device)), steps, device)
         at = [*forward, *backward]
         if span.dynamic_j is not None:
             seen = cell.model.on(device).seen
@@ -207,9 +208,9 @@ def _times(cell: _Cell, pool: Pool) -> dict[str, list[int]]:
     return made
 
 
-def _best(memory: Sequence[int], steps: Sequence[float], device: Device) -> int:
+def _best(memory: Sequence[Needs], steps: Sequence[float], device: Device) -> int:
     """Return the place of the least batch that fits and is nearly as fast as any; -1 for none."""
-    fitting = [i for i, needed in enumerate(memory) if fits_into(needed, device)]
+    fitting = [i for i, needed in enumerate(memory) if needed.fit(device)]
     if not fitting:
         return -1
     return BATCHES.index(knee([BATCHES[i] for i in fitting], [steps[i] for i in fitting]))

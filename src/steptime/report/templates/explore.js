@@ -203,7 +203,8 @@ function scalingRows(choice) {
       workers: n, global_batch, batch_per_worker: examples, forward_s, backward_s, update_s,
       compute_s, comm_s, step_s, low_s, high_s,
       samples_per_s: global_batch / step_s, peak_memory_bytes,
-      fits: device.memory_bytes === null || peak_memory_bytes <= device.memory_bytes,
+      fits: device.memory_bytes === null
+        || peak_memory_bytes + device.held_bytes <= device.memory_bytes,
     };
   };
   const alone = row(1, batch);

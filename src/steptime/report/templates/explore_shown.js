@@ -61,8 +61,8 @@ function notes(choice, values, rows) {
   const most = rows.at(-1), count = most.batch_per_worker;
   const has = device.memory_bytes === null ? `; the memory of ${device.name} is not known`
     : `, ${device.name} has ${prefixed(device.memory_bytes, "B")}`;
-  found.push([`a replica needs ${prefixed(most.peak_memory_bytes, "B")} for ${grouped(count)} `
-    + `example${count > 1 ? "s" : ""} in ${choice.dtype} with ${TRAINED[choice.optimizer]}${has}`
+  found.push([`a replica needs ${prefixed(most.peak_memory_bytes + device.held_bytes, "B")} for `
+    + `${grouped(count)} example${count > 1 ? "s" : ""} in ${choice.dtype} with ${TRAINED[choice.optimizer]}${has}`
     + (most.fits ? "" : ": it does not fit"), !most.fits]);
   if (!method.cells.includes(choice.asked)) {
     found.push([`${values.method} is not listed for ${choice.asked.split(" ")[0]}: shown in `
