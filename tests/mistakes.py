@@ -665,6 +665,8 @@ LINES = [
     ("calibrate --minutes 0", "Input should be greater than or equal to 0.05"),
     ("calibrate --points 0", "--points: must be at least 1, not 0"),
     ("calibrate --of V100", "--of needs --from DIR"),
+    ("calibrate --from steps.csv --of V100", "steps.csv: no step of v100-sxm2-16gb; there are tho"),
+    ("calibrate --from timings.csv", "timings.csv: columns of no table of published steps"),
     ("calibrate --from absent", "absent: no such folder of records"),
     ("calibrate --from empty --device cpu --of V101", "empty: holds no records"),
     ("explore --models fc,resnet5", "unknown model 'resnet5'"),

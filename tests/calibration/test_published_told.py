@@ -29,7 +29,7 @@ def table(path: Path, seconds: list[float]) -> Path:
 
 
 def test_a_device_that_is_a_fifth_slower_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = table(tmp_path / "rows.csv", [1.0] * 10)
     told = evaluate_tables(tables_in([path])[0], "calibrated").document
@@ -43,5 +43,16 @@ def test_a_device_that_is_a_fifth_slower_is_told(
     assert row["mape"] < 0.04
     assert row["spread"][0] <= row["mape"] <= row["spread"][1]
     assert row["coverage"] == 1.0
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
+    assert run(["calibrate", "--from", str(path), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["calibration"]["errors"]["step"]["mape"] < 0.04
+    words = f"plan llama3_8b --device {made['device']} --data 8 --zero 3 --stack fsdp-2023 --json"
+    assert run(words.split()) == 0
+    slower = json.loads(capsys.readouterr().out)
+    assert run(words.replace("-calibrated", "").split()) == 0
+    shipped = json.loads(capsys.readouterr().out)
+    assert slower["step_s"] == pytest.approx(1.2 * shipped["step_s"], rel=0.05)
+    assert not slower["notes"]
     widths = [(one["high"] - one["low"]) / one["predicted"] for one in told["cases"]]
     assert row["width"] < min(widths)

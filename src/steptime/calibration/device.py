@@ -56,7 +56,7 @@ def calibrate(
         "points": len(own),
         **(facts or {}),
         "constants": moved(constants, known),
-        "errors": errors(own, off),
+        "errors": errors([case.kind for case in own], off),
         "intervals": intervals(own, off),
     }
 
@@ -109,9 +109,9 @@ def moved(constants: Mapping[str, float], priors: Mapping[str, Constant]) -> dic
     }
 
 
-def errors(cases: Sequence[Case], off: Floats) -> dict[str, dict[str, float]]:
+def errors(of: Sequence[str], off: Floats) -> dict[str, dict[str, float]]:
     """Return number, MAPE and bias of the cases of each kind, and of `all`."""
-    kinds = np.array([case.kind for case in cases])
+    kinds = np.array(of)
     found = {}
     for kind in (*sorted(set(kinds)), "all"):
         some = off if kind == "all" else off[kinds == kind]

@@ -77,7 +77,7 @@ def evaluate_tables(
     alone: dict[str, list[bool]] = defaultdict(list)
     unasked: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path, layout in tables.items():
-        for label, place, answer in _told(path, layout, method):
+        for label, place, answer in told_of(path, layout, method):
             asked[label] += 1
             if isinstance(answer, InputError):
                 unasked[label, str(answer).removeprefix("plan: ")].append(place)
@@ -114,7 +114,7 @@ def evaluate_tables(
     )
 
 
-def _told(
+def told_of(
     path: Path, layout: Layout, method: str
 ) -> Iterator[tuple[str, str, tuple[Question, Told] | InputError]]:
     """Yield set and place of each row, and what is told of it or why it cannot be asked."""

@@ -1,9 +1,10 @@
-"""What rows of published tables tell of a device under a stack: some are drawn, others asked."""
+"""What rows of published tables tell of a device under a stack; or some, and others are asked."""
 
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 from steptime import catalog
 from steptime.calibration.asking import KINDS
 from steptime.calibration.columns import Floats
-from steptime.calibration.device import moved, spread
+from steptime.calibration.device import errors, moved, spread
 from steptime.calibration.fit import fitted, left_out
 from steptime.calibration.published import Question, Told
 from steptime.core.constants import Constant
@@ -48,35 +49,77 @@ class _Logs(NamedTuple):
         return found
 
 
-def drawn(rows: Rows, points: int, draws: int) -> Iterator[tuple[int, Question, Told, Told]]:
-    """Yield of each draw the rows left: asked, as they were predicted and as calibrated.
+class _Group:
+    """Rows of one device, stack and form, and how what is predicted of them follows constants."""
 
-    Each device, stack and form has `points` drawn, spread over what they take. Raises `InputError`
-    where none is left.
-    """
+    def __init__(self, rows: Rows, device: str, stack: str, form: str) -> None:
+        self.form = form
+        self.free, self.wide = _priors(device, stack, form)
+        base, start = _predicted(rows, {}), np.array([one.value for one in self.free.values()])
+        near = [_predicted(rows, {n: one.value * np.exp(STEP)}) for n, one in self.free.items()]
+        slopes = np.log(np.array(near) / base).T / STEP
+        took = np.array([asked.measured[_quantity(asked, told)] for asked, told in rows])
+        self.logs = _Logs(took, base, slopes, start)
+
+    def drawn(self, points: int, seed: int) -> list[int]:
+        """Return the places of so many rows, spread over what they take."""
+        return spread(list(np.log(self.logs.base)), points, random.Random(seed))  # noqa: S311
+
+    def told(self, at: Sequence[int]) -> tuple[dict[str, Any], Floats]:
+        """Return the calibration that rows at some places tell, and ln(measured / predicted).
+
+        The second is of each of them, when it is left out.
+        """
+        took, base, slopes, start = self.logs
+        logs, sigma = _Logs(took[at], base[at], slopes[at], start), self.wide * NORMAL.stdev
+        constants = fitted([logs], self.free, sigma=sigma)
+        off = left_out(logs, self.free, constants, sigma)
+        usual = [self.wide * NORMAL.inv_cdf((i + 0.5) / USUAL) for i in range(USUAL)]
+        ends = np.quantile([*off, *usual], ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+        intervals = {self.form: [float(f"{end:.3g}") for end in ends]}
+        return {"constants": moved(constants, self.free), "intervals": intervals}, off
+
+
+def _groups(rows: Rows) -> dict[tuple[str, str, str], list[tuple[Question, Told]]]:
+    """Return the rows of which a time is told by device, stack and form."""
     groups: dict[tuple[str, str, str], list[tuple[Question, Told]]] = defaultdict(list)
     for asked, told in rows:
         if _quantity(asked, told):
             groups[asked.texts["device"], told.stack, told.form].append((asked, told))
-    groups = {key: own for key, own in groups.items() if len(own) > points}
+    return groups
+
+
+def drawn(rows: Rows, points: int, draws: int) -> Iterator[tuple[int, Question, Told, Told]]:
+    """Yield of each draw the rows left: asked, as they were predicted and as calibrated.
+
+    Each device, stack and form has `points` drawn. Raises `InputError` where none is left.
+    """
+    groups = {key: own for key, own in _groups(rows).items() if len(own) > points}
     if not groups:
         raise InputError(f"no row is left to check beside {points} of each device and stack")
-    for (device, stack, form), own in groups.items():
-        free, wide = _priors(device, stack, form)
-        base, start = _predicted(own, {}), np.array([one.value for one in free.values()])
-        near = [_predicted(own, {name: one.value * np.exp(STEP)}) for name, one in free.items()]
-        slopes = np.log(np.array(near) / base).T / STEP
-        took = np.array([asked.measured[_quantity(asked, told)] for asked, told in own])
-        usual = [wide * NORMAL.inv_cdf((i + 0.5) / USUAL) for i in range(USUAL)]
+    for key, own in groups.items():
+        group = _Group(own, *key)
         for seed in range(draws):
-            at = spread(list(np.log(base)), points, random.Random(seed))  # noqa: S311
-            logs = _Logs(took[at], base[at], slopes[at], start)
-            constants = fitted([logs], free, sigma=wide * NORMAL.stdev)
-            off = [*left_out(logs, free, constants, wide * NORMAL.stdev), *usual]
-            ends = np.quantile(off, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-            method = _method({"constants": moved(constants, free), "intervals": {form: ends}})
+            at = group.drawn(points, seed)
+            method = _method(group.told(at)[0])
             for asked, told in (one for i, one in enumerate(own) if i not in at):
                 yield seed, asked, told, KINDS[asked.kind](asked, method)
+
+
+def calibration(rows: Rows, points: int) -> dict[str, Any]:
+    """Return the table `calibration` that `points` of the rows of a device tell of it.
+
+    They are those of the stack with most rows. Raises `InputError` where none tells a time.
+    """
+    groups = _groups(rows)
+    if not groups:
+        raise InputError("calibrate: no row tells a time")
+    key, own = max(groups.items(), key=lambda one: len(one[1]))
+    group = _Group(own, *key)
+    at = group.drawn(min(points, len(own)), 0)
+    table, off = group.told(at)
+    about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "stack": key[1]}
+    return {**about, "points": len(at), **table, "errors": errors(["step"] * len(at), off)}
 
 
 def _quantity(asked: Question, told: Told) -> str:

@@ -1,5 +1,6 @@
 """The command `calibrate`: what steps take here, measured, so that predictions hold."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ def calibrate(
     threads: options.Threads = None,
     minutes: float = option("--minutes M", "In all.", 3.0, min=0.05, max=1440.0),
     points: Text = optional("--points N", f"At most so many. Default: {POINTS}."),
-    records: Path | None = optional("--from DIR", "Take records in place of measuring."),
+    records: Path | None = optional(
+        "--from DIR", "Take records, or a table of published steps, in place of measuring."
+    ),
     of: Text = optional("--of NAME", "With --from: the device whose records they are."),
 ) -> Answer:
     """Measure what predictions need of this machine.
@@ -95,31 +98,52 @@ def points_s(limit_s: float, spent_s: float) -> float:
     return max(limit_s - spent_s, limit_s / 2)
 
 
-def _from_records(folder: Path, of: str | None, points: int) -> Answer:
-    """Calibrate a device with the measured and published steps of a folder."""
+def _from_records(path: Path, of: str | None, points: int) -> Answer:
+    """Calibrate a device with the steps of a folder of records, or of a published table."""
     from steptime import catalog, store
     from steptime.calibration.device import calibrate as calibrated
+    from steptime.calibration.published_told import calibration
     from steptime.calibration.recorded import recorded
 
-    cases = recorded(store.load(folder, note), note)
-    names = sorted({case.device.name for case in cases})
+    rows = _rows(path) if path.is_file() else []
+    cases = [] if path.is_file() else recorded(store.load(path, note), note)
+    devices = [asked.texts["device"] for asked, _ in rows] + [case.device.name for case in cases]
+    names = sorted({*devices})
     if not names:
-        raise InputError(f"{folder}: no measured step of a device that is known")
+        raise InputError(f"{path}: no measured step of a device that is known")
     if of is None and len(names) > 1:
-        raise InputError(f"{folder}: steps of {', '.join(names)}; choose one with --of NAME")
+        raise InputError(f"{path}: steps of {', '.join(names)}; choose one with --of NAME")
     name = names[0] if of is None else catalog.device(of).name
-    own = [case for case in cases if case.device.name == name]
+    own = [i for i, device in enumerate(devices) if device == name]
     if not own:
-        raise InputError(f"{folder}: no step of {name}; there are those of {', '.join(names)}")
-    source = f"{len(own)} steps of {folder}"
-    made = calibrated(own[0].device, own, points, source=source)
+        raise InputError(f"{path}: no step of {name}; there are those of {', '.join(names)}")
+    if rows:
+        made = calibration([rows[i] for i in own], points)
+        made |= {"source": f"{made['points']} steps of {path}"}
+    else:
+        source, some = f"{len(own)} steps of {path}", [cases[i] for i in own]
+        made = calibrated(some[0].device, some, points, source=source)
     table = catalog.device_table(name)
     if name in catalog.device_names(own=False):
         table["name"] = f"{name}-calibrated"
-    path = catalog.write_user_device(table | {"calibration": made}, table["name"], local=False)
-    return _answer(
-        table | {"calibration": made}, path, f"written to {path}; use --device {table['name']}"
-    )
+    written = catalog.write_user_device(table | {"calibration": made}, table["name"], local=False)
+    under = f" --stack {made['stack']}" if rows else ""
+    said = f"written to {written}; use --device {table['name']}{under}"
+    return _answer(table | {"calibration": made}, written, said)
+
+
+def _rows(path: Path) -> list[Any]:
+    """Return the rows of a table of published steps, and what is predicted of each."""
+    from steptime.calibration.published import lacking, tables_in
+    from steptime.calibration.published_errors import told_of
+
+    tables, _ = tables_in([path])
+    if not tables:
+        raise InputError(lacking(path) or f"{path}: columns of no table of published steps")
+    every = [told for *_, told in told_of(path, tables[path], "calibrated")]
+    for reason, count in Counter(str(one) for one in every if isinstance(one, InputError)).items():
+        note(f"{count:,} rows left out: {reason}")
+    return [one for one in every if not isinstance(one, InputError)]
 
 
 def _answer(table: dict[str, Any], path: Path, said: str) -> Answer:

@@ -149,9 +149,14 @@ def _notes(planner: Planner, found: PlanTime) -> list[str]:
     said = notes_of(planner.device) if planner.method.name == "calibrated" else []
     stack = catalog.stack(settings.stack)
     fitted = stack.seen["devices"] if stack.seen and planner.constant("products") else None
+    told = planner.device.calibration.get("stack", stack.name)
+    if told != stack.name:
+        said.append(f"{planner.device.name} is calibrated with steps of stack {told}")
     if not stack.training:
         said.append(f"stack {stack.name}: constants of training are those of torch-eager")
-    elif fitted is not None and planner.device.name not in fitted:
+    elif (
+        fitted is not None and not planner.device.calibration and planner.device.name not in fitted
+    ):
         on = f", but on {', '.join(fitted)}" if fitted else ""
         said.append(f"stack {stack.name}: fitted to no step on {planner.device.name}{on}")
     if found.plan.offload in ("optimizer", "both"):
