@@ -117,3 +117,22 @@ def test_a_device_of_eight_numbers_works(
         ]
         assert row["step_s"] == pytest.approx(predicted["step_s"])
         assert row["energy_at_most_j"] == pytest.approx(70 * row["train_s"])
+
+
+def test_explain_ends_with_the_calibrated_step_and_its_ops(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Bounds have no upper end; the step and the ops are those that `predict` says."""
+    asked = ["alexnet_v2", "--device", "TITAN_X", "--batch", "16", "--json"]
+    assert run(["explain", *asked]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert run(["predict", *asked]) == 0
+    predicted = json.loads(capsys.readouterr().out)
+    assert document["calibrated_s"] == predicted["step_s"]
+    assert (document["low_s"], document["high_s"]) == (predicted["low_s"], predicted["high_s"])
+    assert all(row["high_s"] is None for row in document["steps"])
+    own = [
+        {key: one[key] for key in ("name", "step_s", "low_s", "high_s")} for one in document["ops"]
+    ]
+    assert own == [{key: one[key] for key in own[0]} for one in predicted["ops"]]
+    assert all(one["low_s"] <= one["step_s"] <= one["high_s"] for one in own)

@@ -1,4 +1,4 @@
-"""The command `explain`: from Paleo's number to the analytic one, correction by correction."""
+"""The command `explain`: from Paleo's number to ours, correction by correction."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from steptime.cli.options import optional
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
 
-OF_STEP = "correction meaning step_s change_s forward_s backward_s update_s"
+OF_STEP = "correction meaning step_s low_s high_s change_s forward_s backward_s update_s"
 
 
 @command(tabular=True)
@@ -27,6 +27,7 @@ def explain(
     """Show how corrections lead from Paleo's number to ours."""
     from steptime import catalog
     from steptime.build import build_step
+    from steptime.paleo.explain import calibrated
     from steptime.paleo.explain import explain as stages
     from steptime.plots.files import check_path, save
 
@@ -36,6 +37,8 @@ def explain(
     given = options.pairs(option_, "option")
     graph = build_step(workload)
     steps = stages(workload, graph, found, given)
+    asked, ops = calibrated(workload, graph, found, given)
+    times = asked.timeline()
     document: dict[str, Any] = {
         "model": workload.label,
         "device": found.name,
@@ -44,7 +47,10 @@ def explain(
         "options": given,
         "paleo_s": steps[0].step_s,
         "analytic_s": steps[-1].step_s,
+        "calibrated_s": times.step_s,
+        **picked(times, "low_s high_s extrapolates"),
         "steps": [picked(step, OF_STEP) for step in steps],
+        "ops": ops,
         "unmodelled": list(graph.unmodelled),
     }
     title = (
@@ -60,12 +66,30 @@ def explain(
         changes = [(step.correction, step.step_s) for step in steps]
         save(chart(changes, "analytic", title, caption), out)
         note(f"waterfall: {out}")
-    rows = [{**row, "change": _signed(row["change_s"]) if i else None}
-            for i, row in enumerate(document["steps"])]  # fmt: skip
+    narrow = "tf32" in found.peak_flop_per_s and any(
+        one.tf32 and one.dtype == "float32" for one in asked.lowered().kernels
+    )
+    ends = " to ".join(seconds(end or 0.0) for end in (times.low_s, times.high_s))
+    reached = f"what kernels, power and host reach{', convolutions in TF32' if narrow else ''}"
+    rows = [
+        {
+            **picked(step, "correction step_s meaning"),
+            "change": _signed(step.change_s) if i else None,
+        }
+        for i, step in enumerate(steps)
+    ]
+    rows.append(
+        {
+            "correction": "calibrated",
+            "step_s": times.step_s,
+            "change": _signed(times.step_s - steps[-1].step_s),
+            "meaning": f"{reached}: {ends}",
+        }
+    )
     table = Table(
         columns("correction", "step_s=step", "change", "meaning=what is right"),
         rows,
-        f"{title}: from paleo to analytic",
+        f"{title}: from paleo to analytic, and to calibrated",
     )
     return Answer(document, [table], unmodelled(graph.unmodelled))
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
+from steptime.core.table import picked
 from steptime.core.workload import Workload
 from steptime.paleo.method import FAULTS, with_faults
 from steptime.predict import cost_model
@@ -19,7 +21,10 @@ EXTRAS = {  # settings that Paleo has no rule for: what they mean
 
 @dataclass(frozen=True)
 class Step:
-    """A prediction after one more correction; `change_s` is what the correction adds to a step."""
+    """A prediction after one more correction; `change_s` is what the correction adds to a step.
+
+    `low_s` and `high_s` bound the step, None where the prediction has no bound.
+    """
 
     correction: str
     meaning: str
@@ -27,6 +32,8 @@ class Step:
     backward_s: float
     update_s: float
     change_s: float
+    low_s: float | None = None
+    high_s: float | None = None
 
     @property
     def step_s(self) -> float:
@@ -48,8 +55,32 @@ def explain(
         times = StepModel(workload, device, method=method, graph=graph).timeline()
         change_s = times.step_s - found[-1].step_s if found else 0.0
         parts = (times.forward_s, times.backward_s, times.update_s)
-        found.append(Step(name, meaning, *parts, change_s))
+        found.append(Step(name, meaning, *parts, change_s, times.low_s, times.high_s))
     return found
+
+
+def calibrated(
+    workload: Workload, graph: Graph, device: Device, given: Mapping[str, str]
+) -> tuple[StepModel, list[dict[str, Any]]]:
+    """Return the model of the step by `calibrated`, and its ops beside those of `analytic`.
+
+    Of the options of `analytic` those hold that `calibrated` has, too.
+    """
+    method = cost_model("calibrated")
+    known = {name: text for name, text in given.items() if name in method.options}
+    model = StepModel(workload, device, method=method, options=known, graph=graph)
+    bound = StepModel(workload, device, method="analytic", options=given, graph=graph).timeline()
+    least = {one.row.name: one.step_s for one in bound.rows}
+    return model, [
+        {
+            **picked(one.row, "name kind"),
+            "analytic_s": least.get(one.row.name),
+            "step_s": one.step_s,
+            "low_s": one.bounds[0],
+            "high_s": one.bounds[1],
+        }
+        for one in model.timeline().rows
+    ]
 
 
 def _stages(target: Method) -> Iterator[tuple[str, str, Method]]:

@@ -56,8 +56,10 @@ def records(model: StepModel) -> Sequence[Record]:
             "flop": sum(flop.values()),
             "forward_flop": flop["forward"],
         }
-        moved_bytes = moved[row.name]
-        found.append(record(row.name, {**values, "traffic_bytes": moved_bytes}, op_kind=row.kind))
+        own = record(row.name, {**values, "traffic_bytes": moved[row.name]}, op_kind=row.kind)
+        low, high = one.bounds
+        bounded = Quantity(one.step_s, low=low, high=high)
+        found.append(replace(own, quantities={**own.quantities, "step_s": bounded}))
     return found
 
 
