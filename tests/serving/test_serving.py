@@ -1,6 +1,7 @@
 """Inference: what phases are made of, by hand; memory and largest batch; options and answers."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from steptime.serving.kernels import Group
 from steptime.serving.phases import Phases
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")
+DEVICES = ("h100-sxm5", "a100-sxm4-80gb")
 LLAMA = 8_030_261_248
 
 
@@ -221,3 +223,25 @@ def test_a_plan_on_a_device_with_more_memory(capsys: pytest.CaptureFixture[str])
     assert (told["before"]["fits"], told["fits"]) == (False, True)
     assert told["memory"]["device_bytes"] == pytest.approx(160 * 2**30 * 0.99)
     assert told["step_s"] == told["before"]["step_s"]
+
+
+def test_a_curve_of_devices_and_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More users: each gets less, a device makes more; a user alone is a request by itself."""
+    out = tmp_path / "curve.html"
+    words = f"serve llama3_8b --device h100,a100-sxm4-80gb --input 512 --json -o {out}"
+    assert run(words.split()) == 0
+    told = json.loads(capsys.readouterr().out)
+    rows = {name: [one for one in told["curve"] if one["device"] == name] for name in DEVICES}
+    assert [len(some) for some in rows.values()] == [9, 9]  # 1 to 256
+    for some in rows.values():
+        users, device = (
+            [one[f"tokens_per_s_per_{whose}"] for one in some] for whose in ("user", "device")
+        )
+        assert users == sorted(users, reverse=True)
+        assert device == sorted(device)
+    alone = rows["h100-sxm5"][0]
+    took = alone["ttft_s"] + 127 * alone["tpot_s"]
+    assert alone["tokens_per_s_per_device"] == pytest.approx(128 / took)
+    hourly = told["cost"]["hour"]
+    assert alone["million_tokens_cost"] == pytest.approx(hourly / 3600 * took / 128 * 1e6)
+    assert "tokens/s of a user" in out.read_text("utf-8")

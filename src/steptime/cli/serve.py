@@ -6,7 +6,9 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command
+from steptime.cli.grid import names
 from steptime.cli.options import Text, option, optional
+from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, size
@@ -16,6 +18,10 @@ PARTS = {
     "products_s": "products", "attention_s": "attention", "other_s": "norms and the like",
     "exchange_s": "exchanges", "host_s": "waiting for the host", "prompt_s": "the server",
 }  # fmt: skip
+_CURVE = (
+    "device", "devices", "users", "ttft_s=first token", "tpot_s=each token",
+    "tokens_per_s_per_user:,.4g=tokens/s a user", "tokens_per_s_per_device:,.4g=tokens/s a device",
+)  # fmt: skip
 COMPARED = ("ttft_s", "tpot_s", "tokens_per_s", "fits")  # with what --set changes
 
 
@@ -35,8 +41,8 @@ def serve(
     inside: options.Inside = None,
     link: options.Link = None,
     links_per_node: options.NodeLinks = None,
-    dtype: str = option(
-        "--dtype", "bfloat16, float16; float8 or float4 for the layers' products.", "bfloat16"
+    dtype: Text = optional(
+        "--dtype", "bfloat16 (default), float16; float8 or float4 for the layers' products."
     ),
     weights: str = option(
         "--weights", "How the layers' weights are kept: float8, int8, int4, float4.", ""
@@ -59,6 +65,11 @@ def serve(
     draft: Text = optional("--draft MODEL", "It guesses tokens, which the model verifies."),
     speculate: Text = optional("--speculate Q", "Tokens that it guesses for a step."),
     accept: Text = optional("--accept W", "Chance of each to be right, such as 0.7."),
+    out: Path | None = optional(
+        "--out -o FILE",
+        "Draw tokens/s of a device over those of a user, for 1, 2, 4, ... users: .png, .svg, .pdf "
+        "or .html.",
+    ),
     set_: options.Set = None,
     prices: options.Prices = None,
     stack: Text = optional(
@@ -71,10 +82,12 @@ def serve(
 
     Time to the first token and per token, tokens a second, memory, cost.
     """
-    from steptime.plans.request import Site
-    from steptime.serving.answer import Request, answered
+    from steptime.plans.request import sites
+    from steptime.plots.files import check_path
+    from steptime.serving.answer import Request, answered, curve
     from steptime.serving.arrivals import Demand
 
+    check_path(out)
     if requests is not None:
         options.refuse({"--input": input_, "--output": output}, "--requests says it: leave out {}")
     count = whole_number
@@ -84,10 +97,14 @@ def serve(
         "max_batch": max_batch, "prefill_replicas": prefill_replicas,
         "prefill_tensor": prefill_tensor, "draft": draft, "speculate": speculate, "accept": accept,
     })  # fmt: skip
-    site = Site(
-        options.one_device(device), count(per_node, "--per-node"), inside, link,
+    site, *others = sites(
+        names(device, "--device"), count(per_node, "--per-node"),
+        inside and inside.split(","), link and link.split(","),
         None if links_per_node is None else count(links_per_node, "--links-per-node"),
     )  # fmt: skip
+    if out or others:
+        apart = {"--requests": requests, "--draft": draft, "--prefill-replicas": prefill_replicas}
+        options.refuse(apart, "users at once (--out, several devices) are served without {}")
     asked = Request(
         model, site, count(batch, "--batch"),
         count(input_ or "1024", "--input"), count(output or "128", "--output"),
@@ -102,14 +119,37 @@ def serve(
         told = answered(replace(asked, site=site._replace(device=changed)))
         notes += options.compared(told, before, COMPARED)
     tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]
+    if out or others:
+        every = [curve(replace(asked, site=at)) for at in (site, *others)]
+        told["curve"] = [row for rows in every for row in rows]
+        heads = columns(*_CURVE, "?million_tokens_cost:.3g=cost a million")
+        tables.append(Table(heads, told["curve"], "Users at once", most=9 * len(every)))
+        lacking = [at.device for at, rows in zip((site, *others), every, strict=True) if not rows]
+        notes += [f"{name}: no room for a user beside the weights" for name in lacking]
+    if out:
+        _draw(told, out)
+        notes.append(f"picture: {out}")
     return Answer(told, tables, [f"note: {said}" for said in (*notes, *told["notes"])])
+
+
+def _draw(told: dict[str, Any], out: Path) -> None:
+    from steptime.plots.files import save
+    from steptime.plots.serving import chart
+
+    if not told["curve"]:
+        raise InputError("--out: no device has room for a user beside the weights")
+    title = f"{told['model']}, {told['input']:,} tokens in, {told['output']:,} out"
+    save(chart(told["curve"], title, f"{told['dtype']}, {told['stack']}, {_split(told)}"), out)
+
+
+def _split(told: dict[str, Any]) -> str:
+    return " x ".join(f"{name} {n}" for name, n in told["plan"].items() if n > 1) or "one device"
 
 
 def table(told: dict[str, Any]) -> Table:
     """Return an answer for people."""
-    split = " x ".join(f"{name} {n}" for name, n in told["plan"].items() if n > 1)
     title = (
-        f"{told['model']} on {told['devices']} {told['device']}, {split or 'one device'}, batch "
+        f"{told['model']} on {told['devices']} {told['device']}, {_split(told)}, batch "
         f"{told['batch']}, {told['input']} tokens in, {told['output']} out, {told['dtype']} "
         f"({told['method']}, {told['stack']})"
     )

@@ -103,7 +103,7 @@ def document(
             for one in found.exposures
         ],
         "mfu": mfu(planner, found),
-        "cost": _cost(found, offer, devices),
+        "cost": cost_of(offer, devices, "step", found.step_s),
         "energy": _energy(found, devices),
         "training": _training(found, offer, devices, in_step, tokens),
         "notes": _notes(planner, found),
@@ -191,17 +191,13 @@ def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
     }
 
 
-def _cost(found: PlanTime, offer: Offer | None, devices: int) -> dict[str, Any] | None:
+def cost_of(offer: Offer | None, devices: int, what: str, took_s: float) -> dict[str, Any] | None:
+    """Return what devices cost for something that takes so long, and an hour; None: unknown."""
     if offer is None:
         return None
-    an_hour = offer.price * devices
-    return {
-        "step": an_hour * found.step_s / 3600,
-        "hour": an_hour,
-        "currency": offer.currency,
-        "offer": offer.name,
-        "date": offer.date,
-    }
+    hour = offer.price * devices
+    about = {"currency": offer.currency, "offer": offer.name, "date": offer.date}
+    return {what: hour * took_s / 3600, "hour": hour, **about}
 
 
 def _energy(found: PlanTime, devices: int) -> dict[str, Any] | None:

@@ -11,18 +11,17 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.hardware import Device
 from steptime.core.table import picked
 from steptime.core.workload import Plan
-from steptime.plans.answer import offer_of
+from steptime.plans.answer import cost_of, offer_of
 from steptime.plans.faults import Asked, checked
 from steptime.plans.request import ALIASES, Site, cluster_of, planner_of, shape_of
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.calibrated.method import notes_of
 from steptime.predict.calibrated.power import drawn_of
 from steptime.predict.method import Method
-from steptime.predict.prices import Offer
 from steptime.serving.arrivals import Demand
 from steptime.serving.concurrency import served
 from steptime.serving.kernels import FORMATS
-from steptime.serving.load import pool_of, under_load
+from steptime.serving.load import MOST, pool_of, under_load
 from steptime.serving.phases import Phases, Spent
 from steptime.serving.queueing import Load
 
@@ -47,7 +46,7 @@ class Request:
     data: int = 1
     expert: int = 1
     replicas: int = 1
-    dtype: str = "bfloat16"
+    dtype: str | None = None
     weights: str = ""
     kv: str = ""
     stack: str | None = None
@@ -215,7 +214,7 @@ def answered(asked: Request) -> dict[str, Any]:
         "energy": _energy(asked, phases, phases.prefill(batch, asked.input), each),
         "fits": fits,
         "memory": memory,
-        "cost": _cost(offer_of(planner, asked.prices), devices, rate),
+        "cost": cost_of(offer_of(planner, asked.prices), devices, "million_tokens", 1e6 / rate),
         "notes": notes_of(planner.device) if known else [],
         "nearest_that_fits": None if fits else nearest(asked),
         "load": load,
@@ -269,17 +268,26 @@ def _energy(asked: Request, phases: Phases, first: Spent, each: Spent) -> dict[s
     return {"token_j": token_j, "device_w": whole / took_s, "of": "devices alone: nodes add more"}
 
 
-def _cost(offer: Offer | None, devices: int, rate: float) -> dict[str, Any] | None:
-    if offer is None:
-        return None
-    an_hour = offer.price * devices
-    return {
-        "hour": an_hour,
-        "million_tokens": an_hour / 3600 / rate * 1e6,
-        "currency": offer.currency,
-        "offer": offer.name,
-        "date": offer.date,
-    }
+def curve(asked: Request) -> list[dict[str, Any]]:
+    """Return what users see of a replica, and what it makes, with 1, 2, 4, ... of them at once.
+
+    No row where weights leave no room for a user's cache.
+    """
+    phases = asked.phases()
+    offer = offer_of(phases.planner, asked.prices)
+    most = min(MOST, largest_batch(phases, asked.length, asked.input))
+    found = []
+    for users in (2**k for k in range(most.bit_length())):
+        ttft_s, tpot_s, *_ = served(phases, users, asked.input, asked.output)
+        rate = users * asked.output / (ttft_s + (asked.output - 1) * tpot_s)
+        cost = cost_of(offer, asked.devices, "million_tokens", 1e6 / rate)
+        found.append({
+            "device": phases.planner.device.name, "devices": asked.devices, "users": users,
+            "ttft_s": ttft_s, "tpot_s": tpot_s, "tokens_per_s_per_user": 1 / tpot_s,
+            "tokens_per_s_per_device": rate / asked.devices,
+            "million_tokens_cost": cost and cost["million_tokens"],
+        })  # fmt: skip
+    return found
 
 
 def nearest(asked: Request) -> dict[str, Any] | None:
