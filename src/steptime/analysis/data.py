@@ -8,7 +8,7 @@ and rows that it shows, binned where they are more than it can draw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,8 +95,11 @@ class Data:
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def arrays(self, sql: str, *values: Any) -> dict[str, np.ndarray]:
-        """Return the answer as a column each: numbers as float64 with NaN where unknown."""
+    def arrays(self, sql: str, *values: Any, exact: Collection[str] = ()) -> dict[str, np.ndarray]:
+        """Return the answer as a column each: numbers as float64 with NaN where unknown.
+
+        Whole numbers of columns that are `exact` stay as they are; none of them may be unknown.
+        """
         import numpy as np
 
         def plain(column: Any) -> Any:
@@ -105,7 +108,7 @@ class Data:
             return np.where(np.ma.getmaskarray(column), None, column)
 
         found = self._asked(sql, values).fetchnumpy()
-        return {name: plain(column) for name, column in found.items()}
+        return {n: column if n in exact else plain(column) for n, column in found.items()}
 
     def columns(self, table: str) -> dict[str, str]:
         """Return the columns of `records` or `results`, and the SQL type of each."""

@@ -151,7 +151,7 @@ def _chances(
 
 def _clear(counts: NDArray[np.int64]) -> bool:
     """Whether the majority of rows is more than chance gives the first of two."""
-    from scipy.stats import binom
+    from scipy.special import bdtrc
 
     first, second = sorted([0, *counts.tolist()])[:-3:-1]
-    return bool(2 * binom.sf(first - 1, first + second, 0.5) <= CHANCE or (second == 0 < first))
+    return bool(2 * bdtrc(first - 1, first + second, 0.5) <= CHANCE or (second == 0 < first))

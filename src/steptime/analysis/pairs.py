@@ -20,7 +20,6 @@ from steptime.analysis import flat
 from steptime.analysis.data import Data
 from steptime.analysis.row import BESIDES, OF_CELL, Row, known_number, labels, over
 from steptime.analysis.sides import (
-    ALIKE,
     APART,
     NAME,
     OF_PLATFORM,
@@ -55,13 +54,13 @@ def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
         f"{CELL} IN ({cells} 'predicted') AND {CELL} NOT IN ({cells} 'measured')))"
     )
     known = ", ".join(map(flat.text, stacks.measured()))
-    of_stack = (
-        "a.stack IS NULL OR b.stack IS NULL OR a.stack = "
-        f"if(b.stack IN ({known}), b.stack, {flat.text(catalog.stack().label)})"
+    kin = (
+        f"if(origin = 'predicted' OR stack IN ({known}) OR stack IS NULL, stack, "
+        f"{flat.text(catalog.stack().label)})"
     )
-    sides = Sides(data, quantity, "if(origin = 'predicted', 'a', 'b')", CELL, where)
+    sides = Sides(data, quantity, "if(origin = 'predicted', 'a', 'b')", CELL, where, kin=kin)
     words = {"a": "predicted", "b": "measured"}
-    return Pairing(sides, "a", words, alike=of_stack, but="not {} for this stack")
+    return Pairing(sides, "a", words, but="not {} for this stack")
 
 
 def two_folders(data: Data, quantity: str = "step_s") -> Pairing:
@@ -128,9 +127,7 @@ class Pairing:
     words: Mapping[str, str]
     column: str = ""
     free: Collection[str] = ()
-    alike: str = ALIKE
     but: str = "not with these options {}"
-    _told: dict[int, Row] = field(default_factory=dict)
     _about: dict[int, Row] = field(default_factory=dict)
 
     @property
@@ -139,8 +136,8 @@ class Pairing:
         return [level for level in self.sides.levels if level != self.against]
 
     @cached_property
-    def _matched(self) -> dict[str, NDArray[Any]]:
-        return self.sides.pairs(self.against, self.alike)
+    def _matched(self) -> dict[str, NDArray[np.int64]]:
+        return self.sides.pairs(self.against)
 
     @cached_property
     def _whole(self) -> NDArray[np.bool_]:
@@ -168,7 +165,7 @@ class Pairing:
         verdict[sampled] = found["verdict"]
         several = np.minimum(of["runs"][a], of["runs"][b]) > 1
         told |= {"a": a, "b": b, "ratio": ratio, "verdict": verdict, "sampled": sampled}
-        told |= {"single": sampled & ~several, "level": of["level_"][b]}
+        told |= {"single": sampled & ~several, "level": self.sides.level_of(b)}
         return told | {"unsteady": (of["e_steady"][a] == 0) | (of["e_steady"][b] == 0)}
 
     def __len__(self) -> int:
@@ -176,40 +173,42 @@ class Pairing:
 
     @cached_property
     def unpaired(self) -> list[Row]:
-        """What has no partner, whole steps only: `id`, `level`, `side`, `reason`."""
-        whole = self._whole
-        found = self.sides.lonely(self.against, [n for n in self.words if n != self.against])
-        told: list[Row] = []
-        for row in found:
-            other = self.words[row["level"] if row["side"] == "a" else self.against]
-            why = self.but.format(other) if row["in_cell"] else f"not {other}"
-            told.append({"id": row["id"], "side": row["side"], "reason": why})
+        """What has no partner, whole steps only: `id`, `level`, `side`, what it `lacks`."""
+        others = [name for name in self.words if name != self.against]
+        told = list(self.sides.lonely(self.against, others, self._matched))
         of = self.sides.groups
-        for at in np.flatnonzero(~whole):
+        for at in np.flatnonzero(~self._whole & of["whole"][self._matched["b"]]):
             pair = {side: int(self._matched[side][at]) for side in "ab"}
-            if of["scope"][pair["a"]]:
-                continue
             lacks = [side for side, one in pair.items() if not of["value"][one] > 0]
-            why = "; ".join(
-                f"{self.words[of['level_'][one]]}: {self._missing(one)}"
-                for one in (pair[side] for side in lacks)
-            )
-            told.append({"id": pair["b"], "side": "both", "reason": why, "lacks": lacks})
+            told.append({"id": pair["b"], "side": "both", "lacks": lacks, "pair": pair})
         return told
 
+    def _why_unpaired(self, row: Row) -> str:
+        if "lacks" not in row:
+            other = self.words[row["level"] if row["side"] == "a" else self.against]
+            return self.but.format(other) if row["in_cell"] else f"not {other}"
+        ids = [row["pair"][side] for side in row["lacks"]]
+        told = zip(self.sides.level_of(ids), map(self._missing, ids), strict=True)
+        return "; ".join(f"{self.words[level]}: {why}" for level, why in told)
+
     def _missing(self, one: int) -> str:
-        of = self.sides.groups
-        if of["status"][one] != "ok":
-            return str(of["status"][one]) + (f" ({of['cause'][one]})" if of["cause"][one] else "")
-        held = np.isfinite(of["stated"][one]) or of["sampled"][one]
-        return f"{self.sides.quantity} is not above 0" if held else f"no {self.sides.quantity}"
+        facts = self.sides.facts([one])[one]
+        if facts["status"] != "ok":
+            return str(facts["status"]) + (f" ({facts['cause']})" if facts["cause"] else "")
+        quantity = self.sides.quantity
+        return f"{quantity} is not above 0" if self.sides.groups["held"][one] else f"no {quantity}"
 
     def summary(self) -> Row:
         """Return how far A is off from B, with the pairs that are `worst`; see `errors`."""
         ratio = self.columns["ratio"]
         farthest = np.argsort(-np.abs(np.log(ratio)), kind="stable")[:3]
+        ids = self.columns["b"][farthest].tolist()
+        self.learn(ids)
+        told = zip(ids, ratio[farthest].tolist(), strict=True)
         return errors(ratio) | {
-            "worst": [{name: row[name] for name in WORST} for row in self.rows(farthest)]
+            "worst": [
+                {name: {**self._about[b], "ratio": one}[name] for name in WORST} for b, one in told
+            ]
         }
 
     def of_levels(self) -> list[Row]:
@@ -242,19 +241,21 @@ class Pairing:
         """Return pairs as rows, all of them or those at these places."""
         places = range(len(self)) if which is None else [int(at) for at in which]
         ids = [tuple(int(self.columns[side][at]) for side in "ab") for at in places]
+        told = self.sides.facts(one for pair in ids for one in pair)
         self.learn(b for _, b in ids)
-        lefts = self.sides.facts([a for a, _ in ids])
         return [
-            self._about[b] | self._row(at, lefts[a], self._told[b])
+            self._about[b] | self._row(at, told[a], told[b])
             for at, (a, b) in zip(places, ids, strict=True)
         ]
 
     def unpaired_rows(self, found: Sequence[Row]) -> list[Row]:
-        """Return some of what is `unpaired` as rows."""
+        """Return some of what is `unpaired` as rows, with the `reason`."""
+        self.sides.facts(one for row in found for one in row.get("pair", {}).values())
         self.learn(row["id"] for row in found)
-        names = ("side", "reason", "lacks")
         return [
-            self._about[row["id"]] | {name: row[name] for name in names if name in row}
+            self._about[row["id"]]
+            | {name: row[name] for name in ("side", "lacks") if name in row}
+            | {"reason": self._why_unpaired(row)}
             for row in found
         ]
 
@@ -263,23 +264,24 @@ class Pairing:
 
         What is `free` tells none apart, as in a pair.
         """
-        new = set(ids) - self._told.keys()
+        new = set(ids) - self._about.keys()
         if not new:
             return
-        self._told.update(self.sides.facts(sorted(new)))
+        told = self.sides.facts(new)
+        known = [*self._about, *sorted(new)]
         blank = dict.fromkeys(set(self.free) - set(BESIDES))
         named = [
             one
             | blank
             | {"settings": {k: "" if k in self.free else v for k, v in one["settings"].items()}}
             | {"options": {k: v for k, v in one["options"].items() if k not in self.free}}
-            for one in self._told.values()
+            for one in (told[at] for at in known)
         ]
         names = labels(named, besides=(*BESIDES, "scope"))
-        for (known, one), name in zip(self._told.items(), names, strict=True):
-            if known in new:
-                about = {key: one[key] for key in (*OF_CELL, "scope", "op_kind")}
-                self._about[known] = {"name": name, **about}
+        for at, name in zip(known, names, strict=True):
+            if at in new:
+                about = {key: told[at][key] for key in (*OF_CELL, "scope", "op_kind")}
+                self._about[at] = {"name": name, **about}
 
     def _row(self, at: int, left: Row, right: Row) -> Row:
         """Return the two sides of a pair, its ratio with the verdict, and what differs in it."""
@@ -304,7 +306,7 @@ class Pairing:
             **self._apart(left, right),
         }
         if left["origin"] == "predicted" != right["origin"] and not right["scope"]:
-            row |= _share_of_roof(left, of["step_s"][told["b"]])
+            row |= _share_of_roof(left, right["step_s"])
         return row
 
     def _side(self, one: int, told: Row) -> Row:
@@ -362,10 +364,10 @@ def _end(of: Mapping[str, NDArray[Any]], side: NDArray[np.int64], end: str) -> N
     return np.where(np.isnan(of[end][side]), of["value"][side], of[end][side])
 
 
-def _share_of_roof(predicted: Row, step_s: float) -> Row:
+def _share_of_roof(predicted: Row, step_s: float | None) -> Row:
     """Return the speed of a step [FLOP/s] and its shares of peak and roof, as `results` does."""
     numbers, peak = predicted["numbers"], predicted["peak_flop_per_s"]
-    flop_per_s = over(numbers.get("flop"), known_number(step_s))
+    flop_per_s = over(numbers.get("flop"), step_s)
     intensity = over(numbers.get("flop"), numbers.get("traffic_bytes"))
     roof = roof_flop_per_s(intensity, peak, predicted["memory_bytes_per_s"])
     return {

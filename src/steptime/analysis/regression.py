@@ -1,5 +1,6 @@
 """Regressions of a number on hyperparameters, with what says how far they may be believed."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,13 +59,20 @@ def fitted(x: Floats, y: Floats, draws: int = 0) -> dict[str, Any]:
         rng = np.random.default_rng(SEED)
         pieces = np.array_split(rng.permutation(table), min(len(y), BLOCKS))
         moments = np.stack([piece.T @ piece for piece in pieces]).reshape(len(pieces), -1)
-        drawn = rng.multinomial(len(pieces), np.full(len(pieces), 1 / len(pieces)), draws)
-        made, r2, sound = _solved((drawn @ moments).reshape(draws, *[table.shape[1]] * 2))
+        drawn = _drawn(len(pieces), draws) @ moments
+        made, r2, sound = _solved(drawn.reshape(draws, *[table.shape[1]] * 2))
         if sound.mean() > 0.5:
             for end, q in (("low", MISS / 2), ("high", 1 - MISS / 2)):
                 found[end] = np.quantile(made[sound], q, axis=0)
                 found[f"r2_{end}"] = float(np.quantile(r2[sound], q))
     return found
+
+
+@lru_cache(1)
+def _drawn(pieces: int, draws: int) -> Floats:
+    """Return how often each draw of a bootstrap has each of the pieces [draws, pieces]."""
+    rng = np.random.default_rng(SEED)
+    return rng.multinomial(pieces, np.full(pieces, 1 / pieces), draws).astype(np.float64)
 
 
 def _solved(moments: Floats) -> tuple[Floats, Floats, Any]:

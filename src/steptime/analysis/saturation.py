@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.row import Row
+from steptime.analysis.statistics import rank_correlation
 from steptime.analysis.warmup import Floats
 
 BAND = 0.8  # of the top speed: what is above it is in the band
@@ -59,8 +60,4 @@ def saturation(
 
 
 def _falls(speed: Floats, work: Floats) -> bool:
-    from scipy.stats import spearmanr
-
-    if np.ptp(speed) == 0:
-        return False
-    return bool(spearmanr(speed, work).statistic < FALLS)
+    return bool(np.ptp(speed) > 0 and rank_correlation(speed, work) < FALLS)

@@ -1,21 +1,23 @@
-"""Groups of records side by side, found by SQL: 10^6 records are seconds.
+"""Groups of records side by side, as columns: 10^6 records are seconds.
 
 A group is of one cell and one method, its samples pooled; a cell is what records have in common
 that differ in nothing but the column that is compared. A level is a value of that column.
 """
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import count
+from operator import itemgetter
+from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis import flat
+from steptime.analysis.cache import RANK
 from steptime.analysis.data import Data
-from steptime.analysis.row import ESTIMATE, Row, facts_of
+from steptime.analysis.row import ESTIMATE, Row, facts_of, grouped
 from steptime.analysis.statistics import of_arrays
 from steptime.core.errors import InputError, unknown
 
@@ -27,40 +29,27 @@ APART = {  # options in which the levels of a column may differ
     **dict.fromkeys(("stack", "method"), OF_STACK),
 }
 NAME = "regexp_replace(method, '-compile$', '')"
-ALIKE = "a.how_ = b.how_ OR (a.alone_ AND b.alone_)"
-GROUP = "level_, cell_, hash(method, method_version, method_options)"  # texts take memory
-OF_GROUP = {  # what stands in `groups`, by aggregates over the tries of a group
-    **{name: f"any_value({name})" for name in ("cell_", "how_", "scope", "family", "op_kind")},
-    **{name: f"any_value({name})" for name in ("origin", "method_version", "method_options")},
-    "stack": "arg_max_null(stack, seq)",
-    "first_": "min(seq)",
-    "last_": "max(seq)",
-    **{name: f"arg_max_null({name}, seq)" for name in ("status", "cause")},
-    "step_s": "median(numbers['step_s']) FILTER (status = 'ok')",
-    "sampled": "count(*) FILTER (is_sampled)",
-    "resting": "count(*) FILTER (is_sampled AND list_min(samples_) <= 0)",
-    "stated": "arg_max(value_, seq) FILTER (is_held)",
-    "stated_low": "arg_max_null(stated_low, seq) FILTER (is_held AND step_)",
-    "stated_high": "arg_max_null(stated_high, seq) FILTER (is_held AND step_)",
-    "median_": "any_value(value_) FILTER (is_sampled)",
-    **{f"e_{n}": f"any_value(estimate.{n}) FILTER (is_sampled AND step_)" for n in ESTIMATE},
-    "hosts": "list_sort(list(DISTINCT host) FILTER (host <> ''))",
-    "runs": "any_value(len(list_distinct(run_))) FILTER (is_sampled)",
-}
 OF_SAMPLES = (
     *("params", "plan", "samples", "run", "runs", "numbers", "others", "sampled", "estimate"),
     *("env", "method_options", "seq", "line", "filename", "is_plain", "place", "folder_rank"),
 )
-_NUMBER = count()
+KEY = "(hash({}) >> 2)::BIGINT"  # texts take memory
+METHOD = "method, method_version, method_options"
+AT = f"ON line = place_ % {RANK} AND seq = place_"  # the line is what a Parquet is sorted by
+Ids = NDArray[np.int64]
+Columns = dict[str, NDArray[Any]]
 
 
 class Sides:
     """The groups of a quantity by level, and the pairs of those of one level with the others.
 
     `level` and `cell` are SQL over `flat`, `where` says which records take part; options that are
-    `apart` may differ in a pair. `levels` stand in order: numbers by size, words as recorded.
-    `groups` are columns by `id`, NaN or None where unknown. Raises `InputError` for a quantity that
-    no record holds.
+    `apart` may differ in a pair. `kin` is SQL of what may not, where both know it; by default these
+    are the options, unless both groups are the only ones of their level in the cell. `levels` stand
+    in order: numbers by size, words as recorded. `groups` are columns by id: `level` (a place in
+    `levels`), `cell`, `value`, `low`, `high`, the number of `runs`, and as `e_value`, ... what
+    `statistics.estimates` says, NaN where unknown; whether samples are `pooled`, some value is
+    `held`, and it is of `whole` steps. Raises `InputError` for a quantity that no record holds.
     """
 
     def __init__(
@@ -71,101 +60,183 @@ class Sides:
         cell: str,
         where: str = "true",
         apart: Collection[str] = (),
+        kin: str = "",
     ) -> None:
-        self.data, self.quantity, self.table = data, quantity, f"sides_{next(_NUMBER)}"
-        self._tries = _tries(data, quantity, level, cell, where, apart)
-        aggregates = ", ".join(f"{made} AS {name}" for name, made in OF_GROUP.items())
-        data.rows(
-            f"CREATE TEMP TABLE {self.table} AS SELECT row_number() OVER (ORDER BY first_) - 1 "
-            "AS id, *, dense_rank() OVER (ORDER BY cell_) - 1 AS cell, "
-            "count(*) OVER (PARTITION BY level_, cell_) = 1 AS alone_ FROM "
-            f"(SELECT level_, {aggregates} FROM ({self._tries}) GROUP BY {GROUP})"
+        self.data, self.quantity, self._is_by_options = data, quantity, not kin
+        self._facts: dict[int, Row] = {}
+        records = self._records(level, cell, where, apart, kin)
+        named = data.rows(
+            f"SELECT DISTINCT {level} AS level, {KEY.format('level')} AS key FROM flat"
         )
-        found = data.rows(f"SELECT level_ FROM {self.table} GROUP BY 1 ORDER BY min(first_)")
-        self.levels = [row["level_"] for row in found]
-        with suppress(ValueError):
-            self.levels.sort(key=float)
-        self.groups = self._groups()
+        self.levels, records["level"] = _levels(records["level"], named)
+        self.groups = self._grouped(records)
 
-    def _groups(self) -> dict[str, NDArray[Any]]:
-        """Return the columns of the groups: `value`, `low` and `high`, and what `OF_GROUP` says.
-
-        `e_value`, ... are what `statistics.estimates` says of the pooled samples.
-        """
+    def _records(
+        self, level: str, cell: str, where: str, apart: Collection[str], kin: str
+    ) -> Columns:
+        """Return columns of the records that take part, in their order."""
+        step, own = self.quantity == "step_s", f"sampled[{flat.text(self.quantity)}]"
+        number, least, runs = (
+            ("samples_n", "step_s_min", "runs")
+            if step
+            else (f"len({own}.samples)", f"list_min({own}.samples)", f"list_unique({own}.run)")
+        )
+        gone = flat.text(json.dumps(dict.fromkeys(apart)))
+        how = KEY.format(f"json_merge_patch(method_options, {gone})")
+        whole_numbers = {
+            "seq": "seq",
+            "level": KEY.format("level_"),
+            "cell": KEY.format(cell),
+            "group": KEY.format(f"level_, {cell}, {METHOD}"),
+            "kin": f"if({kin} IS NULL, -1, {KEY.format(kin)})" if kin else "how",
+            "way": KEY.format(f"host, origin, {METHOD}"),
+        }
+        numbers = {
+            "value": value_of(self.data, self.quantity),
+            "held": "origin <> 'measured' OR status = 'ok'",
+            "whole": "scope = ''",
+            "sampled": f"status = 'ok' AND {number} > 0",
+            "resting": f"{least} <= 0",
+            "runs": runs,
+            **{f"stated_{end}": f"stated_{end}" if step else "NULL" for end in ("low", "high")},
+            **{f"e_{name}": f"estimate.{name}" if step else "NULL" for name in ESTIMATE},
+        }
+        told = [f"{made} AS {flat.name(name)}" for name, made in whole_numbers.items()]
+        told += [f"CAST({made} AS DOUBLE) AS {flat.name(name)}" for name, made in numbers.items()]
         found = self.data.arrays(
-            f"SELECT * EXCLUDE (method_version, method_options) FROM {self.table} ORDER BY id"
+            f"SELECT {', '.join(told)} FROM (SELECT *, {level} AS level_ FROM flat WHERE {where}) "
+            f"JOIN (SELECT method_options, {how} AS how FROM (SELECT DISTINCT method_options "
+            "FROM flat)) USING (method_options) "
+            "WHERE level_ IS NOT NULL",
+            exact=whole_numbers,
         )
-        pooled = (found["sampled"] > 0) & (found["resting"] == 0)
-        several = pooled & ((found["sampled"] > 1) | np.isnan(found["e_value"]))
+        order = np.argsort(found["seq"], kind="stable")
+        return {name: column[order] for name, column in found.items()}
+
+    def _grouped(self, of: Columns) -> Columns:
+        """Return the columns of groups, which stand in the order of their first records."""
+        order = np.argsort(of["group"], kind="stable")
+        starts = np.flatnonzero(np.r_[True, np.diff(of["group"][order]) != 0][: len(order)])
+        first = np.argsort(order[starts])
+        sizes = np.diff(np.r_[starts, len(order)])[first]
+        self._ends = sizes.cumsum()
+        begins = self._ends - sizes
+        order = order[np.repeat(starts[first] - begins, sizes) + np.arange(len(order))]
+        of = {name: column[order] for name, column in of.items()}
+        self._seq, last = of["seq"], self._ends - 1
+        known = np.isfinite(of["value"])
+        sampled, held = known & (of["sampled"] == 1), known & (of["held"] == 1)
+        self._is_sampled = sampled
+
+        def number(which: NDArray[np.bool_]) -> Ids:
+            return np.asarray(np.add.reduceat(which, begins, dtype=np.int64))
+
+        def latest(which: NDArray[np.bool_]) -> Ids:
+            return np.maximum.reduceat(np.where(which, np.arange(len(order)), -1), begins)
+
+        samples, stated = latest(sampled), latest(held)
+        pooled = (samples >= 0) & (number(sampled & (of["resting"] == 1)) == 0)
+        found = {name: of[name][last] for name in ("level", "cell", "kin")}
+        found |= {"way": np.add.reduceat(of["way"], begins), "whole": of["whole"][last] == 1}
+        found |= {"pooled": pooled, "held": (samples >= 0) | (stated >= 0)}
+        for name in ("value", "runs", *(f"e_{name}" for name in ESTIMATE)):
+            found[name] = np.where(pooled, of[name][samples], np.nan)
+        several = pooled & ((number(sampled) > 1) | np.isnan(found["e_value"]))
         if several.any():
-            self._pool(found, several)
+            self._pool(found, np.flatnonzero(several))
         with np.errstate(invalid="ignore"):
             for end, widest in (("low", np.minimum), ("high", np.maximum)):
-                widened = widest(found[f"e_{end}"], found["median_"])
-                found[end] = np.where(pooled, widened, found[f"stated_{end}"])
-        for name in ("runs", *(f"e_{name}" for name in ESTIMATE)):
-            found[name] = np.where(pooled, found[name], np.nan)
-        value = np.where(pooled, found["median_"], found["stated"])
-        return found | {"value": value, "pooled": pooled}
+                own = np.where(stated >= 0, of[f"stated_{end}"][stated], np.nan)
+                found[end] = np.where(pooled, widest(found[f"e_{end}"], found["value"]), own)
+        own = np.where(stated >= 0, of["value"][stated], np.nan)
+        return found | {"value": np.where(pooled, found["value"], own)}
 
-    def _pool(self, found: dict[str, NDArray[Any]], several: NDArray[np.bool_]) -> None:
+    def _pool(self, found: Columns, several: Ids) -> None:
         """Set median, runs and estimate of groups whose samples nobody has looked at together."""
-        self.data.lend("several", {"id": np.flatnonzero(several)})
+        ids, places = self._of(several)
+        chosen = self._is_sampled[places]
+        own = "" if self.quantity == "step_s" else f"sampled[{flat.text(self.quantity)}]."
+        self.data.lend("asked", {"id": ids[chosen], "place_": self._seq[places[chosen]]})
         held = self.data.arrays(
-            "SELECT id, held.samples, held.run FROM (SELECT min(seq) AS first_, "
-            "flatten(list(samples_ ORDER BY seq) FILTER (is_sampled)) AS samples, "
-            "flatten(list([(hash(seq, r) >> 1)::BIGINT for r in run_] ORDER BY seq) "
-            f"FILTER (is_sampled)) AS run FROM ({self._tries}) GROUP BY {GROUP}) held "
-            f"JOIN {self.table} USING (first_) SEMI JOIN several USING (id)"
+            "SELECT id, flatten(list(samples ORDER BY place_)) AS samples, "
+            "flatten(list(run ORDER BY place_)) AS run FROM (SELECT id, place_, "
+            f"{own}samples AS samples, [(hash(place_, r) >> 1)::BIGINT for r in {own}run] AS run "
+            f"FROM asked JOIN flat {AT}) GROUP BY id ORDER BY id",
+            exact=("id",),
         )
-        at = held["id"].astype(np.int64)
-        found["median_"][at] = [np.median(one) for one in held["samples"]]
+        at = held["id"]
+        found["value"][at] = [np.median(one) for one in held["samples"]]
         found["runs"][at] = [len(np.unique(one)) for one in held["run"]]
         for name, told in of_arrays(held["samples"], held["run"]).items():
             found[f"e_{name}"][at] = told
 
-    def estimate(self, ids: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+    def _of(self, ids: Ids) -> tuple[Ids, Ids]:
+        """Return the records of groups: the id of each, and its place among all records."""
+        ends = self._ends[ids]
+        sizes = ends - np.r_[0, self._ends][ids]
+        within = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
+        return np.repeat(ids, sizes), np.repeat(ends - sizes, sizes) + within
+
+    def place(self, level: str) -> int:
+        """Return which of the `levels` this is, -1 for none."""
+        return self.levels.index(level) if level in self.levels else -1
+
+    def level_of(self, ids: Any) -> Any:
+        """Return the level of groups, as text."""
+        return np.array(self.levels, object)[self.groups["level"][ids]]
+
+    def estimate(self, ids: Ids) -> dict[str, NDArray[np.float64]]:
         """Return what `statistics.estimates` says of these groups, and their `runs`."""
         names = {name: f"e_{name}" for name in ESTIMATE} | {"runs": "runs"}
         return {name: self.groups[column][ids] for name, column in names.items()}
 
-    def pairs(self, against: str, alike: str = ALIKE) -> dict[str, NDArray[Any]]:
+    def pairs(self, against: str) -> dict[str, Ids]:
         """Return the ids `a` and `b` of the pairs of `against` and other levels, in their order."""
-        self._match(against, alike)
-        return {
-            name: found.astype(np.int64)
-            for name, found in self.data.arrays(f"SELECT a, b FROM {self.table}_pairs").items()
-        }
-
-    def _match(self, against: str, alike: str) -> None:
-        levels = ", ".join(f"({flat.text(one)}, {at})" for at, one in enumerate(self.levels))
-        self.data.rows(
-            f"CREATE OR REPLACE TEMP TABLE {self.table}_pairs AS WITH levels (level_, rank_) AS "
-            f"(VALUES {levels}) SELECT a.id AS a, b.id AS b FROM {self.table} a JOIN {self.table} "
-            "b USING (cell_) JOIN levels ON levels.level_ = b.level_ WHERE a.level_ = ? AND "
-            f"b.level_ <> a.level_ AND ({alike}) ORDER BY rank_, a.first_, b.first_",
-            against,
+        level, cell, kin = (self.groups[name] for name in ("level", "cell", "kin"))
+        first = self.place(against)
+        others = np.argsort(level, kind="stable")
+        others = others[level[others] != first]
+        mine = np.flatnonzero(level == first)
+        mine = mine[np.argsort(cell[mine], kind="stable")]
+        start, stop = (
+            np.searchsorted(cell[mine], cell[others], side) for side in ("left", "right")
         )
+        number = stop - start
+        within = np.arange(number.sum()) - np.repeat(number.cumsum() - number, number)
+        a, b = mine[np.repeat(start, number) + within], np.repeat(others, number)
+        if self._is_by_options:
+            _, of, count = np.unique(
+                cell * len(self.levels) + level, return_inverse=True, return_counts=True
+            )
+            alone = count[of] == 1
+            alike = (kin[a] == kin[b]) | (alone[a] & alone[b])
+        else:
+            alike = (kin[a] == kin[b]) | (kin[a] < 0) | (kin[b] < 0)
+        order = np.lexsort((b[alike], a[alike], level[b[alike]]))
+        return {"a": a[alike][order], "b": b[alike][order]}
 
-    def lonely(self, against: str, others: Sequence[str]) -> list[Row]:
-        """Return the whole steps that `pairs` has left alone: `id`, `level`, `side`, `in_cell`.
+    def lonely(self, against: str, others: Sequence[str], pairs: dict[str, Ids]) -> Iterator[Row]:
+        """Yield the whole steps that `pairs` leave alone: `id`, `level`, `side`, `in_cell`.
 
         `in_cell` says whether the other side has a group that is not alike.
         """
-        beside = f"EXISTS (FROM {self.table} y WHERE y.cell_ = x.cell_ AND y.level_ = {{}})"
-        return self.data.rows(
-            f"SELECT x.id, l.level_ AS level, 'a' AS side, {beside.format('l.level_')} AS in_cell "
-            f"FROM {self.table} x, (SELECT unnest($2::VARCHAR[]) AS level_) l "
-            "WHERE x.scope = '' AND x.level_ = $1 AND (x.id, l.level_) NOT IN "
-            f"(SELECT (p.a, y.level_) FROM {self.table}_pairs p JOIN {self.table} y ON y.id = p.b) "
-            f"UNION ALL SELECT x.id, x.level_, 'b', {beside.format('$1')} FROM {self.table} x "
-            "WHERE x.scope = '' AND x.level_ <> $1 "
-            f"AND x.id NOT IN (SELECT b FROM {self.table}_pairs) ORDER BY side, id",
-            against,
-            list(others),
-        )
+        level, cell, whole = (self.groups[name] for name in ("level", "cell", "whole"))
+        first = self.place(against)
+        ids, paired = np.arange(len(level)), np.isin(np.arange(len(level)), pairs["b"])
+        found = [("b", "", ids[whole & (level != first) & ~paired], level == first)]
+        for other in others:
+            at = self.place(other)
+            paired = np.isin(ids, pairs["a"][level[pairs["b"]] == at])
+            found.append(("a", other, ids[whole & (level == first) & ~paired], level == at))
+        told = [
+            (side, one, other or self.levels[level[one]], bool(near))
+            for side, other, alone, beside in found
+            for one, near in zip(alone.tolist(), np.isin(cell[alone], cell[beside]), strict=True)
+        ]
+        for side, one, name, near in sorted(told):
+            yield {"id": one, "level": name, "side": side, "in_cell": near}
 
-    def columns(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def columns(self, names: Sequence[str]) -> Columns:
         """Return columns of `records` of each group, as its last record says them.
 
         `flop_` is what is known of its network [FLOP], `examples_` what all replicas work on.
@@ -179,63 +250,62 @@ class Sides:
             f"LEFT JOIN (SELECT workload_key, max({flop}) AS flop FROM flat WHERE scope = '' "
             "GROUP BY 1) counted USING (workload_key) "
         )
+        self.data.lend(
+            "asked", {"place_": self._seq[self._ends - 1], "id": np.arange(len(self._ends))}
+        )
         return self.data.arrays(
-            f"SELECT {told} FROM (SELECT id, last_ FROM {self.table}) JOIN flat ON seq = last_ "
+            f"SELECT {told} FROM asked JOIN flat ON seq = place_ "
             f"{counted if 'flop_' in names else ''}ORDER BY id"
         )
 
-    def facts(self, ids: Sequence[int]) -> dict[int, Row]:
+    def facts(self, ids: Iterable[int]) -> dict[int, Row]:
         """Return `row.facts_of` of the last record of each of these groups, by its id.
 
-        `host` names all of its machines.
+        `host` names all of its machines; `step_s` is the median of its good records.
         """
-        asked = np.unique(np.asarray(ids, np.int64))
-        self.data.lend("asked", {"id": asked})
-        found = self.data.rows(
-            f"SELECT id, flat.* FROM asked JOIN {self.table} USING (id) JOIN flat ON seq = last_"
-        )
-        return {
-            row["id"]: facts_of(row) | {"host": ", ".join(self.groups["hosts"][row["id"]] or ())}
-            for row in found
-        }
-
-    def ways(self, a: NDArray[Any], b: NDArray[Any]) -> Iterator[tuple[int, Row, Row]]:
-        """Yield how many of the pairs ran in the same two ways, and these, the first pair first."""
-        self.data.lend("pairs_", {"nth": np.arange(len(a)), "a": a, "b": b})
-        names = ("origin", "method_version", "method_options", "hosts")
-        told = ", ".join(f"{side}.{name} AS {side}_{name}" for side in "ab" for name in names)
-        for row in self.data.rows(
-            f"SELECT {told}, count(*) AS n, min(nth) AS first FROM pairs_ JOIN {self.table} a ON "
-            f"a.id = pairs_.a JOIN {self.table} b ON b.id = pairs_.b GROUP BY ALL ORDER BY first"
-        ):
-            left, right = (
-                {name: row[f"{side}_{name}"] for name in names}
-                | {"options": json.loads(row[f"{side}_method_options"])}
-                | {"host": ", ".join(row[f"{side}_hosts"] or ())}
-                for side in "ab"
+        new = np.array(sorted({*ids} - self._facts.keys()), np.int64)
+        if len(new):
+            of, places = self._of(new)
+            self.data.lend("asked", {"id": of, "place_": self._seq[places]})
+            told = grouped(
+                self.data.rows(
+                    "SELECT id, host, if(status = 'ok', numbers['step_s'], NULL) AS step_s FROM "
+                    f"asked JOIN flat {AT}"
+                ),
+                itemgetter("id"),
             )
-            yield row["n"], left, right
+            self.data.lend("asked", {"id": new, "place_": self._seq[self._ends[new] - 1]})
+            for row in self.data.rows(
+                "SELECT id, flat.* EXCLUDE (samples, run, sampled, estimate) FROM asked JOIN flat "
+                f"{AT}"
+            ):
+                held = told[row["id"]]
+                hosts = sorted({one["host"] for one in held} - {None, ""})
+                steps = [one["step_s"] for one in held if one["step_s"] is not None]
+                step_s = median(steps) if steps else None
+                also = {"host": ", ".join(hosts), "step_s": step_s}
+                self._facts[row["id"]] = facts_of(row) | also
+        return self._facts
+
+    def ways(self, a: Ids, b: Ids) -> Iterator[tuple[int, Row, Row]]:
+        """Yield how many of the pairs ran in the same two ways, and these, the first pair first."""
+        way = self.groups["way"]
+        _, first, number = np.unique(way[a] * 3 + way[b], return_index=True, return_counts=True)
+        facts = self.facts([*a[first].tolist(), *b[first].tolist()])
+        for at in np.argsort(first):
+            one = first[at]
+            yield int(number[at]), facts[int(a[one])], facts[int(b[one])]
 
 
-def _tries(
-    data: Data, quantity: str, level: str, cell: str, where: str, apart: Collection[str]
-) -> str:
-    """Return the statement of the records that take part, with what groups are made of."""
-    step = quantity == "step_s"
-    key, value = flat.text(quantity), value_of(data, quantity)
-    samples, run = (
-        ("samples", "run") if step else (f"sampled[{key}].{n}" for n in ("samples", "run"))
-    )
-    gone = flat.text(json.dumps(dict.fromkeys(apart)))
-    return (
-        f"SELECT *, value_ IS NOT NULL AND (origin <> 'measured' OR status = 'ok') AS is_held, "
-        "value_ IS NOT NULL AND status = 'ok' AND len(samples_) > 0 AS is_sampled FROM ("
-        f"SELECT flat.*, how_, {level} AS level_, {cell} AS cell_, {value} AS value_, "
-        f"{samples} AS samples_, {run} AS run_, {step} AS step_ FROM flat JOIN ("
-        f"SELECT method_options, hash(json_merge_patch(method_options, {gone})) AS how_ "
-        "FROM (SELECT DISTINCT method_options FROM flat)) USING (method_options) "
-        f"WHERE {where}) WHERE level_ IS NOT NULL"
-    )
+def _levels(keys: Ids, named: Sequence[Row]) -> tuple[list[str], Ids]:
+    """Return the levels of records in order, and the place of the level of each record."""
+    found, first, of = np.unique(keys, return_index=True, return_inverse=True)
+    names = {row["key"]: row["level"] for row in named}
+    levels = [names[key] for key in found[np.argsort(first)].tolist()]
+    with suppress(ValueError):
+        levels.sort(key=float)
+    places = np.array([levels.index(names[key]) for key in found.tolist()], np.int64)
+    return levels, places[of]
 
 
 def value_of(data: Data, quantity: str) -> str:

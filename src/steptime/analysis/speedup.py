@@ -5,7 +5,7 @@ them are columns; rows are made of those that are shown.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from steptime.analysis.decision_tree import leaves
 from steptime.analysis.row import HOW, MORE_IS_BETTER, Row, known_number, said
 from steptime.analysis.sides import APART, Sides, cell_of, level_of, value_of
 from steptime.analysis.speedup_words import says
+from steptime.analysis.statistics import rank_correlation
 from steptime.analysis.ups import (
     MOST_DRAWN,
     Ups,
@@ -129,38 +130,51 @@ def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[s
 
 def _rows(ups: Ups, which: NDArray[np.int64], by: str, there: NDArray[np.bool_]) -> list[Row]:
     """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
-    of, names = ups.sides.groups, [n for n in ups.varying if n != "family"]
-    named = sorted(names, key=lambda name: name == "batch")  # last
+    of = ups.sides.groups
+    facts = ups.sides.facts([*ups.a[which].tolist(), *ups.b[which].tolist()])
     found = []
-    for at in which.tolist():
+    for row in _points(ups, which, there):
+        at = row.pop("at")
         a, b = int(ups.a[at]), int(ups.b[at])
         own = {name: plain(column[b]) for name, column in ups.features.items()}
         other = {name: plain(ups.features[name][a]) for name in HOW if name in ups.features}
-        hosts = [", ".join(of["hosts"][one] or ()) or None for one in (a, b)]
-        row: Row = {
-            "level": ups.level[at],
+        hosts = [facts[one]["host"] or None for one in (a, b)]
+        row |= {
             **{name: known_number(of[name][b]) for name in ("low", "high")},
             "host": hosts[1],
             **{f"against_{name}": known_number(of[name][a]) for name in ("low", "high")},
             "against_host": hosts[0],
             **{f"against_{name}": value for name, value in other.items()},
             **own,
-            "speedup": float(ups.up[at]),
             "against": ups.against,
-            "verdict": ups.verdict[at],
         }
-        told = [said(name, own[name]) for name in named if own[name] is not None]
-        row["name"] = " ".join([str(own.get("family") or ""), ", ".join(told)]).strip()
         differ = [n for n in ("host", *HOW) if n != by and row.get(f"against_{n}") != row.get(n)]
         row["differ"] = ", ".join(
             f"{n} {shown(n, row.get(f'against_{n}'))} | {shown(n, row.get(n))}" for n in differ
         )
         row[f"against_{ups.sides.quantity}"] = float(of["value"][a])
         row[ups.sides.quantity] = float(of["value"][b])
-        sides = ((ups.against, a), (row["level"], b))
-        row["saturated"] = [level for level, one in sides if len(there) and there[one]]
         found.append(row | {"outcome": ups.outcome[at]})
     return found
+
+
+def _points(ups: Ups, which: NDArray[np.int64], there: NDArray[np.bool_]) -> Iterator[Row]:
+    """Yield of pairs their place, name, level, speed-up, verdict, and what is in saturation."""
+    names = [name for name in ups.varying if name != "family"]
+    named = sorted(names, key=lambda name: name == "batch")  # last
+    for at in which.tolist():
+        a, b = int(ups.a[at]), int(ups.b[at])
+        told = [(name, plain(ups.features[name][b])) for name in named]
+        words = ", ".join(said(name, value) for name, value in told if value is not None)
+        family, sides = ups.features["family"][b] or "", ((ups.against, a), (ups.level[at], b))
+        yield {
+            "at": at,
+            "name": f"{family} {words}".strip(),
+            "level": ups.level[at],
+            "speedup": float(ups.up[at]),
+            "verdict": ups.verdict[at],
+            "saturated": [level for level, one in sides if len(there) and there[one]],
+        }
 
 
 def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_]) -> list[Row]:
@@ -173,8 +187,11 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
     step = -(-len(order) // MOST_POINTS)
     points = [
         {name: row[name] for name in OF_END}
-        | {"x": row[x] if x else None, "color": row[color] if color else None}
-        for row in _rows(ups, order[::step], "", there)
+        | {
+            axis: plain(ups.features[name][ups.b[row["at"]]]) if name else None
+            for axis, name in (("x", x), ("color", color))
+        }
+        for row in _points(ups, order[::step], there)
     ]
     logs, bars = np.log(ups.up), []
     wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
@@ -204,19 +221,17 @@ def _ends_first(order: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _strongest(ups: Ups, x: str | None) -> str | None:
     """Return the number, other than `x`, that goes most with speed-ups."""
-    from scipy.stats import spearmanr
-
     found: dict[str, float] = {name: 0.0 for name in ups.varying if name != x}
     for name in found:
         held = ups.of(name)
         if held.dtype.kind == "f" and np.isfinite(held).all() and np.ptp(ups.up) > 0:
-            found[name] = abs(float(spearmanr(held, ups.up).statistic))
+            found[name] = abs(rank_correlation(held, ups.up))
     return max(found, key=lambda name: found[name], default=None)
 
 
 def _tree(ups: Ups) -> list[Row]:
     """Return where each wins: of networks that all levels have, and where one clearly wins."""
-    cell = ups.sides.groups["cell"][ups.b].astype(np.int64)
+    cell = ups.sides.groups["cell"][ups.b]
     order = np.lexsort((-ups.up, cell))
     starts = np.flatnonzero(np.r_[True, np.diff(cell[order]) > 0])
     many = np.diff(np.r_[starts, len(order)]) >= len(ups.levels)

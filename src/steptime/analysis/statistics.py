@@ -130,6 +130,16 @@ def mean_and_error(values: Floats) -> tuple[float, float]:
     return float(ordered.mean()), float(ordered.std(ddof=1) / math.sqrt(len(ordered)))
 
 
+def rank_correlation(a: Floats, b: Floats) -> float:
+    """Return Spearman's correlation of two columns, NaN where one of them never varies."""
+    ranks = []
+    for column in (a, b):
+        _, of, count = np.unique(column, return_inverse=True, return_counts=True)
+        ranks.append((count.cumsum() - (count - 1) / 2)[of])
+    with np.errstate(invalid="ignore"):
+        return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
 def _bootstrapped(rows: Floats) -> tuple[Floats, Floats]:
     """Return the ends of the bootstrap interval of the median of each row.
 

@@ -45,7 +45,7 @@ class Ups:
     @cached_property
     def level(self) -> NDArray[Any]:
         """The level of each pair."""
-        return np.asarray(self.sides.groups["level_"][self.b])
+        return np.asarray(self.sides.level_of(self.b))
 
     @cached_property
     def levels(self) -> list[str]:
@@ -82,12 +82,16 @@ def worst_of(sides: Sides, is_least: bool) -> str | None:
     """Return the level that is worst in the geometric mean of the cells it shares."""
     if len(sides.levels) < 2:
         return None
-    value, cell, level = (sides.groups[name] for name in ("value", "cell", "level_"))
+    value, level = sides.groups["value"], sides.groups["level"]
     known = value > 0
-    logs, cell = np.log(value[known]), cell[known].astype(np.int64)
-    usual = np.bincount(cell, logs) / np.maximum(np.bincount(cell), 1)
-    off = logs - usual[cell]
-    means = {one: float(off[level[known] == one].mean()) for one in in_order(sides.levels)}
+    logs, cell = (
+        np.log(value[known]),
+        np.unique(sides.groups["cell"][known], return_inverse=True)[1],
+    )
+    off = logs - (np.bincount(cell, logs) / np.bincount(cell))[cell]
+    means = {
+        one: float(off[level[known] == sides.place(one)].mean()) for one in in_order(sides.levels)
+    }
     return min(means, key=lambda one: means[one] * (1 if is_least else -1))
 
 
@@ -158,7 +162,7 @@ def saturations(data: Data, ups: Ups) -> tuple[list[Row], NDArray[np.bool_]]:
     found: list[Row] = []
     there = np.zeros(len(speed), bool)
     for level in in_order(ups.sides.levels):
-        mine = np.flatnonzero((of["level_"] == level) & (of["value"] > 0))
+        mine = np.flatnonzero((of["level"] == ups.sides.place(level)) & (of["value"] > 0))
         features = {name: ups.features[name][mine] for name in ups.varying}
         side = ups.a if level == ups.against else ups.b
         above = (ups.up > large) & ((level == ups.against) | (ups.level == level))

@@ -89,9 +89,10 @@ def _p_values(told: Mapping[str, Floats]) -> Floats:
 
 def _groups(found: Pairing, told: Mapping[str, Floats], words: NDArray[Any]) -> list[Row]:
     """Return how many changed and the mean ratio, by family for steps and by kind for ops."""
-    of, b = found.sides.groups, told["b"]
-    op, kind = of["scope"][b], of["op_kind"][b]
-    names = [f if o == "" else k or o for f, o, k in zip(of["family"][b], op, kind, strict=True)]
+    b = told["b"]
+    of = found.sides.columns(("scope", "op_kind", "family"))
+    op, kind, family = (of[name][b] for name in ("scope", "op_kind", "family"))
+    names = [f if o == "" else k or o for f, o, k in zip(family, op, kind, strict=True)]
     by = ["family" if one == "" else "op" for one in op]
     places = grouped(range(len(b)), lambda at: (by[at], names[at]))
     return [
