@@ -535,7 +535,14 @@ LINES = [
     ("breakdown records -o kinds.doc", "unknown picture format '.doc'"),
     ("run fc --trace absent/t.json", "absent/t.json: is a folder, or is in a folder that does"),
     ("run fc --replicas 2 --profile", "--profile is of one device, not of replicas"),
-    ("run fc --backend jax --compile", "--compile: jax is not told to compile; leave it out"),
+    (
+        "run fc --backend jax --compile",
+        "--compile: jax always compiles, the whole step as one program; leave it out",
+    ),
+    (
+        "run fc --backend onnxruntime --phase infer --compile",
+        "--compile: onnxruntime always optimizes the whole graph; leave it out",
+    ),
     ("run fc --stack torhc", "unknown stack 'torhc'; did you mean 'torch'?"),
     ("run fc --stack tensorflow1", "stack tensorflow1 is for predictions: no backend runs it"),
     ("run fc --stack torch --compile", "--compile says what --stack says; keep one of them"),

@@ -337,7 +337,7 @@ def test_a_worker_refuses_what_jax_does_not_run_in_one_line(
 ) -> None:
     for words, code, said in (
         ("run fc --backend jax --device tpu", 2, "'tpu' is not available to jax; there is: cpu"),
-        ("run fc --backend jax --compile", 2, "--compile: jax is not told to compile"),
+        ("run fc --backend jax --compile", 2, "--compile: jax always compiles, the whole step"),
     ):
         assert run(words.split()) == code
         err = capsys.readouterr().err

@@ -236,9 +236,9 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
         )
         found = registry.stack(name)
         return found.backend, found.compile
-    registry.backend(backend)
+    row = registry.backend(backend)
     if not registry.compiles(backend, compiled):
-        raise InputError(f"--compile: {backend} is not told to compile; leave it out")
+        raise InputError(f"--compile: {backend} {row.compiling}; leave it out")
     return backend, compiled
 
 

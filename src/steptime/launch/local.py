@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Self, cast
 
 from steptime.core.errors import InputError
+from steptime.measure import registry
 from steptime.measure.contract import Options
 from steptime.measure.ranks import free_port, local_variables
 
@@ -153,7 +154,7 @@ class _Process:
 
 
 class Worker:
-    """One worker process, or one for each of several replicas, which answer as one.
+    """One worker process, or one for each of several replicas that are, which answer as one.
 
     `greeting` says platform and framework. `variables` are set beside those of this process.
     Raises `StartError` from the start where backend, device or cores are refused.
@@ -166,15 +167,16 @@ class Worker:
         replicas: int = 1,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        each = local_variables(replicas, free_port()) if replicas > 1 else ({},)
+        row = registry.backend(backend)
+        size = 1 if row.one_process else replicas
+        each = local_variables(size, free_port()) if size > 1 else ({},)
         self._processes: list[_Process] = []
         try:
             for rank, own in enumerate(each):
-                who = f"rank {rank} of {replicas}" if replicas > 1 else "the worker"
+                who = f"rank {rank} of {size}" if size > 1 else "the worker"
                 self._processes.append(_Process(who, {**(variables or {}), **own}))
-            self.greeting = self.ask(
-                {"do": "start", "backend": backend, "options": asdict(options)}, START_LIMIT_S
-            )
+            told = {"backend": backend, "options": asdict(options), "replicas": replicas}
+            self.greeting = self.ask({"do": "start", **told}, START_LIMIT_S)
         except WorkerDiedError as died:
             self.close()
             note = f"the {backend} worker did not start: {died}"

@@ -6,23 +6,25 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
   steps take their input from if it is a data set,
 * `RUNS`, the table of the op kinds that it can run,
 * `PHASES`, those that it runs if these are not both, training and inference,
-* `STRATEGIES`, the table of those in which it can run several replicas, empty for none,
+* `STRATEGIES`, those in which it can run several replicas, empty for none,
 * `version() -> str`, of the framework, as its package has it, without the tag of a build,
 * `device_product(device) -> str`, the name of `cpu`, `cuda[:n]`, `mps` or `tpu[:n]` as its driver
   or system reports it, `machine.cpu_model()` for `cpu`; raises `InputError` for one that is absent,
 * `device_facts(device) -> DeviceFacts`, what is known of it; `machine.host_facts()` for `cpu`,
-* `collectives(options, sizes, budget_s)`, where `STRATEGIES` has rows: the times of all-reduces.
+* `collectives(options, sizes, budget_s)`, where replicas are processes: the times of all-reduces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.record import Method
+from steptime.core.workload import Plan, Workload
 from steptime.measure.fingerprint import dataset_fingerprint
 
 
@@ -63,6 +65,29 @@ class KilledError(Exception):
 
 class NoSpaceError(Exception):
     """There is no room for a copy of the data set; the message says where, and how much."""
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def translating(
+    meant: Callable[[Exception], Exception | None],
+) -> Callable[[Function], Function]:
+    """Return what wraps a function so that its errors are named as what they mean, where known."""
+
+    def around(function: Function) -> Function:
+        @functools.wraps(function)
+        def translated(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                if named := meant(error):
+                    raise named from error
+                raise
+
+        return cast("Function", translated)
+
+    return around
 
 
 INPUTS = {
@@ -118,6 +143,22 @@ class Options:
     def of_process(self) -> Options:
         """What a worker must know when it starts; the rest may differ from cell to cell."""
         return Options(self.device, self.threads, self.compile, self.tf32, self.seed)
+
+
+def check_plan(
+    backend: str, strategies: Collection[str], workload: Workload, options: Options
+) -> None:
+    """Raise `UnsupportedError` for a plan or a strategy that a backend has not."""
+    replicas = workload.plan.data
+    if not strategies and workload.plan != Plan():
+        raise UnsupportedError(f"{backend} runs on one device, without a parallel plan")
+    if workload.plan != Plan(data=replicas):
+        raise UnsupportedError(f"{backend} runs data-parallel here, and by no other parallel plan")
+    if replicas > 1 and options.strategy not in strategies:
+        known = ", ".join(strategies)
+        raise UnsupportedError(f"{backend} has no strategy '{options.strategy}', but {known}")
+    if replicas > 1 and workload.phase != "train" and options.strategy != "independent":
+        raise UnsupportedError("inference exchanges nothing: its strategy is independent")
 
 
 _ALWAYS_NAMED = ("compile", "threads", "tf32")

@@ -65,20 +65,27 @@ class Session:
 
 
 def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
-    """Bind the cores, import the backend, and return the session with its greeting."""
+    """Bind the cores, import the backend, and return the session with its greeting.
+
+    Replicas that are devices of one process share the cores of all.
+    """
     row = registry.backend(request["backend"])
     options = contract.Options(**request["options"])
     scratch.use_own_tmpdir()
     rank = ranks.here()
     if rank.size > 1:
+        if row.one_process:
+            how = f"--replicas {rank.size} without torchrun or srun"
+            raise InputError(f"{request['backend']} runs replicas in one process: {how}")
         ranks.check_address(rank)
+    own = request.get("replicas", 1) if row.one_process else 1
     sharing = 1 if rank.own_cpus else rank.local_size
     threads = options.threads or cpus.default_threads(processes=sharing)
-    bound = cpus.bind_threads(threads, rank.local_rank % sharing, sharing)
+    bound = cpus.bind_threads(own * threads, rank.local_rank % sharing, sharing)
     options = replace(options, threads=threads, device=own_device(options.device, rank))
     backend = importlib.import_module(row.module)
-    product = backend.device_product(options.device)
-    prepared = _wake(backend, options, rank.size)
+    prepared = _wake(backend, options, own * rank.size)
+    product = prepared.product
     gc.collect()
     gc.freeze()  # the framework's own objects would cost each later collection 0.15 s
     env = {
@@ -91,7 +98,13 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     }
     if prepared.group is not None:
         env["ranks"] = prepared.group.gather(_about(rank, options, env))
-        check_apart(env["ranks"])
+        if own > 1:  # which of the cores a device takes is the framework's affair
+            env["ranks"] = [
+                one | {"rank": i, "cpus": None, "device": f"{options.device}:{i}"}
+                for i, one in enumerate(env["ranks"])
+            ]
+        else:
+            check_apart(env["ranks"])
     facts: contract.DeviceFacts = backend.device_facts(options.device)
     greeting = {
         "version": backend.version(),

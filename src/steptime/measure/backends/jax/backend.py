@@ -1,16 +1,19 @@
-"""JAX: a step is one program that XLA compiles ahead of time, gradients by `jax.value_and_grad`.
+"""JAX: a step is one program that XLA compiles ahead of time, gradients by `jax.vjp`.
 
 What the timing rests on. Weights and inputs are arguments, which lie on the device: arrays that are
 closed over become constants, and XLA computes with them while it compiles. Loss and all that a step
 changes are results: what nobody asks for is not computed. And `sync` waits for all of them: a call
 returns when it is queued.
+
+Several replicas are devices of this process (`Spread`), a mesh of one axis over which the batch is
+sharded and weights are replicated; the step is one program of all.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -18,15 +21,20 @@ from typing import Any
 import jax
 import numpy as np
 from jax import numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from steptime.core.graph import Graph
-from steptime.core.workload import Plan, Workload
+from steptime.core.workload import Workload
 from steptime.measure import contract, synthetic
 from steptime.measure.backends.jax import device as jax_device
 from steptime.measure.backends.jax.kinds import RUNS
 from steptime.measure.backends.jax.profile import trace_of
 from steptime.measure.backends.jax.program import (
+    REPLICAS,
     Carry,
+    Network,
+    averaged,
     carry_of,
     network_of,
     seed_of,
@@ -38,7 +46,8 @@ from steptime.measure.initial import initial_values
 
 __all__ = ["RUNS", "STRATEGIES", "device_facts", "device_product", "prepare", "version"]
 
-STRATEGIES: Mapping[str, Any] = {}  # it runs on one device
+STRATEGIES = ("allreduce", "independent")
+SAME = P()  # on every device
 jax.config.update("jax_enable_x64", True)  # else 64-bit types become 32-bit without a word
 
 
@@ -49,21 +58,79 @@ def version() -> str:
 
 def device_product(device: str) -> str:
     """Return the device's name; raises `InputError` for a device that is not here."""
-    return jax_device.product(jax_device.find(device))
+    return jax_device.product(jax_device.find(device)[0])
 
 
 def device_facts(device: str) -> contract.DeviceFacts:
     """Return what is known of a device."""
-    return jax_device.facts(jax_device.find(device))
+    return jax_device.facts(jax_device.find(device)[0])
+
+
+def meant(error: Exception) -> Exception | None:
+    """Return what an error of XLA means: missing memory, and what a device has no code for."""
+    text = str(error).strip().partition("\n")[0]
+    if not isinstance(error, jax.errors.JaxRuntimeError):
+        return None
+    if "RESOURCE_EXHAUSTED" in text:
+        return contract.OutOfMemoryError(text)
+    if "UNIMPLEMENTED" in text:
+        return contract.UnsupportedError(f"XLA has no code for it here: {text}")
+    return None
+
+
+translated = contract.translating(meant)
+
+
+class Spread:
+    """The devices of a step, each with a replica that has the same weights and inputs of its own.
+
+    What a program is given and gives lies on each device as that has it, `inputs` one behind the
+    other. JAX is told that the rest is the same everywhere: true of weights that `allreduce` keeps
+    so; statistics of batch norm, and all that is `independent`, are each replica's own.
+    """
+
+    def __init__(self, devices: list[jax.Device]) -> None:
+        self.mesh = Mesh(np.array(devices), (REPLICAS,)) if len(devices) > 1 else None
+        self.place: Any = NamedSharding(self.mesh, P()) if self.mesh else devices[0]
+
+    def put(self, values: Any) -> Any:
+        """Return values on every device."""
+        return jax.device_put(values, self.place, may_alias=False)
+
+    def put_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return inputs, each sharded along its first axis."""
+        specs = self.specs(inputs)
+        places = {n: NamedSharding(self.mesh, specs[n]) if self.mesh else self.place for n in specs}
+        made: dict[str, Any] = jax.device_put(dict(inputs), places, may_alias=False)
+        return made
+
+    def specs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return how inputs are sharded; one without an axis is the same for all."""
+        return {name: P(REPLICAS) if np.ndim(one) else P() for name, one in inputs.items()}
+
+    def jit(self, function: Callable[..., Any], specs: Any = SAME, **how: Any) -> Any:
+        """Return a function compiled for the devices, `specs` those of its arguments."""
+        if self.mesh:
+            about = {"mesh": self.mesh, "in_specs": specs, "out_specs": P()}
+            function = jax.shard_map(function, **about, check_vma=False)
+        return jax.jit(function, **how)
 
 
 class Running:
-    """A compiled step, the arrays that it goes on from, and the results that are under way."""
+    """A compiled step, the arrays that it goes on from, and the results that are under way.
 
-    def __init__(self, compiled: Any, carry: Carry, inputs: dict[str, Any], trains: bool) -> None:
+    One that `waits` ends before the next is queued: of several devices of a CPU, which share its
+    threads, one would fill them with steps that wait for another.
+    """
+
+    def __init__(
+        self, compiled: Any, carry: Carry, inputs: dict[str, Any], trains: bool, waits: bool
+    ) -> None:
         self.compiled, self.carry, self.inputs, self.trains = compiled, carry, inputs, trains
+        self.waits = waits
         self.results: list[Any] = []  # the last loss, or all outputs since they were waited for
 
+    @translated
     def step(self) -> None:
         """Queue a step."""
         if self.trains:
@@ -74,7 +141,10 @@ class Running:
             self.results.append(
                 self.compiled(carry.weights, carry.buffers, self.inputs, carry.count)[0]
             )
+        if self.waits:
+            self.sync()
 
+    @translated
     def sync(self) -> None:
         """Wait for every result: loss, weights, states and statistics, or all outputs."""
         jax.block_until_ready((self.results, self.carry))
@@ -82,51 +152,80 @@ class Running:
             self.results = []
 
 
+@translated
 def prepare(
     graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
 ) -> contract.Prepared:
-    """Return the step of a forward graph, compiled for its device, with its values there.
+    """Return the step of a forward graph, compiled for its devices, with its values there.
 
     Raises `InputError` for a device that is not here, `UnsupportedError` for a kind, type or plan
     that cannot be run, `OutOfMemoryError` where the weights and inputs do not fit.
     """
-    device = jax_device.find(options.device)
-    _check(workload, options)
+    replicas = workload.plan.data
+    devices = jax_device.find(options.device, replicas)
+    contract.check_plan("jax", STRATEGIES, workload, options)
+    _check(options, replicas)
+    on_cpu = devices[0].platform == "cpu"
     products = "tensorfloat32" if options.tf32 else "highest"
     jax.config.update("jax_default_matmul_precision", products)
     trains = workload.phase == "train"
     scaled = trains and workload.dtype == "float16-mixed"
-    network = network_of(graph, options.seed)
-    with _translated():
+    spread, strategy = Spread(devices), options.strategy if replicas > 1 else ""
+    given = _inputs(graph, options.seed, replicas)
+
+    compile_s = 0.0
+
+    @translated
+    def start(how: str) -> Running:
+        nonlocal compile_s
         values = initial_values(graph, options.seed, jnp.dtype)
-        put = partial(jax.device_put, device=device, may_alias=False)
-        made = carry_of(graph, workload.optimizer, values.__getitem__, np.zeros_like, scaled)
-        carry = put(made)
-        inputs = {name: put(values[name]) for name in graph.inputs}
+        carry = spread.put(
+            carry_of(graph, workload.optimizer, values.__getitem__, np.zeros_like, scaled)
+        )
+        inputs, specs = spread.put_inputs(given), spread.specs(given)
         began = perf_counter()
         if trains:
-            step = jax.jit(training_step(graph, workload.optimizer, options.seed), donate_argnums=0)
-            compiled = step.lower(carry, inputs).compile()
+            step = training_step(graph, workload.optimizer, options.seed, how)
+            jitted = spread.jit(step, (P(), specs), donate_argnums=0)
+            compiled = jitted.lower(carry, inputs).compile()
         else:
-            arguments = (carry.weights, carry.buffers, inputs, carry.count)
-            compiled = jax.jit(network).lower(*arguments).compile()
+            jitted = spread.jit(network_of(graph, options.seed, how), (P(), P(), specs, P()))
+            compiled = jitted.lower(carry.weights, carry.buffers, inputs, carry.count).compile()
         compile_s = perf_counter() - began
-        running = Running(compiled, carry, inputs, trains)
-        running.sync()
-    take, waited = _input(graph, running, values, put, options, feed)
-    meter = jax_device.MemoryMeter(device, compiled)
+        return Running(compiled, carry, inputs, trains, replicas > 1 and on_cpu)
 
-    @_translated()
+    running = start(strategy)
+    running.sync()
+    others: list[Running] = []
+
+    def alone() -> Callable[[], None]:
+        others.append(start("independent"))
+        return others[0].step
+
+    def sync() -> None:
+        for one in (running, *others):
+            one.sync()
+
+    def take() -> None:
+        arrays = feed.next() if feed else given
+        typed = {n: np.asarray(one, jnp.dtype(graph.tensors[n].dtype)) for n, one in arrays.items()}
+        running.inputs.update(spread.put_inputs(typed))
+        jax.block_until_ready(running.inputs)
+
+    timed, waited = (None, None) if options.input == "device" else clocked(take)
+    meter = jax_device.MemoryMeter(devices[0], running.compiled)
+
+    @translated
     def whole() -> None:
-        if take:
-            take()
+        if timed:
+            timed()
         running.step()
 
     facts = {
         "jax": jax.__version__,
         "compile": "XLA, the whole step as one program",
         "compile_s": compile_s,
-        "platform_version": str(device.client.platform_version).partition("\n")[0],
+        "platform_version": str(devices[0].client.platform_version).partition("\n")[0],
         "matmul_precision": products,
         "xla_flags": os.environ.get("XLA_FLAGS"),
         "parts": "forward, backward and update are three programs; the step is one",
@@ -134,80 +233,79 @@ def prepare(
         "loss_scaling": "as torch.amp.GradScaler" if scaled else None,
     }
     return contract.Prepared(
-        step=whole,
-        sync=_translated()(running.sync),
-        product=jax_device.product(device),
+        step=whole if timed else running.step,
+        sync=sync if replicas > 1 else running.sync,
+        product=jax_device.product(devices[0]),
         memory=meter.read,
         reset_memory=meter.reset,
-        parts=_parts(network, workload.optimizer, running),
+        parts=_parts(
+            network_of(graph, options.seed, strategy), workload, running, spread, strategy
+        ),
         waited=waited,
         loss=(lambda: float(running.results[0])) if trains else None,
         inference=partial(_inference, running),
-        facts=facts | ({"input_clock": HOST_CLOCK} if take else {}),
+        facts=facts | ({"input_clock": HOST_CLOCK} if timed else {}),
+        group=_group(replicas, strategy, alone) if replicas > 1 else None,
         trace=partial(trace_of, running, [op.name for op in graph.ops]),
     )
 
 
-def _check(workload: Workload, options: contract.Options) -> None:
-    if workload.plan != Plan():
-        raise contract.UnsupportedError("jax runs on one device here, without a parallel plan")
+def _check(options: contract.Options, replicas: int) -> None:
     if options.compile:
-        raise contract.UnsupportedError("jax compiles every step: leave out --compile")
+        raise contract.UnsupportedError("jax always compiles: leave out --compile")
+    if replicas > 1 and not options.overlap:
+        raise contract.UnsupportedError("XLA says what overlaps: leave out --no-overlap")
+    if replicas > 1 and options.input == "dataset":
+        raise contract.UnsupportedError("replicas of jax have no data set: --input device or host")
 
 
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Name errors of XLA as what they mean: missing memory, and what a device has no code for."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        text = str(error).strip().partition("\n")[0]
-        if "RESOURCE_EXHAUSTED" in text:
-            raise contract.OutOfMemoryError(text) from error
-        if "UNIMPLEMENTED" in text:
-            raise contract.UnsupportedError(f"XLA has no code for it here: {text}") from error
-        raise
+def _inputs(graph: Graph, seed: int, replicas: int) -> dict[str, Any]:
+    """Return the inputs of all replicas, one behind the other, each drawn by a seed of its own."""
+    alone = replace(graph, weights=(), buffers=())
+    each = [initial_values(alone, seed + number, jnp.dtype) for number in range(replicas)]
+    return {
+        name: np.concatenate([one[name] for one in each]) if np.ndim(first) else first
+        for name, first in each[0].items()
+    }
 
 
-def _input(
-    graph: Graph,
-    running: Running,
-    values: Mapping[str, Any],
-    put: Callable[[Any], Any],
-    options: contract.Options,
-    feed: contract.Feed | None,
-) -> tuple[Callable[[], None] | None, Callable[[], float] | None]:
-    """Return what copies a step's input to the device, and how long steps have waited for it."""
-    if options.input == "device":
-        return None, None
-    made = {name: values[name] for name in graph.inputs}
-
-    def take() -> None:
-        given = feed.next() if feed else made
-        for name, array in given.items():
-            typed = np.asarray(array).astype(jnp.dtype(graph.tensors[name].dtype), copy=False)
-            running.inputs[name] = put(typed)
-        jax.block_until_ready(running.inputs)
-
-    return clocked(take)
+def _group(
+    replicas: int, strategy: str, alone: Callable[[], Callable[[], None]]
+) -> contract.ProcessGroup:
+    """Return what joins the replicas: this process decides for all, and has one time of them."""
+    exchanges = strategy == "allreduce"
+    return contract.ProcessGroup(
+        rank=0,
+        backend="xla",
+        agree=lambda number: number,
+        gather=lambda value: [value] * replicas,
+        comm_meter="exposed: step with exchange less step of a copy without, in turns"
+        if exchanges
+        else "nothing is exchanged",
+        comm_s=None if exchanges else lambda: 0.0,
+        alone=alone if exchanges else None,
+    )
 
 
 def _parts(
-    network: Callable[..., Any], optimizer: str, running: Running
+    network: Network, workload: Workload, running: Running, spread: Spread, strategy: str
 ) -> dict[str, Callable[[], None]]:
     """Return the parts of a step, each a program; it goes on from what the one before has left."""
     if not running.trains:
         return {"forward": running.step}
     held: dict[str, Any] = {}
 
-    @jax.jit
-    def forward_of(weights: Any, *given: Any) -> Any:
+    def forwards(weights: Any, *given: Any) -> Any:
         return jax.vjp(lambda w: network(w, *given), weights, has_aux=True)
 
-    backward_of = jax.jit(lambda back, loss, carry: back(seed_of(carry, loss))[0])
-    update_of = jax.jit(partial(updated, optimizer), donate_argnums=0)
+    def backwards(back: Any, loss: Any, carry: Carry) -> Any:
+        return averaged(back(seed_of(carry, loss))[0], strategy)
 
-    @_translated()
+    forward_of = spread.jit(forwards, (P(), P(), spread.specs(running.inputs), P()))
+    backward_of = spread.jit(backwards)
+    update_of = spread.jit(partial(updated, workload.optimizer), donate_argnums=0)
+
+    @translated
     def forward() -> None:
         carry = running.carry
         loss, held["back"], held["buffers"] = forward_of(
@@ -215,12 +313,12 @@ def _parts(
         )
         running.results = [loss]
 
-    @_translated()
+    @translated
     def backward() -> None:
         held["grads"] = backward_of(held.pop("back"), running.results[0], running.carry)
         running.results = [running.results[0], held["grads"]]
 
-    @_translated()
+    @translated
     def update() -> None:
         del running.results[1:]
         running.carry = update_of(running.carry, held.pop("buffers"), held.pop("grads"))

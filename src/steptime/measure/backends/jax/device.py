@@ -1,7 +1,8 @@
-"""Where JAX can run here: finding a device, its name, what is known of it, its memory."""
+"""Where JAX can run here: finding devices, their name, what is known of them, their memory."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -15,23 +16,32 @@ PLATFORMS = {"cpu": "cpu", "cuda": "cuda,cpu", "tpu": "tpu,cpu"}  # what is star
 _PEAK = "peak_bytes_in_use"
 
 
-def find(name: str) -> jax.Device:
-    """Return the device of `cpu`, `cuda[:n]` or `tpu[:n]`; raises `InputError` for none here."""
+def find(name: str, count: int = 1) -> list[jax.Device]:
+    """Return the device of `cpu`, `cuda[:n]` or `tpu[:n]`, or the first `count` of its kind.
+
+    A CPU is as many devices as are asked for before it is first used. Raises `InputError` for less.
+    """
     kind, colon, number = name.partition(":")
+    if colon and count > 1:
+        raise InputError(f"{shorten(name)} is one device; replicas run on '{kind}', one on each")
     if kind in PLATFORMS:
         jax.config.update("jax_platforms", PLATFORMS[kind])  # what was started stays
+    if kind == "cpu" and count > 1:
+        with contextlib.suppress(RuntimeError):  # it is in use, as so many devices as it has
+            jax.config.update("jax_num_cpu_devices", count)
     try:
         found = jax.devices(kind) if kind in PLATFORMS else []
     except RuntimeError:
         found = []
     if kind == "cpu":
-        found = found[: not colon]
-    index = int(number) if re.fullmatch(r"\d{1,6}", number) else 0 if not colon else len(found)
-    if index < len(found):
-        return found[index]
+        found = found[: 0 if colon else count]
+    first = int(number) if re.fullmatch(r"\d{1,6}", number) else 0 if not colon else len(found)
+    if first + count <= len(found):
+        return found[first : first + count]
     jax.config.update("jax_platforms", "cpu")
     here = ["cpu", *(f"{kind}:{n}" for n in range(len(found)) if kind != "cpu")]
-    raise InputError(f"{shorten(name)} is not available to jax; there is: {', '.join(here)}")
+    many = f"{count} x " if count > 1 else ""
+    raise InputError(f"{many}{shorten(name)} is not available to jax; there is: {', '.join(here)}")
 
 
 def product(device: jax.Device) -> str:

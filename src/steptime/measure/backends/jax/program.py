@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax import numpy as jnp
 
 from steptime.core.graph import Graph
@@ -19,6 +19,8 @@ from steptime.ops.optimizer import STATES
 
 Arrays = Mapping[str, Any]  # by the name of the tensor
 UPDATE = "optimizer"  # the scope of all updates
+EXCHANGE = "exchange"  # that of gradients
+REPLICAS = "replicas"  # the axis of devices
 FIRST_SCALE, GROWN_AFTER = 2.0**16, 2000  # of the loss, as torch.amp.GradScaler has them
 
 
@@ -39,7 +41,7 @@ class Carry(NamedTuple):
 Network = Callable[[Arrays, Arrays, Arrays, Any], tuple[Array, dict[str, Any]]]
 
 
-def network_of(graph: Graph, seed: int = 0) -> Network:
+def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
     """Return the function of a forward graph: weights, buffers, inputs, count -> output, buffers.
 
     The buffers that it gives hold the new running statistics; `count` says the masks of dropout.
@@ -52,6 +54,8 @@ def network_of(graph: Graph, seed: int = 0) -> Network:
     ) -> tuple[Array, dict[str, Any]]:
         live, kept = {**inputs, **weights, **buffers}, dict(buffers)
         key = jax.random.fold_in(jax.random.key(seed), count)
+        if strategy:  # each replica has masks of its own
+            key = jax.random.fold_in(key, lax.axis_index(REPLICAS))
 
         def apply(call: Call, tensors: list[Any]) -> Any:
             nonlocal key
@@ -72,17 +76,24 @@ def network_of(graph: Graph, seed: int = 0) -> Network:
 
 
 def training_step(
-    graph: Graph, optimizer: str, seed: int = 0
+    graph: Graph, optimizer: str, seed: int = 0, strategy: str = ""
 ) -> Callable[[Carry, Arrays], tuple[Array, Carry]]:
     """Return the function of a step: carry and inputs -> loss and all that the next one needs."""
-    network = network_of(graph, seed)
+    network = network_of(graph, seed, strategy)
 
     def step(carry: Carry, inputs: Arrays) -> tuple[Array, Carry]:
         given = carry.buffers, inputs, carry.count
         loss, back, buffers = jax.vjp(lambda w: network(w, *given), carry.weights, has_aux=True)
-        return loss, updated(optimizer, carry, buffers, back(seed_of(carry, loss))[0])
+        grads = averaged(back(seed_of(carry, loss))[0], strategy)
+        return loss, updated(optimizer, carry, buffers, grads)
 
     return step
+
+
+def averaged(grads: Arrays, strategy: str) -> Any:
+    """Return gradients as the strategy of the replicas has them; one has none."""
+    with jax.named_scope(EXCHANGE):
+        return lax.pmean(grads, REPLICAS) if strategy == "allreduce" else grads
 
 
 def seed_of(carry: Carry, loss: Array) -> Array:

@@ -1,0 +1,147 @@
+"""Replicas of the JAX backend: devices of one process, the batch sharded, weights replicated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.build import make_workload, read_model
+from steptime.cli.main import run
+from steptime.core.record import record_from_json
+from steptime.core.workload import workload_to_json
+from steptime.launch.local import StartError, Worker
+from steptime.measure.contract import Options
+from steptime.measure.cpus import cores
+from steptime.measure.ranks import free_port, local_variables
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.jax,
+    pytest.mark.skipif(len(cores().allowed) < 2, reason="two replicas need two CPUs"),
+]
+
+SMALL = "fc:layers=2,nodes=64,inputs=50,outputs=10"
+
+
+def request(strategy: str, model: str = SMALL, **changes: Any) -> dict[str, Any]:
+    workload = make_workload(read_model(model), 8, replicas=2, **changes.pop("work", {}))
+    options = Options(threads=1, strategy=strategy, **changes.pop("options", {}))
+    return {
+        "do": "measure",
+        "workload": workload_to_json(workload),
+        "platform": "cpu-of-the-test",
+        "timing": {"budget_s": 0.1},
+        "parts": False,
+        "energy": False,
+        "options": asdict(options),
+        "runs": 1,
+        "round": 0,
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Worker]:
+    """Return a process that has two devices."""
+    with Worker("jax", Options(threads=1), 2) as worker:
+        yield worker
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "independent"])
+def test_every_strategy_is_one_record_with_the_fields_of_torch(pair: Worker, strategy: str) -> None:
+    record = record_from_json(pair.ask(request(strategy, parts=True), 60))
+    assert record.status == "ok", record.note
+    assert record.workload.plan.data == 2
+    assert record.method.options["strategy"] == strategy
+    env = record.env
+    assert (env["comm_backend"], env["sample_ends"]) == ("xla", "with the slowest rank")
+    assert env["overlap"] is (strategy == "allreduce")
+    assert env["input_s_of"] is None
+    assert env["disturbed_seen_by"] == "rank 0"
+    assert [one["rank"] for one in env["ranks"]] == [0, 1]
+    assert [one["device"] for one in env["ranks"]] == ["cpu:0", "cpu:1"]
+    assert [one["cpus"] for one in env["ranks"]] == [None, None]  # which device takes which
+    assert len(env["cpus"]) == 2
+    assert len(os.sched_getaffinity(pair.pid)) == 2
+    peaks = env["peak_memory_bytes_of_ranks"]
+    assert peaks == [record.quantities["peak_memory_bytes"].value] * 2
+    assert {"forward_s", "backward_s", "update_s"} < set(record.quantities)
+    comm = record.quantities["comm_s"].samples
+    if strategy == "independent":
+        assert set(comm) == {0.0}
+    else:
+        assert env["comm_meter"].startswith("exposed: step ")
+        assert len(comm) >= 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "note"),
+    [
+        ({"strategy": "sharded"}, "jax has no strategy 'sharded', but allreduce, independent"),
+        (
+            {"strategy": "allreduce", "work": {"phase": "infer"}},
+            "inference exchanges nothing: its strategy is independent",
+        ),
+        (
+            {"strategy": "allreduce", "options": {"overlap": False}},
+            "XLA says what overlaps: leave out --no-overlap",
+        ),
+        ({"strategy": "allreduce", "energy": True}, "energy is metered on one device"),
+    ],
+)
+def test_what_is_not_run_says_so(pair: Worker, asked: dict[str, Any], note: str) -> None:
+    answer = pair.ask(request(**asked), 60)
+    assert answer["status"] == "unsupported"
+    assert note in answer["note"]
+
+
+@pytest.mark.parametrize(
+    "work", [{"phase": "infer"}, {"dtype": "float16-mixed"}, {"dtype": "bfloat16-mixed"}]
+)
+def test_replicas_infer_and_train_in_mixed_precision(pair: Worker, work: dict[str, Any]) -> None:
+    strategy = "independent" if "phase" in work else "allreduce"
+    record = record_from_json(pair.ask(request(strategy, "deep_mnist", work=work), 120))
+    assert record.status == "ok", record.note
+
+
+def test_two_devices_train_as_one_with_both_batches() -> None:
+    """Weights after three steps of float64 agree to rounding, and so do those of both devices."""
+    script = Path(__file__).parents[1] / "jax_replica.py"
+    done = subprocess.run(
+        [sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for own in found.values():
+        assert own["shapes"] == [[4, 50], [4, 50]]  # the batch is sharded, 4 examples a device
+        assert own["drawn_apart"] > 0.1
+    assert found["allreduce"]["exchanges"] >= 1
+    assert found["allreduce"]["apart"] == 0.0
+    assert found["allreduce"]["off"] < 1e-12
+    assert found["allreduce"]["moved"] > 1e-6
+    assert found["independent"]["exchanges"] == 0
+    assert found["independent"]["apart"] > 1e-6
+
+
+def test_run_counts_all_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", SMALL, "--batch", "8", "--backend", "jax", "--replicas", "2", "--threads", "1"]
+    assert run([*words, "--budget", "0.1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    told = [document[name] for name in ("batch", "replicas", "global_batch", "strategy")]
+    assert told == [8, 2, 16, "allreduce"]
+    assert document["speed"]["mean"] == pytest.approx(16 / document["step_s"]["mean"])
+    assert document["comm_s"] < document["step_s"]["median"]
+
+
+def test_a_launcher_of_ranks_is_refused_in_one_line() -> None:
+    variables = local_variables(2, free_port())[0]
+    with pytest.raises(StartError, match="jax runs replicas in one process: --replicas 2 without"):
+        Worker("jax", Options(threads=1), variables=variables)
