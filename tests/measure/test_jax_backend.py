@@ -299,15 +299,20 @@ def test_too_large_a_network_is_out_of_memory_for_jax() -> None:
 def test_xla_errors_are_named_as_what_they_mean() -> None:
     import jax
 
-    from steptime.measure.backends.jax.backend import _translated
+    from steptime.measure.backends.jax.backend import translated
 
     for text, kind in (
         ("RESOURCE_EXHAUSTED: Out of memory allocating 7 bytes.", OutOfMemoryError),
         ("UNIMPLEMENTED: no such thing", UnsupportedError),
         ("INTERNAL: other", jax.errors.JaxRuntimeError),
     ):
-        with pytest.raises(kind), _translated():
+
+        @translated
+        def fails(text: str = text) -> None:
             raise jax.errors.JaxRuntimeError(text)
+
+        with pytest.raises(kind):
+            fails()
 
 
 def test_input_from_the_host_is_copied_before_each_step() -> None:
