@@ -93,8 +93,7 @@ def document(
         "tokens_per_s": in_step / found.step_s,
         "tokens_per_s_per_device": in_step / found.step_s / devices,
         "parts": {
-            **picked(found, "compute_s recompute_s exposed_s host_s bubble_s update_s"),
-            "rest_s": planner.constant("step_s"),
+            **picked(found, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s")
         },
         "fits": does_fit,
         "memory": _memory(planner, found),

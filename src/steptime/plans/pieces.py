@@ -37,6 +37,7 @@ GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else t
     **dict.fromkeys(("spread_q", "spread_k", "spread_v", "join_y"), "context"),
 }
 NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
+PUBLISHED = 0.8  # of the peak: the best product of the H100 of 700 W on which attention is published
 _BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 
 
@@ -126,9 +127,12 @@ def _piece(
     held: Kept,
     params: tuple[int, int],
 ) -> Piece:
-    slower, most = device.constants.get("training.products", 1.0), _sustained(device)
-    newer = (device.architecture or "").startswith(NEWER)
-    of_attention = device.constants.get("training.attention", 1.0) if newer else 1.0
+    constants, newer = device.constants, (device.architecture or "").startswith(NEWER)
+    slower, most = constants.get("training.products", 1.0), _sustained(device)
+    of_attention = 1.0
+    if newer:  # under a limit of power as slow as products
+        slower = constants.get("training.products_new", slower)
+        of_attention = constants.get("training.attention", 1.0) * max(1.0, PUBLISHED / _best(device))
 
     @cache
     def price(kernel: Kernel) -> Interval:
@@ -180,11 +184,15 @@ def _piece(
     )
 
 
+def _best(device: Device) -> float:
+    """Return the best product that is published of a device, as a share of the peak."""
+    best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
+    return best / device.peak_flop_per_s["bfloat16"]
+
+
 def _sustained(device: Device) -> float:
     """Return the share of a peak that products reach for long: of the best that is published."""
-    best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
-    share = device.constants.get("training.sustained", 1.0)
-    return share * best / device.peak_flop_per_s["bfloat16"]
+    return device.constants.get("training.sustained", 1.0) * _best(device)
 
 
 def piece_of(row: str) -> str:
@@ -374,6 +382,9 @@ def seen_by_plan(method: Method, device: Device, dtype: str) -> Device:
     if "interval.plan_beyond" in found.constants:
         narrower = found.constants["interval.beyond"] * found.constants["interval.plan_beyond"]
         found = replace(found, constants={**found.constants, "interval.beyond": narrower})
+    if "training.softmax" in found.constants:
+        softmax = {"attention.softmax": found.constants["training.softmax"]}
+        found = replace(found, constants={**found.constants, **softmax})
     share = method.settings.compute_efficiency
     peaks = {low: device.peak_flop_per_s.get(low) for low in LOW_BYTES}
     more = {low: peak * share for low, peak in peaks.items() if peak is not None}

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from math import inf
+from math import inf, log1p
 from typing import Any, NamedTuple
 
 from steptime.core.dtypes import precision
@@ -40,6 +40,7 @@ HOST_BYTES_PER_S, HOST_DEVICES = 2 * 204.8e9, 8
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/optimizer.py`)
 _GIB = 2**30 / 1e9
 _USABLE = 0.99
+MANY = 1024  # devices, from which on the slowest of them tells
 DIRECT = 1e11  # bytes/s of links by which devices read each other's part of an exchange at once
 
 
@@ -191,6 +192,11 @@ class Planner:
     def bounds(self) -> Bounds:
         """The interval of a step, as shares of it."""
         return bounds("experts" if self.shape.experts else "plan", self.seen.constants)
+
+    def whole_s(self, end_s: float, devices: int) -> float:
+        """Return the seconds of a step of devices that are done at `end_s`, the slowest later."""
+        late = self.constant("straggling") * log1p(devices / MANY)
+        return end_s * (1 + late) + self.constant("step_s")
 
     def constant(self, name: str) -> float:
         """Return a constant of the stack's training, or of what else it is used for."""

@@ -31,7 +31,7 @@ class PlanTime:
 
     `compute_s` are the seconds of kernels of the busiest device, `update_s` those of its optimizer,
     `host_s` what it waits for the host, `recompute_s` what it computes again, `bubble_s` what it
-    waits for the others: with the rest outside of the layers they add up to the step. `bubble` is
+    waits for the others: with `rest_s`, outside of the layers, they add up to the step. `bubble` is
     the share of their time in which the devices of the pipeline wait, in the mean. `tails_s` are,
     by device of it, what it waits for the exchange of gradients and takes for its update. A device
     has at most `host_bytes` in its host's memory.
@@ -49,6 +49,7 @@ class PlanTime:
     host_s: float
     bubble: float
     bubble_s: float
+    rest_s: float
     exposures: tuple[Wait, ...]
     memory: tuple[Memory, ...]
     host_bytes: float
@@ -94,7 +95,7 @@ def plan_time(
         idle = tuple(whole - m * busy for busy in busy_s(times, devices))
     tails = [tail_of(step, load) for load in shape.devices]
     end_s = max(end + tail.seconds for end, tail in zip(ends, tails, strict=True))
-    step_s = end_s + planner.constant("step_s")
+    step_s = planner.whole_s(end_s, plan.devices)
     waited = [idle[d] + (end_s - (ends[d] + tails[d].seconds)) for d in range(devices)]
     last = min(range(devices), key=waited.__getitem__)
     load = shape.devices[last]
@@ -115,6 +116,7 @@ def plan_time(
         sum((f.host + b.host) * count for (f, b), count in passes),
         sum(waited) / devices / end_s,
         waited[last] - waits,
+        step_s - end_s,
         tuple(exposures),
         tuple(memory_of(step, shape, d, most, m) for d in range(devices)),
         max(host_bytes(step, shape, d, most, m) for d in range(devices)),
@@ -191,7 +193,7 @@ def quick(planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str
     if takes is None:
         takes = planner.takes[key] = _takes(outlined(planner, plan, micro_batch, batch, order))
     runs, last_s, loads = takes
-    step_s = runs.length_s(m) + last_s
+    step_s = planner.whole_s(runs.length_s(m) + last_s, plan.devices)
     draws = planner.draws
     if draws is None:
         return Quick(step_s, held, None)
@@ -217,7 +219,7 @@ def _takes(one: Outline) -> tuple[Pace, float, list[tuple[int, float]]]:
     loads = Counter(one.shape.devices).items()
     last_s = max(tail_of(one.step, load).seconds for load, _ in loads)
     spent = [(count, dynamic_of(one.step, load)) for load, count in loads]
-    return runs, last_s + one.step.planner.constant("step_s"), spent
+    return runs, last_s, spent
 
 
 @lru_cache(maxsize=1 << 12)
