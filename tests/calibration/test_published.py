@@ -154,7 +154,7 @@ def test_a_layer_takes_what_was_measured_of_it(
         model, Site("a100-sxm4-80gb", 8, "nvlink-3"), dtype="float16", stack="megatron-2022"
     )
     plan = Plan(tensor=8, sequence=sequence, recompute=recompute)
-    planner = request.planner(shape_of(model, 2048), plan, 8)
+    planner = request.planner(shape_of(model, 2048), 8)
     layer = Step(planner, plan, 4, USUAL).passes(Part("block1", recompute != "none"))
     forward, backward = (1e3 * one.seconds for one in layer)
     assert forward == pytest.approx(forward_ms, rel=0.04)

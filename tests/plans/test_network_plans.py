@@ -119,7 +119,7 @@ def test_a_pipeline_has_all_of_the_network() -> None:
 @pytest.mark.parametrize("model", ["resnet50", "rnn:length=20"])
 def test_the_search_is_that_of_brute_force(model: str) -> None:
     request = Request(model, SITE, 24, devices=(4,), optimizer="adam")
-    planner = request.planner(request.shape, Plan(), 4)
+    planner = request.planner(request.shape, 4)
     space = list(plans(request.shape, 4, 24, 8, {}))
     assert {asked.plan.zero for asked in space} == {0, 1, 3}
     assert {asked.plan.pipeline for asked in space} == {1, 2, 4}

@@ -110,7 +110,7 @@ def test_a_plan_is_answered_or_told_the_nearest(
     assert 0 <= found.bubble < 1
     assert all(part >= 0 for memory in found.memory for part in memory)
     parts = found.compute_s + found.recompute_s + found.host_s + found.update_s
-    parts += found.exposed_s + found.bubble_s + PLANNERS[which].constant("step_s")
+    parts += found.exposed_s + found.bubble_s + found.rest_s
     assert parts == pytest.approx(found.step_s)
 
 

@@ -92,7 +92,7 @@ def _planner(
         model, site, dtype=dtype, stack=stack, length=length, gradients=gradients, method=method
     )
     shape = shape_of(model, length)
-    return shape, one.planner(shape, split_of({}), devices)
+    return shape, one.planner(shape, devices)
 
 
 def _site(asked: Question) -> Site:

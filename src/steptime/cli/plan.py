@@ -120,7 +120,7 @@ def plan(
     ),
     stack: Text = optional(
         "--stack NAME",
-        "The software (steptime list stacks). Default: megatron-2025, with --zero 3 torch-eager.",
+        "The software (steptime list stacks). Default: megatron-2025.",
     ),
     method: options.Method = DEFAULT,
     option_: options.Settings = None,

@@ -115,7 +115,7 @@ def timed(request: Request) -> tuple[Planner, Asked, PlanTime]:
     """Return the plan as a user asks for it, its step, and what priced it; raises `InputError`."""
     shape = request.shape
     asked = request.asked(shape)
-    planner = request.planner(shape, asked.plan, asked.plan.devices)
+    planner = request.planner(shape, asked.plan.devices)
     found = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
     return planner, asked, found
 

@@ -115,7 +115,7 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
     for site in (request.site, *request.others):
         one, planner = replace(request, site=site), None
         for count in sorted(set(request.devices)):
-            planner = one.planner(shape, Plan(), count, planner)
+            planner = one.planner(shape, count, planner)
             offer = offer_of(planner, request.prices)
             caps = list(_caps(request, count, batch * shape.length, offer))
             every = plans(shape, count, batch, site.per_node, fixed)

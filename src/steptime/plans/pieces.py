@@ -131,7 +131,7 @@ def _piece(
     slower, most = constants.get("training.products", 1.0), _sustained(device)
     of_attention = 1.0
     if newer:  # under a limit of power as slow as products
-        slower = constants.get("training.products_new", slower)
+        slower *= constants.get("training.products_new", 1.0)
         of_attention = constants.get("training.attention", 1.0) * max(1.0, PUBLISHED / _best(device))
 
     @cache

@@ -8,9 +8,10 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from math import inf, log1p
+from math import hypot, inf, log1p
 from typing import Any, NamedTuple
 
+from steptime import catalog
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Level, Link
@@ -190,12 +191,17 @@ class Planner:
 
     @cached_property
     def bounds(self) -> Bounds:
-        """The interval of a step, as shares of it."""
-        return bounds("experts" if self.shape.experts else "plan", self.seen.constants)
+        """The interval of a step, as shares of it: wider where its stack saw no such device."""
+        constants, seen = self.seen.constants, catalog.stack(self.method.settings.stack).seen
+        like = {catalog.device(name).architecture for name in seen.get("devices", ())}
+        if like and self.device.architecture not in like and self.device.kind == "gpu":
+            wider = hypot(constants["interval.beyond"], constants["interval.plan_unseen"])
+            constants = {**constants, "interval.beyond": wider}
+        return bounds("experts" if self.shape.experts else "plan", constants)
 
     def whole_s(self, end_s: float, devices: int) -> float:
         """Return the seconds of a step of devices that are done at `end_s`, the slowest later."""
-        late = self.constant("straggling") * log1p(devices / MANY)
+        late = self.constant("straggling") * log1p((devices - 1) / MANY)
         return end_s * (1 + late) + self.constant("step_s")
 
     def constant(self, name: str) -> float:

@@ -27,6 +27,7 @@ ALIASES = {
     "fp4": "float4", "nvfp4": "float4",
 }  # fmt: skip
 GRADIENTS = (16, 32)  # bits
+SOFTWARE = "megatron-2025"  # that runs a plan where nobody says, a search's or one alone
 MOST_DEVICES, MOST_LAYERS = 1_000_000, 100_000
 OWN_LINKS = re.compile(r"nvlink(?=\d x)|xgmi|roce")
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
@@ -183,10 +184,8 @@ class Request:
         whole = micro_batch * plan.data if self.batch is None else self.batch
         return checked(shape, Asked(plan, micro_batch, whole, self.order or USUAL))
 
-    def planner(
-        self, shape: Shape, plan: Plan, devices: int, like: Planner | None = None
-    ) -> Planner:
-        """Return what prices plans such as this one on so many devices; raises `InputError`.
+    def planner(self, shape: Shape, devices: int, like: Planner | None = None) -> Planner:
+        """Return what prices plans on so many devices; raises `InputError`.
 
         One `like` it, on another number of devices, has its layers priced already.
         """
@@ -196,7 +195,7 @@ class Request:
         method = self.method if isinstance(self.method, Method) else cost_model(self.method)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
-        named = self.stack if isinstance(shape, Network) else self.stack or stack_for(plan)
+        named = self.stack if isinstance(shape, Network) else self.stack or SOFTWARE
         options = {**({"stack": named} if named else {}), **self.options}
         planner = planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
         if not catalog.stack(said := planner.method.settings.stack).trains:
@@ -280,11 +279,6 @@ def own_link(device: Device) -> Link | None:
     names = [name for name in catalog.link_names() if name.startswith(family[0])]
     links = (catalog.link(name) for name in names)
     return next((link for link in links if link.bytes_per_s == rate * GB), None)
-
-
-def stack_for(plan: Plan) -> str:
-    """Return the software that a plan is run by where nobody says: Megatron, PyTorch of ZeRO-3."""
-    return "torch-eager" if plan.zero == 3 else "megatron-2025"
 
 
 def planner_of(
