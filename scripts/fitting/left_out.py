@@ -9,13 +9,15 @@ nearly between them.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from steptime.calibration.asking import KINDS
-from steptime.calibration.published import Question, Told
+from steptime.calibration.published import Question, Told, questions, tables_in
+from steptime.core.errors import InputError
 from steptime.predict import cost_model
 from steptime.predict.method import Method
 
@@ -51,7 +53,19 @@ class Left(NamedTuple):
     inside: float
 
 
-def _scale(asked: Question, told: Told) -> str:
+def steps_of(paths: Sequence[Path]) -> Iterator[tuple[Question, Told]]:
+    """Yield the steps of tables of published ones, and what is told of them."""
+    for path, layout in tables_in(paths)[0].items():
+        for _, _, asked in questions(path, layout) if layout.kind == "step" else ():
+            if isinstance(asked, InputError) or "step_s" not in asked.measured:
+                continue
+            try:
+                yield asked, KINDS["step"](asked, "calibrated")
+            except InputError:
+                continue
+
+
+def _scale(_: Question, told: Told) -> str:
     return next(words for most, words in SCALES if told.devices <= most)
 
 
@@ -87,16 +101,23 @@ def _fitted(ways: Any, off: Any) -> Any:
     return found
 
 
+def _off(asked: Question, told: Told) -> float:
+    """Return ln(predicted / measured) of a step."""
+    return log(told.values["step_s"].value / asked.measured["step_s"])
+
+
 def left_out(rows: Rows) -> Iterator[Left]:
     """Yield the errors of each group of steps that is left out, group by group."""
-    rows = [one for one in rows if "step_s" in one[0].measured and one[0].kind == "step"]
-    told = np.log([one.values["step_s"].value / asked.measured["step_s"] for asked, one in rows])
+    told = np.array([_off(asked, one) for asked, one in rows])
     ways = []
-    for neutral in NEUTRAL.values():
-        method = _without(*neutral)
-        off = [_off(asked, told, method, *neutral[:2]) for asked, told in rows]
-        ways.append(told - np.array(off))
-    way = np.array(ways).T
+    for stacks, name, value in NEUTRAL.values():
+        method = _without(stacks, name, value)
+        found = [
+            KINDS["step"](asked, method) if not stacks or one.stack in stacks else one
+            for asked, one in rows
+        ]
+        ways.append([_off(asked, one) for (asked, _), one in zip(rows, found, strict=True)])
+    way = told[:, None] - np.array(ways).T
     plain = told - way.sum(axis=1)
     for by, group_of in GROUPS.items():
         names = [group_of(*row) for row in rows]
@@ -105,21 +126,13 @@ def left_out(rows: Rows) -> Iterator[Left]:
             if out.all():
                 continue
             found = plain[out] + way[out] @ _fitted(way[~out], -plain[~out])
+            times = [
+                one.values["step_s"] for (_, one), is_out in zip(rows, out, strict=True) if is_out
+            ]
             inside = [
-                log(one.values["step_s"].low / one.values["step_s"].value)
-                <= -off
-                <= log(one.values["step_s"].high / one.values["step_s"].value)
-                for off, (_, one) in zip(found, np.array(rows, object)[out], strict=True)
+                log(time.low / time.value) <= -off <= log(time.high / time.value)
+                for off, time in zip(found, times, strict=True)
             ]
             wrong = [abs(exp(one) - 1) for one in found]
             also = (fmean(abs(exp(one) - 1) for one in some[out]) for some in (told, plain))
             yield Left(by, name, len(wrong), *also, fmean(wrong), median(wrong), fmean(inside))
-
-
-def _off(
-    asked: Question, told: Told, method: Method, stacks: tuple[str, ...], name: str
-) -> float:
-    if stacks and told.stack not in stacks:
-        return log(told.values["step_s"].value / asked.measured["step_s"])
-    found = KINDS[asked.kind](asked, method).values["step_s"].value
-    return log(found / asked.measured["step_s"])

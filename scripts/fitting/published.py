@@ -1,12 +1,10 @@
 """The tables of docs/validation.md on published steps of language models."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from math import exp, log
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
+from fitting.left_out import left_out, steps_of
 from steptime.calibration.published import tables_in
 from steptime.calibration.published_errors import evaluate_tables
 
@@ -14,7 +12,6 @@ PAGE = Path(__file__).parents[2] / "docs/validation.md"
 EXAMPLES = Path(__file__).parents[2] / "docs/examples/papers.csv"
 BEGIN, END = "<!-- scripts/validate-plans writes from here -->", "<!-- to here, plans -->"
 TIMES = ("step_s", "request_s", "tpot_s", "ttft_s", "tokens_per_s_per_device")  # of steps
-LEAST = 2  # of models or devices that a set must have for one to be left out
 Row = Mapping[str, Any]
 
 
@@ -43,28 +40,6 @@ def errors(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def left_out(cases: Sequence[Row], name: str) -> Iterator[tuple[str, int, float, float]]:
-    """Yield set, rows, and mean and median errors where others of the set say how fast it is.
-
-    Each model (or device) is left out in turn: its predictions are multiplied by the mean factor
-    that the set's others are off by, as one constant fitted to them would do.
-    """
-    sets: dict[str, list[Row]] = defaultdict(list)
-    for case in cases:
-        if case["quantity"] in TIMES:
-            sets[f"{case['set']}, {case['quantity']}"].append(case)
-    for label, some in sorted(sets.items()):
-        known = sorted({case[name] for case in some})
-        if len(known) < LEAST:
-            continue
-        wrong = []
-        for one in known:
-            off = fmean(log(case["ratio"]) for case in some if case[name] != one)
-            own = [case["ratio"] for case in some if case[name] == one]
-            wrong += [abs(ratio / exp(off) - 1) for ratio in own]
-        yield label, len(known), fmean(wrong), median(wrong)
-
-
 def page(paths: Sequence[Path]) -> str:
     """Return the tables of some files of published steps."""
     told = evaluate_tables(tables_in([*paths, EXAMPLES])[0], "calibrated").document
@@ -80,9 +55,8 @@ def page(paths: Sequence[Path]) -> str:
     ]
     unasked = [[row["set"], str(row["rows"]), row["reason"]] for row in told["unasked"]]
     out = [
-        [f"{label}, a {name} of {known}", percent(mean), percent(middle)]
-        for name in ("model", "device")
-        for label, known, mean, middle in left_out(told["cases"], name)
+        [one.by, one.group, str(one.rows), *map(percent, one[3:7]), percent(one.inside, 0)]
+        for one in left_out([*steps_of([*paths, EXAMPLES])])
     ]
     return "\n\n".join(
         (
@@ -90,8 +64,20 @@ def page(paths: Sequence[Path]) -> str:
             table(["set", "quantity", "rows", "scored", *heads], sets),
             "### Times, by what the constants of their stack have seen",
             table(["set", "quantity", "block", "scored", *heads], blocks),
-            "### One model, or one device, left out of each set",
-            table(["set, left out", "mean", "median"], out),
+            "### Steps of a group that no constant has seen",
+            table(
+                [
+                    "by",
+                    "left out",
+                    "steps",
+                    "as told",
+                    "no constant of steps",
+                    "left out",
+                    "median",
+                    "inside",
+                ],
+                out,
+            ),
             "### Rows that were not asked",
             table(["set", "rows", "reason"], unasked),
         )

@@ -11,7 +11,6 @@ import steptime
 from steptime import catalog
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
-from steptime.core.workload import Plan
 from steptime.plans.answer import answered, timed
 from steptime.plans.best import searched
 from steptime.plans.network import balanced, cut

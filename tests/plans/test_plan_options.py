@@ -302,9 +302,9 @@ def test_one_stage_has_no_bubble() -> None:
     [
         ("--host-link pcie-5-x16", "--offload optimizer"),
         (
-                "--data 8 --zero 3 --shard 2 --inside nvlink-4 --stack torch-eager",
-                "leave out --shard",
-            ),
+            "--data 8 --zero 3 --shard 2 --inside nvlink-4 --stack torch-eager",
+            "leave out --shard",
+        ),
         (
             "--tensor 8 --sequence-parallel --length 98304 --inside nvlink-4",
             "--recompute full --recompute-layers 8",

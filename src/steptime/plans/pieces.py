@@ -37,7 +37,9 @@ GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else t
     **dict.fromkeys(("spread_q", "spread_k", "spread_v", "join_y"), "context"),
 }
 NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
-PUBLISHED = 0.8  # of the peak: the best product of the H100 of 700 W on which attention is published
+PUBLISHED = (
+    0.8  # of the peak: the best product of the H100 of 700 W on which attention is published
+)
 _BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 
 
@@ -132,7 +134,9 @@ def _piece(
     of_attention = 1.0
     if newer:  # under a limit of power as slow as products
         slower *= constants.get("training.products_new", 1.0)
-        of_attention = constants.get("training.attention", 1.0) * max(1.0, PUBLISHED / _best(device))
+        of_attention = constants.get("training.attention", 1.0) * max(
+            1.0, PUBLISHED / _best(device)
+        )
 
     @cache
     def price(kernel: Kernel) -> Interval:

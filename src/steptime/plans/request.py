@@ -200,7 +200,7 @@ class Request:
         planner = planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
         if not catalog.stack(said := planner.method.settings.stack).trains:
             raise InputError(
-                f"plan: stack {said} runs inference alone; nearest: --stack {stack_for(plan)}"
+                f"plan: stack {said} runs inference alone; nearest: --stack {SOFTWARE}"
             )
         host = self.site.host_link
         planner.host = None if host is None else catalog.link(host)
