@@ -116,8 +116,17 @@ def _clamp(c: Call) -> Result:
     low_default, high_default = (0.0, 6.0) if c.node.op == "relu6" else (-math.inf, math.inf)
     least = c.get("min", c.get("min_val", low_default))
     most = c.get("max", c.get("max_val", high_default))
-    require(isinstance(least, int | float) and isinstance(most, int | float), "clamp by tensors")
-    return low.pointwise(c.b, "clamp", c.x(), name=c.name, low=float(least), high=float(most))
+    x, ends = c.x(), {"maximum": least, "minimum": most}
+    for function, end in ends.items():
+        if not isinstance(end, int | float):
+            x = low.pointwise(c.b, function, x, c.walk.tensor(end), name=c.name)
+    least, most = (
+        float(end) if isinstance(end, int | float) else default
+        for end, default in zip(ends.values(), (-math.inf, math.inf), strict=True)
+    )
+    if (least, most) == (-math.inf, math.inf):
+        return x
+    return low.pointwise(c.b, "clamp", x, name=c.name, low=least, high=most)
 
 
 def _with_parameter(argument: str, default: float) -> Handler:

@@ -63,6 +63,8 @@ def _slice(c: Call) -> Result:
     axis, start, stop = c.get("dim", 0), c.get("start", 0), c.get("end", END)
     if c.node.op == "narrow":
         stop = start + c["length"]
+    if c.shape[axis] == 0:  # nothing, which concatenations leave out
+        return Const(c.shape, c.dtype, c.name)
     if c.walk.is_rebound and (start, stop) == (0, c.walk.told(c.node.args["self"])[axis]):
         stop = END
     return low.slice_(c.b, c.x(), axis, start, stop, c.name, c.get("step", 1))
@@ -83,7 +85,7 @@ def _unbind(c: Call) -> Result:
 
 
 def _cat(c: Call) -> Result:
-    parts = [one for one in c["tensors"] if c.walk.shape(one) != (0,)]
+    parts = [one for one in c["tensors"] if 0 not in c.walk.shape(one)]
     axis, shapes = c.get("dim", 0), [c.walk.shape(one) for one in parts]
     if c.walk.is_rebound and axis % len(shapes[0]) != 0:
         most = max(shape[0] for shape in shapes)
@@ -101,6 +103,7 @@ def _stack(c: Call) -> Result:
 
 def _repeat(c: Call) -> Result:
     times, x = listed(c.get("repeats", c.get("dims"))), c.x()
+    times = [1] * (len(c.b.shape(x)) - len(times)) + times
     shape = (*(1,) * (len(times) - len(c.b.shape(x))), *c.b.shape(x))
     x = low.reshape(c.b, x, shape, f"{c.name}/axes")
     if all(1 in pair for pair in zip(shape, times, strict=True)):
@@ -192,6 +195,20 @@ def _image_to_columns(c: Call) -> Result:
     return c.do(low.unfold, x, *(listed(c[name]) for name in ("kernel_size", "stride", "dilation")))
 
 
+def _columns_to_image(c: Call) -> Result:
+    """Return the sums of overlapping windows: what adds to a pixel is looked up, 0 for nothing."""
+    size, kernel, stride = (listed(c[name]) for name in ("output_size", "kernel_size", "stride"))
+    n, rows, columns = c.b.shape(c.x())
+    most = math.prod(-(-k // s) for k, s in zip(kernel, stride, strict=True))
+    flat = (n, rows // math.prod(kernel), math.prod(kernel) * columns)
+    x = low.reshape(c.b, c.x(), flat, f"{c.name}/flat")
+    x = low.pad(c.b, x, (0, 0, 0, 0, 0, 1), f"{c.name}/nothing")
+    at = c.walk.tensor(Const((math.prod(size), most), "int64", f"{c.name}/places"))
+    x = low.gather(c.b, x, at, 2, f"{c.name}/windows")
+    x = low.reduce(c.b, "sum", x, (3,), c.name)
+    return low.reshape(c.b, x, (*flat[:2], *size), f"{c.name}/image")
+
+
 def _same(c: Call) -> Result:
     return c.first
 
@@ -228,6 +245,7 @@ OTHERS: Mapping[str, Handler] = {
     "roll": _roll,
     "unfold": _unfold,
     "im2col": _image_to_columns,
+    "col2im": _columns_to_image,
     "flip": _flip,
     "index": _index,
     "index_select": lambda c: c.do(low.gather, c.x(), c.x("index"), c["dim"]),
