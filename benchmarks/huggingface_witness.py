@@ -85,26 +85,22 @@ CHANGES: dict[str, tuple[Any, ...]] = {  # field of a configuration: values to t
 def model_of(kind: str, values: dict[str, Any], head: str) -> tuple[Any, Any, str]:
     """Return transformers' model on `meta`, its configuration and the name of its class."""
     config = transformers.CONFIG_MAPPING[kind](**values)
-    names = [n for n in dir(transformers) if n.endswith(head)]
-    stem = {
-        "gpt_oss": "GptOss",
-        "deepseek_v2": "DeepseekV2",
-        "deepseek_v3": "DeepseekV3",
-    }  # names whose case is their own
-    if kind == "gemma3_text" and head == "ForCausalLM":
-        stem = {kind: "gemma3"}
-    plain = stem.get(kind, kind).replace("_", "").replace("-", "").lower()
-    name = next(n for n in names if n.lower() == (plain + head).lower())
+    plain = "".join(filter(str.isalnum, kind)).lower()
+    stems = plain, plain.removesuffix("text"), plain.removesuffix("model")
+    wanted = [(stem + head).lower() for stem in stems]
+    name = next(n for n in dir(transformers) if n.lower() in wanted)
     config._attn_implementation = "eager"  # noqa: SLF001  # there is no other way to ask for it
     with torch.device("meta"):
         model = getattr(transformers, name)(config)
     return model.eval(), config, name
 
 
-def inputs_of(kind: str, config: Any) -> dict[str, torch.Tensor]:
+def inputs_of(kind: str, config: Any, sizes: dict[str, int]) -> dict[str, torch.Tensor]:
     """Return a batch of one for the model of a configuration."""
-    words = torch.zeros((1, SMALL["length"]), dtype=torch.int64, device="meta")
-    target = torch.zeros((1, SMALL["target_length"]), dtype=torch.int64, device="meta")
+    words, target = (
+        torch.zeros((1, sizes.get(key, n)), dtype=torch.int64, device="meta")
+        for key, n in SMALL.items()
+    )
     if kind == "whisper":
         sound = (1, config.num_mel_bins, 2 * config.max_source_positions)
         return {"input_features": torch.zeros(sound, device="meta"), "decoder_input_ids": target}
@@ -133,19 +129,16 @@ def witnessed_flop(model: Any, inputs: dict[str, torch.Tensor]) -> int:
     return int(counter.get_total_flops())
 
 
-def ours(table: dict[str, Any]) -> Graph:
-    """Return the graph of a config.json, in inference."""
+def ours(table: dict[str, Any]) -> tuple[Graph, dict[str, int]]:
+    """Return the graph of a config.json, in inference, and the tokens that come in."""
     family = described(table, "config.json")
     short = {
         key: min(SMALL[key], int(one.default))
         for key, one in family.parameters.items()
         if key in SMALL
     }
-    if table["model_type"] == "whisper":
-        short["target_length"] = SMALL["target_length"]
-    values = resolve(family, short)
     builder = Builder("config", precision("float32"), training=False)
-    return builder.graph(family.build(builder, values, 1))
+    return builder.graph(family.build(builder, resolve(family, short), 1)), short
 
 
 def flop_of(graph: Graph) -> int:
@@ -161,10 +154,10 @@ def compare(kind: str, values: dict[str, Any], head: str, flop: bool) -> str:
         return f"- {type(error).__name__}: {str(error).splitlines()[0][:90] if str(error) else ''}"
     table = {**values, "model_type": kind, "architectures": [name]}
     try:
-        graph = ours(table)
+        graph, sizes = ours(table)
     except (InputError, ShapeError) as error:
         try:
-            witnessed_flop(model, inputs_of(kind, config))
+            witnessed_flop(model, inputs_of(kind, config, {}))
         except Exception:  # noqa: BLE001  # what we refuse does not run there
             return f"- both: {error}"
         return f"refused: {error}"
@@ -174,7 +167,7 @@ def compare(kind: str, values: dict[str, Any], head: str, flop: bool) -> str:
     if not flop:
         return ""
     try:
-        seen = witnessed_flop(model, inputs_of(kind, config))
+        seen = witnessed_flop(model, inputs_of(kind, config, sizes))
     except Exception as error:  # noqa: BLE001  # what does not run on `meta`
         return f"- no FLOP: {type(error).__name__}: {str(error).splitlines()[0][:90]}"
     return "" if seen == flop_of(graph) else f"FLOP {flop_of(graph):,}, torch {seen:,}"

@@ -59,6 +59,8 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "vit": 85_800_194,
     "deit": 85_801_730,
     "swin": 27_520_892,
+    "clip_text_model": 63_165_952,
+    "clip_vision_model": 87_456_000,
     "clip": 151_277_313,
     "gemma3": 2_723_312_896,
 }

@@ -98,6 +98,26 @@ class Video(nn.Module):
         return self.head(patches.flatten(1)) + columns.mean()
 
 
+class Writes(nn.Module):
+    """Writes to parts of tensors, which who reads the whole later sees; folds windows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(16, n) for n in (16, 16, 8))
+        self.limit = nn.Parameter(torch.ones(16))
+        self.last = nn.Linear(32, 4)
+
+    def forward(self, x: Any) -> Any:
+        y = self.first(x)
+        y[:, 1:] += self.second(x)[:, 1:]
+        y[:, 0] = 0
+        y.view(x.shape[0], -1)[:, 4:12].copy_(self.third(x)[:, 0])
+        y.transpose(1, 2).mul_(2)
+        y = torch.clamp(torch.cat((y[:, :0], y), 1), min=-self.limit, max=self.limit)
+        windows = functional.fold(y.transpose(1, 2), (3, 4), 2, padding=(0, 0))
+        return self.last(y.tile(1, 2)) + windows.mean()
+
+
 def image(n: int) -> Any:
     return torch.empty(n, 3, 32, 32, device="meta")
 
@@ -111,6 +131,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "attention": (Attends, words),
     "windows": (Windows, lambda n: torch.empty(n, 4, 4, 8, device="meta")),
     "tagger": (Tagger, words),
+    "writes": (Writes, lambda n: torch.empty(n, 6, 16, device="meta")),
     "video": (Video, lambda n: torch.empty(n, 3, 8, 32, 32, device="meta")),
 }
 

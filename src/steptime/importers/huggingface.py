@@ -32,6 +32,7 @@ _ACTIVATIONS = {  # by their names in transformers
     "gelu_python": "gelu",
 }
 _GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu"}
+_NESTED = ("config", "config_dict")  # the second, of older files, wins
 _LETTERS = {"sliding_attention": "w", "full_attention": "a"}
 _MAY_BE_0 = ("type_vocab_size", "first_k_dense_replace", "n_shared_experts", "max_window_layers")
 _HARMLESS = re.compile(  # fields that change neither shapes nor work
@@ -83,7 +84,7 @@ def described(table: Mapping[str, Any], place: str) -> Family:
     if "towers" in row:
         return _of_towers(table, row, place)
     head, remarks = _head(table, row, place)
-    values = {**_fields(table, row, place), "labels": _labels(table, place), "head": head}
+    values = {**_fields(table, row, place), "labels": _labels(table, row, place), "head": head}
     settings = _settings(values, row, place)
     base: Family = registry.load(row.get("family", _FAMILY))
     free = {
@@ -113,10 +114,13 @@ def _of_towers(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
     base: Family = registry.load(_FAMILY)
     towers, given = {}, {**table}
     for tower, kind in row["towers"].items():
-        inner = table.get(f"{tower}_config") or {}
         where = f"{place}: {tower}_config"
-        if not isinstance(inner, dict):
-            raise InputError(f"{where}: must be a table, not {shorten(inner)}")
+        inner: dict[str, Any] = {}
+        for part in _NESTED:
+            more = table.get(f"{tower}_{part}") or {}
+            if not isinstance(more, dict):
+                raise InputError(f"{place}: {tower}_{part}: must be a table, not {shorten(more)}")
+            inner |= more
         if inner.get(KEY, kind) != kind:
             raise unknown(KEY, inner[KEY], [kind], where)
         of_head = head if tower == "text" else "none"
@@ -156,26 +160,34 @@ def _head(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> tuple
         return heads[end], [f"no architectures; taken as ...{end}"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{place}: architectures: must be a list of names, not {shorten(names)}")
-    ends = [end for end in heads if names[0].endswith(end)]
-    if not ends:
-        raise unknown("architecture", names[0], [f"...{end}" for end in heads], place)
-    return heads[max(ends, key=len)], []
+    # other code behind a name that ends alike, as JinaBertForMaskedLM, is another network
+    stem = re.sub(r"[^a-z0-9]", "", str(table[KEY]).lower())
+    stems = stem, stem.removesuffix("text"), stem.removesuffix("model")
+    known = {own + end.lower(): end for own in stems for end in heads}
+    end = known.get(names[0].lower())
+    if end is None:
+        said = row.get("name", str(table[KEY]).replace("_", " ").title().replace(" ", ""))
+        raise unknown("architecture", names[0], [said + end for end in heads], place)
+    return heads[end], []
 
 
-def _labels(table: Mapping[str, Any], place: str) -> int:
-    """Return the number of classes, 2 where none is said."""
+def _labels(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> int:
+    """Return the number of classes, that of the row where none is said."""
     names, count = table.get("id2label"), table.get("num_labels")
     if isinstance(names, dict) and names:
         return len(names)
-    return 2 if count is None else int(_checked(count, 2, f"{place}: num_labels"))
+    return (
+        row.get("labels", 2) if count is None else int(_checked(count, 2, f"{place}: num_labels"))
+    )
 
 
 def _fields(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Return the fields that a row reads, by its names, absent ones by default."""
     rope = table.get("rope_parameters") or table.get("rope_scaling")
     given = {**(rope if isinstance(rope, dict) else {}), **table}
-    names = {new: old for old, new in row["spelled"].items() if old in given}
-    names |= {name: name for name in row["fields"] if name in given}
+    spelled = {new: old for old, new in row["spelled"].items() if old in given}
+    own = {name: name for name in row["fields"] if name in given}
+    names = {**own, **spelled} if row.get("spelled_wins") else {**spelled, **own}
     values = {}
     for name, default in row["fields"].items():
         where = f"{place}: {names.get(name, name)}"
@@ -261,7 +273,7 @@ def _remarks(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     if isinstance(dtype, str) and dtype not in ("float32", "auto"):
         found.append(f"its weights are {shorten(dtype)[1:-1]}, which --dtype says")
     known = {*row["fields"], *row["spelled"], *row["only"]}
-    known |= {f"{tower}_config" for tower in row.get("towers", ())}
+    known |= {f"{tower}_{part}" for tower in row.get("towers", ()) for part in _NESTED}
     rest = [key for key in table if key not in known and not _HARMLESS.search(key)]
     if rest:
         names = ", ".join(shorten(key)[1:-1] for key in rest[:8])

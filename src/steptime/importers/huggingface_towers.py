@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.layers.blocks import Sight, attention, feed_forward, norm
 from steptime.layers.dense import classify, linear
-from steptime.models.ends import HEADS
+from steptime.models.ends import HEADS, vector
 from steptime.models.transformer import body
 from steptime.ops.builder import Builder
 
@@ -15,16 +15,10 @@ Towers = Mapping[str, Mapping[str, Any]]
 def clip(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> str:
     """Return how alike texts and images are, each with each (Radford et al. 2021, figure 3)."""
     made = []
-    for name, place in (("text", -1), ("vision", 0)):
+    for name, tower in towers.items():
         with b.scope(name):
-            x, _ = body(b, towers[name], batch)
-            _, length, width = b.shape(x)
-            at: dict[str, Any] = {"axis": 1, "start": place % length, "stop": place % length + 1}
-            x = b.op(
-                "reshape", b.op("slice", x, name="one", **at), name="row", shape=(batch, width)
-            )
-            x = norm(b, x, "layer", "post_norm") if name == "vision" else x
-            x = linear(b, x, values["projection_dim"], "projection", bias=False)
+            x, _ = body(b, tower, batch)
+            x = vector(b, x, {**tower, "projection": values["projection_dim"]})
             square = b.op("mul", x, x, name="square")
             how: dict[str, Any] = {"function": "sum", "axes": (1,), "keep": True}
             size = b.op("reduce", square, name="sum", **how)

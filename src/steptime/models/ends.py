@@ -100,6 +100,9 @@ STEMS: Mapping[str, Callable[[Builder, Parameters, int], tuple[str, str]]] = {
 
 def _to_words(b: Builder, x: str, p: Parameters, table: str) -> str:
     """Return the loss of a projection to the vocabulary."""
+    if p["output_scaled"]:
+        how: dict[str, Any] = {"function": "mul", "scalar": p["width"] ** -0.5}
+        x = b.op("pointwise", x, name="output_scale", **how)
     if not (p["tied"] and table):
         return classify(b, linear(b, x, b.words(p["vocabulary"]), "output", p["head_bias"]))
     x = b.op("linear", x, table, name="output/linear")
@@ -122,33 +125,76 @@ def _to_nothing(b: Builder, x: str, p: Parameters, _: str) -> str:
     return mean_loss(b, _first(b, x, p) if p["pooler"] else x)
 
 
+def _token(b: Builder, x: str, place: int, name: str) -> str:
+    """Return one token of `x [n, l, width]`, counted from the end where `place` is below 0."""
+    (n, length, width) = b.shape(x)
+    start = place % length
+    x = b.op("slice", x, name=name, axis=1, start=start, stop=start + 1)
+    return b.op("reshape", x, name=f"{name}/reshape", shape=(n, width))
+
+
 def _first(b: Builder, x: str, p: Parameters) -> str:
     """Return the first token, after a layer where it is pooled."""
-    shape = (b.shape(x)[0], b.shape(x)[2])
-    x = b.op("slice", x, name="pooler/first", axis=1, start=0, stop=1)
-    x = b.op("reshape", x, name="pooler/reshape", shape=shape)
+    x = _token(b, x, 0, "pooler/first")
     if not p["pooler"]:
         return x
     return b.op("tanh", linear(b, x, p["width"], "pooler"), name="pooler/tanh")
 
 
+def vector(b: Builder, x: str, p: Parameters) -> str:
+    """Return the token that stands for all of `x`, a decoder's last one, normed and projected."""
+    x = _token(b, x, 0 if p["kind"] == "encoder" else -1, "one")
+    x = x if p["final_norm"] else norm(b, x, p["norm"], "post_norm")
+    return linear(b, x, p["projection"], "projection", bias=False) if p["projection"] else x
+
+
 def _to_classes(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of an encoder's first token, or of a decoder's last, in classes."""
     if p["kind"] == "encoder":
-        x = _first(b, x, p)
-        for i in range(1, p["class_layers"]):
-            x = linear(b, x, p["width"], f"classifier_in{i}")
-            x = activated(b, x, p["class_activation"])
-        return classify(b, linear(b, x, p["classes"], "classifier", p["class_bias"]))
+        return _to_tokens(b, _first(b, x, p), p, _)
     x = linear(b, x, p["classes"], "classifier", p["class_bias"])
-    batch, length, classes = b.shape(x)
-    x = b.op("slice", x, name="last", axis=1, start=length - 1, stop=length)
-    return classify(b, b.op("reshape", x, name="logits", shape=(batch, classes)))
+    return classify(b, _token(b, x, -1, "last"))
 
 
 def _to_tokens(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of every token in classes."""
+    for i in range(1, p["class_layers"]):
+        x = linear(b, x, p["width"], f"classifier_in{i}")
+        x = activated(b, x, p["class_activation"])
+    bias = p["class_bias"] or len(b.shape(x)) == 3
+    return classify(b, linear(b, x, p["classes"], "classifier", bias))
+
+
+def _to_mean(b: Builder, x: str, p: Parameters, _: str) -> str:
+    """Return the loss of the mean of all tokens, projected, in classes."""
+    x = linear(b, x, p["projection"], "projection")
+    x = b.op("reduce", x, name="pooled", function="mean", axes=(1,), keep=False)
     return classify(b, linear(b, x, p["classes"], "classifier"))
+
+
+def _to_teacher(b: Builder, x: str, p: Parameters, _: str) -> str:
+    """Return the loss of the mean of two tokens' classes (Touvron et al. 2020, section 4)."""
+    both = [
+        linear(b, _token(b, x, i, f"token{i + 1}"), p["classes"], f"classifier{i + 1}")
+        for i in (0, 1)
+    ]
+    how: dict[str, Any] = {"function": "mul", "scalar": 0.5}
+    return classify(b, b.op("pointwise", b.op("add", *both, name="both"), name="mean", **how))
+
+
+def _to_pixels(b: Builder, x: str, p: Parameters, _: str) -> str:
+    """Return patches as they were; a learned token stood for those that were hidden."""
+    b.weight("mask/w", (1, 1, p["width"]))
+    x = b.op("slice", x, name="seen", axis=1, start=p["class_tokens"], stop=b.shape(x)[1])
+    return mean_loss(b, linear(b, x, p["patch"] ** 2 * p["channels"], "pixels"))
+
+
+def _to_pretraining(b: Builder, x: str, p: Parameters, table: str) -> str:
+    """Return the losses of masked words, and of two classes of the first token, as one."""
+    with b.scope("pair"):
+        pair = classify(b, linear(b, _first(b, x, p), 2, "classifier"))
+    words = _to_masked(b, x, p, table)
+    return b.op("add", words, pair, name="losses") if b.training else words
 
 
 def _to_spans(b: Builder, x: str, p: Parameters, _: str) -> str:
@@ -164,4 +210,9 @@ HEADS: Mapping[str, Callable[[Builder, str, Parameters, str], str]] = {
     "classes": _to_classes,
     "tokens": _to_tokens,
     "spans": _to_spans,
+    "mean": _to_mean,
+    "teacher": _to_teacher,
+    "pixels": _to_pixels,
+    "pretraining": _to_pretraining,
+    "vector": lambda b, x, p, _: mean_loss(b, vector(b, x, p)),
 }

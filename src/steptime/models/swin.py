@@ -59,6 +59,9 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
             if i + 1 < len(depths):
                 x, side, width = _merged(b, x), -(-side // 2), 2 * width
     x = norm(b, b.op("reshape", x, name="rows", shape=(batch, side * side, width)), "layer", "norm")
+    if p["pixels"]:  # patches as they were, some of which a learned token stood for
+        b.weight("mask/w", (1, 1, p["width"]))
+        return mean_loss(b, linear(b, x, p["pixels"] ** 2 * p["channels"], "pixels"))
     x = b.op("reduce", x, name="pooled", function="mean", axes=(1,), keep=False)
     if not p["classes"]:
         return mean_loss(b, x)
@@ -160,6 +163,7 @@ FAMILY = Family(
         "qkv_bias": Parameter(True, "queries, keys and values have a bias"),
         "activation": transformer.FAMILY.parameters["activation"],
         "classes": Parameter(1000, "classes, 0 for none", least=0),
+        "pixels": Parameter(0, "height and width that a place is made to again, 0: not", least=0),
     },
     "Liu et al. 2021; the small ones: 28,288,354 parameters",
     check=check,

@@ -63,7 +63,8 @@ def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
 
 def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
     """Return the feed-forward part of block number `i` from 0: dense, or a mixture of experts."""
-    if p["experts"] and i >= p["dense_layers"] and (i + 1) % p["expert_every"] == 0:
+    dense = i < p["dense_layers"] or str(i) in p["dense_at"].split("-")
+    if p["experts"] and not dense and (i + 1) % p["expert_every"] == 0:
         return lambda x: mixture(b, x, p, "experts")
     return lambda x: feed_forward(b, x, p["ffn"], p["activation"], p["ffn_bias"], "ffn")
 
@@ -101,6 +102,12 @@ def _by_kind(encoder: Any, decoder: Any) -> Any:
 def _windows(text: str) -> str:
     if not text or set(text) - set("wa") or len(text) > 1000:
         raise ValueError(f"{shorten(text)} is not of the letters w and a, such as wwwa")
+    return text
+
+
+def _numbers(text: str) -> str:
+    if text.strip("0123456789-") or len(text) > 10_000:
+        raise ValueError(f"must be numbers such as 1-5, not {shorten(text)}")
     return text
 
 
@@ -242,6 +249,7 @@ FAMILY = Family(
         "expert_ffn": _detail(lambda p: p["ffn"], "width of an expert"),
         "shared_ffn": _detail(0, "width of the expert that all tokens take, 0: none", least=0),
         "dense_layers": _detail(0, "blocks without experts before the others", least=0),
+        "dense_at": _detail("", "numbers from 0 of other such blocks, 1-5", read=_numbers),
         "expert_every": _detail(1, "one block in so many has experts"),
         "expert_bias": _detail(lambda p: p["ffn_bias"], "experts have biases"),
         "shared_gate": _detail(False, "a learned share of the expert that all tokens take"),
@@ -267,6 +275,8 @@ FAMILY = Family(
         "class_layers": _detail(1, "linear layers of a head that classifies"),
         "class_activation": _detail("tanh", "between them", choices=("tanh", "relu", "gelu")),
         "class_bias": _detail(_by_kind(True, False), "such a head has a bias"),
+        "projection": _detail(0, "width that a token is brought to in the end, 0: none", least=0),
+        "output_scaled": _detail(False, "what comes out is divided by the root of the width"),
         "router_bias": _detail(False, "what chooses the experts has a bias"),
     },
     "Vaswani et al. 2017; Devlin et al. 2018; Radford et al. 2019; Touvron et al. 2023",

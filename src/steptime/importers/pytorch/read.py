@@ -12,7 +12,7 @@ from steptime.importers.code import about_of
 from steptime.importers.pytorch.aten import ATEN
 from steptime.importers.pytorch.program import Program, document_of, program_of
 from steptime.importers.pytorch.symbols import SymbolError, symbol_of, symbols_of
-from steptime.importers.pytorch.views import VIEWS
+from steptime.importers.pytorch.views import PUTS, VIEWS
 from steptime.importers.pytorch.walk import Walk
 from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
@@ -63,7 +63,9 @@ def read(source: Source, allow_unknown: bool) -> Family:
             bound[batch_symbol] = batch
         _check_ranges(program, bound, names, place)
         own = batch if batch_symbol else own_batch
-        walk = Walk(program, b, ATEN, VIEWS, bound, place, allow_unknown, own, batch, p["dropout"])
+        walk = Walk(
+            program, b, ATEN, VIEWS, PUTS, bound, place, allow_unknown, own, batch, p["dropout"]
+        )
         try:
             return _ended(walk)
         except _WRONG as error:

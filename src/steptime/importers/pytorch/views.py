@@ -1,11 +1,11 @@
 """ATen ops that move, cut, join or repeat elements, onto `importers/lowering.py`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from steptime.importers import lowering as low
-from steptime.importers.pytorch.walk import Call, Const, Handler, Result, listed
+from steptime.importers.pytorch.walk import Call, Const, Handler, Result, Value, listed
 from steptime.ops.table import require
 
 END = 2**62
@@ -41,14 +41,18 @@ def _expand(c: Call) -> Result:
     return c.do(low.expand, c.x(), c.walk.widened(c.b.shape(c.x()), c.shape))
 
 
-def _permute(c: Call) -> Result:
-    order = list(range(len(c.b.shape(c.x()))))
+def _order(c: Call) -> list[int]:
+    order = list(range(len(c.shape)))
     if c.node.op == "permute":
-        order = c["dims"]
-    elif len(order) > 1:
+        return [axis % len(order) for axis in c["dims"]]
+    if len(order) > 1:
         i, j = c.get("dim0", c.get("axis0", 0)), c.get("dim1", c.get("axis1", 1))
         order[i], order[j] = order[j], order[i]
-    return c.do(low.transpose, c.x(), order)
+    return order
+
+
+def _permute(c: Call) -> Result:
+    return c.do(low.transpose, c.x(), _order(c))
 
 
 def _movedim(c: Call) -> Result:
@@ -68,6 +72,64 @@ def _slice(c: Call) -> Result:
     if c.walk.is_rebound and (start, stop) == (0, c.walk.told(c.node.args["self"])[axis]):
         stop = END
     return low.slice_(c.b, c.x(), axis, start, stop, c.name, c.get("step", 1))
+
+
+def _put(c: Call, part: Value, axis: int, start: int, stop: int) -> Value:
+    """Return the first operand of a call with `part` in place of what a slice takes of it."""
+    x, new = c.x(), c.walk.tensor(part)
+    size = c.b.shape(x)[axis]
+    first, last, _ = slice(start, stop).indices(size)
+    if (first, last) == (0, size):
+        return new
+    before, after = ((0, first), (last, size))
+    whole = [
+        low.slice_(c.b, x, axis, *ends, f"{c.name}/rest")
+        for ends in (before, after)
+        if ends[0] < ends[1]
+    ]
+    whole.insert(int(first > 0), new)
+    return low.concat(c.b, whole, axis, f"{c.name}/put")
+
+
+def _put_slice(c: Call, part: Value) -> Value:
+    start, step = c.get("start", 0), c.get("step", 1)
+    stop = start + c["length"] if c.node.op == "narrow" else c.get("end", END)
+    require(step == 1, f"it writes to every place of {step}")
+    return _put(c, part, c.get("dim", 0), start, stop)
+
+
+def _put_select(c: Call, part: Value) -> Value:
+    shape, axis = c.walk.shape(c["self"]), c.get("dim", 0)
+    axis %= len(shape)
+    index = c["index"] % shape[axis]
+    new = low.reshape(
+        c.b, c.walk.tensor(part), (*shape[:axis], 1, *shape[axis + 1 :]), f"{c.name}/put"
+    )
+    return _put(c, new, axis, index, index + 1)
+
+
+def _put_back(c: Call, part: Value) -> Value:
+    return low.reshape(c.b, c.walk.tensor(part), c.walk.shape(c["self"]), f"{c.name}/put")
+
+
+def _put_order(c: Call, part: Value) -> Value:
+    order = _order(c)
+    back = [order.index(i) for i in range(len(order))]
+    return low.transpose(c.b, c.walk.tensor(part), back, f"{c.name}/put")
+
+
+PUTS: Mapping[str, Callable[[Call, Value], Value]] = {
+    **dict.fromkeys(("slice", "narrow"), _put_slice),
+    **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"), _put_back),
+    **dict.fromkeys(("alias", "detach", "view_as"), _put_back),
+    **dict.fromkeys(("permute", "transpose", "t"), _put_order),
+    "select": _put_select,
+}
+"""What a tensor has become by a view of it and what was written there."""
+
+
+def _copy(c: Call) -> Result:
+    return c.do(low.expand, c.x("src"), c.walk.shape(c["self"]))
 
 
 def _split(c: Call) -> Result:
@@ -237,7 +299,9 @@ VIEWS: Mapping[str, Handler] = {
 }
 OTHERS: Mapping[str, Handler] = {
     **dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like", "rand_like"), _filled),
-    **dict.fromkeys(("randn_like", "new_zeros", "new_ones", "new_full", "zero", "fill"), _filled),
+    **dict.fromkeys(
+        ("randn_like", "new_zeros", "new_ones", "new_full", "new_empty", "zero", "fill"), _filled
+    ),
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     **{f"{kind}_pad{n}d": _pad for kind in ("reflection", "replication") for n in (1, 2)},
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _pixel_shuffle),
@@ -247,6 +311,9 @@ OTHERS: Mapping[str, Handler] = {
     "im2col": _image_to_columns,
     "col2im": _columns_to_image,
     "flip": _flip,
+    "copy": _copy,
+    "slice_scatter": lambda c: _put_slice(c, c["src"]),
+    "select_scatter": lambda c: _put_select(c, c["src"]),
     "index": _index,
     "index_select": lambda c: c.do(low.gather, c.x(), c.x("index"), c["dim"]),
     "gather": _gather,

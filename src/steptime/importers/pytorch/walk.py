@@ -125,15 +125,16 @@ class Call:
 class Walk:
     """One building of a program's graph.
 
-    `bound` are the values of its symbols. A file whose batch is a number, `own_batch`, is made for
-    `batch` by following what its first axis becomes. Dropout that was exported in inference mode is
-    there only if it `drops`.
+    `bound` are the values of its symbols, `puts` what is written to views. A file whose batch is a
+    number, `own_batch`, is made for `batch` by following what its first axis becomes. Dropout that
+    was exported in inference mode is there only if it `drops`.
     """
 
     program: Program
     b: Builder
     table: Mapping[str, Handler]
     views: Mapping[str, Handler]
+    puts: Mapping[str, Callable[["Call", Value], Value]]
     bound: Mapping[str, int]
     place: str
     allow_unknown: bool
@@ -144,6 +145,7 @@ class Walk:
     def __post_init__(self) -> None:
         self.values: dict[str, Value] = {}
         self._buffers: dict[tuple[str, Shape, str], str] = {}
+        self._views: dict[str, Call] = {}
         self.is_rebound = self.batch != self.own_batch
 
     def size(self, size: Size) -> int:
@@ -225,6 +227,8 @@ class Walk:
 
     def _node(self, call: Call) -> None:
         node = call.node
+        if node.op in self.puts:
+            self._views[node.outputs[0]] = call
         reads = [self.values[name] for name in node.tensors]
         if self._is_constant(node, reads):
             first = reads[0] if reads and node.op in self.views else None
@@ -250,8 +254,16 @@ class Walk:
                 self._check(name, one)
         if node.target.rpartition(".")[0].endswith("_") and isinstance(several[0], str):
             changed = node.args.get("self", node.args.get("input"))
-            if isinstance(changed, Ref):  # in place: who reads it later reads what it has become
-                self.values[changed] = several[0]
+            if isinstance(changed, Ref):
+                self._written(changed, several[0])
+
+    def _written(self, name: str, value: Value) -> None:
+        """Have who reads a tensor later, or what it is a view of, read what it has become."""
+        self.values[name] = value
+        call = self._views.get(name)
+        whole = call.node.args.get("self") if call else None
+        if call and isinstance(whole, Ref):
+            self._written(whole, self.puts[call.node.op](call, value))
 
     def _grown(self, node: Node, reads: Sequence[Value], told: Shape) -> Shape:
         """Return a constant's shape; its first size grows where it is, or follows, the batch's."""
