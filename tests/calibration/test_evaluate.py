@@ -152,6 +152,24 @@ def test_mistakes_are_one_line(table, words, message, capsys):
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("(kernel): return 1", "the price fails: TypeError: price() takes 1 positional argument"),
+        ("(kernel, device): return 'a'", "the price fails: ValueError: could not convert"),
+        ("(kernel, device): return -1", "the price is -1 s, not a time above 0"),
+        ("(kernel, device): return float('nan')", "the price is nan s, not a time above 0"),
+    ],
+)
+def test_mistakes_in_a_price_are_one_line(table, tmp_path, code, message, capsys):
+    mine = tmp_path / "mine.py"
+    mine.write_text(f"def price{code}\n")
+    assert run(["evaluate", str(table), "--method", f"{mine}:price"]) == 2
+    said = capsys.readouterr().err
+    assert f"ops.jsonl:1: {message}" in said
+    assert said.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_the_picture(table, tmp_path):
     assert run(["evaluate", str(table), "--out", str(tmp_path / "errors.svg")]) == 0

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,7 +111,7 @@ def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
     A method that has no peak for a type, or no network for a case, leaves the case out.
     """
     if not isinstance(method, Method):
-        return [_scored(case, _summed(case, case.device, method)) for case in cases]
+        return [_scored(case, _own(case, method)) for case in cases]
     if method.name == "calibrated":
         return _calibrated(cases, method)
     found = []
@@ -135,6 +136,19 @@ def _summed(case: Case, device: Device, price: Price) -> Interval:
         one = price(kernel, device)
         times.append(one if isinstance(one, Interval) else Interval(float(one)))
     return total(times)
+
+
+def _own(case: Case, price: Price) -> Interval:
+    """Return what a user's price makes of a case; raises `InputError` where that is no time."""
+    try:
+        found = _summed(case, case.device, price)
+    except Exception as error:  # whatever a user's function raises
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise InputError(f"{case.place}: the price fails: {reason}") from error
+    if not 0 < found.value < inf:
+        said = f"the price is {found.value:g} s, not a time above 0"
+        raise InputError(f"{case.place}: {said}")
+    return found
 
 
 def _priced(case: Case, method: Method) -> Interval:

@@ -169,7 +169,10 @@ def _valid(model: Any, table: Mapping[str, Any], where: str) -> Any:
 
 def plain_cases(path: Path) -> list[Case]:
     """Return the cases of a table whose columns are the keys of `Rows`: JSON lines, say."""
-    return [plain_case(row, f"{path.name}:{line}") for line, row in table_rows(path)]
+    rows = list(table_rows(path))
+    if rows and "seconds" not in rows[0][1]:
+        raise InputError(f"{path}: no column 'seconds'; --map MAP.toml says what columns mean")
+    return [plain_case(row, f"{path.name}:{line}") for line, row in rows]
 
 
 def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Case:

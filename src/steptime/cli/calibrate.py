@@ -29,7 +29,11 @@ def calibrate(
     minutes: float = option("--minutes M", "In all.", 3.0, min=0.05, max=1440.0),
     points: Text = optional("--points N", f"At most so many. Default: {POINTS}."),
     records: Path | None = optional(
-        "--from DIR", "Take records, or a table of published steps, in place of measuring."
+        "--from DIR|FILE",
+        "Take records, cases, or a table of published steps, in place of measuring.",
+    ),
+    mapping: Path | None = optional(
+        "--map --mapping MAP.toml", "With --from: what the columns of a table mean."
     ),
     of: Text = optional("--of NAME", "With --from: the device whose records they are."),
 ) -> Answer:
@@ -41,8 +45,8 @@ def calibrate(
     """
     count = POINTS if points is None else whole_number(points, "--points")
     if records is not None:
-        return _from_records(records, of, count)
-    options.refuse({"--of": of}, "{} needs --from DIR")
+        return _from_records(records, mapping, of, count)
+    options.refuse({"--of": of, "--map": mapping}, "{} needs --from DIR")
     check_ceilings(backend)
     table, path = measured(backend, options.options_of(device, threads), minutes * 60, count)
     return _answer(table, path, f"written to {path}; use it as --device local")
@@ -98,15 +102,17 @@ def points_s(limit_s: float, spent_s: float) -> float:
     return max(limit_s - spent_s, limit_s / 2)
 
 
-def _from_records(path: Path, of: str | None, points: int) -> Answer:
-    """Calibrate a device with the steps of a folder of records, or of a published table."""
-    from steptime import catalog, store
+def _from_records(path: Path, mapping: Path | None, of: str | None, points: int) -> Answer:
+    """Calibrate a device with records or cases, or with the steps of a published table."""
+    from steptime import catalog
+    from steptime.api import cases as cases_in
     from steptime.calibration.device import calibrate as calibrated
     from steptime.calibration.published_told import calibration
-    from steptime.calibration.recorded import recorded
 
-    rows = _rows(path) if path.is_file() else []
-    cases = [] if path.is_file() else recorded(store.load(path, note), note)
+    if not path.exists():
+        raise InputError(f"{path}: no such folder of records")
+    rows = [] if mapping else _rows(path)
+    cases = [] if rows else cases_in(path, mapping, warn=note)
     devices = [asked.texts["device"] for asked, _ in rows] + [case.device.name for case in cases]
     names = sorted({*devices})
     if not names:
@@ -133,13 +139,15 @@ def _from_records(path: Path, of: str | None, points: int) -> Answer:
 
 
 def _rows(path: Path) -> list[Any]:
-    """Return the rows of a table of published steps, and what is predicted of each."""
+    """Return the rows of a table of published steps and what is predicted of each, or none."""
     from steptime.calibration.published import lacking, tables_in
     from steptime.calibration.published_errors import told_of
 
-    tables, _ = tables_in([path])
+    tables, _ = tables_in([path]) if path.is_file() else ({}, [])
     if not tables:
-        raise InputError(lacking(path) or f"{path}: columns of no table of published steps")
+        if path.is_file() and (said := lacking(path)):
+            raise InputError(said)
+        return []
     every = [told for *_, told in told_of(path, tables[path], "calibrated")]
     for reason, count in Counter(str(one) for one in every if isinstance(one, InputError)).items():
         note(f"{count:,} rows left out: {reason}")
