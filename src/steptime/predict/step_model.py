@@ -105,6 +105,8 @@ class StepModel:
         self.collectives = self.method.collectives
         self._latest = None if graph is None else (self.workload.batch_per_replica, graph)
         self._lowered: dict[int, Lowered] = {}
+        self._counted: dict[int, Mapping[str, Mapping[Part, float]]] = {}
+        self._memory: dict[int, tuple[int, int]] = {}
         self._timelines: dict[int, Timeline] = {}
 
     def _fabric(
@@ -124,6 +126,7 @@ class StepModel:
         other = StepModel(self.workload, device, self._link, self.method, overlap=self.overlap)
         other.options = self.options
         other._latest, other._lowered = self._latest, self._lowered
+        other._counted, other._memory = self._counted, self._memory
         return other
 
     @cached_property
@@ -213,6 +216,9 @@ class StepModel:
 
         Layers of a file count by its rules. FLOP of no row are those of "".
         """
+        wanted = self.workload.batch_per_replica if batch is None else batch
+        if wanted in self._counted:
+            return self._counted[wanted]
         graph, lowered = self.graph(batch), self.lowered(batch)
         every: Iterable[tuple[str, Part, float]] = (
             ((one.op, one.pass_, one.flop) for one in lowered.kernels)
@@ -224,6 +230,7 @@ class StepModel:
         }
         for name, pass_, flop in every:
             found[name if name in found else ""][pass_] += flop
+        self._counted[wanted] = found
         return found
 
     def timeline(self, batch: int | None = None) -> Timeline:
@@ -282,9 +289,12 @@ class StepModel:
 
     def needs(self, batch: int | None = None) -> Needs:
         """Return the memory that a step on `batch` examples needs of the device."""
-        graph = self.graph(batch)
-        peak = peak_memory_bytes(graph, self.stack)
-        return self.needs_of(peak, blocks_bytes(graph, self.stack, peak))
+        wanted = self.workload.batch_per_replica if batch is None else batch
+        if wanted not in self._memory:
+            graph = self.graph(wanted)
+            peak = peak_memory_bytes(graph, self.stack)
+            self._memory[wanted] = peak, blocks_bytes(graph, self.stack, peak)
+        return self.needs_of(*self._memory[wanted])
 
     def needs_of(self, peak_bytes: int, blocks: float) -> Needs:
         """Return the memory that a step needs whose tensors, and blocks beyond them, are known."""
