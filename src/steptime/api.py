@@ -162,9 +162,8 @@ def predict(
     times = made.times
     ops = []
     for row in times.rows:
-        name, kind = row.row.name, row.row.kind
-        forward, backward, update = (one.value for one in (row.forward, row.backward, row.update))
-        ops.append(OpTime(name, kind, row.step_s, forward, backward, update, *row.bounds))
+        told = row.told
+        ops.append(OpTime(low=told.pop("low_s"), high=told.pop("high_s"), **told))
     return StepTime(
         workload.label,
         asked.device.name,

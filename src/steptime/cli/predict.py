@@ -272,11 +272,7 @@ def _predicted(
     }
     ops = [
         {
-            **picked(row.row, "name kind"),
-            "step_s": row.step_s,
-            "low_s": row.bounds[0],
-            "high_s": row.bounds[1],
-            **{f"{part}_s": getattr(row, part).value for part in PARTS},
+            **row.told,
             **{
                 f"{part}_{name}": value
                 for part in PARTS[:2]

@@ -6,7 +6,6 @@ from typing import Any
 
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
-from steptime.core.table import picked
 from steptime.core.workload import Workload
 from steptime.paleo.method import FAULTS, with_faults
 from steptime.predict import cost_model
@@ -72,14 +71,7 @@ def calibrated(
     bound = StepModel(workload, device, method="analytic", options=given, graph=graph).timeline()
     least = {one.row.name: one.step_s for one in bound.rows}
     return model, [
-        {
-            **picked(one.row, "name kind"),
-            "analytic_s": least.get(one.row.name),
-            "step_s": one.step_s,
-            "low_s": one.bounds[0],
-            "high_s": one.bounds[1],
-        }
-        for one in model.timeline().rows
+        {**one.told, "analytic_s": least.get(one.row.name)} for one in model.timeline().rows
     ]
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from steptime import __version__
 from steptime.catalog import device_hash
 from steptime.core.record import Method, Quantity, Record
+from steptime.core.table import picked
 from steptime.core.workload import Workload
 from steptime.predict.lower import PASSES
 from steptime.predict.step_model import StepModel
@@ -14,52 +16,33 @@ from steptime.predict.step_model import StepModel
 
 def records(model: StepModel) -> Sequence[Record]:
     """Return the record of a workload's step, then one for each row."""
-    made = model.predict()
-    named = record_method(model)
-    taken_at = datetime.now(UTC).isoformat(timespec="seconds")
+    made, named, taken_at = model.predict(), record_method(model), now()
 
-    def record(scope: str, values: Mapping[str, float], **about: str) -> Record:
-        return Record(
-            origin="predicted",
-            method=named,
-            workload=model.workload,
-            platform=model.device.measured.get("platform", model.device.name),
-            quantities={name: Quantity(value) for name, value in values.items()},
-            status=made.status,
-            cause="" if made.fits else "predicted-not-to-fit",
-            note="; ".join(made.remarks),
-            scope=scope,
-            env={"steptime": __version__, **_stack(model), **about},
-            taken_at=taken_at,
-        )
+    def record(values: Mapping[str, float], told: Mapping[str, Any], scope: str = "") -> Record:
+        step = Quantity(told["step_s"], low=told["low_s"], high=told["high_s"])
+        times = {f"{name}_s": Quantity(told[f"{name}_s"]) for name in PASSES}
+        more = {name: Quantity(value) for name, value in values.items()}
+        how = made.fits, made.remarks, taken_at
+        every = {**times, "step_s": step, **more}
+        return step_record(model, model.workload, named, every, *how, scope)
 
     moved = dict.fromkeys((row.name for row in made.lowered.rows), 0.0)
     for kernel in made.lowered.kernels:
         if kernel.exchange is None and kernel.op in moved:
             moved[kernel.op] += kernel.bytes
     whole = {
-        **{f"{name}_s": getattr(made.times, f"{name}_s") for name in (*PASSES, "step")},
         "flop": made.flop,
         "forward_flop": sum(parts["forward"] for parts in made.counted.values()),
         "traffic_bytes": made.lowered.traffic_bytes,
         "peak_memory_bytes": made.peak_memory_bytes,
     }
-    times = made.times
-    step = Quantity(times.step_s, low=times.low_s, high=times.high_s)
-    head = record("", whole)
-    found = [replace(head, quantities={**head.quantities, "step_s": step})]
-    for one in times.rows:
-        row, flop = one.row, made.counted[one.row.name]
-        values = {f"{name}_s": getattr(one, name).value for name in PASSES}
-        values |= {
-            "step_s": one.step_s,
-            "flop": sum(flop.values()),
-            "forward_flop": flop["forward"],
-        }
-        own = record(row.name, {**values, "traffic_bytes": moved[row.name]}, op_kind=row.kind)
-        low, high = one.bounds
-        bounded = Quantity(one.step_s, low=low, high=high)
-        found.append(replace(own, quantities={**own.quantities, "step_s": bounded}))
+    seconds = picked(made.times, "step_s low_s high_s forward_s backward_s update_s")
+    found = [record(whole, seconds)]
+    for one in made.times.rows:
+        name, flop = one.row.name, made.counted[one.row.name]
+        values = {"flop": sum(flop.values()), "forward_flop": flop["forward"]}
+        own = record({**values, "traffic_bytes": moved[name]}, one.told, name)
+        found.append(replace(own, env={**own.env, "op_kind": one.row.kind}))
     return found
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from steptime.predict.host import Host, behind_host
 from steptime.predict.kernel import NOTHING, Interval, Kernel, Larger
@@ -25,10 +25,19 @@ class RowTime(NamedTuple):
         return self.forward.value + self.backward.value + self.update.value
 
     @property
-    def bounds(self) -> tuple[float | None, float | None]:
-        """Between which seconds the row lies in a step, None for a bound that is not known."""
+    def told(self) -> dict[str, Any]:
+        """The row's name, kind and seconds by key; a bound of the step is None if not known."""
         whole = total((self.forward, self.backward, self.update))
-        return whole.low, whole.high
+        return {
+            "name": self.row.name,
+            "kind": self.row.kind,
+            "step_s": self.step_s,
+            "low_s": whole.low,
+            "high_s": whole.high,
+            "forward_s": self.forward.value,
+            "backward_s": self.backward.value,
+            "update_s": self.update.value,
+        }
 
 
 @dataclass(frozen=True)

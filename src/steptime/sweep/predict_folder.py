@@ -10,16 +10,14 @@ from typing import Self
 
 from steptime import catalog, store
 from steptime.core.errors import InputError
-from steptime.core.hardware import Cluster, Device, Link
+from steptime.core.hardware import Device, Link
 from steptime.core.progress import watched
 from steptime.core.record import Record
 from steptime.core.workload import Workload
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.method import stack_option
-from steptime.predict.parallel.replicas import predict_replicas
-from steptime.predict.records import records
+from steptime.predict.parallel.replicas import predict_records
 from steptime.predict.space import Place, predicted
-from steptime.predict.step_model import StepModel
 from steptime.stacks import stack_of
 
 AT_ONCE = 1000  # records put on the disk together
@@ -153,13 +151,9 @@ def _records(record: Record, device: Device, asked: Asked) -> list[Record]:
     workload, given = record.workload, asked.options
     if "stack" in cost_model(asked.method).options:
         given = {**stack_option(stack_of(record)), **given}
-    if workload.plan.data == 1:
-        return list(records(StepModel(workload, device, None, asked.method, given)))
     options = record.method.options
-    levels = ((workload.plan.data, asked.link),) if asked.link else ()
-    strategy, overlap = options.get("strategy", "allreduce"), options.get("overlap", True)
-    cluster = Cluster(device, levels)
-    return list(predict_replicas(workload, cluster, strategy, overlap, asked.method, given))
+    how = options.get("strategy", "allreduce"), options.get("overlap", True)
+    return list(predict_records(workload, device, asked.link, *how, asked.method, given))
 
 
 def _refuse(found: Predicted, why: str) -> None:

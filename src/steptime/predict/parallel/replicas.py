@@ -7,7 +7,7 @@ from math import inf
 from steptime.build import build_step
 from steptime.core.errors import InputError, one_of
 from steptime.core.exchange import BUCKET_BYTES
-from steptime.core.hardware import Cluster, Link
+from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
 from steptime.ops.ranks import rank_graph
@@ -37,6 +37,26 @@ STRATEGIES: Mapping[str, Strategy] = {
     # rank 0 is the server and computes, too: 2 (n - 1) whole messages, one after the other
     "parameter-server": Strategy("one-to-all"),
 }
+
+
+def predict_records(
+    workload: Workload,
+    device: Device,
+    link: Link | None,
+    strategy: str,
+    overlap: bool,
+    method: str = DEFAULT,
+    options: Mapping[str, str] | None = None,
+) -> Sequence[Record]:
+    """Return the records of a step on a device, or on as many as it has replicas, joined by `link`.
+
+    Raises `InputError` as `predict_replicas` does.
+    """
+    replicas = workload.plan.data
+    if replicas == 1:
+        return records(StepModel(workload, device, None, method, options))
+    cluster = Cluster(device, ((replicas, link),) if link else ())
+    return predict_replicas(workload, cluster, strategy, overlap, method, options)
 
 
 def predict_replicas(
