@@ -1,16 +1,19 @@
 """The command `list`: what there is."""
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
+from steptime import catalog
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option
 from steptime.core import registry
 from steptime.core.errors import one_of, unknown
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import QUANTITIES, seconds, shown, si
+from steptime.ops import OPS
 
 Rows = list[dict[str, Any]]
 TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities", "accelerators")
@@ -30,41 +33,29 @@ def list_(
     every = read()
     rows = every if only is None else [row for row in every if _has(row, only)]
     if not rows:
-        raise unknown(_one_of(topic), only, [str(next(iter(row.values()))) for row in every])
+        singular = "quantity" if topic == "quantities" else topic.removesuffix("s")
+        raise unknown(singular, only, [str(next(iter(row.values()))) for row in every])
     heads = said.split()
     if sources and "source" in rows[0] and "source" not in heads:
         heads.append("source")
-    tables = [
-        Table(columns(*heads), [shape(row) for row in rows if _apart(row) == title], title or topic)
-        for title in ("", APART)
-    ]
-    return Answer(rows, [table for table in tables if table.rows])
+    tables = []
+    for title, alone in ((topic, False), ("figures of one paper, taken for no other device", True)):
+        if held := [shape(row) for row in rows if row.get("only_by_name", False) == alone]:
+            tables.append(Table(columns(*heads), held, title))
+    return Answer(rows, tables)
 
 
-APART = "figures of one paper, taken for no other device"
 _OF_DEVICE = (
     "name kind peak_flop_per_s memory_bytes memory_bytes_per_s multiprocessors "
     "cores l2_bytes process_nm clock_hz idle_w peak_w only_by_name details"
 )
 
 
-def _one_of(topic: str) -> str:
-    """Return the singular of a topic."""
-    return "quantity" if topic == "quantities" else topic.removesuffix("s")
-
-
-def _apart(row: dict[str, Any]) -> str:
-    return APART if row.get("only_by_name") else ""
-
-
 def _has(row: dict[str, Any], text: str) -> bool:
     """Whether a name of a row has a text in it, however it is spelled: `rtx 4090` for rtx-4090."""
-    names = (str(next(iter(row.values()))), *row.get("aliases", ()))
-    return any(_plain(text) in _plain(name) for name in names)
-
-
-def _plain(text: str) -> str:
-    return text.lower().replace("-", "").replace("_", "").replace(" ", "")
+    names = (text, str(next(iter(row.values()))), *row.get("aliases", ()))
+    wanted, *plain = (re.sub("[-_ ]", "", name.lower()) for name in names)
+    return any(wanted in name for name in plain)
 
 
 def _models() -> Rows:
@@ -85,8 +76,6 @@ def _models() -> Rows:
 
 
 def _devices() -> Rows:
-    from steptime import catalog
-
     short: dict[str, list[str]] = {}
     for alias, name in catalog.aliases().items():
         short.setdefault(name, []).append(alias)
@@ -102,19 +91,6 @@ def _device_row(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "float32_flop_per_s": peaks.get("float32"), "half_flop_per_s": half}
 
 
-def _links() -> Rows:
-    from steptime import catalog
-
-    links = map(catalog.link, catalog.link_names())
-    return [picked(link, "name bytes_per_s latency_s source") for link in links]
-
-
-def _stacks() -> Rows:
-    from steptime import catalog
-
-    return [asdict(catalog.stack(name)) for name in catalog.stack_names()]
-
-
 def _methods() -> Rows:
     from inspect import getdoc
 
@@ -127,15 +103,6 @@ def _methods() -> Rows:
             "options": {key: option.meaning for key, option in cost_model(name).options.items()},
         }
         for name, target in {**METHODS, **registry.added("methods")}.items()
-    ]
-
-
-def _ops() -> Rows:
-    from steptime.ops import OPS
-
-    return [
-        {"kind": kind, "gradient": row.gradient is not None, "source": row.source}
-        for kind, row in OPS.items()
     ]
 
 
@@ -182,14 +149,28 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for peopl
         "name parameters",
     ),
     "devices": (_devices, _device_row, _SHOWN_OF_DEVICE),
-    "links": (_links, dict, "name bytes_per_s=rate latency_s=latency"),
+    "links": (
+        lambda: [
+            picked(catalog.link(name), "name bytes_per_s latency_s source")
+            for name in catalog.link_names()
+        ],
+        dict,
+        "name bytes_per_s=rate latency_s=latency",
+    ),
     "stacks": (
-        _stacks,
+        lambda: [asdict(catalog.stack(name)) for name in catalog.stack_names()],
         lambda row: {**row, "joins": [*chain.from_iterable(row["joins"].values())]},
         "name fuses joins=bias_in source",
     ),
     "methods": (_methods, lambda row: {**row, "options": [*row["options"]]}, "name what options"),
-    "ops": (_ops, dict, "kind gradient source"),
+    "ops": (
+        lambda: [
+            {"kind": kind, "gradient": row.gradient is not None, "source": row.source}
+            for kind, row in OPS.items()
+        ],
+        dict,
+        "kind gradient source",
+    ),
     "quantities": (
         lambda: [
             {"name": k, "unit": unit, "meaning": what} for k, (unit, what) in QUANTITIES.items()

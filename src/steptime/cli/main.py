@@ -100,21 +100,16 @@ def names() -> list[str]:
     return [*registry.names(COMMANDS, "commands"), *registry.added("analyses")]
 
 
-def _function(name: str) -> Any:
+@functools.cache
+def _command(name: str) -> Any:
     ours = name in COMMANDS or name not in registry.added("analyses")
     found = registry.resolve(COMMANDS, "commands", "command", name) if ours else analysis(name)
     if isinstance(found, Analysis):
         from steptime.cli.analysis import command_of
 
-        return command_of(found)
-    return found
-
-
-@functools.cache
-def _command(name: str) -> Any:
+        found = command_of(found)
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    function = _function(name)
-    one.command(name, cls=Command, context_settings=HELP)(function)
+    one.command(name, cls=Command, context_settings=HELP)(found)
     return typer.main.get_command(one)
 
 
@@ -182,7 +177,10 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
     text = " ".join(error.format_message().split())
     option = getattr(error, "option_name", None)
     if option is not None and text.startswith("No such option"):
-        return f"no such option {shorten(option)}{_hint(option, _options(error), 'see --help')}"
+        context = getattr(error, "ctx", None)
+        known = [name for one in (context.command.params if context else ()) for name in one.opts]
+        options = (name for name in known if name.startswith("-"))
+        return f"no such option {shorten(option)}{_hint(option, options, 'see --help')}"
     command = re.match(r"No such command '(.*?)'", text)
     if command:
         hint = _hint(command[1], names(), f"known: {', '.join(names())}")
@@ -191,12 +189,6 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
         if len(word) > SHOWN_CHARACTERS:
             text = text.replace(word, word[:SHOWN_CHARACTERS] + "...")
     return text
-
-
-def _options(error: typer.TyperException) -> list[str]:
-    context = getattr(error, "ctx", None)
-    parameters = context.command.params if context else ()
-    return [name for one in parameters for name in one.opts if name.startswith("-")]
 
 
 def _hint(word: str, known: Iterable[str], otherwise: str) -> str:

@@ -1,7 +1,8 @@
 """Where the time of a step goes: one network as a flame-like picture, several as stacked bars."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from operator import itemgetter
 
 from steptime.analysis.breakdown import REST
@@ -12,9 +13,11 @@ from steptime.plots import EmptyPlotError, style
 
 MOST_KINDS = 7  # with colours of their own
 OTHERS = "others"
+GREY = (REST, OTHERS, "")
 THINNEST = 0.001  # of the width, that is drawn
 GAP = 0.001
 PASSES = ("forward", "backward", "update")
+AXIS = {"title": "share of the step", "format": "~%", "tickCount": 10}
 
 
 def chart(table: Table) -> style.Spec:
@@ -34,30 +37,19 @@ def chart(table: Table) -> style.Spec:
     ranked = sorted(totals, key=lambda name: -sum(row["share"] for row in totals[name]))
     own = [name for name in ranked if name != REST][:MOST_KINDS]
     drawn = []
-    for row in rows:
-        row["bar"] = ", ".join([row["network"], *(row[name] for name in tell)])
-    for bar, held in grouped(rows, itemgetter("bar")).items():
-        at = 0.0
+    for names, held in grouped(rows, itemgetter("network", *tell)).items():
+        at, bar = 0.0, ", ".join([names] if isinstance(names, str) else names)
         shares = {row["name"]: row["share"] for row in held}
-        rest = sum(v for n, v in shares.items() if n not in own and n != REST)
-        idle = max(0.0, shares.get(REST, 0.0))
-        for name, share in {
-            **{n: shares.get(n, 0.0) for n in own},
-            OTHERS: rest,
-            REST: idle,
-        }.items():
+        told = {name: shares.pop(name, 0.0) for name in own}
+        idle = max(0.0, shares.pop(REST, 0.0))
+        for name, share in (told | {OTHERS: sum(shares.values()), REST: idle}).items():
             if share > 0:
-                drawn.append(
-                    {"bar": bar, "kind": name, "from": at, "to": at + share}
-                    | {"share": percent(share)}
-                )
+                place = {"bar": bar, "kind": name, "from": at, "to": at + share}
+                drawn.append(place | {"share": percent(share)})
             at += share
     bars = list(dict.fromkeys(row["bar"] for row in drawn))
     place = {
-        "x": {
-            **style.number("from", "share of the step"),
-            "axis": {"title": "share of the step", "format": "~%", "tickCount": 10},
-        },
+        "x": style.number("from") | {"axis": AXIS},
         "x2": {"field": "to"},
         "y": style.name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
         "tooltip": style.tooltip(("bar", "kind", "share")),
@@ -77,24 +69,16 @@ def _coloured(
     mark: str, place: style.Spec, drawn: Sequence[style.Row], opacity: float = 0.85
 ) -> list[style.Spec]:
     """Return a layer of the kinds with colours of their own, and grey ones of the others."""
-    kinds = [
-        name
-        for name in dict.fromkeys(row["kind"] for row in drawn)
-        if name not in (REST, OTHERS, "")
-    ]
+    kinds = list(dict.fromkeys(row["kind"] for row in drawn if row["kind"] not in GREY))
     legend = {"title": None, "orient": "bottom", "columns": 4, "symbolOpacity": opacity}
     colour = style.name("kind", scale={"domain": kinds}, legend=legend)
     plain = {"stroke": None, "cornerRadius": 0}
-    known = {"filter": {"field": "kind", "oneOf": kinds}}
+    known = {"field": "kind", "oneOf": kinds}
+    grey = style.layer(mark, place, style="band", **plain)
+    told = style.layer(mark, {**place, "color": colour}, opacity=opacity, **plain)
     return [
-        {
-            **style.layer(mark, place, style="band", **plain),
-            "transform": [{"filter": {"not": known["filter"]}}],
-        },
-        {
-            **style.layer(mark, {**place, "color": colour}, opacity=opacity, **plain),
-            "transform": [known],
-        },
+        grey | {"transform": [{"filter": {"not": known}}]},
+        told | {"transform": [{"filter": known}]},
     ]
 
 
@@ -103,10 +87,11 @@ def _icicle(table: Table) -> style.Spec:
     kinds = grouped(rows, itemgetter("op_kind"))
     ranked = sorted(kinds, key=lambda kind: -sum(row["share"] for row in kinds[kind]))
     own = set(ranked[:MOST_KINDS])
-    weight: dict[tuple[str, ...], float] = {}
+    weight: dict[tuple[str, ...], float] = defaultdict(float)
     for row in rows:
-        for path in _paths(row):
-            weight[path] = weight.get(path, 0.0) + row["share"]
+        parts = _parts(row)
+        for i in range(len(parts)):
+            weight[parts[: i + 1]] += row["share"]
     drawn: list[style.Row] = []
     top = 0
     for side in ("measured", "predicted"):
@@ -114,19 +99,12 @@ def _icicle(table: Table) -> style.Spec:
         if held:
             drawn += _flame(held, side, top, weight, own)
             top = 1 + max(row["below"] for row in drawn)
+    across = {"scale": {"domain": [0, 1], "nice": False}, "axis": AXIS | {"grid": False}}
+    down = {"scale": {"reverse": True, "nice": False}, "axis": None}
     place = {
-        "x": {
-            **style.number("from", ""),
-            "scale": {"domain": [0, 1], "nice": False},
-            "axis": {"title": "share of the step", "format": "~%", "grid": False, "tickCount": 10},
-        },
+        "x": style.number("from") | across,
         "x2": {"field": "to"},
-        "y": {
-            "field": "level",
-            "type": "quantitative",
-            "axis": None,
-            "scale": {"reverse": True, "nice": False},
-        },
+        "y": style.number("level") | down,
         "y2": {"field": "below"},
     }
     told = {**place, "tooltip": style.tooltip(("op", "kind", "time", "share"))}
@@ -153,11 +131,6 @@ def _parts(row: style.Row) -> tuple[str, ...]:
     return (row["pass"] or PASSES[0], *re.split(r"[/.]", row["scope"]))
 
 
-def _paths(row: style.Row) -> Iterator[tuple[str, ...]]:
-    parts = _parts(row)
-    return (parts[: i + 1] for i in range(len(parts)))
-
-
 def _flame(
     rows: Sequence[style.Row],
     side: str,
@@ -178,21 +151,19 @@ def _flame(
         thin = 0.0
         for path in order:
             rows, end = inner[path], depth + 1
-            while all(
-                len(_parts(row)) > end for row in rows
-            ):  # what holds one thing alone joins it
-                if len({_parts(row)[end] for row in rows}) > 1 or depth == 0:
-                    break
+            ways = [_parts(row) for row in rows]
+            # what holds one thing alone joins it
+            while depth and min(map(len, ways)) > end and len({way[end] for way in ways}) == 1:
                 end += 1
             share = sum(row["share"] for row in rows)
             if share < THINNEST:
                 thin += share
                 continue
-            deeper = [row for row in rows if len(_parts(row)) > end]
+            deeper = [row for row, way in zip(rows, ways, strict=True) if len(way) > end]
             kind = "" if deeper else rows[0]["op_kind"]
             time = sum(row["time_s"] for row in rows) if known else None
-            name = "/".join(_parts(rows[0])[depth:end])
             told = kind if kind in own or not kind else OTHERS
+            name = "/".join(ways[0][depth:end])
             drawn.append(_box(name, told, start, start + share, top + level, time))
             if deeper:
                 put(deeper, end, level + 1, start)

@@ -32,17 +32,15 @@ def chart(data: Data) -> style.Spec:
     bars = device_bars(data, MOST_NAMES)
     if not bars:
         raise EmptyPlotError("devices: no record here holds a measured or published speed")
-    every = list(_points(bars))
     untold = bars[0]["models"] - len({bar["model"] for bar in bars})
-    points, x, left_out = _arranged(every, untold)
+    points, x, left_out = _arranged(list(_points(bars)), untold)
     colour = style.told_by("gpu_type", points, "type of device")["color"]
     used = [text for text in STAGED.values() if any(p["staged"] == text for p in points)]
     place = {"x": x, "color": colour, "xOffset": {"field": "lane"}}
     ends = [p[end] for p in points for end in ("speed", "low", "high")]
     y = style.log_number("speed", [end for end in ends if end and end > 0], "speed (examples/s)")
-    staged = style.name("staged", scale={"domain": used}, legend=None)
-    if len(used) > 1:
-        staged["legend"] = {"title": "input read from"}
+    legend = {"title": "input read from"} if len(used) > 1 else None
+    staged = style.name("staged", scale={"domain": used}, legend=legend)
     middle = {**place, "y": {**y, "field": "middle"}, "detail": [{"field": "staged"}]}
     error = {**place, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
     run = {**place, "y": y, "shape": staged, "tooltip": style.tooltip(TOOLTIP)}
@@ -56,12 +54,8 @@ def chart(data: Data) -> style.Spec:
         points, view = style.wrapped(points, "panel", view, 3, width=PANEL, height=110)
     seen = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in seen)
-    caption = [
-        SPEED,
-        f"Error bars: {errors or 'none, as no uncertainty is known'}.",
-        data.source_of("origin <> 'predicted'"),
-    ]
-    caption[2:2] = left_out
+    said = f"Error bars: {errors or 'none, as no uncertainty is known'}."
+    caption = [SPEED, said, *left_out, data.source_of("origin <> 'predicted'")]
     return style.finish("Speed by number of devices", caption, points, **view)
 
 
@@ -93,11 +87,9 @@ def _arranged(
 
 def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """Return one row a run, panel by panel."""
-    alike = dict.fromkeys(("dtype", "phase", "optimizer"), "")
-    networks = [  # that differ by what they are alone
-        {**facts_of({**bar, **alike, "plan": "{}"}), "batch": None} for bar in bars
-    ]
-    names = network_names(networks)
+    alike = {**dict.fromkeys(("dtype", "phase", "optimizer"), ""), "plan": "{}"}
+    # networks that differ by what they are alone
+    names = network_names([{**facts_of({**bar, **alike}), "batch": None} for bar in bars])
     by_label = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
     several = len({by_label[bar["model"]] for bar in bars}) > 1
     words = "{model}|{how}|{gpu_type}|{had}"
@@ -106,20 +98,18 @@ def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
         key=lambda bar: re.sub("[0-9]+", lambda found: found[0].zfill(12), words.format(**bar)),
     )
     cells = grouped(told, itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from"))
-    for (model, how, gpu_type, devices, staged_from), runs in cells.items():
+    for (model, how, _, devices, staged_from), runs in cells.items():
         network, staged = by_label[model], STAGED[staged_from]
         lines = style.lines_of(how, PANEL)
         middle = median(one["speed"] for one in runs)
         for index, run in enumerate(runs, start=1):
             yield {
+                **{name: run[name] for name in ("how", "gpu_type", "speed", "low", "high")},
                 "panel": f"{network}|{lines}" if several else lines,
                 "network": network,
-                "how": how,
-                "gpu_type": gpu_type,
                 "devices": "?" if devices is None else devices,
                 "staged": staged,
-                "lane": f"{gpu_type} {staged}",
-                **{name: run[name] for name in ("speed", "low", "high")},
+                "lane": f"{run['gpu_type']} {staged}",
                 "middle": middle if index == 1 and devices is not None else None,
                 "examples_per_s": shown("examples_per_s", run["speed"]),
                 "run": f"{index} of {len(runs)}",
@@ -154,8 +144,6 @@ def _told_apart(bars: Sequence[style.Row]) -> Iterator[style.Row]:
 def _working(bar: style.Row) -> str:
     """Return how many devices work, where these are not all that the job had."""
     had, replicas = bar["num_gpu"] or 1, bar["replicas"]
-    if replicas == had:
-        return ""
-    if replicas > had:
-        return f"{replicas} replicas"
+    if replicas >= had:
+        return f"{replicas} replicas" if replicas > had else ""
     return "one of them works" if replicas == 1 else f"{replicas} of them work"

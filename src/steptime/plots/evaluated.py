@@ -8,76 +8,61 @@ import numpy as np
 
 from steptime.analysis.row import grouped
 from steptime.core.units import counted
-from steptime.plots.style import Spec, finish, layer, log_number, thinned, told_by
+from steptime.plots import style
 
 SIDE = 380
-LINE = {"style": "ink", "fill": None, "strokeWidth": 1.2}
-DOT = {"filled": True, "opacity": 0.5}
 SIZES = ("below 0.1 ms", "0.1 to 10 ms", "above 10 ms")
 
 
-def chart(rows: Sequence[Mapping[str, Any]], name: str) -> Spec:
+def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
     """Return predicted over measured [s], and the middle 80 % of their ratio by size and kind.
 
     `rows` are those of an evaluation by the method `name`; of many some are drawn.
     """
-    drawn, thinned_ = thinned(rows, "case")
+    drawn, thinned_ = style.thinned(rows, "case")
     points = [_point(row) for row in drawn]
     ends = [point[side] for point in points for side in ("measured", "predicted")]
     edges = [{"at": one, "even": one} for one in (min(ends), max(ends))]
-    x = log_number("measured", ends, "measured time (s)", "s")
-    y = log_number("predicted", ends, "predicted time (s)", "s")
+    x = style.log_number("measured", ends, "measured time (s)", "s")
+    y = style.log_number("predicted", ends, "predicted time (s)", "s")
     tip = [{"field": field} for field in ("place", "kind", "device", "ratio")]
     several = len({point["device"] for point in points}) > 1
-    colour = told_by("device" if several else "kind", points)["color"]
+    colour = style.told_by("device" if several else "kind", points)["color"]
+    even = {"x": {**x, "field": "at"}, "y": {**y, "field": "even"}}
+    dots, width = {"x": x, "y": y, "color": colour, "tooltip": tip}, 40 if len(points) < 300 else 18
     scatter = {
         "width": SIDE,
         "height": SIDE,
         "layer": [
-            layer("line", {"x": {**x, "field": "at"}, "y": {**y, "field": "even"}}, "at", **LINE),
-            layer(
-                "point",
-                {"x": x, "y": y, "color": colour, "tooltip": tip},
-                "measured",
-                **DOT,
-                size=40 if len(points) < 300 else 18,
-            ),
+            style.layer("line", even, "at", style="ink", fill=None, strokeWidth=1.2),
+            style.layer("point", dots, "measured", filled=True, opacity=0.5, size=width),
         ],
     }
     spans = _spans(rows)
     reach = [span[end] for span in spans for end in ("low", "high")]
-    ratio = {
-        **log_number("low", [*reach, 1.0], "predicted / measured, middle 80 %"),
-        "field": "low",
-    }
-    where = {"field": "kind", "type": "nominal", "title": None}
+    ratio = style.log_number("low", [*reach, 1.0], "predicted / measured, middle 80 %")
+    where = style.name("kind", title=None)
+    layers = [
+        style.layer("rule", {"x": ratio, "x2": {"field": "high"}, "y": where}, strokeWidth=3),
+        style.layer("point", {"x": {**ratio, "field": "middle"}, "y": where}, filled=True),
+        style.layer("rule", {"x": {**ratio, "field": "one"}}, style="quiet", strokeDash=[4, 3]),
+    ]
     by_size = {
         "transform": [{"filter": "isValid(datum.middle)"}],
-        "facet": {"row": {"field": "regime", "type": "nominal", "title": None, "sort": SIZES}},
-        "spec": {
-            "width": SIDE,
-            "layer": [
-                layer("rule", {"x": ratio, "x2": {"field": "high"}, "y": where}, strokeWidth=3),
-                layer("point", {"x": {**ratio, "field": "middle"}, "y": where}, filled=True),
-                layer("rule", {"x": {**ratio, "field": "one"}}, style="quiet", strokeDash=[4, 3]),
-            ],
-        },
+        "facet": {"row": style.name("regime", title=None, sort=SIZES)},
+        "spec": {"width": SIDE, "layer": layers},
         "resolve": {"scale": {"y": "independent"}},
     }
     caption = [f"{counted(len(rows), 'case')} by {name}; the line is equality.", *thinned_]
     caption += ["At the right all of them count."] if thinned_ else []
-    return finish(
-        "Predicted against measured", caption, [*edges, *points, *spans], hconcat=[scatter, by_size]
-    )
+    every = [*edges, *points, *spans]
+    return style.finish("Predicted against measured", caption, every, hconcat=[scatter, by_size])
 
 
 def _point(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **{name: row[name] for name in ("place", "kind", "device")},
-        "measured": row["measured_s"],
-        "predicted": row["predicted_s"],
-        "ratio": f"{row['ratio']:.2f}",
-    }
+    found = {name: row[name] for name in ("place", "kind", "device")}
+    times = {"measured": row["measured_s"], "predicted": row["predicted_s"]}
+    return found | times | {"ratio": f"{row['ratio']:.2f}"}
 
 
 def _spans(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -33,12 +33,8 @@ def chart(table: Table) -> style.Spec:
         caption.append(f"Steps of equal ratio: {', '.join(said['binned'])}.")
     names = {key: said[key] for key in ("x", "y", "panel", "value")}
     title = f"{said_of(said['value'])} by {said['x']} and {said['y']}"
-    return grid(
-        title[0].upper() + title[1:],
-        [*caption, table.source],
-        [dict(row) for row in table.rows],
-        **names,
-    )
+    rows = [dict(row) for row in table.rows]
+    return grid(title[0].upper() + title[1:], [*caption, table.source], rows, **names)
 
 
 def grid(
@@ -74,26 +70,15 @@ def grid(
     color = {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
     ink = {"condition": {"test": "datum.light", "value": "black"}, "value": "white"}
     room = {"condition": {"test": "bandwidth('x') >= 40", "value": 1}, "value": 0}
+    words = {**place, "text": {"field": "number"}, "color": ink, "opacity": room}
     causes = style.told_by("failed_with", drawn)["shape"]
-    causes |= {"legend": {"title": "failed"}}
-    causes["scale"] = {**causes["scale"], "range": SIGNS}
+    causes |= {"legend": {"title": "failed"}, "scale": causes["scale"] | {"range": SIGNS}}
+    signs = {**place, "shape": causes, "tooltip": tip}
     layers = [
         style.layer("rect", {**place, "color": color, "tooltip": tip}, "value"),
         style.layer("rect", {**place, "tooltip": tip}, "failed_with", style="band"),
-        style.layer(
-            "point",
-            {**place, "shape": causes, "tooltip": tip},
-            "failed_with",
-            style="quiet",
-            filled=False,
-            size=45,
-        ),
-        style.layer(
-            "text",
-            {**place, "text": {"field": "number"}, "color": ink, "opacity": room},
-            "number",
-            fontSize=11,
-        ),
+        style.layer("point", signs, "failed_with", style="quiet", filled=False, size=45),
+        style.layer("text", words, "number", fontSize=11),
     ]
     several = len({row["panel"] for row in drawn}) > 1
     height = max(80, min(ROW * len(place["y"]["sort"]), 620))
@@ -120,9 +105,8 @@ def _share(name: str) -> bool:
 
 def _order(rows: Sequence[style.Row], side: str) -> list[Any]:
     """Return the values of an axis: numbers in their order, then words."""
-    values = {row[side] for row in rows}
-    numbers = sorted(v for v in values if isinstance(v, int | float))
-    return [*numbers, *sorted((v for v in values if not isinstance(v, int | float)), key=str)]
+    numbers = {row[side] for row in rows if isinstance(row[side], int | float)}
+    return [*sorted(numbers), *sorted({row[side] for row in rows} - numbers, key=str)]
 
 
 def _cell(

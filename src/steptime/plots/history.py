@@ -27,20 +27,15 @@ def chart(table: Table) -> style.Spec:
     last = len(found["folders"])
     if last < 2:
         raise EmptyPlotError("history: steps over time are those of two folders or more")
-    title = f"folder, by date: {found['folders'][0]} to {found['folders'][-1]}" if last else ""
-    x = {
-        "field": "at",
-        "type": "quantitative",
-        "axis": {"title": style.lines_of(title, PANEL).split("|"), "tickMinStep": 1},
-        "scale": {"domain": [1, max(2, last)], "nice": False},
-    }
-    y = style.number("first_ratio", "time / that of the first", format=".3~f")
-    y["axis"].pop("labelExpr")
-    y["scale"] = {"zero": False}
+    title = f"folder, by date: {found['folders'][0]} to {found['folders'][-1]}"
+    axis = {"title": style.lines_of(title, PANEL).split("|"), "tickMinStep": 1}
+    x = style.number("at") | {"axis": axis, "scale": {"domain": [1, last], "nice": False}}
+    axis = {"title": "time / that of the first", "tickCount": 6, "format": ".3~f"}
+    y = style.number("first_ratio") | {"axis": axis, "scale": {"zero": False}}
     points.sort(key=lambda point: WORDS.index(point["became"]))
-    colour = {"color": style.told_by("became", points)["color"]}
     place = {"x": x, "y": y}
-    told = place | colour | {"tooltip": style.tooltip(TOOLTIP)}
+    colour = style.told_by("became", points)["color"]
+    told: style.Spec = {**place, "color": colour, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
         style.layer("line", place | {"detail": style.name("line")}, strokeWidth=1, opacity=0.4),
         style.layer("point", told, size=12, filled=True, opacity=0.5),

@@ -32,17 +32,9 @@ def chart(table: Table) -> style.Spec:
         if row[f"{kind}_fraction"] is not None
     ]
     _join_names(points)
-    x = {
-        "field": "rank",
-        "type": "quantitative",
-        "axis": {
-            "title": "nodes, those that are slow first",
-            "tickMinStep": 1,
-            "tickCount": 8,
-            "grid": False,
-        },
-        "scale": {"domain": [0, len(rows) + max(1, math.ceil(len(rows) / 20))], "nice": False},
-    }
+    axis = {"title": "nodes, those that are slow first", "tickMinStep": 1, "tickCount": 8}
+    wide = {"domain": [0, len(rows) + max(1, math.ceil(len(rows) / 20))], "nice": False}
+    x = style.number("rank") | {"axis": axis | {"grid": False}, "scale": wide}
     y = style.number("off", "slower than the others", labelExpr="format(datum.value, '.1~%')")
     order = ["like the others", "slow", "fast"]
     colour = style.told_by("verdict", sorted(points, key=lambda p: order.index(p["verdict"])))
@@ -54,15 +46,10 @@ def chart(table: Table) -> style.Spec:
         style.layer("point", place | {"tooltip": style.tooltip(TOOLTIP)}, size=35, filled=True),
         style.layer("text", name, "named", align="left", dx=7, dy=-3),
     ]
-    kept, view = style.wrapped(
-        points, "panel", {"layer": layers, "width": style.WIDTH, "height": HEIGHT},
-        1, width=style.WIDTH, height=PANEL,
-    )  # fmt: skip
-    found = table.summary
-    caption = [
-        f"{found['nodes']} nodes, {found['cells']} cells; bars: 95 % of what noise alone does.",
-        table.source,
-    ]
+    panel = {"layer": layers, "width": style.WIDTH, "height": HEIGHT}
+    kept, view = style.wrapped(points, "panel", panel, 1, width=style.WIDTH, height=PANEL)
+    seen = f"{table.summary['nodes']} nodes, {table.summary['cells']} cells"
+    caption = [f"{seen}; bars: 95 % of what noise alone does.", table.source]
     return style.finish("Nodes against one another", caption, kept, **view)
 
 
@@ -73,8 +60,5 @@ def _join_names(points: list[style.Row]) -> None:
     for one, after in pairwise(points):
         alike = one["panel"] == after["panel"] and abs(one["off"] - after["off"]) < near
         if one["named"] and after["named"] and alike:
-            names = f"{one['named']}, {after['named']}"
-            after["named"], one["named"] = (
-                names if len(names) < MOST else names[:MOST] + "...",
-                None,
-            )
+            names, one["named"] = f"{one['named']}, {after['named']}", None
+            after["named"] = names if len(names) < MOST else names[:MOST] + "..."

@@ -36,7 +36,7 @@ def chart(data: Data) -> style.Spec:
         for row, name in zip(ops, names, strict=True)
     ]
     shown_first = grouped(made, itemgetter("panel"))
-    full, total = list(shown_first), ops[0]["networks"]
+    total = ops[0]["networks"]
     drawn = [point for name, rows in shown_first.items() for point in _points(name, rows)]
     tops = [one for name, rows in shown_first.items() for one in _ceilings(name, rows[0])]
     ends = box(tops, [p["intensity"] for p in drawn], [p["speed"] for p in drawn])
@@ -45,31 +45,24 @@ def chart(data: Data) -> style.Spec:
     corners = [line | {"panel": line["platform"]} for line in lines]
     heads = [{"panel": name, "heading": _heading(name, rows)} for name, rows in shown_first.items()]
     place = axes(ends)
-    area = {
-        "field": "share",
-        "type": "quantitative",
-        "scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]},
-        "legend": {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]},
-    }
-    points = {**place, "size": area, "tooltip": style.tooltip(TOOLTIP)}
+    area: style.Spec = {"scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]}}
+    area["legend"] = {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]}
+    size_ = {"field": "share", "type": "quantitative", **area}
+    points = {**place, "size": size_, "tooltip": style.tooltip(TOOLTIP)}
     top = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
     over_all = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
     line, *texts = roof_layers(place, {})
-    layers = [
-        line,
-        style.layer("point", points, "share", filled=True, opacity=0.65),
-        *texts,
-        style.layer("text", top, "heading", **over_all),
-    ]
+    dots = style.layer("point", points, "share", filled=True, opacity=0.65)
+    layers = [line, dots, *texts, style.layer("text", top, "heading", **over_all)]
     caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
-    if len(full) < total:
-        caption.append(f"The first {len(full)} of {total} networks.")
+    if len(shown_first) < total:
+        caption.append(f"The first {len(shown_first)} of {total} networks.")
     select = {"input": "select", "options": list(shown_first), "name": "Network "}
     return style.finish(
         "Ops of a network under the roofline",
         [*caption, data.source_of("origin = 'predicted' AND scope <> ''")],
         [*corners, *drawn, *heads],
-        params=[{"name": "network", "value": full[0], "bind": select}],
+        params=[{"name": "network", "value": heads[0]["panel"], "bind": select}],
         transform=[{"filter": "datum.panel == network"}],
         layer=layers,
     )
@@ -85,14 +78,8 @@ def _ceilings(name: str, row: style.Row) -> list[style.Row]:
 def _op(row: style.Row) -> style.Row:
     costs = {name: row["numbers"].get(name) for name in ("step_s", "flop", "traffic_bytes")}
     intensity = over(costs["flop"], costs["traffic_bytes"])
-    ceilings = ("peak_flop_per_s", "memory_bytes_per_s")
-    return {
-        **costs,
-        **{name: row[name] for name in (*ceilings, "dtype")},
-        "op": row["scope"],
-        "intensity": intensity,
-        "speed": over(costs["flop"], costs["step_s"]) if intensity else None,
-    }
+    speed = over(costs["flop"], costs["step_s"]) if intensity else None
+    return row | costs | {"op": row["scope"], "intensity": intensity, "speed": speed}
 
 
 def _points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:

@@ -133,16 +133,16 @@ def pipeline(
         "x": x, "x2": {"field": "to"}, "y": y, "y2": {"field": "lower"}, "tooltip": tip,
         "color": style.name("kind", scale=of_kinds, legend=LEGEND),
     }  # fmt: skip
-    words = {"x": {**x, "field": "middle"}, "y": {**y, "field": "device"}}
-    words["text"] = {"field": "fits"}
+    words = {
+        "x": {**x, "field": "middle"},
+        "y": {**y, "field": "device"},
+        "text": {"field": "fits"},
+    }
     wide = f"datum.part * {room} > {LETTER} * (1 + length(datum.word)) ? datum.word : ''"
     light = {"expr": f"indexof({PALE}, datum.kind) < 0 ? 'white' : '#222'"}
-    numbers = style.layer("text", words, fontSize=10, color=light) | {
-        "transform": [
-            {"calculate": "(datum.from + datum.to) / 2", "as": "middle"},
-            {"calculate": wide, "as": "fits"},
-        ]
-    }
+    made = {"middle": "(datum.from + datum.to) / 2", "fits": wide}
+    numbers = style.layer("text", words, fontSize=10, color=light)
+    numbers["transform"] = [{"calculate": how, "as": name} for name, how in made.items()]
     layers = [style.layer("rect", rects, **NO_EDGE), numbers]
     height = min(TALL, max(60, 30 * devices))
     return style.finish(title, caption, rows, layer=layers, width=WIDTH, height=height)
@@ -224,10 +224,10 @@ def picture(
         charts += [pipeline(first, "The beginning of it")] if first else []
     charts.append(memory(memory_rows(told["memory"])))
     for chart in charts:
-        del chart["config"], chart["$schema"]
-    about = [told["answer"], f"{split} ({told['method']}, {told['stack']})"]
-    return {
-        "$schema": style.SCHEMA, "config": style.config(), "vconcat": charts, "spacing": 34,
-        "title": {"text": told["model"], "subtitle": about, "fontSize": 18},
+        about = {name: chart.pop(name) for name in ("$schema", "config")}
+    said = [told["answer"], f"{split} ({told['method']}, {told['stack']})"]
+    return about | {
+        "vconcat": charts, "spacing": 34,
+        "title": {"text": told["model"], "subtitle": said, "fontSize": 18},
         "resolve": {"scale": {"color": "independent", "x": "independent"}},
     }  # fmt: skip

@@ -37,21 +37,20 @@ def chart(data: Data) -> style.Spec:
     y = style.log_number("measured_s", ends, "measured time of a step (s)", "s")
     along = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
     band = {**along, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    equal = {**along, "text": {"field": "text"}}
     interval = {"x": x, "y": {**y, "field": TIMES[2]}, "y2": {"field": TIMES[3]}, "color": colour}
     beside = {"x": {**x, "field": ENDS[0]}, "x2": {"field": ENDS[1]}, "y": y, "color": colour}
     point = {"x": x, "y": y, **told, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
         style.layer("area", band, "at", style="band"),
         style.layer("line", along, "at", style="ink", fill=None, strokeWidth=1.2),
-        style.layer(
-            "text", {**along, "text": {"field": "text"}}, "text", align="right", dx=-22, dy=2
-        ),
-        style.layer("rule", interval, "measured_low_s", strokeWidth=1.4),
-        style.layer("rule", beside, ENDS[1], strokeWidth=1, opacity=0.5),
-        style.layer("point", point, "measured_s", filled=True),
+        style.layer("text", equal, "text", align="right", dx=-22, dy=2),
     ]
-    if not few:
-        layers = [*layers[:3], style.layer("point", point, "measured_s", filled=True, size=18)]
+    if few:
+        layers.append(style.layer("rule", interval, "measured_low_s", strokeWidth=1.4))
+        layers.append(style.layer("rule", beside, ENDS[1], strokeWidth=1, opacity=0.5))
+    size = {} if few else {"size": 18}
+    layers.append(style.layer("point", point, "measured_s", filled=True, **size))
     inside = sum(1 / BAND <= row["ratio"] <= BAND for row in rows)
     said = f"{inside:,} of {len(rows):,} within a factor of 2 (shaded)."
     said += " Bars: 95 % interval." if few else ""

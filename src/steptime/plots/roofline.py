@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from steptime.analysis.ceilings import computed_in
 from steptime.analysis.row import grouped
@@ -50,18 +51,13 @@ def chart(table: Table) -> style.Spec:
     shared = style.name("platform", scale={"domain": names}, legend=None)
     if color == "platform" and told:  # or the legends of lines and points would conflict
         shared = {**told["color"], "field": "platform"}
-    drawn = [*lines, *rows]
     ink: style.Spec = {} if apart or len(names) == 1 else {"color": shared}
     line, halo, text, other_halo, other_text = roof_layers(place, ink)
     points = _point_layers(place, told, len(every))
     layers = [line, halo, other_halo, *points, text, other_text]  # no name hides a point
-    panels, view = style.wrapped(
-        [row | {"panel": row["platform"] if apart else ""} for row in drawn],
-        "panel",
-        {"layer": layers, **({} if apart else {"height": size["height"]})},
-        2,
-        **size,
-    )
+    drawn = [row | {"panel": row["platform"] if apart else ""} for row in [*lines, *rows]]
+    height = {} if apart else {"height": size["height"]}
+    panels, view = style.wrapped(drawn, "panel", {"layer": layers, **height}, 2, **size)
     title = f"{'Ops' if said.get('ops') else 'Networks'} under the roofline"
     caption = [*caption, *([table.source] if table.source else [])]
     return style.finish(title if every else "Rooflines", caption, panels, **view)
@@ -149,12 +145,7 @@ def box(
 
 
 def roofs(
-    tops: Sequence[style.Row],
-    ends: Box,
-    size: style.Spec,
-    platform: str = "",
-    *,
-    tell: bool = False,
+    tops: Sequence[style.Row], ends: Box, size: style.Spec, platform: str = "", tell: bool = False
 ) -> list[style.Row]:
     """Return the ceilings of a panel as lines from corner to corner, and their names.
 
@@ -164,24 +155,27 @@ def roofs(
     left, right, low, high = ends
     mine = [row for row in tops if not platform or row["platform"] == platform]
     rows: list[style.Row] = []
-    for (where, rate), level in grouped(
-        (r for r in mine if r["bytes_per_s"]), lambda r: (r["platform"], r["bytes_per_s"])
-    ).items():
-        best = max((r["flop_per_s"] or 0 for r in mine if r["platform"] == where), default=0)
-        end = best / rate if best else right
-        text = f"{where + ' ' if tell else ''}{level[0]['level']} {si(rate, 'B/s', 3)}"
-        line = {"from": left, "roof": left * rate, "to": end, "top": end * rate}
-        rows.append({"platform": where, **line, "side": text, "dash": level[0]["level"] != "DRAM"})
-    for (where, peak), same in grouped(
-        (r for r in mine if r["flop_per_s"]), lambda r: (r["platform"], r["flop_per_s"])
-    ).items():
-        units = grouped(same, lambda r: r["unit"])
-        words = [f"{unit} {', '.join(r['dtype'] for r in of)}" for unit, of in units.items()]
-        text = f"{where + ' ' if tell else ''}{'; '.join(words)} {si(peak, 'FLOP/s', 3)}"
-        fast = max((r["bytes_per_s"] or 0 for r in mine if r["platform"] == where), default=0)
-        start = max(left, peak / fast) if fast else left
-        line = {"from": start, "roof": peak, "to": right, "top": peak}
-        rows.append({"platform": where, **line, "peak": text, "dash": "matrix" not in units})
+
+    def most(where: str, key: str) -> float:
+        return max((r[key] or 0 for r in mine if r["platform"] == where), default=0)
+
+    for (where, rate), level in grouped(mine, itemgetter("platform", "bytes_per_s")).items():
+        if rate:
+            best = most(where, "flop_per_s")
+            end = best / rate if best else right
+            text = f"{where + ' ' if tell else ''}{level[0]['level']} {si(rate, 'B/s', 3)}"
+            line = {"from": left, "roof": left * rate, "to": end, "top": end * rate}
+            dash = level[0]["level"] != "DRAM"
+            rows.append({"platform": where, **line, "side": text, "dash": dash})
+    for (where, peak), same in grouped(mine, itemgetter("platform", "flop_per_s")).items():
+        if peak:
+            units = grouped(same, itemgetter("unit"))
+            words = [f"{unit} {', '.join(r['dtype'] for r in of)}" for unit, of in units.items()]
+            text = f"{where + ' ' if tell else ''}{'; '.join(words)} {si(peak, 'FLOP/s', 3)}"
+            fast = most(where, "bytes_per_s")
+            line = {"from": max(left, peak / fast) if fast else left, "roof": peak}
+            line |= {"to": right, "top": peak}
+            rows.append({"platform": where, **line, "peak": text, "dash": "matrix" not in units})
     gap = 15 / size["height"] * math.log10(high / low)
     for kind, sign in (("peak", 1), ("side", -1)):
         last = -math.inf
@@ -225,28 +219,20 @@ def roof_layers(place: style.Spec, ink: style.Spec) -> list[style.Spec]:
 def _point_layers(place: style.Spec, told: style.Spec, number: int) -> list[style.Spec]:
     tip = style.tooltip(TOOLTIP)
     gap = {**at(place, X, MEASURED), "y2": {"field": PREDICTED}}
-    along = {**at(place, X, MEASURED), "detail": {"field": "line"}}
-    along["order"] = {"field": X}
+    along = {**at(place, X, MEASURED), "detail": {"field": "line"}, "order": {"field": X}}
     edge = {"x": {"value": 5}, "y": {**place["y"], "field": "edge"}, **told, "tooltip": tip}
-    small = 65 if number <= MOST_JOINED else 25
-    clear = 0.9 if number <= MOST_JOINED else 0.7
+    few = number <= MOST_JOINED
     joined = [style.layer("rule", gap, MEASURED, PREDICTED, X, style="quiet", opacity=0.45)]
     ends = {**at(place, X, MEASURED), "text": {"field": "end"}}
     edge.pop("shape", None)
-    return [
-        *(joined if number <= MOST_JOINED else []),
+    layers = [
+        *(joined if few else []),
         style.layer("line", along, "line", MEASURED, style="quiet", fill=None, strokeWidth=1.2),
         style.layer("tick", edge, "edge", thickness=1.5, orient="horizontal", size=10),
-        *(
-            style.layer(
-                "point",
-                {**at(place, X, side), **told, "tooltip": tip},
-                *(side, X),
-                filled=full,
-                size=small,
-                opacity=clear if full or number <= MOST_JOINED else 0.3,
-            )
-            for side, full in ((PREDICTED, False), (MEASURED, True))
-        ),
-        style.layer("text", ends, "end", MEASURED, align="center", dy=-12, fontWeight="bold"),
     ]
+    for side, full in ((PREDICTED, False), (MEASURED, True)):
+        dots = {**at(place, X, side), **told, "tooltip": tip}
+        look = {"size": 65 if few else 25, "opacity": 0.9 if few else 0.7 if full else 0.3}
+        layers.append(style.layer("point", dots, side, X, filled=full, **look))
+    more = {"align": "center", "dy": -12, "fontWeight": "bold"}
+    return [*layers, style.layer("text", ends, "end", MEASURED, **more)]

@@ -1,6 +1,6 @@
 """The samples of each network in the order in which they were taken, disturbed ones marked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from steptime.analysis.data import Data
 from steptime.analysis.row import facts_of, labels
@@ -9,7 +9,8 @@ from steptime.core.units import seconds
 from steptime.plots import EmptyPlotError, style
 
 WIDTH, GAP = 215, 84
-KINDS = ("quiet", "disturbed")
+KINDS = {"quiet": "circle", "disturbed": "cross"}
+SAID = "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
 GROUPS = """
     SELECT g.*, f.* FROM (
         SELECT folder_rank, min(place) AS first, max(place) AS place, count(*) OVER () AS groups,
@@ -21,6 +22,7 @@ GROUPS = """
     ) g JOIN flat f USING (folder_rank, place) ORDER BY slowest / fastest DESC, first
 """
 X = style.number("sample", "", format="d", grid=False, tickCount=4)
+X["scale"] = {"nice": False, "padding": 8}
 Y = style.number("seconds", "step (s)", "s", tickCount=3)
 
 
@@ -40,32 +42,33 @@ def chart(data: Data) -> style.Spec:
         for place in row["places"]:
             taken += _points(held[place], panel, len(taken))
     rows = [point for points in full.values() for point in points]
-    kinds = {"scale": {"domain": KINDS}, "legend": {"title": None, "orient": "top"}}
-    shapes = {**kinds, "scale": {"domain": KINDS, "range": ["circle", "cross"]}}
-    points = {
-        "x": {**X, "scale": {"nice": False, "padding": 8}},
-        "y": Y,
-        "color": style.name("kind", **kinds),
-        "shape": style.name("kind", **shapes),
-        "tooltip": style.tooltip(("sample", "time", "run", "kind")),
-    }
+    points = {"x": X, **marks(KINDS, ("sample", "time", "run", "kind"))}
     middle = style.layer("rule", {"y": {**Y, "aggregate": "median"}}, style="quiet")
     layers = {"layer": [middle, style.layer("point", points, size=22)]}
     kept, view = style.wrapped(rows, "panel", layers, 3, GAP, width=WIDTH, height=70)
     total = found[0]["groups"]
     left_out = f" The {len(found)} of {total} networks that scatter most."
     caption = [
-        "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
-        + (left_out if len(found) < total else ""),
+        SAID + (left_out if len(found) < total else ""),
         "Disturbed: other work took the processor during the sample.",
         data.source_of("origin = 'measured'"),
     ]
     if "facet" in view:
         resolve = {"scale": {"x": "independent", "y": "independent"}}
-        lines = max(row["panel"].count("|") for row in kept)
-        gaps = {"row": 50 + 15 * lines, "column": 84}
+        gaps = {"row": 50 + 15 * max(row["panel"].count("|") for row in kept), "column": GAP}
         view |= {"resolve": resolve, "bounds": "flush", "spacing": gaps}
     return style.finish("Samples in the order taken", caption, kept, **view)
+
+
+def marks(kinds: Mapping[str, str], told: Sequence[str]) -> style.Spec:
+    """Return the encodings of seconds, and of `kinds` of samples by a colour and a sign each."""
+    legend, names = {"title": None, "orient": "top"}, {"domain": list(kinds)}
+    return {
+        "y": Y,
+        "color": style.name("kind", scale=names, legend=legend),
+        "shape": style.name("kind", scale=names | {"range": list(kinds.values())}, legend=legend),
+        "tooltip": style.tooltip(told),
+    }
 
 
 def _points(record: Record, panel: str, start: int) -> Iterator[style.Row]:
@@ -79,6 +82,6 @@ def _points(record: Record, panel: str, start: int) -> Iterator[style.Row]:
             "sample": index,
             "seconds": sample,
             "run": run,
-            "kind": KINDS[bool(disturbed)],
+            "kind": "disturbed" if disturbed else "quiet",
             "time": seconds(sample),
         }

@@ -26,13 +26,12 @@ def chart(table: Table) -> style.Spec:
         panel = " on ".join(str(one[name]) for name in told) or str(one["family"])
         size = f"{counted(one['networks'], 'network')}, R\u00b2\u00a0{one['r2']:.3f}"
         rows = [r for r in table.rows if all(r[n] == one[n] for n in PLACE) and r["weight"]]
-        points += [
-            {key: row[key] for key in NUMBERS}
-            | {"panel": style.lines_of(f"{panel}, {size}", WIDE), "term": row["hyperparameter"]}
-            | {"at": f"{panel}|{row['hyperparameter']}"}
-            | {"sure" if (row["low"] or -1) * (row["high"] or 1) > 0 else "unsure": True}
-            for row in rows[:MOST_TERMS]
-        ]
+        for row in rows[:MOST_TERMS]:
+            sure = (row["low"] or -1) * (row["high"] or 1) > 0
+            place = {"panel": style.lines_of(f"{panel}, {size}", WIDE)}
+            place |= {"term": row["hyperparameter"], "at": f"{panel}|{row['hyperparameter']}"}
+            numbers = {key: row[key] for key in NUMBERS}
+            points.append(numbers | place | {"sure" if sure else "unsure": True})
         curves += [{**row, "of": panel} for row in one["curves"]]
     if not points:
         raise EmptyPlotError("sensitivity: no hyperparameter varies")
@@ -50,14 +49,11 @@ def _weights(points: list[style.Row]) -> style.Spec:
     """Return a panel a regression, with weights in their order."""
     longest = max(len(point["term"]) for point in points)
     axis = {"title": None, "labelExpr": "split(datum.label, '|')[1]", "minExtent": 7 * longest}
-    place = {
-        "x": style.number("weight", "weight (standard deviations)"),
-        "y": style.name("at", sort=None, axis=axis),
-    }
-    zero = {"mark": {"type": "rule", "style": "quiet"}, "encoding": {"x": {"datum": 0}}}
-    ends = {**place, "x": {**place["x"], "field": "low"}, "x2": {"field": "high"}}
-    dot = {**place, "tooltip": style.tooltip(("term", *NUMBERS))}
-    layers = [zero]
+    x = style.number("weight", "weight (standard deviations)")
+    y = style.name("at", sort=None, axis=axis)
+    ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
+    dot = {"x": x, "y": y, "tooltip": style.tooltip(("term", *NUMBERS))}
+    layers = [style.layer("rule", {"x": {"datum": 0}}, style="quiet")]
     if any(point["low"] is not None for point in points):
         layers.append(style.layer("rule", ends, "low", style="ink", strokeWidth=1.6))
     layers += [
@@ -77,11 +73,11 @@ def _weights(points: list[style.Row]) -> style.Spec:
 
 def _curves(curves: list[style.Row]) -> style.Spec:
     """Return a panel a hyperparameter: the ratio to its least level, all else equal."""
-    ratios = [row["ratio"] for row in curves]
-    axis = style.log_number if max(ratios) > 5 * min(ratios) else _from_least
+    ratios, title = [row["ratio"] for row in curves], "ratio to the least"
+    y = style.number("ratio", title) | {"scale": {"zero": False}}
     encoding = {
         "x": {"field": "level", "type": "ordinal", "axis": {"title": None, "labelAngle": 0}},
-        "y": axis("ratio", ratios, "ratio to the least"),
+        "y": style.log_number("ratio", ratios, title) if max(ratios) > 5 * min(ratios) else y,
         **style.told_by("of", curves, " "),
         "tooltip": style.tooltip(("hyperparameter", "level", "ratio", "pairs")),
     }
@@ -89,8 +85,3 @@ def _curves(curves: list[style.Row]) -> style.Spec:
     rows, view = style.wrapped(curves, "hyperparameter", panel, 3, width=CURVE, height=130)
     view |= {"resolve": {"scale": {"x": "independent"}}} if "facet" in view else {}
     return {**view, "data": {"values": rows}}
-
-
-def _from_least(field: str, values: list[float], title: str) -> style.Spec:
-    """Return the encoding of numbers of one magnitude."""
-    return {**style.number(field, title), "scale": {"zero": False}}

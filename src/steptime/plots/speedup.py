@@ -22,35 +22,27 @@ def chart(table: Table) -> style.Spec:
     names = [row["level"] for row in about["levels"]]
     rows = [dict(row) for row in table.beside if row["level"] in names[:MOST_LEVELS]]
     told = columns("name=network", "level", "speedup=speed-up", "verdict")
-    points = [_point(row, told) for row in rows if "speedup" in row]
+    placed = [
+        row | {"panel": row["level"], "state": STATES[bool(row["saturated"])]} for row in rows
+    ]
+    points = [
+        style.point(row, "panel state speedup x color", told) for row in placed if "speedup" in row
+    ]
     step = -(-about["pairs"] // sum("speedup" in row for row in table.beside))
     _spread_out(points)
-    bars = [
-        row | {"panel": row["level"], "state": STATES[row["saturated"]]}
-        for row in rows
-        if "low" in row
-    ]
-    drawn = [*points, *bars]
-    panels = [_panel(name, drawn, about, style.tooltip(told)) for name in names[:MOST_LEVELS]]
-    if len(panels) > 1:
-        panels = [_narrow(panel, 300) for panel in panels]
+    drawn = [*points, *(row for row in placed if "low" in row)]
+    shown, tip = names[:MOST_LEVELS], style.tooltip(told)
+    width = style.WIDTH if len(shown) == 1 else 300
+    panels = [_panel(name, drawn, about, tip, width) for name in shown]
     view = panels[0] if len(panels) == 1 else {"concat": panels, "columns": 2, "spacing": 30}
     caption = [
-        f"Above 1x: better than {about['against']} in {about['quantity']}. Line: the median."
+        f"Above 1x: better than {about['against']} in {about['quantity']}. Line: the median.",
+        "Squares: a side is in saturation." if about["saturation"] else "",
+        f"One point in {step} is drawn." if step > 1 else "",
+        f"{len(names)} levels, the first {MOST_LEVELS}." if len(names) > MOST_LEVELS else "",
+        table.source,
     ]
-    caption += ["Squares: a side is in saturation."] if about["saturation"] else []
-    caption += [f"One point in {step} is drawn."] if step > 1 else []
-    caption += (
-        [f"{len(names)} levels, the first {MOST_LEVELS}."] if len(names) > MOST_LEVELS else []
-    )
-    return style.finish(
-        f"Speed-ups by {about['by_column']}", [*caption, table.source], drawn, **view
-    )
-
-
-def _point(row: style.Row, told: Sequence[Any]) -> style.Row:
-    fields = {"panel": row["level"], **{name: row[name] for name in ("speedup", "x", "color")}}
-    return fields | {"state": STATES[bool(row["saturated"])], **style.texts(row, told)}
+    return style.finish(f"Speed-ups by {about['by_column']}", caption, drawn, **view)
 
 
 def _spread_out(points: Sequence[style.Row]) -> None:
@@ -58,14 +50,17 @@ def _spread_out(points: Sequence[style.Row]) -> None:
     known = sorted({p["x"] for p in points if isinstance(p["x"], int | float) and p["x"] > 0})
     gap = min((b / a for a, b in pairwise(known)), default=1.0)
     for number, point in enumerate(points):
+        point["at"] = point["x"]
         if len(points) > 2 * len(known) > 2 and point["x"] in known:
-            point["at"] = point["x"] * gap ** (0.5 * (number * 0.618 % 1 - 0.5))
-        else:
-            point["at"] = point["x"]
+            point["at"] *= gap ** (0.5 * (number * 0.618 % 1 - 0.5))
 
 
 def _panel(
-    name: str, rows: Sequence[style.Row], about: Mapping[str, Any], tooltip: list[style.Spec]
+    name: str,
+    rows: Sequence[style.Row],
+    about: Mapping[str, Any],
+    tooltip: list[style.Spec],
+    width: int,
 ) -> style.Spec:
     """Return the histogram and the scatter of a level, one above the other."""
     mine = [row for row in rows if row["panel"] == name]
@@ -77,16 +72,13 @@ def _panel(
     bars = {"x": x, "x2": {"field": "high"}, "y": count, "y2": {"field": "bottom"}}
     only = {"filter": {"field": "panel", "equal": name}}
     marked = {"style": "quiet", "strokeDash": [4, 3]}
-    histogram: style.Spec = {
-        "title": {"text": name, "fontSize": 13, "offset": 8},
-        "width": style.WIDTH,
-        "height": 120,
-        "transform": [only],
-        "layer": [
-            style.layer("bar", bars | ({"color": which} if capped else {}), "top"),
-            style.layer("rule", {"x": {"datum": 1}}, **marked),
-        ],
-    }
+    layers = [
+        style.layer("bar", bars | ({"color": which} if capped else {}), "top"),
+        style.layer("rule", {"x": {"datum": 1}}, **marked),
+    ]
+    title = {"text": name, "fontSize": 13, "offset": 8}
+    histogram: style.Spec = {"title": title, "width": width, "height": 120}
+    histogram |= {"transform": [only], "layer": layers}
     if about["x"] is None:
         return histogram
     y = style.log_number("speedup", ends, "speed-up", labelExpr=TIMES)
@@ -95,18 +87,13 @@ def _panel(
         told["color"] = style.told_by("color", rows, about["color"])["color"]
     size = 60 if len(rows) < 500 else 20
     points = {"x": _across(rows, "at", about["x"]), "y": y, **told, "tooltip": tooltip}
-    median = {**y, "aggregate": "median"}
-    line = {"x": _across(rows, "x", about["x"]), "y": median}
-    scatter = {
-        "width": style.WIDTH,
-        "height": 280,
-        "transform": [only],
-        "layer": [
-            style.layer("rule", {"y": {"datum": 1}}, **marked),
-            style.layer("point", points, "speedup", filled=True, opacity=0.7, size=size),
-            style.layer("line", line, "speedup", style="ink", fill=None, opacity=0.8),
-        ],
-    }
+    line = {"x": _across(rows, "x", about["x"]), "y": {**y, "aggregate": "median"}}
+    layers = [
+        style.layer("rule", {"y": {"datum": 1}}, **marked),
+        style.layer("point", points, "speedup", filled=True, opacity=0.7, size=size),
+        style.layer("line", line, "speedup", style="ink", fill=None, opacity=0.8),
+    ]
+    scatter = {"width": width, "height": 280, "transform": [only], "layer": layers}
     apart = {"scale": {"color": "independent", "x": "independent", "y": "independent"}}
     return {"vconcat": [histogram, scatter], "resolve": apart, "spacing": 24}
 
@@ -121,8 +108,3 @@ def _across(rows: Sequence[style.Row], field: str, title: str) -> style.Spec:
     found["axis"] |= {"labelExpr": "format(datum.value, ',~r')"}
     found["axis"] |= {"values": sorted(known)} if len(known) <= 16 else {}
     return found
-
-
-def _narrow(panel: style.Spec, width: int) -> style.Spec:
-    parts = [{**part, "width": width} for part in panel.get("vconcat", [panel])]
-    return {**panel, "vconcat": parts} if "vconcat" in panel else parts[0]

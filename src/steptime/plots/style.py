@@ -37,52 +37,22 @@ def config(*, dark: bool = False) -> Spec:
         ("#E6E6E6", "#A8ADB5", "#33383F") if dark else ("#222222", "#5F5F5F", "#EBEBEB")
     )
     colours, back = (ON_DARK, "#15181C") if dark else (COLOURS, "white")
+    label = {"labelFontSize": 12, "labelColor": ink, "labelLimit": 320}
+    subtitle = {"subtitleFontSize": 12, "subtitleColor": quiet, "subtitlePadding": 6}
+    symbol = {"symbolBaseFillColor": quiet, "symbolBaseStrokeColor": quiet, "symbolOpacity": 1}
+    lines = {"gridColor": grid, "domainColor": quiet, "tickColor": quiet, "titlePadding": 8}
+    apart = {"labelOverlap": "greedy", "labelSeparation": 5, "labelLimit": 400}
+    titled = label | {"titleColor": ink, "titleFontSize": 12}
+    main = {"anchor": "start", "frame": "bounds", "offset": 14, "fontSize": 16, "color": ink}
     return {
         "font": FONT,
         "background": back,
         "padding": 12,
         "view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT},
-        "title": {
-            "anchor": "start",
-            "frame": "bounds",
-            "offset": 14,
-            "fontSize": 16,
-            "color": ink,
-            "subtitleFontSize": 12,
-            "subtitleColor": quiet,
-            "subtitlePadding": 6,
-        },
-        "axis": {
-            "labelFontSize": 12,
-            "titleFontSize": 12.5,
-            "titleFontWeight": "normal",
-            "labelColor": ink,
-            "titleColor": ink,
-            "gridColor": grid,
-            "domainColor": quiet,
-            "tickColor": quiet,
-            "titlePadding": 8,
-            "labelOverlap": "greedy",
-            "labelSeparation": 5,
-            "labelLimit": 400,
-        },
-        "legend": {
-            "labelFontSize": 12,
-            "titleFontSize": 12,
-            "labelColor": ink,
-            "titleColor": ink,
-            "symbolSize": 90,
-            "symbolOpacity": 1,
-            "symbolBaseFillColor": quiet,
-            "symbolBaseStrokeColor": quiet,
-            "labelLimit": 320,
-        },
-        "header": {
-            "labelFontSize": 12,
-            "labelColor": ink,
-            "labelLimit": 320,
-            "labelExpr": "split(datum.label, '|')",
-        },
+        "title": main | subtitle,
+        "axis": titled | {"titleFontSize": 12.5, "titleFontWeight": "normal"} | lines | apart,
+        "legend": titled | symbol | {"symbolSize": 90},
+        "header": label | {"labelExpr": "split(datum.label, '|')"},
         "range": {"category": list(colours), "symbol": list(SHAPES)},
         "text": {"fontSize": 12, "color": ink},
         "point": {"size": 65, "opacity": 0.9, "color": colours[0], "strokeWidth": 1.6},
@@ -168,7 +138,7 @@ def lines_of(text: str, width: int) -> str:
     return "|".join(textwrap.wrap(text, width // 7))
 
 
-def number(field: str, title: str, unit: str = "", **axis: Any) -> Spec:
+def number(field: str, title: str = "", unit: str = "", **axis: Any) -> Spec:
     """Return the encoding of a number from 0; its axis has SI prefixes and the unit: `10 ms`."""
     found = {"title": title, "labelExpr": si_label(unit), "tickCount": 6, **axis}
     return {"field": field, "type": "quantitative", "scale": {"zero": True}, "axis": found}

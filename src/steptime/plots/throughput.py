@@ -26,28 +26,24 @@ def chart(data: Data) -> style.Spec:
     points = [point for line in kept for point in lines[line]]
     families = list(dict.fromkeys(point["family"] for point in points))
     panels = [_panel(family, points) for family in families[: style.MOST_PANELS]]
-    caption = [
-        "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family.",
-        *thinned,
-        data.source,
-    ]
+    caption = "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family."
     view: style.Spec = {name: value for name, value in panels[0].items() if name != "title"}
     if len(panels) > 1:
         panels = [{**panel, "width": 290, "height": 190} for panel in panels]
         apart = {"scale": {"color": "independent", "shape": "independent"}}
         view = {"concat": panels, "columns": 2, "resolve": apart, "spacing": 30}
-    return style.finish("Throughput by batch", caption, points, **view)
+    return style.finish("Throughput by batch", [caption, *thinned, data.source], points, **view)
 
 
 def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
     mine = [point for point in points if point["family"] == family]
     batches = sorted({point["batch"] for point in mine})
     lines = len({point["line"] for point in mine})
+    whole: style.Spec = {"values": batches, "labelExpr": "format(datum.value, 'd')", "grid": False}
     place = {
-        "x": style.log_number("batch", batches, "batch (examples)", grid=False),
+        "x": style.log_number("batch", batches, "batch (examples)", **whole),
         "y": style.log_number("speed", [p["speed"] for p in mine], "speed (examples/s)"),
     }
-    place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
     clear = 0.9 if lines <= MOST_LINES else 0.25
     told = style.told_by("line", mine, " ", orient="bottom", columns=1)
     if lines > MOST_LINES:

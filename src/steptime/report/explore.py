@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from steptime.plots.style import Spec, name, number, si_label, told_by
+from steptime.plots.style import Spec, layer, name, number, si_label, told_by
 
 Table = dict[str, Any]
 
@@ -42,9 +42,13 @@ def explore_page(model: Mapping[str, Any]) -> str:
     groups: dict[str, list[tuple[str, str]]] = {}
     for one in model["devices"]:
         groups.setdefault(one["group"], []).append((one["name"], one["name"]))
+    start = {**START}  # the first name where the usual one is not there
+    for field, kind in (("network", "models"), ("device", "devices"), ("link", "links")):
+        names = [one["name"] for one in model[kind]]
+        start[field] = start[field] if start[field] in names else names[0]
     return rendered(
         "explore.html",
-        data={**model, "start": _start(model), "charts": charts(), "times": None},
+        data={**model, "start": start, "charts": charts(), "times": None},
         times=packed(model["times"]),
         choices=_choices(model),
         groups=groups.items(),
@@ -92,16 +96,6 @@ def write_explore(model: Mapping[str, Any], path: Path) -> Table:
     return {"path": str(path), **names, "left_out": model["left_out"]}
 
 
-def _start(model: Mapping[str, Any]) -> dict[str, str]:
-    """Return the first choice, the first name where the usual one is not there."""
-    start = dict(START)
-    for field, kind in (("network", "models"), ("device", "devices"), ("link", "links")):
-        names = [one["name"] for one in model[kind]]
-        if start[field] not in names:
-            start[field] = names[0]
-    return start
-
-
 def charts() -> dict[str, Spec]:
     """Return the Vega-Lite of the page's charts over the rows that it has, by their places."""
     whole: Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
@@ -113,27 +107,15 @@ def charts() -> dict[str, Spec]:
     hours["axis"]["grid"] = False
     cost = number("cost", "cost of training ($)")
     cost["axis"]["labelExpr"] = f"'$' + {si_label('')}"
-    parts = told_by("part", [{"part": part} for part in PARTS], " ", orient="top", columns=2)[
-        "color"
-    ]
-    ideal = {
-        "mark": {"type": "line", "style": "quiet", "fill": None, "strokeDash": [4, 4]},
-        "encoding": {"x": x, "y": {**speed, "field": "replicas"}},
-    }
+    parts = told_by("part", [{"part": part} for part in PARTS], " ", orient="top", columns=2)
+    dashed = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
+    ideal = layer("line", {"x": x, "y": {**speed, "field": "replicas"}}, **dashed)
+    seconds = number("seconds", "step (s)", "s")
+    stacked = {"x": bars_x, "y": seconds, "color": parts["color"], "order": {"field": "index"}}
+    fold = {"transform": [{"fold": PARTS, "as": ["part", "seconds"]}]}
     return {
         "speedup": _chart(ideal, *_line(x, speed)),
-        "parts": _chart(
-            {
-                "transform": [{"fold": PARTS, "as": ["part", "seconds"]}],
-                "mark": "bar",
-                "encoding": {
-                    "x": bars_x,
-                    "y": number("seconds", "step (s)", "s"),
-                    "color": parts,
-                    "order": {"field": "index"},
-                },
-            }
-        ),
+        "parts": _chart({**fold, "mark": "bar", "encoding": stacked}),
         "hours": _chart(*_line(x, hours)),
         "cost": _chart({"mark": "bar", "encoding": {"x": bars_x, "y": cost}}),
     }

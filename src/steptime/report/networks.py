@@ -21,6 +21,7 @@ from steptime.core.table import Column, columns
 from steptime.core.units import counted, shown
 from steptime.diagnosis.why import diagnoses
 from steptime.plots import Spec, style
+from steptime.plots.samples import marks
 
 MOST = 2500  # networks of a page
 MOST_SAMPLES, LEAST_SAMPLES = 120_000, 40  # of all networks of a page, of each network
@@ -28,6 +29,7 @@ FULL = 65_535  # a sample is 16 bits of the slowest of its network
 MOST_EXPLAINED = 1000  # networks: a hundredth of a second each
 KINDS_OF = ("name", "measured_share", "measured_s", "predicted_share", "predicted_s")
 KINDS = {"quiet": "circle", "disturbed": "cross", "warm-up": "triangle-up"}
+EMPTY: Spec = {"$schema": style.SCHEMA, "data": {"values": []}}  # the page has the rows
 ENVIRONMENT = (
     *("host", "product", "driver", "framework", "python", "os", "kernel", "threads", "load"),
     *("memory_meter", "steptime", "source", "source_file"),
@@ -160,10 +162,8 @@ def _facts(row: Row, attempts: Sequence[Record], predicted: Record | None) -> li
         ("status", ": ".join(filter(None, (row["cause"], row["note"])))),
     ]
     for one in (*attempts[-1:], *([predicted] if predicted else [])):
-        name = f"{one.method.name} {one.method.version}"
-        lines.append(
-            (f"{one.origin} with", ", ".join(filter(None, (name, said(one.method.options)))))
-        )
+        words = (f"{one.method.name} {one.method.version}", said(one.method.options))
+        lines.append((f"{one.origin} with", ", ".join(filter(None, words))))
     if attempts:
         steps = counted(row["samples_n"], "sample") + " in " + counted(row["runs"], "run")
         lines += [("samples", steps if row["runs"] else ""), ("taken at", attempts[-1].taken_at)]
@@ -232,40 +232,20 @@ def _extremes(samples: Floats, most: int) -> NDArray[np.int64]:
 
 def samples_chart() -> Spec:
     """Return the Vega-Lite of a network's samples, over rows that the page makes from them."""
-    legend, names = {"title": None, "orient": "top"}, list(KINDS)
-    shapes = {"domain": names, "range": list(KINDS.values())}
-    place = {
-        "x": style.number("sample", "sample", format="d", grid=False)
-        | {"scale": {"nice": False, "zero": False}},
-        "y": style.number("seconds", "step (s)", "s", tickCount=3),
-        "color": style.name("kind", legend=legend, scale={"domain": names}),
-        "shape": style.name("kind", legend=legend, scale=shapes),
-        "tooltip": style.tooltip(("sample", "time", "kind")),
-    }
-    return {
-        "$schema": style.SCHEMA,
-        "data": {"values": []},
-        "height": 120,
-        "layer": [style.layer("point", place, size=22)],
-    }
+    x = style.number("sample", "sample", format="d", grid=False)
+    x["scale"] = {"nice": False, "zero": False}
+    points = style.layer("point", {"x": x, **marks(KINDS, ("sample", "time", "kind"))}, size=22)
+    return EMPTY | {"height": 120, "layer": [points]}
 
 
 def kinds_chart() -> Spec:
     """Return the Vega-Lite of a network's kinds of ops: shares of the step, each side a bar."""
-    legend = {"title": None, "orient": "top"}
-    return {
-        "$schema": style.SCHEMA,
-        "data": {"values": []},
-        "mark": "bar",
-        "height": {"step": 30},
-        "encoding": {
-            "y": style.name("kind", title=None, sort=None, axis={"labelLimit": 220}),
-            "yOffset": {"field": "side", "sort": None},
-            "x": {
-                **style.number("share", ""),
-                "axis": {"title": "share of the step", "format": "~%", "tickCount": 6},
-            },
-            "color": style.name("side", legend=legend, sort=None),
-            "tooltip": style.tooltip(("kind", "side", "of_the_step", "time")),
-        },
+    axis = {"title": "share of the step", "format": "~%", "tickCount": 6}
+    encoding = {
+        "y": style.name("kind", title=None, sort=None, axis={"labelLimit": 220}),
+        "yOffset": {"field": "side", "sort": None},
+        "x": style.number("share") | {"axis": axis},
+        "color": style.name("side", legend={"title": None, "orient": "top"}, sort=None),
+        "tooltip": style.tooltip(("kind", "side", "of_the_step", "time")),
     }
+    return EMPTY | {"mark": "bar", "height": {"step": 30}, "encoding": encoding}
