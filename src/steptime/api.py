@@ -15,7 +15,7 @@ from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.printers import html
-from steptime.core.table import Table, columns, facts
+from steptime.core.table import Table, columns, facts, picked
 from steptime.core.units import seconds, size
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.kernel import Interval, Kernel
@@ -165,22 +165,17 @@ def predict(
         told = row.told
         ops.append(OpTime(low=told.pop("low_s"), high=told.pop("high_s"), **told))
     return StepTime(
-        workload.label,
-        asked.device.name,
-        workload.batch_per_replica,
-        workload.dtype,
-        asked.method.name,
-        times.step_s,
-        times.low_s,
-        times.high_s,
-        times.forward_s,
-        times.backward_s,
-        times.update_s,
-        made.peak_memory_bytes,
-        made.fits,
-        times.extrapolates,
-        made.remarks,
-        tuple(ops),
+        model=workload.label,
+        device=asked.device.name,
+        batch=workload.batch_per_replica,
+        dtype=workload.dtype,
+        method=asked.method.name,
+        low=times.low_s,
+        high=times.high_s,
+        **picked(times, "step_s forward_s backward_s update_s extrapolates"),
+        **picked(made, "peak_memory_bytes fits"),
+        notes=made.remarks,
+        ops=tuple(ops),
     )
 
 
@@ -277,10 +272,8 @@ def predict_op(
     chosen = method if isinstance(method, Method) else cost_model(method)
     chosen.sees(found, dtype, chosen.settings)  # raises where no peak is known
     (one,) = score([case], chosen)
-    return KernelTime(
-        name, found.name, dtype, condition, chosen.name, one.value, one.low, one.high,
-        case.kernels,
-    )  # fmt: skip
+    times = one.value, one.low, one.high
+    return KernelTime(name, found.name, dtype, condition, chosen.name, *times, case.kernels)
 
 
 def calibrate(
@@ -297,7 +290,8 @@ def calibrate(
     from steptime.calibration.device import calibrate as calibrated
 
     found = device if isinstance(device, Device) else catalog.device(device)
-    table = calibrated(found, cases(rows, mapping, found), points, source=_source(rows))
+    source = str(rows) if isinstance(rows, str | Path) else ""
+    table = calibrated(found, cases(rows, mapping, found), points, source=source)
     return Calibration(replace(found, calibration=table), table)
 
 
@@ -319,10 +313,6 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
     return str(target)
 
 
-def _source(rows: object) -> str:
-    return str(rows) if isinstance(rows, str | Path) else ""
-
-
 def evaluate(
     rows: str | Path | Rows,
     method: str | Method | Callable[[Kernel, Device], Interval | float] = "calibrated",
@@ -338,10 +328,7 @@ def evaluate(
     """
     from steptime.calibration import evaluation
 
-    if isinstance(method, str):
-        chosen: Any = cost_model(method)
-    else:
-        chosen = method
+    chosen = cost_model(method) if isinstance(method, str) else method
     name = chosen.name if isinstance(chosen, Method) else getattr(chosen, "__name__", "price")
     found = cases(rows, mapping)
     return evaluation.evaluate(found, chosen, name, calibrate_with, by, draws)

@@ -53,14 +53,15 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
     given = inspect.Parameter.empty if analysis.least else None
     picture = {"out": (Picture, None)} if analysis.chart else {}
     told = {one.name: (_annotated(one), one.default) for one in analysis.settings}
+    every = {"whole": (bool, False), "folder": (folder, given), **told, **picture}
     answer.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=a)
-            for name, (a, value) in {"folder": (folder, given), **told, **picture}.items()
+            for name, (a, value) in every.items()
         ]
     )
     answer.__doc__ = analysis.about
-    return command(tabular=True, long="reading the records", cuts=True)(answer)
+    return command(tabular=True, long="reading the records")(answer)
 
 
 def _annotated(setting: Setting) -> Any:

@@ -26,16 +26,20 @@ Format = Annotated[
 
 
 def command(
-    tabular: bool = False, long: str = "", cuts: bool = False
+    tabular: bool = False, long: str = ""
 ) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
     """Return a decorator: the function's answer is printed as asked for, its exit code returned.
 
     The command gets the option `--json`, and where a table is the answer `--format`. What may take
-    `long` is said on a terminal. A function that `cuts` is told whether programs read the
-    `whole`, which is no option.
+    `long` is said on a terminal. A function that takes `whole`, which is no option, is told
+    whether programs read the answer.
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., int]:
+        signature = inspect.signature(function, eval_str=True)
+        given = dict(signature.parameters)
+        cuts = given.pop("whole", None)
+
         @functools.wraps(function)
         def run(**given: Any) -> int:
             as_json, form = given.pop("json"), given.pop("form", "text")
@@ -47,18 +51,16 @@ def command(
             show(answer, "json" if as_json else form)
             return answer.code
 
-        signature = inspect.signature(function, eval_str=True)
         more = {"form": (Format, "text")} if tabular else {}
-        added = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
-            for name, (kind, value) in {**more, "json": (Json, False)}.items()
-        ]
-        asked = [one for one in signature.parameters.values() if one.name != "whole"]
-        given = [one.replace(kind=one.KEYWORD_ONLY) for one in asked]
+        for name, (kind, value) in {**more, "json": (Json, False)}.items():
+            given[name] = inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind
+            )
+        every = [one.replace(kind=one.KEYWORD_ONLY) for one in given.values()]
         run.__signature__ = signature.replace(  # type: ignore[attr-defined]  # read by inspect
-            parameters=[*given, *added], return_annotation=int
+            parameters=every, return_annotation=int
         )
-        run.__annotations__ = {p.name: p.annotation for p in (*given, *added)}
+        run.__annotations__ = {one.name: one.annotation for one in every}
         return run
 
     return decorate
@@ -115,13 +117,13 @@ def _emit(document: object) -> None:
     for key, value in lists.items():
         sys.stdout.write(f"{between}{json.dumps(key)}: ")
         between = ", "
-        if isinstance(value, Iterator):
-            sys.stdout.write("[")
-            for i, item in enumerate(value):
-                sys.stdout.write((",\n" if i else "\n") + encode(item))
-            sys.stdout.write("\n]")
-        else:
+        if not isinstance(value, Iterator):
             sys.stdout.write(encode(finite(value)))
+            continue
+        sys.stdout.write("[")
+        for i, item in enumerate(value):
+            sys.stdout.write((",\n" if i else "\n") + encode(item))
+        sys.stdout.write("\n]")
     _print("}\n")
 
 

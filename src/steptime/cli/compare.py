@@ -14,7 +14,7 @@ from steptime.core.units import QUANTITIES, counted, seconds, si
 SHOWN_UNPAIRED = 8
 
 
-@command(tabular=True, long="reading the records", cuts=True)
+@command(tabular=True, long="reading the records")
 def compare(
     whole: bool,
     folders: Annotated[
@@ -82,8 +82,7 @@ def compare(
     which = range(len(found) if whole else min(len(found), MOST_SHOWN))
     found.learn([*found.columns["b"][list(which)].tolist(), *(row["id"] for row in unpaired)])
     document: dict[str, Any] = {
-        "a": sides[0],
-        "b": sides[1],
+        **dict(zip("ab", sides, strict=True)),
         "by": by,
         "quantity": quantity,
         "levels": found.of_levels(),
@@ -96,11 +95,12 @@ def compare(
     judged = any(row["verdict"] for row in document["pairs"])
     tables = [_table(document, judged, len(found))] if len(found) else []
     said = [
-        *_notes(document, judged),
-        *_unpaired(document["unpaired"], len(found.unpaired)),
-        *notes,
+        f"unpaired: {row['name']} ({row['platform']}): {row['reason']}"
+        for row in document["unpaired"][:SHOWN_UNPAIRED]
     ]
-    return Answer(document, tables, said, code=code)
+    more = len(found.unpaired) - SHOWN_UNPAIRED
+    said += [f"unpaired: and {more:,} more; --json has all"] if more > 0 else []
+    return Answer(document, tables, [*_notes(document, judged), *said, *notes], code=code)
 
 
 def _verdict(
@@ -159,15 +159,6 @@ def _of_level(row: dict[str, Any]) -> str:
     return f"{row['level']}: {mean} ({'; '.join([counted(row['pairs'], 'pair'), *words])})"
 
 
-def _unpaired(rows: list[dict[str, Any]], total: int) -> list[str]:
-    said = [
-        f"unpaired: {row['name']} ({row['platform']}): {row['reason']}"
-        for row in rows[:SHOWN_UNPAIRED]
-    ]
-    more = total - SHOWN_UNPAIRED
-    return [*said, f"unpaired: and {more:,} more; --json has all"] if more > 0 else said
-
-
 def _table(document: dict[str, Any], judged: bool, total: int) -> Table:
     quantity, by = document["quantity"], document["by"]
     level = [f"level={by}"] if by and len(document["levels"]) > 1 else []
@@ -184,29 +175,15 @@ def _table(document: dict[str, Any], judged: bool, total: int) -> Table:
 
 
 def _row(row: dict[str, Any], quantity: str) -> dict[str, Any]:
-    interval = None
+    unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
+    sides, interval = (row["a"], row["b"]), None
     if row["ratio_low"] is not None:
         interval = f"{row['ratio_low']:.3g} .. {row['ratio_high']:.3g}"
-    return {
-        "name": row["name"] + (f" {row['scope']}" if row["scope"] else ""),
-        "replicas": row["replicas"],
-        "level": row.get("level"),
-        "differ": ", ".join(row["differ"]),
-        "platform": _either(row, "platform"),
-        "dtype": _either(row, "dtype"),
-        "method": _either(row, "method"),
-        "a": _said(row["a"]["value"], quantity),
-        "b": _said(row["b"]["value"], quantity),
-        "ratio": row["ratio"],
-        "interval": interval,
-        "verdict": row["verdict"],
+    a, b = (seconds(v) if unit == "s" else si(v, unit) for v in (one["value"] for one in sides))
+    either = {
+        name: " | ".join(dict.fromkeys(side[name] for side in sides))
+        for name in ("platform", "dtype", "method")
     }
-
-
-def _either(row: dict[str, Any], name: str) -> str:
-    return " | ".join(dict.fromkeys((row["a"][name], row["b"][name])))
-
-
-def _said(value: float, quantity: str) -> str:
-    unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
-    return seconds(value) if unit == "s" else si(value, unit)
+    name = row["name"] + (f" {row['scope']}" if row["scope"] else "")
+    differ = ", ".join(row["differ"])
+    return {**row, **either, "name": name, "differ": differ, "a": a, "b": b, "interval": interval}

@@ -77,12 +77,8 @@ def convert(
         "static": static,
         "unmodelled": list(graph.unmodelled),
     }
-    rows = [
-        ("parameters", shown("parameters", document["parameters"])),
-        ("forward work", shown("flop", document["flop"])),
-        ("ops", shown("ops", document["ops"])),
-        ("file", str(out)),
-    ]
+    words = {"parameters": "parameters", "flop": "forward work", "ops": "ops", "file": "file"}
+    rows = [(word, shown(key, document[key])) for key, word in words.items()]
     notes += unmodelled(graph.unmodelled)
     if static:
         notes.append(f"note: its batch is fixed: {static}")

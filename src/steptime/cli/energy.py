@@ -104,20 +104,15 @@ def _chips(
     from steptime.energy.process import read_process
 
     found = accelerators(names)
-    how = {"method": method, "accelerators": [one.name for one in found]}
+    how: dict[str, Any] = {"method": method, "accelerators": [one.name for one in found]}
     if method == "fodlam":
         given = {"--process": process, "--scaling": scaling}
         options.refuse(given, "{} is of method accelerator; fodlam has a fixed one")
         return published_chips(found), how
     to = PROCESS if process is None else read_process(process)
     by = SCALING if scaling is None else scaling
-    chips = chips_at(found, to, by)
-    return chips, {
-        **how,
-        "process": to.label,
-        "scaling": by,
-        "sources": [one.source for one in found],
-    }
+    how |= {"process": to.label, "scaling": by, "sources": [one.source for one in found]}
+    return chips_at(found, to, by), how
 
 
 def _request(network: str | None, nets: Path | None) -> tuple[Request, Graph | None]:
@@ -132,13 +127,18 @@ def _request(network: str | None, nets: Path | None) -> tuple[Request, Graph | N
         request_of_configuration,
         request_of_graph,
     )
-    from steptime.importers import read_content
+    from steptime.importers import LARGEST_FILE_BYTES, read_content
 
     places = [] if nets is None else [nets]
     if nets is not None and not nets.is_dir():
         raise InputError(f"--nets {shorten(str(nets))}: no such folder")
     if network is None:
-        table = json_document(_standard_input(), STANDARD_INPUT)
+        if sys.stdin is None or sys.stdin.isatty():
+            raise InputError("give CONFIG or MODEL, or a configuration on standard input")
+        content = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)
+        if len(content) > LARGEST_FILE_BYTES:
+            raise InputError(f"{STANDARD_INPUT}: larger than {LARGEST_FILE_BYTES} bytes")
+        table = json_document(content, STANDARD_INPUT)
         return request_of_configuration(table, STANDARD_INPUT, [*places, Path()]), None
     if network.lower().endswith(".json"):
         table = json_document(read_content(network, "configuration"), network)
@@ -147,36 +147,20 @@ def _request(network: str | None, nets: Path | None) -> tuple[Request, Graph | N
             return request_of_configuration(table, network, places), None
     if nets is not None:
         raise InputError("--nets is for the netfile of a configuration; this is a network")
-    choice = replace(read_model(network), batch=None)
-    workload = make_workload(choice, 1, phase="infer")
+    workload = make_workload(replace(read_model(network), batch=None), 1, phase="infer")
     graph = build(workload)
     return request_of_graph(workload.label, graph), graph
 
 
-def _standard_input() -> bytes:
-    from steptime.importers import LARGEST_FILE_BYTES
-
-    if sys.stdin is None or sys.stdin.isatty():
-        raise InputError("give CONFIG or MODEL, or a configuration on standard input")
-    content = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{STANDARD_INPUT}: larger than {LARGEST_FILE_BYTES} bytes")
-    return content
-
-
 def _tables(document: Mapping[str, Any], by_op: bool) -> list[Table]:
-    rows = [_row(part, document[part]) for part in ("conv", "fc", "total") if part in document]
-    if "dram" in document:
-        rows.append(_row("DRAM, not in the total", document["dram"]))
-    others = document["estimated"]
-    if others is not None and others["ops"]:
-        rows.append(_row("other ops, estimated with DRAM", others))
+    words = {"conv": "conv", "fc": "fc", "total": "total", "dram": "DRAM, not in the total"}
+    if document["estimated"] and document["estimated"]["ops"]:
+        words["estimated"] = "other ops, estimated with DRAM"
+    rows = [_row(word, document[part]) for part, word in words.items() if part in document]
     said = ("latency_s=latency", "latency=low..high", "energy_j=energy", "energy=low..high")
-    title = (
-        f"{document['model']}, one example on {'+'.join(document['accelerators'])}, "
-        f"{document['process']} ({document['scaling']})"
-    )
-    tables = [Table(columns("name=", *said), rows, title)]
+    chips = "+".join(document["accelerators"])
+    title = f"{document['model']}, one example on {chips}, {document['process']}"
+    tables = [Table(columns("name=", *said), rows, f"{title} ({document['scaling']})")]
     if by_op:
         ops = [_row(one["name"], one) for one in document["ops"]]
         tables.append(Table(columns("name=op", *said), ops))
@@ -209,25 +193,18 @@ def _diagnosis(found: dict[str, list[dict[str, Any]]]) -> list[Table]:
     averages = ({**one, "net": "all", "layer": "average", "macs": None}
                 for one in found["averages"])  # fmt: skip
     layers = [{**row, "macs": row["macs"] or None} for row in (*found["layers"], *averages)]
-    tables = [
-        Table(
-            columns("accelerator", "net", "layer", "macs=MAC", "latency_s_per_mac=time",
-                    "energy_j_per_mac=energy"),
-            layers,
-            "cost a multiply-add of each measured layer",
-        ),
-        Table(
-            columns("accelerator", "net", "latency_s=latency", "predicted_latency_s=predicted",
-                    "latency_ratio:.3f=ratio", "energy_j=energy", "predicted_energy_j=predicted",
-                    "energy_ratio:.3f=ratio"),
-            found["cross"],
-            "each network from the others of its table",
-        ),
-        Table(
-            columns("accelerator", "platform", "weights", "batch", "latency_ratio:.4g=latency",
-                    "energy_ratio:,.0f=energy"),
-            found["rivals"],
-            "other platforms of the papers, times the accelerator (geometric means of layers)",
-        ),
-    ]  # fmt: skip
-    return [table for table in tables if table.rows]
+    tables = (
+        ("cost a multiply-add of each measured layer", layers,
+         "net layer macs=MAC latency_s_per_mac=time energy_j_per_mac=energy"),
+        ("each network from the others of its table", found["cross"],
+         ("net latency_s=latency predicted_latency_s=predicted latency_ratio:.3f=ratio "
+          "energy_j=energy predicted_energy_j=predicted energy_ratio:.3f=ratio")),
+        ("other platforms of the papers, times the accelerator (geometric means of layers)",
+         found["rivals"],
+         "platform weights batch latency_ratio:.4g=latency energy_ratio:,.0f=energy"),
+    )  # fmt: skip
+    return [
+        Table(columns("accelerator", *heads.split()), rows, title)
+        for title, rows, heads in tables
+        if rows
+    ]

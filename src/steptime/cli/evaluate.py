@@ -1,5 +1,6 @@
 """The command `evaluate`: how far predictions are from what was measured."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +63,12 @@ def evaluate(
         if calibrate_with and name != "calibrated":
             raise InputError("--calibrate-with: published steps calibrate --method calibrated")
         how = {"worst": worst, "points": calibrate_with, "draws": draws}
-        return _published(paths, tables, others, name, names, how, out)
+        answer = _published(tables, name, names, how, out)
+        read = {"path": str(paths[0]) if len(paths) == 1 else ""}
+        left = [
+            f"note: {one}: columns of no table of published steps that is known" for one in others
+        ]
+        return replace(answer, document=read | answer.document, notes=[*left, *answer.notes])
     if len(paths) > 1:
         raise InputError(f"{len(paths)} paths: {shorten(paths[-1])} is no table of published steps")
     path = paths[0]
@@ -73,53 +79,40 @@ def evaluate(
     made = evaluation.evaluate(found, chosen, name, calibrate_with, names, draws, worst)
     notes = []
     if out is not None:
-        _draw([evaluation.case_row(one) for one in made.scored], name, out)
-        notes.append(f"picture: {out}")
+        notes.append(_drawn([evaluation.case_row(one) for one in made.scored], name, out))
     left = len(found) - len(made.scored)
     if left:
         notes.append(f"note: {name} predicts nothing for {left:,} of {len(found):,} cases")
     return Answer({"path": str(path), **made.document}, made.tables, notes)
 
 
-def _draw(rows: list[dict[str, Any]], method: str, out: Path) -> None:
-    """Draw predicted against measured; raises `StoreError`."""
+def _drawn(rows: list[dict[str, Any]], method: str, out: Path) -> str:
+    """Draw predicted against measured, and return where; raises `StoreError`."""
     from steptime.plots.evaluated import chart
     from steptime.plots.files import save
 
     save(chart(rows, method), out)
+    return f"picture: {out}"
 
 
-def _published(
-    paths: list[Path],
-    tables: Any,
-    others: list[Path],
-    method: str,
-    by: list[str],
-    how: Any,
-    out: Path | None,
-) -> Answer:
+def _published(tables: Any, method: str, by: list[str], how: Any, out: Path | None) -> Answer:
     """Return how far off predictions of published steps are; their times are drawn."""
     from steptime.calibration.published_errors import evaluate_tables
 
     if ".py:" in method:
         raise InputError(f"--method {shorten(method)}: published steps need a method of the house")
     found = evaluate_tables(tables, method, by or ("block",), **how)
-    notes = [
-        f"note: {path}: columns of no table of published steps that is known" for path in others
+    if out is None:
+        return Answer(found.document, found.tables)
+    times = [
+        {**one, "kind": one["set"], "regime": one["quantity"].removesuffix("_s")}
+        | {"measured_s": one["measured"], "predicted_s": one["predicted"]}
+        for one in found.document["cases"]
+        if one["quantity"].endswith("_s") and not one["quantity"].endswith("per_s")
     ]
-    if out is not None:
-        times = [
-            {**one, "kind": one["set"], "regime": one["quantity"].removesuffix("_s")}
-            | {"measured_s": one["measured"], "predicted_s": one["predicted"]}
-            for one in found.document["cases"]
-            if one["quantity"].endswith("_s") and not one["quantity"].endswith("per_s")
-        ]
-        if not times:
-            raise InputError("--out: none of these rows says a time")
-        _draw(times, method, out)
-        notes.append(f"picture: {out}")
-    path = str(paths[0]) if len(paths) == 1 else ""
-    return Answer({"path": path, **found.document}, found.tables, notes)
+    if not times:
+        raise InputError("--out: none of these rows says a time")
+    return Answer(found.document, found.tables, [_drawn(times, method, out)])
 
 
 def _method(text: str) -> tuple[Any, str]:

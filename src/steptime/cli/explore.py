@@ -38,15 +38,9 @@ def explore(
     if out.suffix.lower() != ".html":
         raise InputError(f"{out}: the page is one .html file, not {shorten(out.suffix)}")
     check_folder(out)
-    document = write_explore(
-        exported(
-            [*ZOO, *FAMILIES] if models is None else grid.split_models(models),
-            _devices(devices),
-            [catalog.link(name) for name in catalog.link_names()],
-            catalog.aliases(),
-        ),
-        out,
-    )
+    asked = [*ZOO, *FAMILIES] if models is None else grid.split_models(models)
+    links = [catalog.link(name) for name in catalog.link_names()]
+    document = write_explore(exported(asked, _devices(devices), links, catalog.aliases()), out)
     notes = [
         f"left out: {one['model']} with {one['method']}: {one['reason']}"
         for one in document["left_out"]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steptime.cli.command import note, unmodelled
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
 from steptime.core.ranges import numbers
-from steptime.core.table import Answer, Row, Table, columns
+from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted, size
 
 if TYPE_CHECKING:
@@ -94,10 +93,12 @@ def answer(
     method: str,
     given: Mapping[str, str],
     out: str | None,
+    whole: bool,
 ) -> Answer:
     """Predict every cell, write them to a file where one is named, and return the answer.
 
-    `workload_of` makes a model's workload at a batch, or at the model's own.
+    `workload_of` makes a model's workload at a batch, or at the model's own. A program reads the
+    `whole`.
     """
     from steptime.core.dtypes import dtype_named
     from steptime.core.files import check_folder
@@ -128,13 +129,12 @@ def answer(
         for dtype in dict.fromkeys(dtype for _, dtype in found.places)
     )
     missing = _unmodelled(found, workload_of)
-    tables: tuple[Table, ...] = (_table(cells, found, first, method),)
+    kept = [] if whole and out is None else list(cells)  # a document takes them one by one
     if out is not None:
-        kept = list(cells)
         write_whole(Path(out), FORMATS[Path(out).suffix](kept).encode())
         note(f"{len(kept)} cells in {out}")
-        cells, tables = iter(kept), ()
-    document = {"cells": (cell._asdict() for cell in cells), "unmodelled": missing}
+    document = {"cells": (cell._asdict() for cell in kept or cells), "unmodelled": missing}
+    tables = [_table(kept, found, first, method)] if kept and out is None else []
     return Answer(document, tables, unmodelled(missing))
 
 
@@ -180,51 +180,26 @@ def _unmodelled(found: Axes, workload_of: Callable[[str, int | None], Workload])
     ]
 
 
-def _csv(cells: Sequence[Cell]) -> str:
-    heads = columns(*cells[0]._fields)
-    return comma_separated(Table(heads, [cell._asdict() for cell in cells]))
+FORMATS: dict[str, Callable[[Sequence[Cell]], str]] = {
+    ".csv": lambda cells: comma_separated(
+        Table(columns(*cells[0]._fields), [cell._asdict() for cell in cells])
+    ),
+    ".jsonl": lambda cells: "".join(json.dumps(cell._asdict()) + "\n" for cell in cells),
+}
 
 
-def _jsonl(cells: Sequence[Cell]) -> str:
-    return "".join(json.dumps(cell._asdict()) + "\n" for cell in cells)
-
-
-FORMATS: dict[str, Callable[[Sequence[Cell]], str]] = {".csv": _csv, ".jsonl": _jsonl}
-
-
-class _Rows(Sequence[Row]):
-    """The rows of cells, predicted when people are shown them: a document takes them one by one."""
-
-    def __init__(self, cells: Iterator[Cell]) -> None:
-        self._cells = cells
-
-    @cached_property
-    def _rows(self) -> list[Cell]:
-        return list(self._cells)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        if not isinstance(index, slice):
-            return self[index : index + 1][0]
-        return [{**row._asdict(), "memory": _memory(row)} for row in self._rows[index]]
-
-
-def _table(cells: Iterator[Cell], found: Axes, first: Workload, method: str) -> Table:
+def _table(cells: Sequence[Cell], found: Axes, first: Workload, method: str) -> Table:
     memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
-    batches = len(found.batches or (1,))
-    cells_in_all = len(found.models) * len(found.places) * batches * len(found.workers)
     dtypes = ["dtype"] if any(dtype for _, dtype in found.places) else []
     dtype = "" if dtypes else f"{first.dtype} "
-    return Table(
-        columns("model", "device", *dtypes, "batch", "?workers=replicas", "step_s=step",
-                "?low_s=from",
-                "?high_s=to", "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}"),
-        _Rows(cells),
-        f"{cells_in_all} cells, {first.phase}, {dtype}({method})",
-        most=SHOWN_ROWS,
+    rows = [{**row._asdict(), "memory": _memory(row)} for row in cells[:SHOWN_ROWS]]
+    heads = columns(
+        "model", "device", *dtypes, "batch", "?workers=replicas", "step_s=step", "?low_s=from",
+        "?high_s=to", "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}",
     )  # fmt: skip
+    more = len(cells) - len(rows)
+    below = [f"... and {more:,} more; --json has all"] if more else []
+    return Table(heads, rows, f"{len(cells)} cells, {first.phase}, {dtype}({method})", below)
 
 
 def _memory(cell: Cell) -> str:

@@ -24,6 +24,7 @@ PARTS = ("forward", "backward", "update")
 
 @command()
 def predict(
+    whole: bool,
     model: Annotated[Text, argument("MODEL", f"{options.MODEL}; with --grid several.")] = None,
     device: Annotated[
         Text, option("--device", f"{options.DEVICE}; with --grid or --in several.")
@@ -110,7 +111,7 @@ def predict(
         def cell(name: str, size: int | None) -> Workload:
             return make_workload(choice(name), size, dtype, phase, optimizer)
 
-        return grid.answer(axes, cell, method, given, out)
+        return grid.answer(axes, cell, method, given, out, whole)
     of_grid = {"--replicas": replicas, "--link": link, "--out": out}
     options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)

@@ -78,14 +78,8 @@ def run(
     from steptime.sweep.workers import Workers
 
     backend, compile_ = options.stack_of(stack, backend, compile_)
-    given = {
-        "data": data,
-        "staging": staging,
-        "stage_to": stage_to,
-        "loaders": loaders,
-        "prefetch": prefetch,
-        "train_steps": train_steps,
-    }
+    given = {"data": data, "staging": staging, "stage_to": stage_to}
+    given |= {"loaders": loaders, "prefetch": prefetch, "train_steps": train_steps}
     feeding = _feeding(input_, {k: v for k, v in given.items() if v is not None}, phase)
     workload = options.workload_of(model, batch, dtype, phase, optimizer)
     chosen = replace(options.options_of(device, threads, compile_, tf32), **feeding)
@@ -208,61 +202,49 @@ def _answer(document: dict[str, Any]) -> Answer:
     title = f"{document['model']}, batch {document['batch']} on {document['platform']}"
     if document["replicas"] > 1:
         title = f"{title}, {document['replicas']} replicas, {document['strategy']}"
-    step = document["step_s"]
+    step, speed, env = document["step_s"], document["speed"], document["env"]
     if step is None:
         failed = f"{title}: {document['status']} ({document['cause']}): {document['note']}"
         return Answer(document, notes=[failed])
-    speed = document["speed"]
-    interval = f"{seconds(step['low'])} .. {seconds(step['high'])} ({step['interval']})"
-    samples = f"{len(step['samples'])}, {document['disturbed']} of them disturbed"
     rows: list[tuple[str, Any]] = [
         ("step, median", seconds(step["median"])),
-        ("  95 % interval", interval),
-        ("  minimum, p5, p95", ", ".join(seconds(step[k]) for k in ("min", "p5", "p95"))),
-        *_shared_rows(document),
-        ("speed", f"{speed['mean']:.4g} examples/s"),
-        ("  uncertainty, jitter", f"{speed['uncertainty']:.3g}, {speed['jitter']:.3g}"),
-        ("work", shown("flop_per_s", document["flop_per_s"])),
-        *(
-            (f"  of the {name} peak", PEAKS[name] if share is None else percent(share))
-            for name, share in document["fraction_of_peak"].items()
+        (
+            "  95 % interval",
+            f"{seconds(step['low'])} .. {seconds(step['high'])} ({step['interval']})",
         ),
+        ("  minimum, p5, p95", ", ".join(seconds(step[k]) for k in ("min", "p5", "p95"))),
     ]
-    if (compile_s := document["env"].get("compile_s")) is not None:
+    if document["replicas"] > 1:
+        exposed = "  not hidden, of communication" if env["overlap"] else "  communication"
+        rows.append((exposed, shown("comm_s", document["comm_s"])))
+        rows.append(("global batch", shown("batch", document["global_batch"])))
+    rows.append(("speed", f"{speed['mean']:.4g} examples/s"))
+    rows.append(("  uncertainty, jitter", f"{speed['uncertainty']:.3g}, {speed['jitter']:.3g}"))
+    rows.append(("work", shown("flop_per_s", document["flop_per_s"])))
+    for name, share in document["fraction_of_peak"].items():
+        rows.append((f"  of the {name} peak", PEAKS[name] if share is None else percent(share)))
+    if (compile_s := env.get("compile_s")) is not None:
         first = seconds(document["first_step_s"])
         rows.append(("compiling", f"{seconds(compile_s)}; the first step took {first}"))
     if document["input_s"] is not None:
         share = f"{percent(document['infeed'])} of all steps' time"
         rows.append(("waiting for input", f"{seconds(document['input_s'])} ({share})"))
     if document["accuracy"] is not None:
-        trained = document["env"]["training"]
-        steps = f"after {trained['steps']:,} steps, {trained['epochs']:.3g} epochs"
+        steps = f"after {env['training']['steps']:,} steps, {env['training']['epochs']:.3g} epochs"
         rows.append(("test accuracy", f"{100 * document['accuracy']:.2f} % {steps}"))
         rows.append(("  loss of the last step", f"{document['loss']:.4g}"))
     known = document["peak_memory_bytes"] is not None
     rows.append(("peak memory", options.memory_shown(document) if known else None))
     if document["energy_j"] is not None:
-        meter = document["env"]["energy_meter"]
-        rows.append(("energy", shown("energy_j", document["energy_j"])))
-        rows.append(("  mean power", f"{shown('power_w', document['power_w'])} ({meter})"))
-    rows.append(("samples", samples))
-    return Answer(
-        document, [facts(title, "measured", rows)], [f"! {one}" for one in document["remarks"]]
-    )
+        power = f"{shown('power_w', document['power_w'])} ({env['energy_meter']})"
+        rows += [("energy", shown("energy_j", document["energy_j"])), ("  mean power", power)]
+    disturbed = f"{document['disturbed']} of them disturbed"
+    rows.append(("samples", f"{len(step['samples'])}, {disturbed}"))
+    notes = [f"! {one}" for one in document["remarks"]]
+    return Answer(document, [facts(title, "measured", rows)], notes)
 
 
 PEAKS = {  # whose peak: what is said where it is not known
     "probed": "unknown; steptime probe measures it",
     "datasheet": "unknown; steptime list devices",
 }
-
-
-def _shared_rows(document: dict[str, Any]) -> list[tuple[str, Any]]:
-    if document["replicas"] == 1:
-        return []
-    comm = document["comm_s"]
-    exposed = "  not hidden, of communication" if document["env"]["overlap"] else "  communication"
-    return [
-        (exposed, shown("comm_s", comm)),
-        ("global batch", shown("batch", document["global_batch"])),
-    ]

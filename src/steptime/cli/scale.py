@@ -100,12 +100,8 @@ def scale(
     one_of("--scaling", scaling, SCALINGS)
     training = _training(samples, epochs, price, billing)
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
-    shape = {
-        "--inside": inside,
-        "--per-node": per_node,
-        "--links-per-node": links_per_node,
-        "--servers": servers,
-    }
+    shape = {"--inside": inside, "--per-node": per_node}
+    shape |= {"--links-per-node": links_per_node, "--servers": servers}
     if parallel == "model":
         options.refuse(shape, "--parallel model exchanges no gradients: leave out {}")
     fabric = _fabric(link, latency, shape)
@@ -114,15 +110,16 @@ def scale(
     if found.method.as_published and latency is not None:
         raise InputError("--latency-us: method paleo knows no latency")
     how = Exchange(collective, _number(compression, "--compression", least=1.0), overlap)
-    counts = _counts(replicas, parallel)
-    rows = _rows(found, parallel, counts, scaling, how)
-    mode: Mode = "model" if parallel == "model" else "hybrid"
-    each = rows[0].batch_per_worker
-    more = {} if parallel == "data" else {"ops": layer_rows(found, each, mode)}
+    rows = _rows(found, parallel, _counts(replicas, parallel), scaling, how)
+    joined: dict[str, Any] = {"network": None}
+    if fabric is not None:
+        inner = getattr(fabric.inside, "name", None)
+        joined = {"network": fabric.between.name, "latency_s": fabric.between.latency_s}
+        joined |= {"inside": inner, **picked(fabric, "per_node links_per_node servers")}
     document: dict[str, Any] = {
         "model": workload.label,
         "device": found.device.name,
-        **_of_fabric(found),
+        **joined,
         "method": method,
         "options": found.options,
         "batch": workload.batch_per_replica,
@@ -138,8 +135,10 @@ def scale(
         "stops_paying": stops_paying(rows),
         "notes": _notes(found, parallel, rows, how),
         "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
-        **more,
     }
+    if parallel != "data":
+        mode: Mode = "model" if parallel == "model" else "hybrid"
+        document["ops"] = layer_rows(found, rows[0].batch_per_worker, mode)
     return Answer(document, [_table(document)])
 
 
@@ -185,44 +184,24 @@ def _number(text: str, where: str, least: float = 0.0) -> float:
     return value
 
 
-def _fabric(
-    link: str | None, latency: str | None, shape: Mapping[str, str | None]
-) -> Fabric | None:
-
+def _fabric(link: Text, latency: Text, shape: Mapping[str, Text]) -> Fabric | None:
     from steptime import catalog
     from steptime.predict.collectives import Fabric
 
     if link is None:
         options.refuse({**shape, "--latency-us": latency}, "{} needs --link LINK")
         return None
-    between, counts = catalog.link(link), dict(shape)
+    between, given = catalog.link(link), {}
     if latency is not None:
         between = replace(between, latency_s=_number(latency, "--latency-us") * 1e-6)
-    inside = counts.pop("--inside")
-    joined = None if inside is None else catalog.link(inside)
-    given = {
-        name.removeprefix("--").replace("-", "_"): whole_number(text, name)
-        for name, text in counts.items()
-        if text is not None
-    }
-    return Fabric(between, joined, **given)
+    for name, text in shape.items():
+        if text is not None and name != "--inside":
+            given[name.removeprefix("--").replace("-", "_")] = whole_number(text, name)
+    inside = shape["--inside"]
+    return Fabric(between, None if inside is None else catalog.link(inside), **given)
 
 
-def _of_fabric(model: StepModel) -> dict[str, Any]:
-    fabric = model.fabric
-    if fabric is None:
-        return {"network": None}
-    return {
-        "network": fabric.between.name,
-        "latency_s": fabric.between.latency_s,
-        "inside": getattr(fabric.inside, "name", None),
-        **picked(fabric, "per_node links_per_node servers"),
-    }
-
-
-def _training(
-    samples: str | None, epochs: str | None, price: str | None, billing: str | None
-) -> Training | None:
+def _training(samples: Text, epochs: Text, price: Text, billing: Text) -> Training | None:
     from steptime.predict.training_cost import BILLINGS, Training
 
     if samples is None:
@@ -234,22 +213,19 @@ def _training(
         raise unknown("--billing", billing, BILLINGS)
     if samples is None:
         return None
-    return Training(
-        whole_number(samples, "--samples"),
-        1.0 if epochs is None else _number(epochs, "--epochs"),
-        None if price is None else _number(price, "--price"),
-        billing or BILLINGS[0],
-    )
+    told = 1.0 if epochs is None else _number(epochs, "--epochs")
+    paid = None if price is None else _number(price, "--price")
+    return Training(whole_number(samples, "--samples"), told, paid, billing or BILLINGS[0])
 
 
 def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
     from steptime.predict.training_cost import bill
 
     table = asdict(row)
-    parts = table.pop("parts")
-    if training is None:
-        return {**table, **parts}
-    return {**table, **parts, **asdict(bill(training, row.step_s, row.global_batch, row.workers))}
+    table |= table.pop("parts")
+    if training is not None:
+        table |= asdict(bill(training, row.step_s, row.global_batch, row.workers))
+    return table
 
 
 def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Exchange) -> list[str]:
@@ -263,12 +239,9 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Exc
     chosen, fabric = model.collective(how.collective), model.fabric
     if fabric is not None and parallel != "model":
         notes += [f"{chosen} does not use {name}" for name in _unused(fabric, chosen)]
-    if fabric is not None and not model.method.as_published:
-        mends = {fabric.between.name: " (--latency-us)"}
-        notes += [
-            f"{name}: no latency is known, so none is counted{mends.get(name, '')}"
-            for name in fabric.without_latency
-        ]
+    for name in fabric.without_latency if fabric and not model.method.as_published else ():
+        mend = " (--latency-us)" if fabric and name == fabric.between.name else ""
+        notes.append(f"{name}: no latency is known, so none is counted{mend}")
     return notes
 
 
@@ -293,13 +266,10 @@ def _table(document: Mapping[str, Any]) -> Table:
     kind = {"data": f"{scaling} scaling", "model": "model parallel", "hybrid": "hybrid"}[parallel]
     exchange = "" if parallel == "model" else f", {document['collective']}"
     rows = [_shown(row) for row in document["rows"]]
-    return Table(
-        [one for one in _COLUMNS[parallel] if any(row.get(one.key) is not None for row in rows)],
-        rows,
-        f"{document['model']} on {document['device']}{over}, {batch}, {kind} "
-        f"({document['method']}{exchange})",
-        _remarks(document),
-    )
+    heads = [one for one in _COLUMNS[parallel] if any(row.get(one.key) is not None for row in rows)]
+    how = f"{batch}, {kind} ({document['method']}{exchange})"
+    title = f"{document['model']} on {document['device']}{over}, {how}"
+    return Table(heads, rows, title, _remarks(document))
 
 
 _BEFORE = ("workers=replicas", "?global_batch=global batch")
@@ -336,18 +306,15 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remarks(document: Mapping[str, Any]) -> list[str]:
-    lines = list(document["notes"])
-    lines += [
-        f"{counted(row['workers'], 'replica')}: {row['note']}"
-        for row in document["rows"]
-        if row["note"]
-    ]
+    lines = []
     if document["stops_paying"] is not None:
-        lines.insert(
-            0,
+        lines.append(
             f"stops paying at {document['stops_paying']} replicas: from the row before, throughput "
-            "grows less than half as much as the number of replicas",
+            "grows less than half as much as the number of replicas"
         )
+    lines += document["notes"]
+    noted = (row for row in document["rows"] if row["note"])
+    lines += [f"{counted(row['workers'], 'replica')}: {row['note']}" for row in noted]
     training = document["training"]
     if training is not None:
         number, price = training["epochs"], training["price"]

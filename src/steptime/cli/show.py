@@ -7,7 +7,7 @@ from steptime.cli.command import command
 from steptime.cli.options import argument
 from steptime.core.errors import unknown
 from steptime.core.hardware import DETAILS, DETAILS_IN_WORDS, Device, Link
-from steptime.core.table import Answer, Table, columns, facts
+from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
 
 
@@ -39,37 +39,25 @@ def _hardware(found: Device | Link) -> Answer:
     rows: list[tuple[str, Any]] = []
     for key, value in document.items():
         if isinstance(value, dict):
-            rows += [
-                (f"{key}.{name}", shown(key, item))
-                for name, item in value.items()
-                if not (
-                    key == "details" and name in {*DETAILS, *DETAILS_IN_WORDS}
-                )  # those are figures of their own
-            ]
+            own = {*DETAILS, *DETAILS_IN_WORDS} if key == "details" else ()  # figures elsewhere
+            items = ((name, item) for name, item in value.items() if name not in own)
+            rows += [(f"{key}.{name}", shown(key, item)) for name, item in items]
         elif value is not False and value not in ("", (), None) and key not in ("name", "note"):
             rows.append((key, shown(key, value)))
-    notes = [found.note] if found.note else []
-    if found.unverified:
-        notes.append(f"not verified: {', '.join(found.unverified)}")
-    return Answer(document, [facts(found.name, "", rows)], [" ".join(n.split()) for n in notes])
+    doubted = f"not verified: {', '.join(found.unverified)}" if found.unverified else ""
+    notes = [" ".join(text.split()) for text in (found.note, doubted) if text]
+    return Answer(document, [facts(found.name, "", rows)], notes)
 
 
 def _network(found: Any) -> Answer:
-    rows = [
-        {
-            "name": name,
-            "default": "..." if callable(one.default) else one.default,
-            "meaning": one.meaning,
-            "choices": list(one.choices),
-        }
-        for name, one in found.parameters.items()
-    ]
+    rows = []
+    for name, one in found.parameters.items():
+        default = "..." if callable(one.default) else one.default
+        more = {"meaning": one.meaning, "choices": list(one.choices)}
+        rows.append({"name": name, "default": default, **more})
     notes = [f"source: {found.source}", f"default batch: {found.batch}"]
     if any(row["default"] == "..." for row in rows):
         notes.append("...: follows from the other hyperparameters")
     table = Table(columns("name", "default", "meaning", "choices"), rows, found.name)
-    return Answer(
-        {"name": found.name, "source": found.source, "batch": found.batch, "parameters": rows},
-        [table if rows else facts(found.name, "", [("hyperparameters", "none")])],
-        notes,
-    )
+    tables = [table if rows else facts(found.name, "", [("hyperparameters", "none")])]
+    return Answer(picked(found, "name source batch") | {"parameters": rows}, tables, notes)

@@ -14,7 +14,7 @@ from steptime.cluster.scheduler import ROOM, SCHEDULERS
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten
 from steptime.core.ranges import MOST_VISITS, whole_number
-from steptime.core.table import Answer, Column, Table, columns
+from steptime.core.table import Answer, Column, Table, columns, picked
 from steptime.core.units import duration, size
 
 if TYPE_CHECKING:
@@ -87,9 +87,8 @@ def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
     cells, must_fit = cells_of(experiment, where)
     places = [place_of(name) for name in experiment.predict]
     found = Predicted()
-    for stack, held in grouped(
-        filter(lambda cell: cell.is_run, cells), lambda cell: cell.stack
-    ).items():
+    asked = (cell for cell in cells if cell.is_run)
+    for stack, held in grouped(asked, lambda cell: cell.stack).items():
         workloads, told = [cell.workload for cell in held], stack_option(stack)
         found += predict_space(out, workloads, places, note, options=told, must_fit=must_fit)
     return written(out, DEFAULT, found)
@@ -121,24 +120,20 @@ def request_of(
     else:
         part, remarks = on_each_node(part, scheduler_of(launcher))
     how = How(
-        experiment.budget_s,
-        experiment.time_limit_s,
-        experiment.parts,
-        runs or experiment.runs,
-        try_all or experiment.try_all,
+        **picked(experiment, "budget_s time_limit_s parts"),
+        runs=runs or experiment.runs,
+        try_all=try_all or experiment.try_all,
     )
     return Request(
-        experiment.name,
-        part,
-        out,
-        how,
-        rounds or experiment.rounds,
-        tuple(experiment.predict),
-        experiment.link,
-        experiment.by_op,
-        must_fit,
-        retry,
-        force,
+        cells=part,
+        out=out,
+        how=how,
+        rounds=rounds or experiment.rounds,
+        predict_on=tuple(experiment.predict),
+        **picked(experiment, "name link by_op"),
+        must_fit=must_fit,
+        retry=retry,
+        force=force,
         whole=shard is None,
         remarks=remarks,
     )
@@ -226,26 +221,19 @@ def _preview(request: Request, scheduler: str) -> Answer:
         for visit in document["visits"]
     ]
     shown = [key for key in visits[0] if key in ALWAYS or differs(visits, key)] if visits else []
-    cells = Table(
-        [Column(key, ALWAYS.get(key, key)) for key in shown or ALWAYS],
-        visits,
-        "would be submitted",
-        most=MOST_SHOWN,
-    )
+    heads = [Column(key, ALWAYS.get(key, key)) for key in shown or ALWAYS]
+    cells = Table(heads, visits, "would be submitted", most=MOST_SHOWN)
+    rows = [
+        job
+        | {"gpu": job["gpu"] or None, "longest": duration(job["longest_task_s"])}
+        | {"predicted_on": job["predicted_on"] or "the budget alone"}
+        for job in document["jobs"]
+    ]
     jobs = Table(
         columns("gpu", "replicas", "nodes", "cells", "tasks", "longest=longest task",
                 "node_hours:.3g=node-hours", "needs_bytes=memory", "?has_bytes=of",
                 "node_needs_bytes=of a node", "?predicted_on=by"),
-        [
-            {
-                **job,
-                "gpu": job["gpu"] or None,
-                "longest": duration(job["longest_task_s"]),
-                "predicted_on": job["predicted_on"] or "the budget alone",
-            }
-            for job in document["jobs"]
-        ],
-        f"predicted: {document['node_hours']:.3g} node-hours",
+        rows, f"predicted: {document['node_hours']:.3g} node-hours",
     )  # fmt: skip
     too_large = [
         f"! will not fit: {cell['model']}, batch {cell['batch']}: needs "

@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 from steptime.cluster.resources import Memory, device_of, memories
@@ -60,19 +61,12 @@ def estimate(job: Job, how: How) -> tuple[dict[str, Any], list[tuple[Trial, Memo
 
 def _seconds(trial: Trial, how: How, device: Device | None) -> float:
     steps = max(LEAST_STEPS, trial.cell.options.train_steps)
-    step_s = _step_s(trial, device)
-    each = max(how.budget_s, steps * step_s) if step_s else how.budget_s
+    each = how.budget_s
+    with suppress(InputError):  # then the budget alone tells
+        for record in predictions(trial.cell, device, None, by_op=False)[:1] if device else ():
+            step_s = record.quantities.get("step_s", Quantity()).value
+            each = max(each, steps * (step_s or 0.0))
     return how.runs * min(each, how.time_limit_s) + (how.runs - 1) * START_S
-
-
-def _step_s(trial: Trial, device: Device | None) -> float | None:
-    if device is None:
-        return None
-    try:
-        records = predictions(trial.cell, device, None, by_op=False)
-    except InputError:
-        return None
-    return records[0].quantities.get("step_s", Quantity()).value if records else None
 
 
 def grouped_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
@@ -100,11 +94,7 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
         if need.request.node:
             made["nodes"] = len(alike)
         jobs.append({**made, "script": submission.script(need, row, sys.executable)})
-        not_fitting += [
-            row_of(trial)
-            | {"needs_bytes": memory.needs_bytes, "has_bytes": memory.has_bytes, "of": memory.of}
-            for trial, memory in too_large
-        ]
+        not_fitting += [row_of(trial) | asdict(memory) for trial, memory in too_large]
         if made["node_has_bytes"] is None:
             needs = f"a node needs at least {size(made['node_needs_bytes'])}"
             text = f"{need.text}: {needs}; without memory_GB the site says what a job gets"

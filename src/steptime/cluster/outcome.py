@@ -74,12 +74,10 @@ class TaskOutcome:
         """Return why a trial has no record; only the one in flight can have been too large."""
         in_flight = self.began[-1:] == (trial.id,)
         when = "while it was measured" if in_flight else "before it was begun"
-        job, said = (
-            (f"job {self.exit.job}", f" ({self.exit.text})") if self.exit else ("its job", "")
-        )
+        job, said = (f"job {end.job}", f" ({end.text})") if (end := self.exit) else ("its job", "")
         for_memory = self.cause == FOR_MEMORY
-        cause = "killed" if for_memory else self.cause
         status = "oom" if for_memory and in_flight else "failed"
+        cause = "killed" if for_memory else self.cause
         return Failure(status, cause, f"{job} ended {when}{said}")
 
 

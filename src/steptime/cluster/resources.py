@@ -94,15 +94,11 @@ def memories(cell: Cell) -> tuple[Memory, ...]:
     step, data = needed_bytes(cell, processes), cell.options.data
     own = TASK_BYTES + processes * (WORKER_BYTES + (data_here(data)[0] if data else 0))
     has = need.request.memory_GB
-    of_node = Memory(
-        "a node",
-        own + (step if cell.options.device == "cpu" else 0),
-        None if has is None else has * 1e9,
-    )
-    if not gpu:
-        return (of_node,)
-    device = device_of(gpu)
-    return Memory(gpu, step, device.memory_bytes if device else None), of_node
+    own += step if cell.options.device == "cpu" else 0
+    of_node = Memory("a node", own, None if has is None else has * 1e9)
+    device = device_of(gpu) if gpu else None
+    of_gpu = Memory(gpu, step, device.memory_bytes if device else None)
+    return (of_gpu, of_node) if gpu else (of_node,)
 
 
 @lru_cache

@@ -104,15 +104,22 @@ def collect(out: Path, warn: Warn) -> list[Record]:
 def collect_lost(out: Path, seen: Snapshot) -> list[Record]:
     """Write a failure record of every lost trial, and return these records."""
     outcomes = _outcomes(seen.lost)
-    written = []
-    for one in seen.lost:
-        folder = one.submission.folder
-        failure = outcomes[folder, one.task.number].failure(one.trial)
+    return _written(out, [(one, _failure(one, outcomes)) for one in seen.lost])
+
+
+def _written(out: Path, failed: Iterable[tuple[CellState, Failure]]) -> list[Record]:
+    """Write a record of each trial that failed, and return the records."""
+    made = []
+    for one, failure in failed:
         record = failure_record(one.trial, one.submission.how, failure)
-        written.append(replace(record, env={**record.env, "submission": folder.name}))
+        made.append(replace(record, env={**record.env, "submission": one.submission.folder.name}))
     with store.open_writer(out) as writer:
-        writer.append_all(written)
-    return written
+        writer.append_all(made)
+    return made
+
+
+def _failure(one: CellState, outcomes: Outcomes) -> Failure:
+    return outcomes[one.submission.folder, one.task.number].failure(one.trial)
 
 
 def give_up(out: Path, seen: Snapshot) -> list[Record]:
@@ -123,7 +130,7 @@ def give_up(out: Path, seen: Snapshot) -> list[Record]:
         request = one.task.need.request
         if request.node and one.word == "queued" and one.queued and one.queued.array not in busy:
             waiting.setdefault(request.model_copy(update={"nodelist": ""}), []).append(one)
-    written, jobs = [], []
+    failed, jobs = [], []
     for request, states in waiting.items():
         names = ",".join(sorted({one.task.need.request.node for one in states}))
         scheduler = scheduler_of(states[0].submission.scheduler)
@@ -131,17 +138,13 @@ def give_up(out: Path, seen: Snapshot) -> list[Record]:
         trouble = {node.name: node.trouble for node in asked if node.trouble}
         for one in states:
             if (node := one.task.need.request.node) in trouble and one.queued:
-                failure = Failure("failed", NODE_FAIL, f"{node} is {trouble[node]}; given up")
-                record = failure_record(one.trial, one.submission.how, failure)
-                written.append(
-                    replace(record, env={**record.env, "submission": one.submission.folder.name})
-                )
+                note = f"{node} is {trouble[node]}; given up"
+                failed.append((one, Failure("failed", NODE_FAIL, note)))
                 jobs.append(one.queued.array)
-    if jobs:
-        scheduler.cancel(list(dict.fromkeys(jobs)))
-        with store.open_writer(out) as writer:
-            writer.append_all(written)
-    return written
+    if not jobs:
+        return []
+    scheduler.cancel(list(dict.fromkeys(jobs)))
+    return _written(out, failed)
 
 
 def _outcomes(lost: Iterable[CellState]) -> Outcomes:
@@ -178,7 +181,12 @@ def status(out: Path, warn: Warn) -> dict[str, Any]:
     wanted = files.wanted(out)
     states = [one for one in seen.states if wanted is None or one.trial.id in wanted]
     outcomes = _outcomes(one for one in seen.lost if wanted is None or one.trial.id in wanted)
-    over = [_row(one, outcomes) for one in states if one.word in {"done", "failed"}]
+    over = []
+    for one in states:
+        if one.word in {"done", "failed"}:
+            end = one.record or _failure(one, outcomes)
+            why = picked(end, "status cause note") | {"again": again(end.status, end.cause)}
+            over.append(files.row_of(one.trial) | why)
     troubles = [row for row in over if row["status"] != "ok"]
     words = Counter(one.word for one in states)
     return {
@@ -190,15 +198,6 @@ def status(out: Path, warn: Warn) -> dict[str, Any]:
         "causes": dict(Counter(row["cause"] for row in troubles)),
         "jobs": list(_jobs(seen.states)),
         "unsuccessful": troubles,
-    }
-
-
-def _row(one: CellState, outcomes: Outcomes) -> dict[str, Any]:
-    trouble = one.record or outcomes[one.submission.folder, one.task.number].failure(one.trial)
-    return {
-        **files.row_of(one.trial),
-        **picked(trouble, "status cause note"),
-        "again": again(trouble.status, trouble.cause),
     }
 
 

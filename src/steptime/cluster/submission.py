@@ -64,15 +64,10 @@ def row_of(trial: Trial) -> dict[str, Any]:
         "staging": options.staging,
         **picked(workload, "dtype phase optimizer"),
         "backend": trial.cell.backend,
-        **{
-            name: getattr(options, name)
-            for name in (
-                "device", "threads", "compile", "tf32", "input", "loaders", "prefetch", "strategy",
-                "overlap", "allocation",
-            )
-        },
+        **picked(options, "device threads compile tf32 input loaders prefetch strategy"),
+        **picked(options, "overlap allocation"),
         "round": trial.round,
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)
@@ -146,7 +141,7 @@ class Submission:
             for i in range(line["tasks"])
         }
 
-    @cached_property
+    @property
     def sent_at(self) -> datetime:
         """When the first array was sent."""
         times = (line["at"] for line in read_lines(self.folder / SUBMITTED))
@@ -154,15 +149,10 @@ class Submission:
 
     def script(self, need: Need, scheduler: Scheduler, python: str) -> str:
         """Return the batch script of the job with a need."""
-        interpreter = need.request.python or python
-        return scheduler.script(need, self.name, str(self.folder), interpreter)
-
-    def progress(self, task: int, restart: int) -> list[dict[str, Any]]:
-        """Return what one start of a task wrote of itself."""
-        return read_lines(self.progress_file(task, restart))
+        return scheduler.script(need, self.name, str(self.folder), need.request.python or python)
 
     def progress_file(self, task: int, restart: int) -> Path:
-        """Return the file that one start of a task writes."""
+        """Return the file in which one start of a task tells of itself."""
         return self.folder / "progress" / f"{task}.{restart}.jsonl"
 
     @cached_property
@@ -176,8 +166,8 @@ class Submission:
 
     def begun(self, task: int) -> list[str]:
         """Return the ids of the cells that a task began, over all its starts."""
-        starts = self.restarts.get(task, ())
-        return begun(line for restart in starts for line in self.progress(task, restart))
+        files = (self.progress_file(task, restart) for restart in self.restarts.get(task, ()))
+        return begun(line for file in files for line in read_lines(file))
 
 
 def begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -241,21 +231,19 @@ def write(submission: Submission, scheduler: Scheduler, python: str) -> None:
 def _plan(submission: Submission) -> str:
     """Return the text of all but the cells."""
     ends = list(accumulate((len(task.trials) for task in submission.tasks), initial=0))
-    jobs = [
-        {
-            "allocation": job[0].need.request.model_dump(),
-            **picked(job[0].need, "replicas cores"),
-            "first_task": job[0].number,
-            "slices": [(ends[task.number], ends[task.number + 1]) for task in job],
-        }
-        for job in submission.jobs
-    ]
     plan = {
         "version": VERSION,
-        **picked(submission, "scheduler token"),
+        **picked(submission, "scheduler token largest"),
         "how": asdict(submission.how),
-        "largest": submission.largest,
-        "jobs": jobs,
+        "jobs": [
+            {
+                "allocation": job[0].need.request.model_dump(),
+                **picked(job[0].need, "replicas cores"),
+                "first_task": job[0].number,
+                "slices": [(ends[task.number], ends[task.number + 1]) for task in job],
+            }
+            for job in submission.jobs
+        ],
     }
     return json.dumps(plan, indent=1)
 
@@ -268,13 +256,9 @@ def read(folder: Path) -> Submission:
         if version not in range(1, VERSION + 1):
             knows = f"this steptime knows up to {VERSION}; upgrade steptime"
             raise InputError(f"{folder / PLAN}: has version {shorten(version)}, {knows}")
-        lines = (folder / CELLS).read_text(encoding="utf-8").splitlines()
-        tasks = _tasks(plan["jobs"], lines)
-        scheduler = plan.get("scheduler", "slurm")
-        scheduler_of(scheduler)
-        return Submission(
-            folder, plan["token"], How(**plan["how"]), tasks, plan["largest"], scheduler
-        )
+        tasks = _tasks(plan["jobs"], (folder / CELLS).read_text(encoding="utf-8").splitlines())
+        scheduler_of(name := plan.get("scheduler", "slurm"))  # raises for one that is not here
+        return Submission(folder, plan["token"], How(**plan["how"]), tasks, plan["largest"], name)
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -288,16 +272,15 @@ def _tasks(jobs: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Tas
         request = ResourceRequest(**job["allocation"])
         need = Need(request, job["replicas"], job["cores"])
         for start, stop in job["slices"]:
-            trials = tuple(_trial(json.loads(line), request) for line in lines[start:stop])
-            tasks.append(Task(len(tasks), number, need, trials))
+            trials = []
+            for one in map(json.loads, lines[start:stop]):
+                workload, options = workload_from_json(one["workload"]), Options(**one["options"])
+                cell = Cell(workload, one["backend"], options, request)
+                trials.append(Trial(one["id"], cell, one["round"]))
+            tasks.append(Task(len(tasks), number, need, tuple(trials)))
     if max((stop for job in jobs for _, stop in job["slices"]), default=0) != len(lines):
         raise ValueError(f"{CELLS} has {len(lines)} lines")
     return tuple(tasks)
-
-
-def _trial(table: Mapping[str, Any], request: ResourceRequest) -> Trial:
-    workload, options = workload_from_json(table["workload"]), Options(**table["options"])
-    return Trial(table["id"], Cell(workload, table["backend"], options, request), table["round"])
 
 
 def note_sent(submission: Submission, array: Array, job: str) -> None:

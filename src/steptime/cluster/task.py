@@ -148,7 +148,7 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
     in_flight: list[str] = []
     before: list[dict[str, Any]] = []
     for earlier in range(start.placement.restarts):
-        before = submission.progress(start.task.number, earlier)
+        before = files.read_lines(submission.progress_file(start.task.number, earlier))
         in_flight = files.begun(before)[-1:]
         deaths += in_flight
     rest = []
@@ -169,10 +169,8 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
 
 def _why(start: Start, times: int, requeues: int) -> tuple[str, str]:
     """Return cause and note of the start before this one; a node that is dead prints nothing."""
-    earlier = outputs(start.submission, start.task.number)[-2:-1]
-    cause = (
-        cause_of_output(earlier[0], start.submission.scheduler) if earlier else ""
-    ) or NODE_FAIL
+    (earlier,) = outputs(start.submission, start.task.number)[-2:-1] or [""]
+    cause = cause_of_output(earlier, start.submission.scheduler) or NODE_FAIL
     gave_up = f"; given up after {times} times" if times > requeues else ""
     return cause, f"its job ended while it was measured{gave_up}"
 

@@ -39,11 +39,11 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
     mine = [point for point in points if point["family"] == family]
     batches = sorted({point["batch"] for point in mine})
     lines = len({point["line"] for point in mine})
-    whole: style.Spec = {"values": batches, "labelExpr": "format(datum.value, 'd')", "grid": False}
     place = {
-        "x": style.log_number("batch", batches, "batch (examples)", **whole),
+        "x": style.log_number("batch", batches, "batch (examples)", grid=False),
         "y": style.log_number("speed", [p["speed"] for p in mine], "speed (examples/s)"),
     }
+    place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
     clear = 0.9 if lines <= MOST_LINES else 0.25
     told = style.told_by("line", mine, " ", orient="bottom", columns=1)
     if lines > MOST_LINES:
