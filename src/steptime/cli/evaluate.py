@@ -65,10 +65,10 @@ def evaluate(
         how = {"worst": worst, "points": calibrate_with, "draws": draws}
         answer = _published(tables, name, names, how, out)
         read = {"path": str(paths[0]) if len(paths) == 1 else ""}
-        left = [
+        unread = [
             f"note: {one}: columns of no table of published steps that is known" for one in others
         ]
-        return replace(answer, document=read | answer.document, notes=[*left, *answer.notes])
+        return replace(answer, document=read | answer.document, notes=[*unread, *answer.notes])
     if len(paths) > 1:
         raise InputError(f"{len(paths)} paths: {shorten(paths[-1])} is no table of published steps")
     path = paths[0]
