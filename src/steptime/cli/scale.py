@@ -112,10 +112,10 @@ def scale(
     how = Exchange(collective, _number(compression, "--compression", least=1.0), overlap)
     rows = _rows(found, parallel, _counts(replicas, parallel), scaling, how)
     joined: dict[str, Any] = {"network": None}
-    if fabric is not None:
-        inner = getattr(fabric.inside, "name", None)
-        joined = {"network": fabric.between.name, "latency_s": fabric.between.latency_s}
-        joined |= {"inside": inner, **picked(fabric, "per_node links_per_node servers")}
+    if (seen := found.fabric) is not None:  # as the method sees it
+        joined = {"network": seen.between.name, "latency_s": seen.between.latency_s}
+        joined |= {"inside": getattr(seen.inside, "name", None)}
+        joined |= picked(seen, "per_node links_per_node servers")
     document: dict[str, Any] = {
         "model": workload.label,
         "device": found.device.name,
