@@ -41,11 +41,7 @@ def count(
     graph = build_step(workload)
     found = count_graph(graph, catalog.stack(stack))
     ops: list[dict[str, Any]] = [
-        {
-            **picked(op, "name kind part"),
-            "work": OPS[op.kind].work,
-            **picked(op, "flop traffic_bytes output_shape"),
-        }
+        picked(op, "name kind part flop traffic_bytes output_shape") | {"work": OPS[op.kind].work}
         for op in found.ops
     ]
     document: dict[str, Any] = {
@@ -81,16 +77,13 @@ def _totals(document: dict[str, Any]) -> Table:
     launched = f"{document['kernels']:,} kernels ({document['stack']})"
     said = {key: shown(key, value) for key, value in document.items() if key != "ops"}
     title = f"{said['model']}, batch {said['batch']}, {said['phase']}, {said['dtype']}"
-    return facts(
-        title,
-        "one step",
-        [
-            ("parameters", said["parameters"]),
-            ("work", f"{said['flop']} (a multiply-add is 2)"),
-            ("traffic", f"{said['traffic_bytes']} (every op's inputs and outputs)"),
-            ("executed", f"{said['executed_traffic_bytes']} in {launched}"),
-            ("intensity", shown("flop_per_byte", flop / traffic if traffic else None)),
-            ("activations", said["activation_bytes"]),
-            ("peak memory", options.memory_shown(document)),
-        ],
-    )
+    rows = [
+        ("parameters", said["parameters"]),
+        ("work", f"{said['flop']} (a multiply-add is 2)"),
+        ("traffic", f"{said['traffic_bytes']} (every op's inputs and outputs)"),
+        ("executed", f"{said['executed_traffic_bytes']} in {launched}"),
+        ("intensity", shown("flop_per_byte", flop / traffic if traffic else None)),
+        ("activations", said["activation_bytes"]),
+        ("peak memory", options.memory_shown(document)),
+    ]
+    return facts(title, "one step", rows)

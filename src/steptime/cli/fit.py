@@ -114,26 +114,17 @@ def _tables(document: dict[str, Any]) -> list[Table]:
         f"{document['model']}, {document['phase']}, {document['dtype']}, {document['optimizer']} "
         f"on {document['device']} ({document['method']})"
     )
-    short = facts(
-        title,
-        "",
-        [
-            ("fits", f"{said}: batch {document['batch']} needs {size(needs)}{of}"),
-            ("  that is", parts),
-            ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
-            ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
-        ],
-    )
-    marks = ((document["batch"], "asked for"), (best, "best"), (largest, "largest"))
-    rows = [
-        {
-            **row,
-            "what": ", ".join(what for batch, what in marks if batch == row["batch"])
-            if row["fits"]
-            else "does not fit",
-        }
-        for row in document["rows"]
+    short = [
+        ("fits", f"{said}: batch {document['batch']} needs {size(needs)}{of}"),
+        ("  that is", parts),
+        ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
+        ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
     ]
+    marks = ((document["batch"], "asked for"), (best, "best"), (largest, "largest"))
+    rows = []
+    for row in document["rows"]:
+        what = ", ".join(what for batch, what in marks if batch == row["batch"])
+        rows.append({**row, "what": what if row["fits"] else "does not fit"})
     bound = all(row["high_s"] is None for row in rows)  # then the step itself is the lower one
     heads = [one for one in _COLUMNS if not (bound and one.key in ("low_s", "high_s"))]
-    return [short, Table(heads, rows)]
+    return [facts(title, "", short), Table(heads, rows)]

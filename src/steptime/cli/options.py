@@ -215,13 +215,6 @@ def options_of(
     return Options(device=device, threads=count, compile=compile_, tf32=tf32)
 
 
-def check_backend(backend: str) -> None:
-    """Raise `InputError` for an unknown backend."""
-    from steptime.measure import registry
-
-    registry.backend(backend)
-
-
 def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]:
     """Return the backend that is asked for, and whether it compiles, by a stack's name or apart.
 

@@ -98,9 +98,8 @@ def predict(
     if all_cells:
         options.refuse({"--by-op": by_op}, "{} shows the ops of one prediction; leave out --grid")
         options.refuse({"--trace": trace}, "{} is of one prediction; leave out --grid")
-        options.refuse(
-            {"--steps": steps}, "{} gives the energy of one prediction; leave out --grid"
-        )
+        of_one = "{} gives the energy of one prediction; leave out --grid"
+        options.refuse({"--steps": steps}, of_one)
         from functools import cache
 
         from steptime.build import make_workload, read_model
@@ -140,10 +139,10 @@ def _side_by_side(every: list[dict[str, Any]], stacks: list[str]) -> Answer:
         "stack", "step_s=step", "?low_s=from", "?high_s=to",
         *(f"{part}_s={part}" for part in PARTS), "peak_memory_bytes=peak memory",
     )  # fmt: skip
-    said = [_notes(row) for row in rows]
+    said = {row["stack"]: _notes(row) for row in rows}
     notes = [
-        one if all(one in others for others in said) else f"{row['stack']}: {one}"
-        for row, own in zip(rows, said, strict=True)
+        one if all(one in others for others in said.values()) else f"{stack}: {one}"
+        for stack, own in said.items()
         for one in own
     ]
     return Answer({"stacks": rows}, [Table(heads, rows, _title(every[0]))], [*dict.fromkeys(notes)])
@@ -257,20 +256,15 @@ def _predicted(
         "energy_low_j": energy.low_j,
         "energy_high_j": energy.high_j,
         "energy_note": energy.note,
-        "run": None
-        if run is None
-        else {
-            "steps": run.steps,
-            "run_s": run.steps * times.step_s,
-            **{
-                name: None if joules is None else asdict(run_energy(run, joules))
-                for name, joules in (("energy", energy.energy_j), ("at_most", energy.at_most_j))
-            },
-        },
+        "run": None,
         "status": made.status,
         "note": "; ".join(made.remarks),
         "unmodelled": list(asked.graph().unmodelled),
     }
+    if run is not None:
+        joules = {"energy": energy.energy_j, "at_most": energy.at_most_j}
+        of_run = {k: None if j is None else asdict(run_energy(run, j)) for k, j in joules.items()}
+        document["run"] = {"steps": run.steps, "run_s": run.steps * times.step_s, **of_run}
     ops = [
         {
             **row.told,

@@ -142,15 +142,13 @@ def _draw(rows: list[Any], axes: list[Any], title: str, source: str, out: Path) 
     from steptime.plots.files import save
     from steptime.plots.heatmap import grid as heatmap
 
-    keys = dict(zip(("x", "y", "panel"), [one.key for one in axes], strict=False))
-    names = {place: f"{one.key}{', times' if one.times else ''}"
-             for place, one in zip(keys, axes, strict=True)}  # fmt: skip
-    cells = [
-        {**{place: f"{row[key]:g}" if place == "panel" else row[key]
-            for place, key in keys.items()},
-         "value": row["grown_speedup"], "status": "does not fit"}
-        for row in rows
-    ]  # fmt: skip
+    places = dict(zip(("x", "y", "panel"), axes, strict=False))
+    names = {at: f"{one.key}{', times' if one.times else ''}" for at, one in places.items()}
+    cells = []
+    for row in rows:
+        cell = {at: row[one.key] for at, one in places.items()}
+        cell |= {"panel": f"{cell['panel']:g}"} if "panel" in cell else {}
+        cells.append(cell | {"value": row["grown_speedup"], "status": "does not fit"})
     caption = ["Geometric mean of examples a second, with the batch that then fits, over before.",
                textwrap.shorten(source, 110, placeholder=" ...")]  # fmt: skip
     save(heatmap(title, caption, cells, value="speedup", **names), out)

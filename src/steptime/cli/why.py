@@ -100,22 +100,19 @@ def _of_folder(
     bounds = Counter(one.bound for one in made)
     rows = [asdict(one) for one in made]
     every_share = (*BOUNDS, UNEXPLAINED)
-    shares = [{f"{name}_share": row["shares"][name] for name in every_share} for row in rows]
-    stacks = [row["evidence"]["stack"] for row in rows]
-    told_apart = [{"stack": one if len(set(stacks)) > 1 else None} for one in stacks]
-    shown = [row | one | share for row, one, share in zip(rows, told_apart, shares, strict=True)]
+    apart = len({row["evidence"]["stack"] for row in rows}) > 1
+    shown = [
+        row
+        | {"stack": row["evidence"]["stack"] if apart else None}
+        | {f"{name}_share": row["shares"][name] for name in every_share}
+        for row in rows
+    ]
     told = ("model", "batch", "?stack", "device", "step_s=step", "bound=bound by")
     heads = columns(*told, *(f"?{name}_share={name}" for name in every_share))
     by = ", ".join(f"{count:,} bound by {bound}" for bound, count in bounds.most_common())
-    dark = sum(share[f"{UNEXPLAINED}_share"] > 0.5 for share in shares)
-    notes = [
-        f"{counted(len(made), 'step')}: {by}",
-        *(
-            [f"of {counted(dark, 'step')} the model leaves more than half unexplained"]
-            if dark
-            else []
-        ),
-        *(f"{count:,} not explained: {why}" for why, count in refused.items()),
-    ]
+    notes = [f"{counted(len(made), 'step')}: {by}"]
+    if dark := sum(row["shares"][UNEXPLAINED] > 0.5 for row in rows):
+        notes.append(f"of {counted(dark, 'step')} the model leaves more than half unexplained")
+    notes += [f"{count:,} not explained: {why}" for why, count in refused.items()]
     document: dict[str, Any] = {"bounds": dict(bounds), "refused": refused, "steps": rows}
     return Answer(document, [Table(heads, shown, str(folder), most=40)], notes)
