@@ -73,7 +73,12 @@ def exported(
     network, and for a network that no method can predict.
     """
     shown = sorted(devices.items(), key=lambda one: one[1].name.lower(), reverse=True)
-    shown.sort(key=lambda one: (GROUPS.index(group_of(one[1])), _age(one[1])))
+    age = {name: at for at, name in enumerate(NEWEST)}  # of an architecture; unknown ones come last
+
+    def place(one: Device) -> tuple[int, int]:
+        return GROUPS.index(group_of(one)), age.get(str(one.details.get("architecture")), len(age))
+
+    shown.sort(key=lambda item: place(item[1]))
     for text in models:  # a text that is no network ends it before the first is computed
         read_model(text)
     pool = Pool()
@@ -191,24 +196,17 @@ def _fabric(layout: Layout, links: Links, between: Rates, inside: Rates, memory:
 
 def group_of(device: Device) -> str:
     """Return under which heading a device stands in the page."""
-    maker = device.details.get("maker")
-    if device.only_by_name:
-        return "Paleo's own figures"
-    if device.kind == "cpu":
-        return "CPU"
-    if maker == "NVIDIA":
-        private = re.match(r"(rtx|gtx|titan|quadro|geforce)-", device.name)
-        return "NVIDIA GeForce and workstation" if private else "NVIDIA data centre"
-    return {"AMD": "AMD", "Google": "Google TPU"}.get(str(maker), "Others")
-
-
-def _age(device: Device) -> int:
-    """Return the place of a device's architecture, the newest first; unknown ones come last."""
-    name = device.details.get("architecture")
-    return NEWEST.index(name) if name in NEWEST else len(NEWEST)
+    private = re.match(r"(rtx|gtx|titan|quadro|geforce)-", device.name)
+    nvidia = "NVIDIA GeForce and workstation" if private else "NVIDIA data centre"
+    if device.only_by_name or device.kind == "cpu":
+        return "Paleo's own figures" if device.only_by_name else "CPU"
+    of_makers = {"NVIDIA": nvidia, "AMD": "AMD", "Google": "Google TPU"}
+    return of_makers.get(str(device.details.get("maker")), "Others")
 
 
 def _device(text: str, device: Device, offer: Offer | None) -> Table:
+    issue = f"{device.name}: the host's time to issue an op is not known and left out"
+    cycle = f"{device.name}: no clock is known, so no kernel takes at least a cycle"
     return {
         "name": device.name,
         "text": text,
@@ -218,20 +216,13 @@ def _device(text: str, device: Device, offer: Offer | None) -> Table:
         "hosted": bool(device.launch_s),
         "offer": None if offer is None else [offer.price, f"{offer.name}, {offer.date}"],
         "peaks": {name: value / 1e12 for name, value in device.peak_flop_per_s.items()},
-        "notes": _device_notes(device),
+        "notes": {  # what must be known of it under each method
+            "calibrated": notes_of(device),
+            "analytic": [] if device.launch_s else [issue],
+            "paleo": [] if device.clock_hz else [cycle],
+        },
         "source": ". ".join(filter(None, (device.source, device.note))),
         "unverified": list(device.unverified),
-    }
-
-
-def _device_notes(device: Device) -> dict[str, list[str]]:
-    """Return what must be known of a device under each method."""
-    issue = f"{device.name}: the host's time to issue an op is not known and left out"
-    cycle = f"{device.name}: no clock is known, so no kernel takes at least a cycle"
-    return {
-        "calibrated": notes_of(device),
-        "analytic": [] if device.launch_s else [issue],
-        "paleo": [] if device.clock_hz else [cycle],
     }
 
 

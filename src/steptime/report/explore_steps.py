@@ -148,13 +148,10 @@ def _built(
                 notes.pop(method, None)
                 why[method] = str(error)
                 break
-            steps, parameters, gradient_bytes = known[*alike, optimizer]
-            if steps.from_three:  # its graphs and kernels are not needed any more
+            if known[*alike, optimizer][0].from_three:  # its graphs and kernels are not needed more
                 model = StepModel(workload, clocked, None, method)
             its = twins if dtype in TWINS else devices
-            cells.append(
-                _Cell(method, dtype, optimizer, model, steps, parameters, gradient_bytes, its)
-            )
+            cells.append(_Cell(method, dtype, optimizer, model, *known[*alike, optimizer], its))
     if not cells:
         raise InputError(f"model '{text}': {next(iter(why.values()))}")
     table = {"name": text, "steps": {}, "memory": {}, "notes": notes, "left_out": why}
@@ -179,10 +176,8 @@ def _price_together(cells: Sequence[_Cell]) -> None:
 
 def _as_twin(device: Device) -> Device:
     """Return the device with its peak of float16 as that of bfloat16, the twin's type."""
-    peaks = dict(device.peak_flop_per_s)
-    peaks.pop("bfloat16", None)
-    if "float16" in peaks:
-        peaks["bfloat16"] = peaks["float16"]
+    peaks = {name: value for name, value in device.peak_flop_per_s.items() if name != "bfloat16"}
+    peaks |= {"bfloat16": peaks["float16"]} if "float16" in peaks else {}
     return device if peaks == device.peak_flop_per_s else replace(device, peak_flop_per_s=peaks)
 
 

@@ -68,20 +68,23 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
     rows = most_telling(data, most)
     ((total,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
     found = numbers(data)
-    charts = registry.names(PLOTS, "plots") if pictures else []
-    asked = [(_section, one) for one in names() if analysis(one).section]
-    asked += [(_figure, one) for one in charts]
-    made, missing = [], []
-    for done, (make, one) in enumerate(asked):
-        tell("sections", done, len(asked))
+    asked = [one for one in names() if analysis(one).section]
+    charts = registry.names(PLOTS, "plots") if pictures else []  # of no analysis
+    made: list[Section | None] = []
+    missing = []
+    for done, one in enumerate([*asked, *charts]):
+        tell("sections", done, len(asked) + len(charts))
         try:
-            section = make(one, data, pictures)
+            if done < len(asked):
+                made.append(_section(one, data, pictures))
+            else:
+                spec = draw(one, data)
+                made.append(Section(one, spec["title"]["text"], (), None, spec))
         except InputError as error:
             missing.append(str(error))
-        else:
-            made += [section] if section else []
     said = [*([data.failed] if data.failed else ()), *sentences(found)]
-    return Found(name, found, said, rows, total, made, [*dict.fromkeys(missing)])
+    sections = [one for one in made if one]
+    return Found(name, found, said, rows, total, sections, [*dict.fromkeys(missing)])
 
 
 def _section(name: str, data: Data, pictures: bool) -> Section | None:
@@ -96,9 +99,3 @@ def _section(name: str, data: Data, pictures: bool) -> Section | None:
     except InputError as error:  # its words and numbers stand without a picture
         said = [*said, str(error)]
     return Section(name, one.section, said, table, spec)
-
-
-def _figure(name: str, data: Data, pictures: bool) -> Section | None:
-    """Return a chart that is of no analysis."""
-    spec = draw(name, data)
-    return Section(name, spec["title"]["text"], (), None, spec)

@@ -9,8 +9,7 @@ from markupsafe import Markup
 from steptime.analysis.data import Data
 from steptime.core.printers import html
 from steptime.core.record import Record
-from steptime.core.table import Table, picked
-from steptime.plots import Spec
+from steptime.core.table import picked
 from steptime.report.found import Section, gather
 from steptime.report.networks import details, kinds_chart, samples_chart, table, told
 from steptime.report.sources import made_now, sources, where
@@ -36,7 +35,11 @@ def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[s
         document={
             "columns": table(found.rows, told(found.rows)),
             "networks": details(data, found.rows),
-            "specs": {one.name: _without_look(one.spec) for one in found.sections if one.spec},
+            "specs": {  # without their look, which follows the reader's colours
+                one.name: {key: part for key, part in one.spec.items() if key != "config"}
+                for one in found.sections
+                if one.spec
+            },
             "samples": samples_chart(),
             "kinds": kinds_chart(),
         },
@@ -48,24 +51,15 @@ def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[s
 
 
 def _shown(section: Section) -> Row:
-    """Return a section as the template has it."""
+    """Return a section as the template has it, the first rows of its table in HTML.
+
+    More than a few are folded away.
+    """
+    rows = section.table.rows if section.table else ()
+    first = replace(section.table, rows=rows[:MOST_ROWS]) if section.table else None
     return {
         **picked(section, "name title says"),
         "caption": section.spec["title"]["subtitle"] if section.spec else None,
-        **_table(section.table),
-    }
-
-
-def _without_look(spec: Spec) -> Spec:
-    """Return a chart without its configuration, which follows the reader's colours."""
-    return {name: value for name, value in spec.items() if name != "config"}
-
-
-def _table(table: Table | None) -> Row:
-    """Return a table in HTML, its first rows; more than a few are folded away."""
-    rows = table.rows if table else ()
-    first = replace(table, rows=rows[:MOST_ROWS]) if table else None
-    return {
         "table": Markup(html(first)) if first else "",  # noqa: S704  # the printer escapes
         "rows": len(rows),
         "left_out": max(0, len(rows) - MOST_ROWS),

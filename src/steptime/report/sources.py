@@ -29,13 +29,13 @@ def sources(data: Data) -> list[tuple[str, str]]:
         "SELECT origin, method, method_version, list(DISTINCT method_options) AS options "
         "FROM records GROUP BY ALL ORDER BY ALL"
     ):
-        told: dict[str, dict[str, None]] = {}
+        told: dict[str, list[str]] = {}
         for options in map(json.loads, sorted(one["options"])):
             for name, value in options.items():
                 if value not in (None, "", {}, []):
-                    told.setdefault(name, {})[text_of(value)] = None
+                    told.setdefault(name, []).append(text_of(value))
         method = f"{one['origin']} with {one['method']} {one['method_version']}"
-        said = (f"{name} = {_listed(values, ' or ')}" for name, values in told.items())
+        said = (f"{name} = {_listed(dict.fromkeys(v), ' or ')}" for name, v in told.items())
         lines.append((method, ", ".join(said)))
     for name in ENVIRONMENT:
         values = _distinct(data, f"json_extract_string(env, '$.{name}')")

@@ -38,15 +38,11 @@ def _environment() -> Environment:
         "version": __version__,
         "config": {"light": config(), "dark": config(dark=True)},
         "library": _library,
-        "resource": _resource,
+        # a style or a script of ours, which a template inserts as it is
+        "resource": lambda name: (TEMPLATES / name).read_text(encoding="utf-8"),
         "packed": lambda document: packed(json.dumps(document, separators=(",", ":")).encode()),
     }
     return found
-
-
-def _resource(name: str) -> str:
-    """Return a style or a script of ours, which a template inserts as it is."""
-    return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 @cache
