@@ -108,15 +108,13 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
     if dates:
         notes.append(f"prices are of a date and change: {'; '.join(dates)}")
     doubted = sorted({row["offer"] for row in rows if row["price_verified"] is False})
-    of_status = {
-        status: [row["device"] for row in rows if row["status"] == status]
-        for status in ("oom", "unsupported")
-    }
-    for what, names in (
-        ("prices not verified", doubted),
-        ("devices that it does not fit", of_status["oom"]),
-        ("devices without a known peak of this type", of_status["unsupported"]),
+    found = {"prices not verified": doubted}
+    for status, what in (
+        ("oom", "devices that it does not fit"),
+        ("unsupported", "devices without a known peak of this type"),
     ):
+        found[what] = [row["device"] for row in rows if row["status"] == status]
+    for what, names in found.items():
         if names:
             few = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
             notes.append(f"{len(names)} {what}: {few}")
@@ -133,24 +131,18 @@ def _table(document: dict[str, Any]) -> Table:
     """Return the devices that fit, the least first."""
     from steptime.core.units import shown
 
-    rows = []
-    for row in document["rows"]:
-        if row["status"] != "ok":
-            continue
-        energy, most = row["energy_j"], row["energy_at_most_j"]
-        said = None
+    rows, fitting = [], [row for row in document["rows"] if row["status"] == "ok"]
+    unknown_end = all(row["high_s"] is None for row in fitting)
+    for row in fitting:
+        energy, most, said = row["energy_j"], row["energy_at_most_j"], None
         if energy is not None or most is not None:
             kwh = shown("kwh", (most if energy is None else energy) / 3.6e6)
             said = f"at most {kwh}" if energy is None else kwh
+        low_s = None if unknown_end else row["low_s"]  # the step itself is the bound
         mark = "extrapolated" if row["extrapolates"] else ""
-        rows.append({**row, "train_h": row["train_s"] / 3600, "energy": said, "mark": mark})
-    unknown_end = all(row["high_s"] is None for row in rows)  # then the step itself is the bound
-    heads = [
-        one
-        for one in _COLUMNS
-        if any(row[one.key] not in (None, "") for row in rows)
-        and not (unknown_end and one.key == "low_s")
-    ]
+        more = {"low_s": low_s, "train_h": row["train_s"] / 3600, "energy": said, "mark": mark}
+        rows.append(row | more)
+    heads = [one for one in _COLUMNS if any(row[one.key] not in (None, "") for row in rows)]
     epochs = f"{document['epochs']:g} epoch" + ("" if document["epochs"] == 1 else "s")
     title = (
         f"{document['model']}, {document['phase']}, {document['dtype']}, {document['optimizer']} "

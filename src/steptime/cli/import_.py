@@ -43,6 +43,7 @@ def import_(
     if new:
         with store.open_writer(out) as writer:
             writer.append_all(new)
+    alike = found.duplicates.items()
     document = {
         "out": str(out),
         "files": found.files,
@@ -50,9 +51,7 @@ def import_(
         "already_there": len(found.records) - len(new),
         "formats": dict(found.formats),
         "unread": [asdict(one) for one in found.unread],
-        "duplicates": [
-            {"file": file, "duplicate_of": original} for file, original in found.duplicates.items()
-        ],
+        "duplicates": [{"file": file, "duplicate_of": original} for file, original in alike],
     }
     return Answer(document, notes=_notes(found, len(new), out))
 
@@ -72,18 +71,16 @@ def _notes(found: Import, new: int, out: Path) -> list[str]:
     formats = ", ".join(f"{count} {name}" for name, count in found.formats.items())
     files = counted(found.files, "file")
     notes = [f"{counted(new, 'record')} of {files} ({formats}) written to {out}"]
-    already = len(found.records) - new
-    if already:
-        verbs = ("was", "is") if already == 1 else ("were", "are")
-        there = f"{counted(already, 'record')} {verbs[0]} there already"
-        notes.append(f"{there}, and {verbs[1]} not written again")
-    if found.duplicates:
-        verb = "has" if len(found.duplicates) == 1 else "have"
-        files = counted(len(found.duplicates), "file")
-        notes.append(f"{files} {verb} the content of another (duplicate_of)")
+    if already := len(found.records) - new:
+        was, is_ = ("was", "is") if already == 1 else ("were", "are")
+        there = f"{counted(already, 'record')} {was} there already"
+        notes.append(f"{there}, and {is_} not written again")
+    if alike := len(found.duplicates):
+        verb = "has" if alike == 1 else "have"
+        notes.append(f"{counted(alike, 'file')} {verb} the content of another (duplicate_of)")
     for one in found.unread[:SHOWN_UNREAD]:
         place = one.file if one.line is None else f"{one.file}, {one.line}"
         notes.append(f"not read: {place}: {one.reason[:LONGEST_REASON]}")
-    if len(found.unread) > SHOWN_UNREAD:
-        notes.append(f"not read: {len(found.unread) - SHOWN_UNREAD} more, all in --json")
+    if (more := len(found.unread) - SHOWN_UNREAD) > 0:
+        notes.append(f"not read: {more} more, all in --json")
     return notes

@@ -118,19 +118,13 @@ def ended(tasks: Collection[TaskJob], since: str) -> dict[TaskJob, JobExit]:
     if tasks and shutil.which("sacct"):
         jobs = ",".join(sorted({job for job, _ in tasks}))
         wanted = ["--format=JobID,State,ExitCode", f"--starttime={since}", f"--jobs={jobs}"]
-        exits |= _of_accounting(
-            _tried(["sacct", "--noheader", "--allocations", "--parsable2", *wanted])
-        )
+        told = _tried(["sacct", "--noheader", "--allocations", "--parsable2", *wanted])
+        for name, state, code in (line.split("|") for line in told.splitlines()):
+            exits |= _exits(name, state.split()[0], code)
     for job in sorted({job for job, index in tasks if (job, index) not in exits}):
         answer = _tried(["scontrol", "show", "job", "--oneliner", job])
         exits = dict(_of_controller(answer)) | exits
     return exits
-
-
-def _of_accounting(text: str) -> Iterator[tuple[TaskJob, JobExit]]:
-    for line in text.splitlines():
-        name, state, code = line.split("|")
-        yield from _exits(name, state.split()[0], code)
 
 
 def _of_controller(text: str) -> Iterator[tuple[TaskJob, JobExit]]:

@@ -25,6 +25,7 @@ from steptime.measure import registry
 from steptime.measure.contract import Options
 from steptime.measure.ranks import free_port, local_variables
 
+OnEvent = Callable[[Mapping[str, Any]], object] | None
 START_LIMIT_S = 300.0
 _GRACE_S = 5.0
 _BLAME_S = 1.0  # who is killed closes its connections some time before it is gone
@@ -43,20 +44,18 @@ class Failure:
     note: str
 
 
-class WorkerDiedError(Exception):
+class _FailedError(Exception):
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.note)
+        self.failure = failure
+
+
+class WorkerDiedError(_FailedError):
     """The worker ended before it answered; `failure` says how."""
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.note)
-        self.failure = failure
 
-
-class StartError(InputError):
+class StartError(_FailedError, InputError):
     """No worker came up, or it refused what was asked for; `failure` is what a record says."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.note)
-        self.failure = failure
 
 
 class _Process:
@@ -199,10 +198,7 @@ class Worker:
         return tuple(process.pid for process in self._processes)
 
     def ask(
-        self,
-        request: Mapping[str, Any],
-        limit_s: float,
-        on_event: Callable[[Mapping[str, Any]], object] | None = None,
+        self, request: Mapping[str, Any], limit_s: float, on_event: OnEvent = None
     ) -> dict[str, Any]:
         """Send a request to all and return the answer of rank 0, when all have answered.
 
@@ -221,12 +217,7 @@ class Worker:
             self._kill()
             raise
 
-    def _answer(
-        self,
-        deadline: float,
-        limit_s: float,
-        on_event: Callable[[Mapping[str, Any]], object] | None,
-    ) -> dict[str, Any]:
+    def _answer(self, deadline: float, limit_s: float, on_event: OnEvent) -> dict[str, Any]:
         answers: dict[int, dict[str, Any]] = {}
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self._processes):
@@ -239,14 +230,13 @@ class Worker:
                     raise WorkerDiedError(Failure("timeout", "time-limit", text))
                 for key, _ in ready:
                     for line in self._processes[key.data].read():
-                        if "event" in line:
-                            if on_event and key.data == 0:
-                                on_event(line)
-                            continue
-                        if _failed(line):
-                            return self._blamed(key.data, line)
-                        answers[key.data] = line
-                        selector.unregister(key.fileobj)
+                        if "event" not in line:
+                            if _failed(line):
+                                return self._blamed(key.data, line)
+                            answers[key.data] = line
+                            selector.unregister(key.fileobj)
+                        elif on_event and key.data == 0:
+                            on_event(line)
         return answers[0]
 
     def _blamed(self, rank: int, answer: dict[str, Any]) -> dict[str, Any]:
@@ -288,9 +278,7 @@ def _kills_so_far() -> int:
     """Return how many processes the system has killed for memory, where it tells."""
     total = 0
     for path in _KILL_COUNTERS:
-        try:
+        with suppress(OSError):
             lines = path.read_text(encoding="ascii").splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
     return total

@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.layers.dense import classify, dropout, linear
 from steptime.layers.image import Padding, avg_pool, conv2d, conv_relu, max_pool
-from steptime.models.family import Family
+from steptime.models.family import named
 from steptime.ops.builder import Builder
 
 
@@ -13,7 +13,8 @@ def _dense_relu(b: Builder, x: str, width: int, name: str) -> str:
     return b.op("relu", linear(b, x, width, name), name=f"{name}/relu")
 
 
-def build_alexnet(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+@named("Krizhevsky 2014; torchvision: 61,100,840 parameters")
+def alexnet(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return the one-column AlexNet of Krizhevsky 2014, as torchvision has it."""
     x = _five_convolutions(b, (batch, 3, 224, 224), (64, 192, 384, 256, 256), (2, 2, 1, 1, 1), 3)
     x = b.op("flatten", x, name="flatten")
@@ -22,7 +23,8 @@ def build_alexnet(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     return classify(b, linear(b, x, 1000, "fc8"))
 
 
-def build_alexnet_v2(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+@named("Krizhevsky 2014, as TensorFlow-Slim has it: 50,303,912 parameters")
+def alexnet_v2(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return the one-column AlexNet as TensorFlow-Slim has it, its last layers convolutions.
 
     Unlike `alexnet`, the first convolution is not padded and the fourth has 384 filters.
@@ -32,7 +34,8 @@ def build_alexnet_v2(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     return _dense_as_convolutions(b, x, 5, (4096, 4096))
 
 
-def build_overfeat(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+@named("Sermanet et al. 2013, the fast one as TensorFlow-Slim has it: 145,704,424 parameters")
+def overfeat(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return the fast OverFeat of Sermanet et al. 2013 as TensorFlow-Slim has it."""
     paddings: Sequence[Padding] = (0, 0, "same", "same", "same")
     x = _five_convolutions(b, (batch, 3, 231, 231), (64, 256, 512, 1024, 1024), paddings, 2)
@@ -64,7 +67,8 @@ def _dense_as_convolutions(b: Builder, x: str, map_size: int, widths: tuple[int,
     return classify(b, b.op("flatten", x, name="flatten"))
 
 
-def build_nin(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+@named("Lin, Chen, Yan 2013, ImageNet: 7,595,176 parameters")
+def nin(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return Network in Network for ImageNet: behind each convolution stand two of 1x1.
 
     As Paleo has it, on 224x224 images; poolings neither pad nor round their size up.
@@ -88,7 +92,8 @@ def _mlp_conv(
     return x
 
 
-def build_vgg16(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+@named("Simonyan, Zisserman 2014: 138,357,544 parameters")
+def vgg16(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return configuration D of Simonyan, Zisserman 2014."""
     x = b.input("image", (batch, 3, 224, 224))
     for group, (repeats, channels) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))):
@@ -101,7 +106,8 @@ def build_vgg16(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     return classify(b, linear(b, x, 1000, "fc8"))
 
 
-def build_deep_mnist(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+@named("TensorFlow tutorial: 3,274,634 parameters")
+def deep_mnist(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return the two convolutions and two dense layers of TensorFlow's Deep MNIST tutorial."""
     x = b.input("image", (batch, 1, 28, 28))
     for i, channels in enumerate((32, 64)):
@@ -109,31 +115,3 @@ def build_deep_mnist(b: Builder, _: Mapping[str, Any], batch: int) -> str:
         x = max_pool(b, x, 2, 2, f"pool{i + 1}")
     x = _dense_relu(b, b.op("flatten", x, name="flatten"), 1024, "fc1")
     return classify(b, linear(b, dropout(b, x, 0.5, "dropout"), 10, "fc2"))
-
-
-ALEXNET = Family(
-    "alexnet", build_alexnet, {}, "Krizhevsky 2014; torchvision: 61,100,840 parameters", named=True
-)
-ALEXNET_V2 = Family(
-    "alexnet_v2",
-    build_alexnet_v2,
-    {},
-    "Krizhevsky 2014, as TensorFlow-Slim has it: 50,303,912 parameters",
-    named=True,
-)
-OVERFEAT = Family(
-    "overfeat",
-    build_overfeat,
-    {},
-    "Sermanet et al. 2013, the fast one as TensorFlow-Slim has it: 145,704,424 parameters",
-    named=True,
-)
-NIN = Family(
-    "nin", build_nin, {}, "Lin, Chen, Yan 2013, ImageNet: 7,595,176 parameters", named=True
-)
-VGG16 = Family(
-    "vgg16", build_vgg16, {}, "Simonyan, Zisserman 2014: 138,357,544 parameters", named=True
-)
-DEEP_MNIST = Family(
-    "deep_mnist", build_deep_mnist, {}, "TensorFlow tutorial: 3,274,634 parameters", named=True
-)

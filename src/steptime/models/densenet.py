@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.layers.dense import classify, dropout, linear
 from steptime.layers.image import avg_pool, batch_norm, conv2d, max_pool
-from steptime.models.family import Family, Parameter
+from steptime.models.family import Parameter, named
 from steptime.ops.builder import Builder
 
 
@@ -13,7 +13,11 @@ def _norm_relu(b: Builder, x: str, norm: str, relu: str) -> str:
     return b.op("relu", batch_norm(b, x, norm), name=relu)
 
 
-def build_densenet121(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+@named(
+    "Huang et al. 2016, as torchvision has it: 7,978,856 parameters, 2.83 GMAC an image",
+    image=Parameter(224, "height and width of the input"),
+)
+def densenet121(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return DenseNet-121: growth 32, bottlenecks of 128, transitions that halve the channels."""
     growth = 32
     x = b.input("image", (batch, 3, p["image"], p["image"]))
@@ -33,7 +37,8 @@ def build_densenet121(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     return classify(b, linear(b, x, 1000, "classifier"))
 
 
-def build_densenet_cifar(b: Builder, _: Mapping[str, Any], batch: int) -> str:
+@named("Huang et al. 2016, L=40, k=12, for CIFAR-10: 1,019,722 parameters")
+def densenet_cifar(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return the DenseNet of 40 layers for CIFAR-10: growth 12, no bottleneck, nothing halved.
 
     Each convolution but the first comes after a norm and before dropout, as in the Caffe file of
@@ -63,19 +68,3 @@ def _dropped_convolution(b: Builder, x: str, n: int, channels: int, kernel: int)
     x = _norm_relu(b, x, f"BatchNorm{n}", f"ReLU{n}")
     x = conv2d(b, x, channels, kernel, f"Convolution{n + 1}", padding=kernel // 2)
     return dropout(b, x, 0.2, f"Dropout{n}")
-
-
-DENSENET121 = Family(
-    "densenet121",
-    build_densenet121,
-    {"image": Parameter(224, "height and width of the input")},
-    "Huang et al. 2016, as torchvision has it: 7,978,856 parameters, 2.83 GMAC an image",
-    named=True,
-)
-DENSENET_CIFAR = Family(
-    "densenet_cifar",
-    build_densenet_cifar,
-    {},
-    "Huang et al. 2016, L=40, k=12, for CIFAR-10: 1,019,722 parameters",
-    named=True,
-)

@@ -9,6 +9,7 @@ from steptime.core.ranges import value_text, whole_number
 from steptime.core.workload import Value
 from steptime.ops.builder import Builder
 
+Build = Callable[[Builder, Mapping[str, Any], int], str]
 _YES, _NO = ("yes", "true", "on"), ("no", "false", "off")
 
 
@@ -45,7 +46,7 @@ class Family:
     """
 
     name: str
-    build: Callable[[Builder, Mapping[str, Any], int], str]
+    build: Build
     parameters: Mapping[str, Parameter]
     source: str
     batch: int = 64
@@ -53,6 +54,11 @@ class Family:
     named: bool = False
     check: Callable[[Mapping[str, Any]], str | None] = field(default=lambda _: None)
     settings: Mapping[str, Value] = field(default_factory=dict)
+
+
+def named(source: str, **parameters: Parameter) -> Callable[[Build], Family]:
+    """Return a decorator: the function builds the named network that is called as it is."""
+    return lambda build: Family(build.__name__, build, parameters, source, named=True)
 
 
 def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dict[str, Value]:

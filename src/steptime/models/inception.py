@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.layers.dense import classify, dropout
 from steptime.layers.image import avg_pool, conv2d, conv_relu, max_pool
-from steptime.models.family import Family, Parameter
+from steptime.models.family import Parameter, named
 from steptime.ops.builder import Builder
 
 # A branch is a chain of stages; a stage is one layer, or several side by side that are joined: `+`.
@@ -62,7 +62,17 @@ _VARIANTS: dict[str, dict[str, Branches]] = {
 }
 
 
-def build_inception_v3(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+@named(
+    "Szegedy et al. 2015, no auxiliary head: 23,751,432 parameters as Paleo has it; "
+    "variant=published 23,834,568 and 5.71 GMAC an image",
+    image=Parameter(299, "height and width of the input"),
+    variant=Parameter(
+        "paleo",
+        "as Paleo's file has it, or as published, with one more convolution in Mixed_6a",
+        choices=tuple(_VARIANTS),
+    ),
+)
+def inception_v3(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return Inception v3 without its auxiliary classifier.
 
     As in torchvision, batch norms have a scale, average pooling counts padding, and half is
@@ -109,20 +119,3 @@ def _layer(b: Builder, x: str, text: str) -> str:
         return conv_relu(b, x, int(channels), (height, width), name, norm=True, **sizes)
     pool = max_pool if kind == "MaxPool" else avg_pool
     return pool(b, x, height, name=name, **sizes)
-
-
-INCEPTION_V3 = Family(
-    "inception_v3",
-    build_inception_v3,
-    {
-        "image": Parameter(299, "height and width of the input"),
-        "variant": Parameter(
-            "paleo",
-            "as Paleo's file has it, or as published, with one more convolution in Mixed_6a",
-            choices=tuple(_VARIANTS),
-        ),
-    },
-    "Szegedy et al. 2015, no auxiliary head: 23,751,432 parameters as Paleo has it; "
-    "variant=published 23,834,568 and 5.71 GMAC an image",
-    named=True,
-)

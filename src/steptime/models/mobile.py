@@ -1,33 +1,38 @@
 """Small convolutional networks: SqueezeNet and MobileNet."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from steptime.layers.dense import classify, dropout, linear
 from steptime.layers.image import batch_norm, conv2d, conv_relu, max_pool
-from steptime.models.family import Family, Parameter
+from steptime.models.family import Parameter, named
 from steptime.ops.builder import Builder
 
-_IMAGE = {"image": Parameter(224, "height and width of the input")}
+_IMAGE = Parameter(224, "height and width of the input")
 _SQUEEZED = {2: 16, 3: 16, 4: 32, 5: 32, 6: 48, 7: 48, 8: 64, 9: 64}  # of fire2 .. fire9
 
 
-def build_squeezenet(
-    b: Builder,
-    p: Mapping[str, Any],
-    batch: int,
-    *,
-    channels: int,
-    kernel: int,
-    pooled: tuple[int, ...],
+@named("Iandola et al. 2016, version 1.0: 1,248,424 parameters, 0.82 GMAC an image", image=_IMAGE)
+def squeezenet1_0(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    """Return SqueezeNet as published first."""
+    return _squeezenet(b, p["image"], batch, 96, 7, (4, 8))
+
+
+@named("Iandola et al. 2016, version 1.1: 1,235,496 parameters, 0.35 GMAC an image", image=_IMAGE)
+def squeezenet1_1(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    """Return SqueezeNet with a smaller first convolution and earlier poolings."""
+    return _squeezenet(b, p["image"], batch, 64, 3, (3, 5))
+
+
+def _squeezenet(
+    b: Builder, image: int, batch: int, channels: int, kernel: int, pooled: tuple[int, ...]
 ) -> str:
     """Return SqueezeNet (Iandola et al. 2016): a convolution, eight fire modules, a convolution.
 
     There is a pooling, its size rounded up as in Caffe, behind conv1 and the fire modules whose
     numbers are in `pooled`.
     """
-    x = b.input("image", (batch, 3, p["image"], p["image"]))
+    x = b.input("image", (batch, 3, image, image))
     x = conv_relu(b, x, channels, kernel, "conv1", stride=2)
     x = max_pool(b, x, 3, 2, "pool1", ceil=True)
     for i, squeezed in _SQUEEZED.items():
@@ -47,7 +52,8 @@ def _fire(b: Builder, x: str, squeezed: int, name: str) -> str:
         return b.op("concat", narrow, wide, name="concat", axis=1)
 
 
-def build_mobilenet_v1(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+@named("Howard et al. 2017, width 1: 4,231,976 parameters, 0.569 GMAC an image", image=_IMAGE)
+def mobilenet_v1(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return MobileNet (Howard et al. 2017) of width 1, with the names of TensorFlow-Slim.
 
     ReLU6 is counted and run as ReLU, which costs the same: one pass over the tensor.
@@ -69,7 +75,8 @@ def _depthwise(b: Builder, x: str, name: str, **sizes: Any) -> str:
     return conv_relu(b, x, channels, 3, name, norm=True, groups=channels, **sizes)
 
 
-def build_mobilenet_v2(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+@named("Sandler et al. 2018, width 1: 3,504,872 parameters, 0.30 GMAC an image", image=_IMAGE)
+def mobilenet_v2(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return MobileNetV2 (Sandler et al. 2018, table 2) of width 1.
 
     ReLU6 is counted and run as ReLU, which costs the same: one pass over the tensor.
@@ -107,33 +114,3 @@ def _inverted(b: Builder, x: str, expansion: int, channels: int, stride: int, na
         y = _depthwise(b, y, "depthwise", stride=stride, padding=1)
         y = batch_norm(b, conv2d(b, y, channels, 1, "project"), "project/norm")
         return b.op("add", x, y, name="add") if b.shape(x) == b.shape(y) else y
-
-
-SQUEEZENET1_0 = Family(
-    "squeezenet1_0",
-    partial(build_squeezenet, channels=96, kernel=7, pooled=(4, 8)),
-    _IMAGE,
-    "Iandola et al. 2016, version 1.0: 1,248,424 parameters, 0.82 GMAC an image",
-    named=True,
-)
-SQUEEZENET1_1 = Family(
-    "squeezenet1_1",
-    partial(build_squeezenet, channels=64, kernel=3, pooled=(3, 5)),
-    _IMAGE,
-    "Iandola et al. 2016, version 1.1: 1,235,496 parameters, 0.35 GMAC an image",
-    named=True,
-)
-MOBILENET_V1 = Family(
-    "mobilenet_v1",
-    build_mobilenet_v1,
-    _IMAGE,
-    "Howard et al. 2017, width 1: 4,231,976 parameters, 0.569 GMAC an image",
-    named=True,
-)
-MOBILENET_V2 = Family(
-    "mobilenet_v2",
-    build_mobilenet_v2,
-    _IMAGE,
-    "Sandler et al. 2018, width 1: 3,504,872 parameters, 0.30 GMAC an image",
-    named=True,
-)
