@@ -7,7 +7,7 @@ from steptime.analysis.analyses import PLOTS
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import argument, option
-from steptime.core.errors import unknown
+from steptime.core.errors import one_of, unknown
 from steptime.core.table import Answer
 
 
@@ -22,10 +22,10 @@ def plot(
 ) -> Answer:
     """Draw one plot of the records as a file."""
     from steptime.analysis.data import Data
-    from steptime.plots import chart_of, draw
+    from steptime.plots import draw, kinds
     from steptime.plots.files import check_path, save
 
-    chart_of(kind)
+    one_of("plot", kind, kinds())
     check_path(out)
     data = Data.load([in_dir], note, model)
     ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM flat"))

@@ -17,11 +17,24 @@ class EmptyPlotError(InputError):
     """The records lack what a plot shows; the message says what."""
 
 
+def kinds() -> list[str]:
+    """Return the names of all plots: of charts alone, then of analyses that have one."""
+    drawn = [name for name in analyses.names() if analyses.analysis(name).chart]
+    return [*registry.names(PLOTS, "plots"), *drawn]
+
+
 def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
-    """Return the Vega-Lite of a kind of plot; raises `InputError` for an unknown kind."""
+    """Return the Vega-Lite of a kind of plot: a row of `PLOTS`, or an analysis with a chart.
+
+    Raises `InputError` for an unknown kind, `EmptyPlotError` where there is nothing to draw.
+    """
+    one_of("plot", kind, kinds())
     held = data if isinstance(data, Data) else Data.of(data)
     try:
-        return chart_of(kind)(held)
+        if kind in analyses.names():
+            return _drawn(kind, analyses.analysis(kind), held)
+        chart: Callable[[Data], Spec] = registry.resolve(PLOTS, "plots", "plot", kind)
+        return chart(held)
     except EmptyPlotError as error:
         raise EmptyPlotError(f"{kind}: {held.failed}" if held.failed else str(error)) from error
 
@@ -34,22 +47,3 @@ def _drawn(kind: str, one: analyses.Analysis, data: Data) -> Spec:
     if not table.rows:
         raise EmptyPlotError(f"{kind}: {'; '.join(one.says(table))}")
     return one.draw(table)
-
-
-def kinds() -> list[str]:
-    """Return the names of all plots: of charts alone, then of analyses that have one."""
-    drawn = [name for name in analyses.names() if analyses.analysis(name).chart]
-    return [*registry.names(PLOTS, "plots"), *drawn]
-
-
-def chart_of(kind: str) -> Callable[[Data], Spec]:
-    """Return the function that draws a kind of plot: a row of `PLOTS`, or an analysis with a chart.
-
-    Raises `InputError` for an unknown kind.
-    """
-    if kind in kinds() and kind in analyses.names():
-        one = analyses.analysis(kind)
-        return lambda data: _drawn(kind, one, data)
-    one_of("plot", kind, kinds())
-    chart: Callable[[Data], Spec] = registry.resolve(PLOTS, "plots", "plot", kind)
-    return chart
