@@ -97,6 +97,7 @@ Prices = Annotated[
 ]
 Inside = Annotated[Text, option("--inside LINK", "What joins the devices of a node.")]
 Link = Annotated[Text, option("--link LINK", "What joins nodes: the link of a device.")]
+PerNode = Annotated[str, option("--per-node N", "Devices of a node.")]
 NodeLinks = Annotated[Text, option("--links-per-node N", "Links of a node. Default: one a device.")]
 Set = Annotated[
     list[str] | None,
@@ -159,6 +160,11 @@ def compared(told: dict[str, Any], before: Mapping[str, Any], keys: Iterable[str
         for key, was in told["before"].items()
         if key.endswith("_s") and not key.endswith("per_s")
     ]
+
+
+def wholes(texts: Mapping[str, Text]) -> list[int | None]:
+    """Return the whole numbers that options say, None for one left out; raises `InputError`."""
+    return [text if text is None else whole_number(text, name) for name, text in texts.items()]
 
 
 def one_device(name: str) -> str:

@@ -20,7 +20,6 @@ from steptime.predict import DEFAULT
 if TYPE_CHECKING:
     from steptime.plans.request import Request
 
-PER_NODE = 8
 MOST_DEVICES = 1_000_000
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
@@ -31,7 +30,7 @@ COMPARED = ("step_s", "low", "high", "fits")  # with what --set changes
 def plan(
     model: options.Model,
     device: options.Device,
-    per_node: str = option("--per-node N", "Devices of a node.", str(PER_NODE)),
+    per_node: options.PerNode = "8",
     inside: options.Inside = None,
     link: options.Link = None,
     links_per_node: options.NodeLinks = None,
@@ -52,11 +51,10 @@ def plan(
     virtual: Text = optional("--virtual V", "Stages of a device, interleaved. Default: 1."),
     data: Text = optional("--data N", "Replicas. Default: 1."),
     context: Text = optional("--context C", "Devices that share a sequence. Default: 1."),
-    context_method: str = option(
+    context_method: Text = optional(
         "--context-method",
-        "How they see each other's keys and values: gather, ring (beside attention) or all-to-all "
-        "(each has all tokens for some heads).",
-        "gather",
+        "How they see each other's keys and values: gather (default), ring (beside attention) or "
+        "all-to-all (each has all tokens for some heads).",
     ),
     expert: Text = optional("--expert E", "Devices that share the experts. Default: 1."),
     micro_batch: Text = optional("--micro-batch B", "Sequences that pass at once. Default: 1."),
@@ -82,12 +80,12 @@ def plan(
         "Tensor-parallel devices share what lies between products too.",
         False,
     ),
-    schedule: str = option("--schedule", "1f1b, gpipe, interleaved or zero-bubble.", "1f1b"),
+    schedule: Text = optional("--schedule", "1f1b (default), gpipe, interleaved or zero-bubble."),
     stages: Text = optional(
         "--stages N,...", "Layers of each stage, in order. Default: shared out evenly."
     ),
-    offload: str = option(
-        "--offload", "What lies on the host: none, optimizer, activations or both.", "none"
+    offload: Text = optional(
+        "--offload", "What lies on the host: none (default), optimizer, activations or both."
     ),
     host_link: Text = optional(
         "--host-link LINK", "With --offload: what joins a device to its host."
@@ -129,29 +127,20 @@ def plan(
 
     Time, memory by stage, what waits for which link, and cost; or the best split.
     """
+    from steptime.plans.answer import SPARE
     from steptime.plans.best import answer
-    from steptime.plans.request import Limits, Request, level_of, sites, words_of
+    from steptime.plans.faults import option_of
+    from steptime.plans.request import Limits, Request, level_of, sites, split_from
     from steptime.plots.files import check_path
 
     check_path(out)
     given: dict[str, Any] = {
         "tensor": tensor, "pipeline": pipeline, "virtual": virtual, "data": data,
         "context": context, "expert": expert, "shard": shard, "recompute_layers": recompute_layers,
+        "recompute": recompute, "zero": zero, "schedule": schedule, "offload": offload,
+        "context_method": context_method, "stages": stages,
     }  # fmt: skip
-    split: dict[str, Any] = {
-        name: whole_number(text, f"--{name.replace('_', '-')}")
-        for name, text in given.items()
-        if text is not None
-    }
-    if recompute is not None:
-        split["recompute"] = words_of("recompute", recompute)
-    if zero is not None:
-        split["zero"] = whole_number(zero, "--zero", 0)
-    words = {"schedule": schedule, "offload": offload, "context_method": context_method}
-    split |= {n: words_of(n, word) for n, word in words.items() if word not in ("none", "gather")}
-    if stages is not None:
-        split["stages"] = tuple(whole_number(n, "--stages", 0) for n in stages.split(","))
-    split |= {"sequence": True} if sequence_parallel else {}
+    split = split_from(given) | ({"sequence": True} if sequence_parallel else {})
     limits = {"--budget-per-hour": budget_per_hour, "--days": days, "--watts": watts}
     numbers_ = _devices(devices, max_devices)
     if not numbers_:
@@ -170,9 +159,7 @@ def plan(
     few = {
         "--micro-batch": micro_batch, "--gradients": gradients, "--links-per-node": links_per_node,
     }  # fmt: skip
-    counts = {
-        name: None if text is None else whole_number(text, name) for name, text in few.items()
-    }
+    counts = dict(zip(few, options.wholes(few), strict=True))
     models = split_models(model) if page else [model]
     site, *others = sites(
         names(device, "--device"), whole_number(per_node, "--per-node"),
@@ -190,13 +177,10 @@ def plan(
     if page is not None:
         options.refuse({"--out": out, "--set": set_}, "{} is of one plan: leave out --page")
         rest = [
-            ("--per-node", per_node), ("--links-per-node", links_per_node), ("--dtype", dtype),
-            ("--micro-batch", micro_batch), ("--recompute", recompute), ("--zero", zero),
-            ("--gradients", gradients), ("--schedule", schedule), ("--stages", stages),
-            ("--offload", offload), ("--host-link", host_link), ("--stack", stack),
-            ("--context-method", context_method), ("--tokens", tokens), ("--prices", prices),
-            ("--method", method), *limits.items(), *(("--level", one) for one in level or ()),
-            *((f"--{name.replace('_', '-')}", text) for name, text in given.items()),
+            *few.items(), *limits.items(), *((option_of(name), one) for name, one in given.items()),
+            ("--per-node", per_node), ("--dtype", dtype), ("--host-link", host_link),
+            ("--stack", stack), ("--tokens", tokens), ("--prices", prices), ("--method", method),
+            *(("--level", one) for one in level or ()),
             *(("--option", one) for one in option_ or ()),
         ]  # fmt: skip
         said = [str(word) for pair in rest if pair[1] is not None for word in pair]
@@ -217,6 +201,10 @@ def plan(
         changes += options.compared(best, before["best"] if numbers_ else before, COMPARED)
     shown_ = [*tables(best)[:1], *_searched(told)] if numbers_ else tables(best)
     notes = [f"note: {said}" for said in (*changes, *best["notes"])]
+    roomy = told.get("with_room")
+    if roomy is not None and roomy != told["rows"][0]:
+        other = f"{_in_words(roomy)['split']}: {seconds(roomy['step_s'])}"
+        notes.append(f"note: with {SPARE:.0%} of the memory to spare: {other}")
     if out is not None:
         notes += _draw(request, told, best, out)
     return Answer(told, shown_, notes)

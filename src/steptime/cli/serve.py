@@ -37,7 +37,7 @@ def serve(
     data: str = option("--data N", "Ranks that share out sequences, and experts.", "1"),
     expert: str = option("--expert E", "Ranks of these that share out experts.", "1"),
     replicas: str = option("--replicas N", "Copies of all that, each with its batch.", "1"),
-    per_node: str = option("--per-node N", "Devices of a node.", "8"),
+    per_node: options.PerNode = "8",
     inside: options.Inside = None,
     link: options.Link = None,
     links_per_node: options.NodeLinks = None,
@@ -90,27 +90,28 @@ def serve(
     check_path(out)
     if requests is not None:
         options.refuse({"--input": input_, "--output": output}, "--requests says it: leave out {}")
-    count = whole_number
     demand = Demand.of({
         "concurrency": concurrency, "rate": rate, "requests": requests, "count": count_,
         "seed": seed, "ttft_target": ttft_target, "tpot_target": tpot_target,
         "max_batch": max_batch, "prefill_replicas": prefill_replicas,
         "prefill_tensor": prefill_tensor, "draft": draft, "speculate": speculate, "accept": accept,
     })  # fmt: skip
+    [links] = options.wholes({"--links-per-node": links_per_node})
     site, *others = sites(
-        names(device, "--device"), count(per_node, "--per-node"),
-        inside and inside.split(","), link and link.split(","),
-        None if links_per_node is None else count(links_per_node, "--links-per-node"),
+        names(device, "--device"), whole_number(per_node, "--per-node"),
+        inside and inside.split(","), link and link.split(","), links,
     )  # fmt: skip
     if out or others:
         apart = {"--requests": requests, "--draft": draft, "--prefill-replicas": prefill_replicas}
         options.refuse(apart, "users at once (--out, several devices) are served without {}")
+    sizes = {
+        "batch": batch, "input": input_ or "1024", "output": output or "128", "tensor": tensor,
+        "pipeline": pipeline, "data": data, "expert": expert, "replicas": replicas,
+    }  # fmt: skip
     asked = Request(
-        model, site, count(batch, "--batch"),
-        count(input_ or "1024", "--input"), count(output or "128", "--output"),
-        count(tensor, "--tensor"), count(pipeline, "--pipeline"), count(data, "--data"),
-        count(expert, "--expert"), count(replicas, "--replicas"), dtype, weights, kv, stack,
-        method, options.pairs(option_, "option"), prices, demand,
+        model, site, **{name: whole_number(text, f"--{name}") for name, text in sizes.items()},
+        dtype=dtype, weights=weights, kv=kv, stack=stack, method=method,
+        options=options.pairs(option_, "option"), prices=prices, demand=demand,
     )  # fmt: skip
     told, notes = answered(asked), list[str]()
     if set_:

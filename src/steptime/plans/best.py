@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.workload import Plan
-from steptime.plans.answer import answered, document, offer_of
+from steptime.plans.answer import SPARE, answered, document, offer_of
 from steptime.plans.faults import Asked, checked, refuse_idle
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Further, Limits, Request, sites, split_of
@@ -60,7 +60,8 @@ def answer(request: Request) -> dict[str, Any]:
     if request.others and not request.devices:
         raise InputError("plan: several devices go with --devices or --max-devices")
     told = searched(request) if request.devices else answered(request)
-    if request.site.host_link and not request.split.get("offload") and told.get("fits", True):
+    stays = request.split.get("offload", "none") == "none"
+    if request.site.host_link and stays and told.get("fits", True):
         raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
     return told
 
@@ -84,7 +85,9 @@ def searched(request: Request) -> dict[str, Any]:
             checked(shape, Asked(split_of(request.split), each, request.batch))
         raise InputError(_none(groups, shape, considered, refused))
     fastest = [(at, one) for at, group in enumerate(groups) for one in group.found.front[:1]]
-    rows = {key: _row(groups[key[0]], key[1], request) for key in [*fastest, *_chosen(groups)]}
+    spare = _with_room(groups)
+    keys = [*fastest, *_chosen(groups), *spare]
+    rows = {key: _row(groups[key[0]], key[1], request) for key in keys}
     front = _unbeaten([row for row in rows.values() if row["within"]])
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
@@ -92,6 +95,7 @@ def searched(request: Request) -> dict[str, Any]:
     best = front[0]["document"]
     alike = _alike(groups, front[0], [*rows.values()])
     _add_efficiency(by_devices)
+    roomy = next((rows[key] for key in spare if rows[key]["within"]), None)
     for row in rows.values():
         del row["document"], row["within"]
     return {
@@ -104,6 +108,7 @@ def searched(request: Request) -> dict[str, Any]:
         "best": best,
         "best_by": _least(front),
         "by_devices": by_devices,
+        "with_room": roomy,
         "rows": front,
     }
 
@@ -174,6 +179,17 @@ def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Found]]:
     ]
     front = _unbeaten(every)
     return [row["key"] for row in (*_least(front).values(), *front[:SIMULATED])]
+
+
+def _with_room(groups: Sequence[_Group]) -> list[tuple[int, Found]]:
+    """Return the fastest plan that leaves some of the memory, if there is one."""
+    some = [
+        (at, one)
+        for at, group in enumerate(groups)
+        for one in group.found.front
+        if one.bytes <= (1 - SPARE) * group.planner.room_bytes
+    ]
+    return sorted(some, key=lambda key: key[1].step_s)[:1]
 
 
 def _amounts(

@@ -64,7 +64,7 @@ def words_of_change(asked: Asked, change: Mapping[str, Any]) -> str:
     for name, value in change.items():
         if value == given[name]:
             continue
-        option = OPTIONS.get(name, _named(name))
+        option = option_of(name)
         if name != "zero" and value in (0, ()):  # False is 0, too
             words.append(f"leave out {option}")
         else:
@@ -74,6 +74,11 @@ def words_of_change(asked: Asked, change: Mapping[str, Any]) -> str:
 
 
 OPTIONS = {"sequence": "--sequence-parallel"}  # whose names are other words
+
+
+def option_of(name: str) -> str:
+    """Return the option by which a user chooses a field of a plan."""
+    return OPTIONS.get(name, f"--{name.replace('_', '-')}")
 
 
 def fault(shape: Shape, asked: Asked) -> Fault | None:
@@ -90,11 +95,7 @@ def _near(given: int, most: int, works: Callable[[int], bool]) -> int:
 
 def _does_not(option: str, given: int, whole: int, what: str, works: int) -> Fault:
     near = _near(given, works, lambda one: works % one == 0)
-    return Fault(f"{_named(option)} {given} does not divide {whole} {what}", {option: near})
-
-
-def _named(option: str) -> str:
-    return f"--{option.replace('_', '-')}"
+    return Fault(f"{option_of(option)} {given} does not divide {whole} {what}", {option: near})
 
 
 _NEEDS = (  # a choice, its words that do nothing alone (any), and of what it needs 2 or more
@@ -119,7 +120,9 @@ def refuse_idle(split: Mapping[str, Any], is_open: bool) -> None:
             asked = Asked(plan, 1, 1)
             option = words_of_change(Asked(usual, 1, 1), {name: word})
             near = words_of_change(asked, {name: alone})
-            raise InputError(f"plan: {option} does nothing with {_named(needs)} 1; nearest: {near}")
+            raise InputError(
+                f"plan: {option} does nothing with {option_of(needs)} 1; nearest: {near}"
+            )
 
 
 Found = Iterator[Fault]

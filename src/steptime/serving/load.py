@@ -15,6 +15,7 @@ EDGE = 0.1  # of open arrivals, at the begin and at the end, that say nothing of
 GROWS = 0.05  # of the requests that come: a queue that grows by more has no end
 MOST = 256  # sequences at once, where nobody says
 TRIES = 16  # rates, until the highest is known to a thousandth
+TRIED = 20_000  # requests at each of them, the first ones
 MOST_SERVERS = 1000
 SOME = 32  # lengths of prompts that are priced each
 
@@ -50,8 +51,9 @@ def under_load(
     times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
     base = demand.rate or len(times) / (times[-1] or 1.0)
     low, high, rate = 0.0, inf, told["requests_per_s"]
+    inputs, outputs = load.inputs[:TRIED], load.outputs[:TRIED]
     for _ in range(TRIES if min(demand.ttft_target, demand.tpot_target) < inf else 0):
-        other = Load(load.inputs, load.outputs, [time * base / rate for time in times])
+        other = Load(inputs, outputs, [time * base / rate for time in times[:TRIED]])
         found = _summary(demand, other, pools, read_s, sent_s)
         stands = found["in_time"] >= ATTAINED and not found["grows"]
         low, high = (rate, high) if stands else (low, rate)

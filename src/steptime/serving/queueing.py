@@ -16,9 +16,11 @@ from math import inf
 from typing import NamedTuple
 
 from steptime.core.errors import InputError
+from steptime.core.progress import tell
 from steptime.serving.pace import Paced
 
 MOST_EVENTS = 20_000_000
+TOLD = 5_000  # requests, after which progress is said
 
 
 class Pool(NamedTuple):
@@ -255,6 +257,7 @@ def simulate(
     # at one time: requests come to a pool (0), steps end (1), and then steps begin (2)
     events = [(run.came_s[k] + read_s, 0, k, 0) for k in range(coming)]
     heapify(events)
+    ended = 0
     for _ in range(MOST_EVENTS):
         if not events:
             return run
@@ -277,6 +280,9 @@ def simulate(
                     heappush(events, (now + sent_s(inputs[request]), 0, request, 1))
                     continue
                 run.ended_s[request] = now
+                ended += 1
+                if ended % TOLD == 0:
+                    tell("requests", ended, count)
                 if at_once and coming < count:
                     run.came_s[coming] = now
                     heappush(events, (now + read_s, 0, coming, 0))
