@@ -626,6 +626,10 @@ LINES = [
     *((f"plan transformer --device h100 {words}", message) for words, message in _PLAN),
     *((f"serve llama3_8b --device h100 {words}", m) for words, m in _LOAD),
     ("serve bert_base --input 128 --device h100", "bert_base is no decoder: it has no next token"),
+    (
+        "serve mixtral_8x7b --device h100 --expert 8",
+        "--expert 8 does not divide --data 1, the ranks that share out experts; nearest: --data 8",
+    ),
     *((f"serve transformer --input 512 --device h100 {words}", m) for words, m in _SERVE),
     *((f"why {words}", message) for words, message in _WHY),
     ("whatif", "Missing argument 'DEVICE'"),

@@ -223,12 +223,12 @@ def test_experts_lie_inside_the_replicas() -> None:
 def test_what_fills_the_memory_is_told_with_what_leaves_some(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    told = steptime.plan("llama2_13b", "a100-sxm4-40gb", 64, devices=8)
+    told = steptime.plan("llama2_13b", "a100-sxm4-40gb", 64, 8, length=4096)
     room, first, other = told["best"]["memory"]["device_bytes"], told["rows"][0], told["with_room"]
     assert 0.95 * room < first["total_bytes"] <= room
     assert other["total_bytes"] <= 0.95 * room
     assert first["step_s"] <= other["step_s"] < 1.05 * first["step_s"]
     assert any("of the memory, which predictions miss" in note for note in told["best"]["notes"])
-    words = "plan llama2_13b --device a100-sxm4-40gb --devices 8 --batch 64"
+    words = "plan llama2_13b --device a100-sxm4-40gb --devices 8 --batch 64 --length 4096"
     assert run(words.split()) == 0
     assert "with 5% of the memory to spare: " in capsys.readouterr().err

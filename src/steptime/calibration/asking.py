@@ -157,7 +157,7 @@ def serve(asked: Question, method: str | Method) -> Told:
         tpot_s = phases.decode_s(batch, tokens + output / 2)
     request_s = ttft_s + steps * tpot_s
     rate = batch * output / devices / request_s
-    form = "served" if numbers.get("concurrency") else "serve"
+    form = "served" if numbers.get("concurrency") else phases.form
     values = {
         "ttft_s": phases.within(ttft_s, form),
         "tpot_s": phases.within(tpot_s),
@@ -165,7 +165,7 @@ def serve(asked: Question, method: str | Method) -> Told:
         "tokens_per_s_per_device": phases.within(rate),
     }
     fits = not memory_of(phases, batch, tokens + output, tokens)["over_bytes"]
-    return Told(values, devices, stack, fits)
+    return Told(values, devices, stack, fits, form=phases.form)
 
 
 def _apart(asked: Question, stack: str, method: str | Method, split: Mapping[str, Any]) -> Told:

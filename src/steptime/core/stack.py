@@ -111,7 +111,7 @@ SERVING = tuple(  # of inference: what each means, docs/serving.md says
         *("step_s", "sequence_s", "prompt_s", "graphs", "exchange_s", "exchange_slow"),
         *("exchange_large_s", "kernel_s", "vectors", "routed_s", "low_share", "step_tokens"),
         *("context_bytes", "buffer_bytes", "memory_share", "mixes", "cache_low"),
-        *("chunk_tokens", "ahead", "read_s"),
+        *("chunk_tokens", "ahead", "read_s", "attention"),
     )
 )
 MEMORY = tuple(  # of a GPU beside tensors, by maker or architecture: what driver and libraries take

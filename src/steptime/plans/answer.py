@@ -143,22 +143,27 @@ def asking(request: Request, told: Mapping[str, Any]) -> Request:
     )  # fmt: skip
 
 
+def fitted_notes(planner: Planner) -> list[str]:
+    """Return what of device and stack lies beyond what was measured."""
+    device, stack = planner.device, catalog.stack(planner.method.settings.stack)
+    said = notes_of(device) if planner.method.name == "calibrated" else []
+    fitted = planner.use == "serving" or planner.constant("products")
+    told = device.calibration.get("stack", stack.name)
+    if told != stack.name:
+        said.append(f"{device.name} is calibrated with steps of stack {told}")
+    if planner.use == "training" and not stack.training:
+        said.append(f"stack {stack.name}: constants of training are those of torch-eager")
+    elif stack.seen and fitted and not device.calibration:
+        names = stack.seen["devices"]
+        on = f", but on {', '.join(names)}" if names else ""
+        if device.name not in names:
+            said.append(f"stack {stack.name}: fitted to no step on {device.name}{on}")
+    return said
+
+
 def _notes(planner: Planner, found: PlanTime) -> list[str]:
     """Return what a reader must know: what lies beyond what was measured, what is left out."""
-    settings = planner.method.settings
-    said = notes_of(planner.device) if planner.method.name == "calibrated" else []
-    stack = catalog.stack(settings.stack)
-    fitted = stack.seen["devices"] if stack.seen and planner.constant("products") else None
-    told = planner.device.calibration.get("stack", stack.name)
-    if told != stack.name:
-        said.append(f"{planner.device.name} is calibrated with steps of stack {told}")
-    if not stack.training:
-        said.append(f"stack {stack.name}: constants of training are those of torch-eager")
-    elif (
-        fitted is not None and not planner.device.calibration and planner.device.name not in fitted
-    ):
-        on = f", but on {', '.join(fitted)}" if fitted else ""
-        said.append(f"stack {stack.name}: fitted to no step on {planner.device.name}{on}")
+    said = fitted_notes(planner)
     if found.plan.offload in ("optimizer", "both"):
         rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory for {HOST_DEVICES} devices"
         said.append(f"a host is taken to have {rate}")

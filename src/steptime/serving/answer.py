@@ -11,11 +11,10 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.hardware import Device
 from steptime.core.table import picked
 from steptime.core.workload import Plan
-from steptime.plans.answer import cost_of, offer_of
+from steptime.plans.answer import cost_of, fitted_notes, offer_of
 from steptime.plans.faults import Asked, checked
 from steptime.plans.request import ALIASES, Site, cluster_of, planner_of, shape_of
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.calibrated.method import notes_of
 from steptime.predict.calibrated.power import drawn_of
 from steptime.predict.method import Method
 from steptime.serving.arrivals import Demand
@@ -81,6 +80,12 @@ class Request:
             raise InputError(
                 f"serve: --data shares out experts, and {self.model} has none; "
                 f"nearest: --replicas {self.data * self.replicas}"
+            )
+        if shape.experts and self.data % self.expert:
+            ranks = -(-self.data // self.expert) * self.expert
+            raise InputError(
+                f"serve: --expert {self.expert} does not divide --data {self.data}, the ranks that "
+                f"share out experts; nearest: --data {ranks}"
             )
         plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
         plan = checked(shape, Asked(plan, 1, self.data), "serve").plan
@@ -170,8 +175,7 @@ def answered(asked: Request) -> dict[str, Any]:
     if load is not None:
         ttft_s, tpot_s = (mean or tpot_s for mean in load.pop("means"))
     request_s = ttft_s + steps * tpot_s
-    known = planner.method.name == "calibrated"
-    under = "serve" if load is None else "served"
+    under = phases.form if load is None else "served"
     bounds = {
         "ttft_s": phases.within(ttft_s, under)[1:3],
         "tpot_s": phases.within(tpot_s)[1:3],
@@ -215,7 +219,7 @@ def answered(asked: Request) -> dict[str, Any]:
         "fits": fits,
         "memory": memory,
         "cost": cost_of(offer_of(planner, asked.prices), devices, "million_tokens", 1e6 / rate),
-        "notes": notes_of(planner.device) if known else [],
+        "notes": fitted_notes(planner),
         "nearest_that_fits": None if fits else nearest(asked),
         "load": load,
     }

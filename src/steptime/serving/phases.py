@@ -14,7 +14,7 @@ from steptime.core.graph import Graph
 from steptime.core.workload import Plan
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
-from steptime.plans.pieces import FIRST, LAST, LOWERED, piece_of
+from steptime.plans.pieces import FIRST, LAST, LOWERED, NEWER, piece_of
 from steptime.plans.planner import Planner
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.power import spent_j
@@ -89,11 +89,16 @@ class Phases:
         self._parts: dict[int, dict[str, Part]] = {}
         self._attended: dict[tuple[Head, Group], tuple[float, Kernel]] = {}
 
-    def within(self, value: float, form: str = "serve") -> Interval:
+    @property
+    def form(self) -> str:
+        """The name of the interval of its times: mixtures of experts have one of their own."""
+        return "experts" if self.planner.shape.experts else "serve"
+
+    def within(self, value: float, form: str = "") -> Interval:
         """Return seconds, or what follows from them, with 80 % of what is measured."""
         if self.planner.method.name != "calibrated":
             return Interval(value)
-        low, high, _ = bounds(form, self.planner.seen.constants)
+        low, high, _ = bounds(form or self.form, self.planner.seen.constants)
         return Interval(value, value * low, value * high)
 
     def prefill_s(self, sequences: int, tokens: int, past: int = 0) -> float:
@@ -181,6 +186,9 @@ class Phases:
         if (head, group) not in self._attended:
             kernels = attention(self.planner, head, group, self.kv)
             took = sum(self.planner.method.price(one, self.planner.seen).value for one in kernels)
+            newer = (self.planner.device.architecture or "").startswith(NEWER)
+            if newer and group.tokens > 1:
+                took *= self.constant("attention") or 1.0
             self._attended[head, group] = took, kernels[0]
         return self._attended[head, group]
 
