@@ -16,7 +16,7 @@ from steptime.serving.answer import Request
 from steptime.serving.arrivals import Demand, by_chance, trace
 from steptime.serving.load import _spread, under_load
 from steptime.serving.pace import Paced
-from steptime.serving.phases import Group
+from steptime.serving.phases import Group, Spent
 from steptime.serving.queueing import Load, Pool, simulate
 
 TOKEN, STEP, EACH, HELD = 2e-5, 0.008, 1e-4, 5e-8
@@ -25,14 +25,14 @@ TOKEN, STEP, EACH, HELD = 2e-5, 0.008, 1e-4, 5e-8
 class Straight:
     """Phases whose seconds are sums: what is between knots is exact."""
 
-    def prefill_s(self, sequences: int, tokens: int, past: int = 0) -> float:
-        return TOKEN * sequences * tokens + 1e-9 * tokens * past
+    def prefill(self, sequences: int, tokens: int, past: int = 0) -> Spent:
+        return Spent(TOKEN * sequences * tokens + 1e-9 * tokens * past)
 
-    def decode_s(self, sequences: int, context: float) -> float:
-        return STEP + EACH * sequences + HELD * sequences * context
+    def decode(self, sequences: int, context: float) -> Spent:
+        return Spent(STEP + EACH * sequences + HELD * sequences * context)
 
-    def mixed_s(self, sequences: int, context: float, prompt_tokens: int) -> float:
-        return self.decode_s(sequences, context) + self.prefill_s(1, prompt_tokens)
+    def mixed(self, sequences: int, context: float, prompts: int, tokens: int) -> Spent:
+        return self.decode(sequences, context).plus(self.prefill(prompts, tokens))
 
 
 def pool(most: int, replicas: int = 1, **rules: int) -> Pool:
@@ -141,10 +141,10 @@ def test_steps_between_those_that_are_priced_are_near_them() -> None:
     for _ in range(100):
         n, context, prompts = draw.randint(1, 200), draw.randint(50, 9000), draw.randint(1, 4)
         tokens = draw.randint(20, 2048)
-        alone = pace.decode(n, n * context)[0] / phases.decode_s(n, context)
+        alone = pace.decode(n, n * context)[0] / phases.decode(n, context).seconds
         both = phases.step([Group(prompts, tokens, 0), Group(n, 1, context)]).seconds
         beside = pace.prompts(n, n * context, [(tokens, 0)] * prompts) / both
-        after = pace.prompts(0, 0, [(tokens, context)]) / phases.prefill_s(1, tokens, context)
+        after = pace.prompts(0, 0, [(tokens, context)]) / phases.prefill(1, tokens, context).seconds
         wrong += [abs(one - 1) for one in (alone, beside, after)]
     assert np.median(wrong) < 0.01
     assert max(wrong) < 0.2  # a chunk just above a power of two: attention goes by blocks

@@ -46,7 +46,7 @@ def test_a_step_reads_weights_and_cache() -> None:
     found = phases().decode(16, 1100)
     least = (2 * LLAMA - 2 * 128256 * 4096 + 16 * 1100 * 131_072) / 3.36e12
     assert least < found.seconds < 2 * least
-    more = phases().decode_s(16, 2100) - found.seconds
+    more = phases().decode(16, 2100).seconds - found.seconds
     assert more == pytest.approx(16 * 1000 * 131_072 / 3.36e12, rel=0.15)
 
 
@@ -114,7 +114,7 @@ def test_requests_at_once_take_their_own_steps_and_the_prompts_of_all() -> None:
     """Where prompts are read first, all begin together: one waits for half of them."""
     one = phases(stack="sglang-2025")
     found = served(one, 16, 1024, 128)
-    prompt_s, step_s = one.prefill_s(1, 1024), one.decode_s(16, 1024 + 64)
+    prompt_s, step_s = one.prefill(1, 1024).seconds, one.decode(16, 1024 + 64).seconds
     assert found.ttft_s == pytest.approx(8.5 * prompt_s + one.constant("prompt_s"))
     whole = found.ttft_s - one.constant("prompt_s") + 127 * found.tpot_s
     assert whole == pytest.approx(16 * prompt_s + 127 * step_s)
@@ -174,7 +174,7 @@ def test_stages_work_at_a_part_of_the_sequences_each() -> None:
     two = phases("llama3_8b", pipeline=2)
     sends = two.decode(16, 1000).exchange_s
     half = phases("llama3_8b").decode(8, 1000)
-    assert two.decode_s(16, 1000) == pytest.approx(half.seconds + sends, rel=1e-6)
+    assert two.decode(16, 1000).seconds == pytest.approx(half.seconds + sends, rel=1e-6)
     assert two.weight_bytes < 0.6 * phases("llama3_8b").weight_bytes
 
 
@@ -197,9 +197,9 @@ def test_ranks_that_share_experts_read_a_prompt_each() -> None:
     """Eight ranks with eight requests each take what one takes with eight, and exchanges."""
     eight = phases("mixtral_8x7b", data=8, expert=8, stack="sglang-2025")
     found = served(eight, 64, 1024, 128)
-    prompt_s = eight.prefill_s(8, 1024)
+    prompt_s = eight.prefill(8, 1024).seconds
     assert found.ttft_s == pytest.approx(4.5 * prompt_s + eight.constant("prompt_s"))
-    assert prompt_s < 2 * phases("mixtral_8x7b", stack="sglang-2025").prefill_s(1, 1024)
+    assert prompt_s < 2 * phases("mixtral_8x7b", stack="sglang-2025").prefill(1, 1024).seconds
 
 
 def test_a_changed_device_is_held_against_the_one_that_is(

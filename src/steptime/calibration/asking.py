@@ -153,8 +153,8 @@ def serve(asked: Question, method: str | Method) -> Told:
         requests = _whole(asked, "concurrency")
         ttft_s, tpot_s, *_ = served(phases, requests, tokens, output)
     else:
-        ttft_s = phases.prefill_s(batch, tokens) + phases.constant("prompt_s")
-        tpot_s = phases.decode_s(batch, tokens + output / 2)
+        ttft_s = phases.prefill(batch, tokens).seconds + phases.constant("prompt_s")
+        tpot_s = phases.decode(batch, tokens + output / 2).seconds
     request_s = ttft_s + steps * tpot_s
     rate = batch * output / devices / request_s
     form = "served" if numbers.get("concurrency") else phases.form

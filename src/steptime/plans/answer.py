@@ -1,8 +1,9 @@
 """A plan's step as rows of named quantities: what commands print and programs read."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,6 @@ from steptime.predict.prices import Offer, cheapest, offers
 
 KWH_J = 3.6e6
 SPARE = 0.05  # of the memory: peaks that torchtitan publishes are missed by as much at most
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of a plan with which it fits, and its step."""
-
-    words: str
-    asked: Asked
-    found: PlanTime
 
 
 def fits(planner: Planner, found: PlanTime) -> bool:
@@ -107,7 +99,7 @@ def document(
         "energy": _energy(found, devices),
         "training": _training(found, offer, devices, in_step, tokens),
         "notes": _notes(planner, found),
-        "nearest_that_fits": None if does_fit else _said(planner, nearest(planner, asked)),
+        "nearest_that_fits": None if does_fit else nearest(planner, asked),
     }
     return {**told, "answer": sentence(told)}
 
@@ -239,7 +231,7 @@ def _training(
     }
 
 
-def nearest(planner: Planner, asked: Asked) -> Change | None:
+def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
     """Return the change of a plan that fits and is fastest, one change before two; None for none.
 
     Tried are recomputing (the first layers of each stage, or all), smaller micro-batches, states,
@@ -251,7 +243,7 @@ def nearest(planner: Planner, asked: Asked) -> Change | None:
         (change | more, other) for change, one in singles for more, other in _changes(planner, one)
     ]
     for tries in (singles, doubles):
-        found: list[Change] = []
+        found: list[dict[str, Any]] = []
         for change, other in tries:
             try:
                 sound = checked(planner.shape, other)
@@ -261,9 +253,13 @@ def nearest(planner: Planner, asked: Asked) -> Change | None:
             except InputError:
                 continue
             if fits(planner, time):
-                found.append(Change(words_of_change(asked, change), sound, time))
+                found.append({
+                    "change": words_of_change(asked, change), "plan": asdict(sound.plan),
+                    "micro_batch": sound.micro_batch, "step_s": time.step_s,
+                    "total_bytes": time.memory[time.fullest].total,
+                })  # fmt: skip
         if found:
-            return min(found, key=lambda change: change.found.step_s)
+            return min(found, key=itemgetter("step_s"))
     return None
 
 
@@ -299,16 +295,3 @@ def _changes(planner: Planner, asked: Asked) -> Iterator[tuple[dict[str, Any], A
         other = asked.but(change)
         if fault(planner.shape, other) is None:
             yield change, other
-
-
-def _said(planner: Planner, change: Change | None) -> dict[str, Any] | None:
-    if change is None:
-        return None
-    found = change.found
-    return {
-        "change": change.words,
-        "plan": asdict(change.asked.plan),
-        "micro_batch": change.asked.micro_batch,
-        "step_s": found.step_s,
-        "total_bytes": found.memory[found.fullest].total,
-    }

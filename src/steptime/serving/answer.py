@@ -212,8 +212,8 @@ def answered(asked: Request) -> dict[str, Any]:
         "tokens_per_s_per_device": rate / devices,
         "tokens_per_s_per_user": 1 / tpot_s,
         "parts": {
-            "prefill": _parts(first) | {"prompt_s": phases.constant("prompt_s")},
-            "decode": _parts(each),
+            "prefill": first.parts | {"prompt_s": phases.constant("prompt_s")},
+            "decode": each.parts,
         },
         "energy": _energy(asked, phases, phases.prefill(batch, asked.input), each),
         "fits": fits,
@@ -250,12 +250,6 @@ def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
         users = -(-load.concurrency // asked.replicas)
         means[:2] = served(phases, users, asked.input, asked.output)[:2]
     return told | {"devices": devices, "means": means}
-
-
-def _parts(spent: Spent) -> dict[str, float]:
-    found = spent._asdict()
-    del found["joules"]
-    return found
 
 
 def _energy(asked: Request, phases: Phases, first: Spent, each: Spent) -> dict[str, Any] | None:

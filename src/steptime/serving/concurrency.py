@@ -33,8 +33,8 @@ def served(phases: Phases, requests: int, tokens: int, output: int) -> Served:
     context, ranks = tokens + output / 2, phases.plan.data
     running = min(float(requests), max(1.0, phases.most_tokens / (tokens + output)))
     sequences, own = max(1, round(running)), running / min(ranks, requests)
-    step_s = phases.decode_s(sequences, context)
-    each_s = alone_s = phases.prefill_s(ranks, tokens)  # of one prompt on each rank
+    step_s = phases.decode(sequences, context).seconds
+    each_s = alone_s = phases.prefill(ranks, tokens).seconds  # of one prompt on each rank
     mixes = phases.constant("mixes") == 1
     if mixes:
         together = max(1, round(own / output))

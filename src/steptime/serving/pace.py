@@ -49,19 +49,19 @@ class Paced:
     ) -> None:  # fmt: skip
         def decode_s(sequences: int, context: float) -> float:
             if draft is None:
-                return phases.decode_s(sequences, context)
+                return phases.decode(sequences, context).seconds
             # as many tokens as of more sequences, which share the caches that are read
-            took = phases.decode_s(sequences * (ahead + 1), context / (ahead + 1))
-            took += ahead * draft.decode_s(sequences, context)
+            took = phases.decode(sequences * (ahead + 1), context / (ahead + 1)).seconds
+            took += ahead * draft.decode(sequences, context).seconds
             return took / sum(accept**k for k in range(ahead + 1))
 
         def prefill_s(sequences: int, tokens: int, past: int = 0) -> float:
             both = [phases] if draft is None else [phases, draft]
-            return sum(one.prefill_s(sequences, tokens, past) for one in both)
+            return sum(one.prefill(sequences, tokens, past).seconds for one in both)
 
         def shared_s(context: int, sequences: int, tokens: int) -> float:
-            alone = phases.decode_s(sequences, context) + phases.prefill_s(1, tokens)
-            return phases.mixed_s(sequences, context, tokens) - alone
+            alone = phases.decode(sequences, context).seconds + phases.prefill(1, tokens).seconds
+            return phases.mixed(sequences, context, 1, tokens).seconds - alone
 
         self._decode = _Surface(decode_s)
         self._prefill = _Surface(prefill_s, lengths)

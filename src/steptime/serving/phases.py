@@ -39,6 +39,11 @@ class Spent(NamedTuple):
     joules: float = 0.0
 
     @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by what they are spent on."""
+        return dict(zip(self._fields[:-1], self[:-1], strict=True))
+
+    @property
     def seconds(self) -> float:
         """Seconds in all."""
         return sum(self[:-1])
@@ -101,21 +106,6 @@ class Phases:
         low, high, _ = bounds(form or self.form, self.planner.seen.constants)
         return Interval(value, value * low, value * high)
 
-    def prefill_s(self, sequences: int, tokens: int, past: int = 0) -> float:
-        """Return the seconds until new sequences of so many tokens each have their first one.
-
-        `past` tokens of each lie in the cache already.
-        """
-        return self.prefill(sequences, tokens, past).seconds
-
-    def decode_s(self, sequences: int, context: float) -> float:
-        """Return the seconds of a step that gives each sequence a token, at a mean context."""
-        return self.decode(sequences, context).seconds
-
-    def mixed_s(self, sequences: int, context: float, prompt_tokens: int) -> float:
-        """Return the seconds of a step that decodes sequences and reads tokens of one prompt."""
-        return self.mixed(sequences, context, 1, prompt_tokens).seconds
-
     def mixed(self, sequences: int, context: float, prompts: int, tokens: int) -> Spent:
         """Return what a step is made of that decodes sequences and reads so many prompts."""
         groups = [Group(self._own(prompts), tokens, 0)] if tokens else []
@@ -123,7 +113,10 @@ class Phases:
         return self.step(groups)
 
     def prefill(self, sequences: int, tokens: int, past: int = 0) -> Spent:
-        """Return what `prefill_s` is made of."""
+        """Return what it takes until new sequences of so many tokens each have their first one.
+
+        `past` tokens of each lie in the cache already.
+        """
         stages = self.plan.pipeline
         flights = min(stages, self._own(sequences))
         one = self.step([Group(-(-self._own(sequences) // flights), tokens, past)])
@@ -131,7 +124,7 @@ class Phases:
         return found._replace(joules=flights * one.joules)
 
     def decode(self, sequences: int, context: float) -> Spent:
-        """Return what `decode_s` is made of.
+        """Return what a step takes that gives each sequence a token, at a mean context.
 
         Stages of a pipeline work at a part of the sequences each, so that a step takes what a part
         takes through all of them.
