@@ -24,11 +24,9 @@ from steptime.predict.method import Method
 MEGATRON = ("megatron-2023", "megatron-2024", "megatron-2025")
 NEUTRAL: Mapping[str, tuple[tuple[str, ...], str, float]] = {  # stacks, constant, without steps
     "products, FSDP": (("fsdp-2022", "fsdp-2023"), "training.products", 1.0),
-    "attention, FSDP": (("fsdp-2022", "fsdp-2023"), "attention.share", 1.035),  # 1.75 times slower
     "products, 2023": (("megatron-2023",), "training.products", 1.0),
     "products, 2024": (("megatron-2024",), "training.products", 1.0),
     "layer_s, 2021": (("megatron-2021", "megatron-2022"), "training.layer_s", 1e-4),
-    "step_s, FSDP": (("fsdp-2022", "fsdp-2023"), "training.step_s", 0.01),
     "straggling": ((), "training.straggling", 0.0),
     "routed_s": (MEGATRON, "training.routed_s", 1e-4),
     "routed_bytes": (MEGATRON, "training.routed_bytes", 8.0),
@@ -85,8 +83,7 @@ def _without(stacks: tuple[str, ...], name: str, value: float) -> Method:
     def sees(device: Any, dtype: str, under: Any) -> Any:
         seen = base.sees(device, dtype, under)
         known = name in seen.constants and (not stacks or under.stack in stacks)
-        own = value * seen.constants[name] if name == "attention.share" and known else value
-        return replace(seen, constants={**seen.constants, name: own}) if known else seen
+        return replace(seen, constants={**seen.constants, name: value}) if known else seen
 
     return replace(base, sees=sees)
 

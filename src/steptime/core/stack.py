@@ -102,7 +102,7 @@ _TRAINING = (
     "exchange_s tensor_hidden backward_hidden send_hidden data_hidden shard_hidden slowed "
     "layer_s step_s context_bytes buffer_bytes logit_bytes fragmented cast_bytes "
     "quantised_bytes products products_new attention softmax stops_early routed_bytes routed_s "
-    "expert_hidden sustained selective_kept selective_again straggling"
+    "expert_hidden selective_kept selective_again straggling"
 )  # of a training over many devices: what each means, docs/plans.md says
 TRAINING = tuple(f"training.{name}" for name in _TRAINING.split())
 SERVING = tuple(  # of inference: what each means, docs/serving.md says

@@ -129,24 +129,20 @@ def _piece(
     held: Kept,
     params: tuple[int, int],
 ) -> Piece:
-    constants, newer = device.constants, (device.architecture or "").startswith(NEWER)
-    slower, most = constants.get("training.products", 1.0), _sustained(device)
-    of_attention = 1.0
-    if newer:  # under a limit of power as slow as products
-        slower *= constants.get("training.products_new", 1.0)
-        of_attention = constants.get("training.attention", 1.0) * max(
-            1.0, PUBLISHED / _best(device)
-        )
+    constants, slower, of_attention = device.constants, 1.0, 1.0
+    if (device.architecture or "").startswith(NEWER):
+        slower = constants.get("training.products_new", 1.0)
+        best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
+        late = PUBLISHED * device.peak_flop_per_s["bfloat16"] / best  # by a limit of power
+        of_attention = constants.get("training.attention", 1.0) * max(1.0, late)
+    slower *= constants.get("training.products", 1.0)
 
     @cache
     def price(kernel: Kernel) -> Interval:
         time = method.price(kernel, device)
         if kernel.unit == "vector":
             return time
-        longer = of_attention
-        if kinds[kernel.op] != "attention":
-            least = kernel.flop / (most * device.peak_flop_per_s[kernel.dtype])
-            longer = slower * max(1.0, least / time.value)
+        longer = of_attention if kinds[kernel.op] == "attention" else slower
         ends = (None if end is None else end * longer for end in (time.low, time.high))
         return time._replace(value=time.value * longer, low=next(ends), high=next(ends))
 
@@ -186,17 +182,6 @@ def _piece(
         (flop["forward"], flop["backward"]),
         tuple(mine),
     )
-
-
-def _best(device: Device) -> float:
-    """Return the best product that is published of a device, as a share of the peak."""
-    best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
-    return best / device.peak_flop_per_s["bfloat16"]
-
-
-def _sustained(device: Device) -> float:
-    """Return the share of a peak that products reach for long: of the best that is published."""
-    return device.constants.get("training.sustained", 1.0) * _best(device)
 
 
 def piece_of(row: str) -> str:
