@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.calibration.asking import KINDS
-from steptime.calibration.published import Question, Told, questions, tables_in
+from steptime.calibration.published import Question, Told, tables_in
+from steptime.calibration.published_errors import told_of
 from steptime.core.errors import InputError
 from steptime.predict import cost_model
 from steptime.predict.method import Method
@@ -54,13 +55,9 @@ class Left(NamedTuple):
 def steps_of(paths: Sequence[Path]) -> Iterator[tuple[Question, Told]]:
     """Yield the steps of tables of published ones, and what is told of them."""
     for path, layout in tables_in(paths)[0].items():
-        for _, _, asked in questions(path, layout) if layout.kind == "step" else ():
-            if isinstance(asked, InputError) or "step_s" not in asked.measured:
-                continue
-            try:
-                yield asked, KINDS["step"](asked, "calibrated")
-            except InputError:
-                continue
+        for _, _, answer in told_of(path, layout, "calibrated") if layout.kind == "step" else ():
+            if not isinstance(answer, InputError) and "step_s" in answer[0].measured:
+                yield answer
 
 
 def _scale(_: Question, told: Told) -> str:

@@ -173,7 +173,7 @@ def test_the_link_of_a_node_is_that_of_the_device() -> None:
 
 
 def test_what_is_told_apart() -> None:
-    assert told_apart(planner()) == pytest.approx(1.136, abs=0.002)  # exp(sqrt(2) 0.09)
+    assert told_apart(planner()) == pytest.approx(1.12, abs=0.002)  # exp(sqrt(2) 0.08)
 
 
 def test_nothing_fits_is_said_with_what_lacks() -> None:

@@ -11,7 +11,7 @@ from steptime.calibration.published import Question, Told, site_of, stack_at
 from steptime.core.errors import InputError, one_of
 from steptime.core.ranges import LARGEST
 from steptime.core.workload import Plan
-from steptime.plans.answer import fits
+from steptime.plans.answer import fits, mfu
 from steptime.plans.faults import Asked, checked
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Request, Site, shape_of, split_of
@@ -70,6 +70,7 @@ def step(asked: Question, method: str | Method) -> Told:
     values = {
         "step_s": Interval(found.step_s, found.low, found.high),
         "memory_bytes": Interval(held.total),
+        "mfu": Interval(mfu(planner, found)["full"] or 0.0),
     }
     if found.energy_j is not None:
         values["device_w"] = Interval(found.energy_j / found.step_s / devices)

@@ -51,30 +51,28 @@ Kept = tuple[tuple[int, float], ...]  # stages of a device, and bytes that a mic
 def parts_of(one: Step, shape: Layout, d: int) -> tuple[Memory, Kept]:
     """Return what a device of the pipeline holds beside micro-batches, and what each of these."""
     load, plan = shape.devices[d], one.plan
-    key = (id(one.found), load, plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards)
-    still: Memory | None = one.planner.kept.get(key)
-    if still is None:
-        still = one.planner.kept[key] = _standing(one, load)
-    return still, tuple(
-        [
-            (k, kept_of(one, shape.stages[k])[0])
-            for k in range(d, len(shape.stages), len(shape.devices))
-        ]
+    of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards)
+    key = ("standing", id(one.found), load, *of_plan)
+    own = range(d, len(shape.stages), len(shape.devices))
+    return (
+        one.planner.once(key, lambda: _standing(one, load)),
+        tuple([(k, kept_of(one, shape.stages[k])[0]) for k in own]),
     )
 
 
 def kept_of(one: Step, load: Load) -> tuple[float, float]:
     """Return the bytes that a micro-batch keeps of a stage: on the device, and on the host."""
-    key = (id(one.found), load, one.plan.recompute, one.plan.offload)
-    found: tuple[float, float] | None = one.planner.kept.get(key)
-    if found is None:
+
+    def added() -> tuple[float, float]:
         ends = sum(one.kept(part) * count for part, count in load if part.name == FIRST)
         layers = sum(one.kept(part) * count for part, count in load if not part.is_end)
         away = one.plan.offload in ("activations", "both")
         grows = 1 + one.planner.constant("fragmented")
-        found = (ends * grows, layers) if away else ((ends + layers) * grows, 0.0)
-        one.planner.kept[key] = found
-    return found
+        return (ends * grows, layers) if away else ((ends + layers) * grows, 0.0)
+
+    return one.planner.once(
+        ("kept", id(one.found), load, one.plan.recompute, one.plan.offload), added
+    )
 
 
 def host_bytes(one: Step, shape: Layout, d: int, most: Sequence[int], micro_batches: int) -> float:
@@ -135,12 +133,8 @@ def _logits(one: Step) -> float:
 
 def parameters_of(one: Step, load: Load) -> tuple[int, int]:
     """Return the parameters of a device that all replicas share, and those of routed experts."""
-    key, counted = (id(one.found), load), one.planner.counted
-    if key not in counted:
-        routed = sum(one.found[part.name].routed * count for part, count in load)
-        whole = sum(one.found[part.name].parameters * count for part, count in load)
-        counted[key] = whole - routed, routed
-    return counted[key]
+    routed = sum([one.found[part.name].routed * count for part, count in load])
+    return sum([one.found[part.name].parameters * count for part, count in load]) - routed, routed
 
 
 def shared_of(one: Step, load: Load, least: int) -> float:

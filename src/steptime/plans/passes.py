@@ -122,11 +122,8 @@ class Step:
         """Return the forward and the backward pass of a part."""
         plan = self.plan
         shards = (plan.zero, plan.shards, plan.replicas) if plan.zero >= 2 else ()
-        key = (id(self.found), part, plan.recompute, plan.offload, self.order, *shards)
-        if key not in self.planner.passes:
-            self.planner.passes[key] = self.computed(part)
-        found: tuple[Pass, Pass] = self.planner.passes[key]
-        return found
+        key = ("pass", id(self.found), part, plan.recompute, plan.offload, self.order, *shards)
+        return self.planner.once(key, lambda: self.computed(part))
 
     def computed(self, part: Part) -> tuple[Pass, Pass]:
         """Return the forward and the backward pass of a part, worked out."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from math import hypot, inf, log1p
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from steptime import catalog
 from steptime.core.dtypes import precision
@@ -41,6 +41,7 @@ HOST_BYTES_PER_S, HOST_DEVICES = 2 * 204.8e9, 8
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/optimizer.py`)
 _GIB = 2**30 / 1e9
 _USABLE = 0.99
+T = TypeVar("T")
 MANY = 1024  # devices, from which on the slowest of them tells
 DIRECT = 1e11  # bytes/s of links by which devices read each other's part of an exchange at once
 
@@ -128,9 +129,7 @@ class Planner:
         if gradients or own:
             self._constants["gradient_bytes"] = gradients / 8 or own
         self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
-        self.spent: dict[tuple[Any, ...], float] = {}
         self.traffic_s = cache(self._traffic_s)
-        self.counted: dict[tuple[Any, ...], tuple[int, int]] = {}
         self.join(cluster)
 
     def on(self, cluster: Cluster) -> Planner:
@@ -158,13 +157,18 @@ class Planner:
             for size, link, links in cluster.ladder
         ]
         self._exchanged: dict[tuple[Any, ...], Exchanged] = {}
-        self.passes: dict[tuple[Any, ...], Any] = {}  # what `passes`, `memory`, `step` work out
-        self.kept: dict[tuple[Any, ...], Any] = {}
-        self.tails: dict[tuple[Any, ...], Any] = {}
+        self._known: dict[tuple[Any, ...], Any] = {}  # what `passes`, `memory`, `step` work out
         self.holds: dict[tuple[Any, ...], Any] = {}
         self.takes: dict[tuple[Any, ...], Any] = {}
         self._fabrics: dict[Sequence[int], tuple[Fabric, str]] = {}
         self._neighbours: dict[Sequence[int], Sequence[int]] = {}
+
+    def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """Return what `make` works out, once for a key, until the links are others."""
+        if key not in self._known:
+            self._known[key] = make()
+        found: T = self._known[key]
+        return found
 
     def reached(self, link: Link) -> Link:
         """Return a link at the rate that exchanges reach."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from typing import NamedTuple
 
@@ -266,13 +266,10 @@ def tail_of(one: Step, load: Load) -> _Tail:
     """Return what a device's step ends, and begins, with."""
     plan = one.plan
     key = (
-        id(one.found), load, plan.zero, plan.data, plan.pipeline, plan.virtual, one.order,
+        "tail", id(one.found), load, plan.zero, plan.data, plan.pipeline, plan.virtual, one.order,
         plan.shard, plan.offload,
     )  # fmt: skip
-    if key not in one.planner.tails:
-        one.planner.tails[key] = _tail(one, load)
-    found: _Tail = one.planner.tails[key]
-    return found
+    return one.planner.once(key, lambda: _tail(one, load))
 
 
 def _tail(one: Step, load: Load) -> _Tail:
@@ -368,11 +365,9 @@ def _energy(one: Step, shape: Layout, micro_batches: int, step_s: float) -> floa
 
 def dynamic_of(one: Step, load: Load) -> float:
     """Return the joules of a micro-batch on a device beyond those of waiting."""
-    known, full = one.planner.spent, one.plan.recompute == "full"
-    found = 0.0
+    planner, full, found = one.planner, one.plan.recompute == "full", 0.0
     for part, count in load:
-        key = (id(one.found), part.name)
-        if key not in known:
-            known[key] = spent_j(one.found[part.name].kernels, one.planner.seen)
-        found += known[key] * (4 / 3 if part.again and full else 1) * count
+        kernels = one.found[part.name].kernels
+        spent = planner.once(("spent", id(kernels)), partial(spent_j, kernels, planner.seen))
+        found += spent * (4 / 3 if part.again and full else 1) * count
     return found
