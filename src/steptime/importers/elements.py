@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from steptime.core.graph import Attr, Op
-from steptime.core.windows import positions
 from steptime.layers import dense
 from steptime.layers.blocks import ACTIVATIONS
 from steptime.ops import OPS
@@ -166,41 +165,6 @@ def pad(
     return reshape(b, y, b.shape(y)[len(lead) :], f"{name}/reshape")
 
 
-def windows(
-    b: Builder, x: str, axis: int, size: int, name: str, step: int = 1, dilation: int = 1
-) -> str:
-    """Return `x` with `[count, size]` in place of `axis`: windows that begin `step` apart."""
-    axis, shape = axis_of(b, x, axis), b.shape(x)
-    count = positions(shape[axis], size, step, dilation=dilation)
-    require(min(size, step, dilation, count) >= 1, f"{name}: windows of {size} in {list(shape)}")
-    apart = (*shape[:axis], count, size, *shape[axis + 1 :])
-    if dilation == 1 and size == step:
-        x = slice_(b, x, axis, 0, count * size, f"{name}/whole")
-    elif size == 1:
-        x = slice_(b, x, axis, 0, shape[axis], f"{name}/some", step)
-    else:
-        places = b.buffer(free_name(b, f"{name}/places"), (count, size), "int64")
-        return op(b, "gather", x, places, name=name, axis=axis)
-    return reshape(b, x, apart, name)
-
-
-def unfold(
-    b: Builder,
-    x: str,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    name: str,
-) -> str:
-    """Return the windows of an image, padded before, `[n, c, h, w] -> [n, c*kh*kw, oh*ow]`."""
-    n, c = b.shape(x)[:2]
-    for i, suffix in enumerate(("rows", "columns")):
-        how = {"step": stride[i], "dilation": dilation[i]}
-        x = windows(b, x, 2 + 2 * i, kernel[i], f"{name}/{suffix}", **how)
-    x = transpose(b, x, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
-    return reshape(b, x, (n, c * kernel[0] * kernel[1], -1), name)
-
-
 def _finite(b: Builder, value: float) -> float:
     """Return a number that is finite in the type of the arithmetic: a mask's -inf is the least."""
     most = LARGEST_FLOAT.get(b.precision.compute, 1.7976931348623157e308)
@@ -353,6 +317,9 @@ _WRITTEN_OUT = {
         b, "sum", pointwise(b, "abs", x, name=f"{name}/abs"), axes, name, keep
     ),
     "l2": _l2,
+    "logsum": lambda b, x, axes, name, keep: pointwise(
+        b, "log", reduce(b, "sum", x, axes, f"{name}/sum", keep), name=name
+    ),
     "sum_square": lambda b, x, axes, name, keep: reduce(
         b, "sum", _square(b, x, name), axes, name, keep
     ),

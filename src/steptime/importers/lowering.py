@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
+from steptime.importers.composed import pointwise
 from steptime.importers.elements import (
     axis_of,
     cast,
@@ -25,7 +26,6 @@ from steptime.importers.elements import (
     made_by,
     op,
     pad,
-    pointwise,
     reduce,
     reshape,
     select,
@@ -33,20 +33,19 @@ from steptime.importers.elements import (
     softmax,
     split,
     transpose,
-    unfold,
     where,
-    windows,
     with_axes,
 )
 from steptime.importers.heads import heads_joined, heads_repeated, heads_shared
 from steptime.importers.loss import loss_of
+from steptime.importers.windows import fold, unfold, windows
 from steptime.ops.builder import Builder
 from steptime.ops.sequence import GATES
 from steptime.ops.table import require
 
 __all__ = [
     "adaptive_pool", "attention", "axis_of", "batch_norm", "cast", "concat", "convolution",
-    "dropout", "embedding", "expand", "free_name", "gather", "group_norm", "is_float",
+    "dropout", "embedding", "expand", "fold", "free_name", "gather", "group_norm", "is_float",
     "is_kept", "layer_norm", "linear", "loss_of", "made_by", "matmul", "op", "pad", "pointwise",
     "pool", "recurrent", "reduce", "reshape", "resize", "rms_norm", "select", "slice_", "softmax",
     "split", "topk", "transpose", "unfold", "where", "windows",

@@ -308,6 +308,13 @@ def is_learnt(b: Builder, x: str, seen: set[str]) -> bool:
     return any(is_learnt(b, one, seen) for one in op.inputs)
 
 
+def bias_of_scores(b: Builder, x: str, heads: int) -> str:
+    """Return what is added to scores if it is learnt, "" for a mask: one for all heads is one."""
+    shape = b.shape(x)
+    shared = heads > 1 and (len(shape) < 3 or shape[-3] == 1)
+    return x if not shared and is_learnt(b, x, set()) else ""
+
+
 def _unscaled(b: Builder, x: str) -> str:
     """Return what a tensor is a multiple of."""
     found = _operands(b, x, "mul") or _operands(b, x, "div")
@@ -348,8 +355,8 @@ def _attention(b: Builder, y: str, name: str) -> str | None:
         parts = [
             lowering.reshape(b, x, (lead[0], 1, *b.shape(x)[1:]), f"{name}/heads") for x in parts
         ]
-    learnt = [mask for mask in masks if is_learnt(b, mask, set())]
     scores = (*b.shape(parts[0])[1:2], length, keys)
+    learnt = [mask for mask in masks if bias_of_scores(b, mask, scores[0])]
     for mask in learnt:
         if b.shape(mask)[-3:] != scores or b.tensors[mask].size != math.prod(scores):
             return None

@@ -12,7 +12,7 @@ from steptime.importers.constants import Array, scalar
 from steptime.importers.onnx.matrices import convolution, layer_norm, matmul, rms_norm
 from steptime.importers.onnx.run import Run
 from steptime.importers.onnx.values import Constant, Function, Value
-from steptime.importers.patterns import is_learnt, turned_by_position
+from steptime.importers.patterns import bias_of_scores, turned_by_position
 from steptime.ops.sequence import GATES
 from steptime.ops.table import require
 
@@ -69,9 +69,8 @@ def _attention(r: Run, q: Value, k: Value, v: Value, *more: Value) -> Values:
             pair = [r.tensor(kept), parts[i]]
             parts[i] = lowering.concat(r.b, pair, 2, f"{r.name}/past{i}")
     causal = bool(r.attr("is_causal", 0) or r.attr("unidirectional", 0))
-    mask = r.tensor(added) if added is not None else ""
-    mask = mask if mask and is_learnt(r.b, mask, set()) else ""
     made_q, made_k, made_v = parts
+    mask = "" if added is None else bias_of_scores(r.b, r.tensor(added), r.b.shape(made_q)[1])
     y = lowering.attention(r.b, made_q, made_k, made_v, r.name, causal=causal, mask=mask)
     return [_joined(r, y) if rank == 3 else y, parts[1], parts[2]]
 

@@ -4,16 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steptime.core.errors import shorten
 from steptime.core.windows import positions, same_padding
 from steptime.importers import lowering
 from steptime.importers.constants import axis_of, scalar
 from steptime.importers.onnx.run import Run
 from steptime.importers.onnx.values import Constant, Function, Value
+from steptime.importers.products import einsum
 from steptime.ops.table import require
 
 Values = Sequence[Value]
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def _scaled(r: Run, y: Value, factor: float) -> Value:
@@ -197,41 +196,6 @@ def _lp_norm(r: Run, x: Value) -> Value:
     return r.pointwise("div", x, norm)
 
 
-def _einsum(r: Run, x: Value, y: Value = None) -> Value:
-    """Return a product of two tensors (or a sum of one) over letters, as a product of matrices."""
-    text = r.attr("equation", "").replace(" ", "")
-    require("." not in text and "->" in text, f"an equation {shorten(text)}")
-    left, out = text.split("->")
-    names = left.split(",")
-    require(len(names) == (1 if y is None else 2), f"an equation {shorten(text)}")
-    if y is None:
-        axes = [i for i, c in enumerate(names[0]) if c not in out]
-        kept = [c for c in names[0] if c in out]
-        made: Value = lowering.reduce(r.b, "sum", r.tensor(x), axes, r.name) if axes else x
-        return r.view(made, "transpose", [kept.index(c) for c in out])
-    a, b = names
-    size = dict(zip(a + b, (*r.shape(x), *r.shape(y)), strict=True))
-    require(all(len({*t}) == len(t) for t in (a, b, out)), f"an equation {shorten(text)}")
-    batch = [c for c in a if c in b and c in out]
-    summed = [c for c in a if c in b and c not in out]
-    rows, columns = [c for c in a if c not in b], [c for c in b if c not in a]
-    require({*rows, *columns, *batch} == {*out}, f"an equation {shorten(text)}")
-
-    def seen(value: Value, own: str, order: list[str], shape: list[int]) -> Value:
-        return r.view(r.view(value, "transpose", [own.index(c) for c in order]), "reshape", shape)
-
-    def total(letters: list[str]) -> int:
-        return math.prod(size[c] for c in letters)
-
-    lead = [total(batch)] if batch else []
-    first = seen(x, a, batch + rows + summed, [*lead, total(rows), total(summed)])
-    second = seen(y, b, batch + summed + columns, [*lead, total(summed), total(columns)])
-    product = matmul(r, first, second)
-    order = batch + rows + columns
-    apart = r.view(product, "reshape", [size[c] for c in order])
-    return r.view(apart, "transpose", [order.index(c) for c in out])
-
-
 MATRICES: Mapping[str, Function] = {
     "MatMul": matmul,
     "com.microsoft.FusedMatMul": _fused_matmul,
@@ -249,5 +213,5 @@ MATRICES: Mapping[str, Function] = {
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _group_norm),
     "LRN": _local_response_norm,
     "LpNormalization": _lp_norm,
-    "Einsum": _einsum,
+    "Einsum": lambda r, *xs: einsum(r.b, r.attr("equation", ""), [*map(r.tensor, xs)], r.name),
 }

@@ -295,6 +295,13 @@ def _space_to_depth(r: Run, x: Value) -> Value:
     return r.view(turned, "reshape", (n, c * s**2, h // s, w // s))
 
 
+def _columns_to_image(r: Run, x: Value, size: Value, kernel: Value) -> Value:
+    sizes, block = (r.whole(v) or () for v in (size, kernel))
+    strides = r.attr("strides", (1,) * len(sizes))
+    require(len(sizes) == 2, f"windows over {len(sizes)} axes: there are kinds for 2")
+    return lowering.fold(r.b, r.tensor(x), sizes, block, strides, r.name)
+
+
 MOVES: Mapping[str, Function] = {
     "Reshape": _reshape,
     "Flatten": _flatten,
@@ -317,6 +324,7 @@ MOVES: Mapping[str, Function] = {
     "ConstantOfShape": _constant_of_shape,
     "NonZero": lambda r, x: r.constant(constants.non_zero(r.of(x)), derived=True),
     "Trilu": _trilu,
+    "Col2Im": _columns_to_image,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
     **dict.fromkeys(("ScatterND", "ScatterElements", "Scatter"), _scatter),

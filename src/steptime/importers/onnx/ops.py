@@ -6,10 +6,12 @@ are read.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from steptime.importers import constants, lowering
 from steptime.importers.constants import axis_of
 from steptime.importers.onnx.fused import FUSED
+from steptime.importers.onnx.loops import LOOPS
 from steptime.importers.onnx.matrices import MATRICES
 from steptime.importers.onnx.model import Subgraph
 from steptime.importers.onnx.moves import MOVES
@@ -43,6 +45,12 @@ def _folded(function: str) -> Function:
         return first
 
     return lowered
+
+
+def _mean(r: Run, *values: Value) -> Value:
+    total: Any = _folded("add")(r, *values)
+    share = r.constant(constants.scalar(1 / len(values), "float32"))
+    return r.pointwise("mul", total, share)
 
 
 def _parametrised(function: str, name: str, default: float) -> Function:
@@ -170,18 +178,11 @@ def _if(r: Run, condition: Value) -> Values:
     return r.branch(chosen)
 
 
-def _refused(what: str) -> Function:
-    def refuse(_: Run, *__: Value) -> Value:
-        require(False, what)
-        return None
-
-    return refuse
-
-
 _SAME_NAME = (
     *("Neg", "Abs", "Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "Erf", "Floor", "Ceil"),
     *("Round", "Sign", "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Mish", "Selu", "Where"),
     *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Mod", "IsNaN"),
+    *("Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
 )
 _POINTWISE = dict(zip(_SAME_NAME, map(str.lower, _SAME_NAME), strict=True)) | {
     "Equal": "eq",
@@ -206,14 +207,15 @@ _REDUCED = {
     **{f"Reduce{name}": name.lower() for name in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2")},
     "ReduceSumSquare": "sum_square",
     "ReduceLogSumExp": "logsumexp",
+    "ReduceLogSum": "logsum",
 }
 _BRANCH = "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
-_LOOP = "a loop, whose number of turns the file does not say"
 OPS: Mapping[str, Function] = {
     **{name: _pointwise(function) for name, function in _POINTWISE.items()},
     **{name: _reduce(function) for name, function in _REDUCED.items()},
     **{name: _folded(to) for name, to in (("Sum", "add"), ("Max", "maximum"), ("Min", "minimum"))},
-    **{name: _refused(_LOOP) for name in ("Loop", "Scan")},
+    **LOOPS,
+    "Mean": _mean,
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
     **MATRICES,

@@ -117,7 +117,8 @@ def _sizes(model: Model) -> Sizes:
             elif isinstance(size, int):
                 shape.append(size)
             else:
-                word = _word(size or f"{one.name}_{i}")
+                named = size if re.search(r"\w", size) else ""  # "?" is no name
+                word = _word(named or f"{one.name}_{i}")
                 word = "size_batch" if word == "batch" else word
                 free[word] = None
                 shape.append(word)

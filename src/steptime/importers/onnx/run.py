@@ -28,6 +28,9 @@ from steptime.ops.table import ShapeError, require
 WRONG = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
 
 
+WITH_GRAPHS = ("If", "Loop", "Scan")
+
+
 class Run:
     """One walk: `env` holds what each name of the file stands for, tensors by their builder's name.
 
@@ -98,7 +101,7 @@ class Run:
         given = [value for value in values if value is not None]
         constant = bool(given) and all(isinstance(v, Constant) for v in given)
         moved = node.op in FOR_WEIGHTS and any(map(is_weight, given))
-        if constant and not moved and node.op != "If":
+        if constant and not moved and node.op not in WITH_GRAPHS:
             return self._worked_out(function, values)
         return _listed(function(self, *values))
 
@@ -119,9 +122,11 @@ class Run:
             for name, spec in zip(self.node.outputs, specs, strict=False)
         ]
 
-    def branch(self, graph: Subgraph) -> list[Value]:
-        """Lower a branch that is always taken, and return its outputs."""
+    def branch(self, graph: Subgraph, given: Sequence[Value] = ()) -> list[Value]:
+        """Lower a branch that is taken, or a turn of a loop, and return its outputs."""
         node = self.node
+        require(len(given) == len(graph.inputs), f"{len(given)} inputs of {len(graph.inputs)}")
+        self.env.update(zip((one.name for one in graph.inputs), given, strict=True))
         self._name_constants(graph)
         self.walk(graph)
         self.node = node

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from steptime.importers import lowering as low
-from steptime.importers.patterns import is_learnt
+from steptime.importers import products
+from steptime.importers.patterns import bias_of_scores
 from steptime.importers.pytorch.views import OTHERS, VIEWS
 from steptime.importers.pytorch.walk import Call, Const, Handler, Result, listed
 from steptime.ops.table import require
@@ -18,10 +19,16 @@ UNARY = {  # ATen: a function of one operand
     **{name: name for name in ("abs", "cos", "erf", "exp", "expm1", "floor", "ceil", "isnan")},
     **{name: name for name in ("log", "log1p", "mish", "neg", "reciprocal", "relu", "round")},
     **{name: name for name in ("rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sqrt", "tanh")},
-    **{name: name for name in ("softsign", "softplus", "log_sigmoid", "logical_not")},
+    **{name: name for name in ("softsign", "softplus", "log_sigmoid", "logical_not", "isfinite")},
+    **{
+        name: name for name in ("tan", "sinh", "cosh", "asinh", "acosh", "atanh", "logit", "square")
+    },
+    **{name: name for name in ("exp2", "log2", "log10", "trunc", "frac")},
     "hardsigmoid": "hard_sigmoid",
     "hardswish": "hard_swish",
     "special_expit": "sigmoid",
+    "special_logit": "logit",
+    "isinf": "isnan",
     "bitwise_not": "logical_not",
 }
 BINARY = {  # ATen: a function of two operands
@@ -149,10 +156,40 @@ def _where(c: Call) -> Result:
 
 
 def _addcmul(c: Call) -> Result:
-    product = low.pointwise(c.b, "mul", c.x("tensor1"), c.x("tensor2"), name=f"{c.name}/product")
+    function, x, y = c.node.op[3:], c.x("tensor1"), c.x("tensor2")
+    product = low.pointwise(c.b, function, x, y, name=f"{c.name}/product")
     if c.get("value", 1) != 1:
         product = low.pointwise(c.b, "mul", product, c["value"], name=f"{c.name}/value")
     return low.pointwise(c.b, "add", c.x(), product, name=c.name)
+
+
+def _threshold(c: Call) -> Result:
+    above = low.pointwise(c.b, "gt", c.x(), float(c["threshold"]), name=f"{c.name}/above")
+    return low.where(c.b, above, c.x(), float(c["value"]), name=c.name)
+
+
+def _glu(c: Call) -> Result:
+    axis = low.axis_of(c.b, c.x(), c.get("dim", -1))
+    half = c.b.shape(c.x())[axis] // 2
+    x, gate = low.split(c.b, c.x(), [half, half], axis, f"{c.name}/halves")
+    return c.do(low.pointwise, "mul", x, low.pointwise(c.b, "sigmoid", gate, name=f"{c.name}/gate"))
+
+
+def _triangle(c: Call) -> Result:
+    mask = c.walk.tensor(Const(c.b.shape(c.x())[-2:], "float32", f"{c.name}/triangle"))
+    return c.do(low.pointwise, "mul", c.x(), mask)
+
+
+def _outer(c: Call) -> Result:
+    rows = low.reshape(c.b, c.x(), (-1, 1), f"{c.name}/rows")
+    return c.do(low.pointwise, "mul", rows, c.x("vec2"))
+
+
+def _spread_and_mean(c: Call) -> Result:
+    then = "sqrt" if c.node.op == "std_mean" else ""
+    spread: Any = _reduction("variance", then)(c)
+    mean: Any = _reduction("mean")(c)
+    return [spread if then else spread[0], mean[0]]
 
 
 def _product(first: str, second: str) -> Handler:
@@ -170,34 +207,6 @@ def _product(first: str, second: str) -> Handler:
 
 def _linear(c: Call) -> Result:
     return low.linear(c.b, c.x("input"), c.x("weight"), c.name, c.maybe("bias") or "")
-
-
-def _einsum(c: Call) -> Result:
-    tensors = [c.walk.tensor(one) for one in c["tensors"]]
-    left, arrow, out = c["equation"].replace(" ", "").partition("->")
-    terms = left.split(",")
-    require(len(terms) == len(tensors) == 2 and bool(arrow), "einsum of other than two operands")
-    rank = len(c.shape) - len(out) + 3
-    dots = "".join(chr(0x391 + i) for i in range(rank)) if "..." in left else ""
-    terms, out = [term.replace("...", dots) for term in terms], out.replace("...", dots)
-    sizes: dict[str, int] = {}
-    for term, x in zip(terms, tensors, strict=True):
-        sizes |= dict(zip(term, c.b.shape(x), strict=True))
-    both = [one for one in terms[0] if one in terms[1]]
-    shared, summed = ([one for one in both if (one in out) is kept] for kept in (True, False))
-    rows, columns = ([one for one in t if one not in both] for t in terms)
-    require(all(one in out for one in rows + columns), "einsum that sums one operand alone")
-    matrices = []
-    for i, groups in enumerate(((shared, rows, summed), (shared, summed, columns))):
-        order = [terms[i].index(one) for group in groups for one in group]
-        turned = low.transpose(c.b, tensors[i], order, f"{c.name}/transpose{i}")
-        inner = [math.prod(sizes[one] for one in group) for group in groups[1:]]
-        shape = (*(sizes[one] for one in shared), *inner)
-        matrices.append(low.reshape(c.b, turned, shape, f"{c.name}/reshape{i}"))
-    made = [*shared, *rows, *columns]
-    y = low.matmul(c.b, matrices[0], matrices[1], c.name)
-    y = low.reshape(c.b, y, [sizes[one] for one in made], f"{c.name}/apart")
-    return low.transpose(c.b, y, [made.index(one) for one in out], f"{c.name}/order")
 
 
 def _convolution(transposed: bool = False) -> Handler:
@@ -274,7 +283,7 @@ def _attention(c: Call) -> Result:
         for i, (x, shape) in enumerate(zip(parts, shapes, strict=True))
     )
     mask = c.get("attn_mask")
-    learnt = mask if isinstance(mask, str) and is_learnt(c.b, mask, set()) else ""
+    learnt = bias_of_scores(c.b, mask, shapes[0][-3]) if isinstance(mask, str) else ""
     y = low.attention(
         c.b, q, k, v, c.name, causal=bool(c.get("is_causal", False)), mask=learnt,
         scale=c.get("scale"),
@@ -297,24 +306,6 @@ def _recurrent(cell: str) -> Handler:
         return [y, state, state]
 
     return run
-
-
-def _experts(c: Call) -> Result:
-    """Return products of tokens, sorted by expert, with their expert's matrix: an even spread."""
-    x, w = c.x(c.either("input", "self")), c.x(c.either("weight", "mat2"))
-    (tokens, width), (experts, _, out) = c.b.shape(x), c.b.shape(w)
-    few, more = divmod(tokens, experts)
-    parts, done = [], 0
-    for count, each in ((more, few + 1), (experts - more, few)):
-        if count * each:
-            at = done and more * (few + 1)
-            rows = low.slice_(c.b, x, 0, at, at + count * each, f"{c.name}/tokens")
-            own = low.slice_(c.b, w, 0, done, done + count, f"{c.name}/experts")
-            rows = low.reshape(c.b, rows, (count, each, width), f"{c.name}/apart")
-            y = low.matmul(c.b, rows, own, c.name)
-            parts.append(low.reshape(c.b, y, (count * each, out), f"{c.name}/rows"))
-        done += count
-    return c.do(low.concat, parts, 0)
 
 
 def _dropout(c: Call) -> Result:
@@ -349,11 +340,16 @@ ATEN: Mapping[str, Handler] = {
     "leaky_relu": _with_parameter("negative_slope", 0.01),
     "elu": _with_parameter("alpha", 1.0),
     "prelu": lambda c: low.op(c.b, "prelu", c.x(), c.x("weight"), name=c.name),
-    "square": lambda c: low.op(c.b, "mul", c.x(), c.x(), name=c.name),
+    "lerp": lambda c: c.do(low.pointwise, "lerp", *_operands(c, c["self"], c["end"], c["weight"])),
+    "threshold": _threshold,
+    "glu": _glu,
+    **dict.fromkeys(("tril", "triu"), _triangle),
+    **dict.fromkeys(("var_mean", "std_mean"), _spread_and_mean),
+    **dict.fromkeys(("outer", "ger"), _outer),
     "gelu": _gelu,
     "where": _where,
     "masked_fill": _where,
-    "addcmul": _addcmul,
+    **dict.fromkeys(("addcmul", "addcdiv"), _addcmul),
     **dict.fromkeys(("softmax", "_softmax"), lambda c: c.do(low.softmax, c.x(), c["dim"])),
     **dict.fromkeys(
         ("log_softmax", "_log_softmax"), lambda c: c.do(low.softmax, c.x(), c["dim"], log=True)
@@ -366,9 +362,11 @@ ATEN: Mapping[str, Handler] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "linalg_matmul"), _product("self", "other")),
     **dict.fromkeys(("mm", "bmm"), _product("self", "mat2")),
+    "mv": _product("self", "vec"),
+    "dot": _product("self", "tensor"),
     "addmm": _product("mat1", "mat2"),
     "baddbmm": _product("batch1", "batch2"),
-    "einsum": _einsum,
+    "einsum": lambda c: c.do(products.einsum, c["equation"], [*map(c.walk.tensor, c["tensors"])]),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution()),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d"), _convolution(transposed=True)),
     "batch_norm": _batch_norm,
@@ -385,7 +383,12 @@ ATEN: Mapping[str, Handler] = {
     "lstm": _recurrent("lstm"),
     "gru": _recurrent("gru"),
     "rnn_tanh": _recurrent("rnn"),
-    **dict.fromkeys(("_grouped_mm", "grouped_mm_fallback"), _experts),
+    **dict.fromkeys(
+        ("_grouped_mm", "grouped_mm_fallback"),
+        lambda c: c.do(
+            products.of_experts, c.x(c.either("input", "self")), c.x(c.either("weight", "mat2"))
+        ),
+    ),
     "topk": _topk,
     "cumsum": _cumsum,
 }

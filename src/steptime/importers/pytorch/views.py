@@ -258,17 +258,8 @@ def _image_to_columns(c: Call) -> Result:
 
 
 def _columns_to_image(c: Call) -> Result:
-    """Return the sums of overlapping windows: what adds to a pixel is looked up, 0 for nothing."""
     size, kernel, stride = (listed(c[name]) for name in ("output_size", "kernel_size", "stride"))
-    n, rows, columns = c.b.shape(c.x())
-    most = math.prod(-(-k // s) for k, s in zip(kernel, stride, strict=True))
-    flat = (n, rows // math.prod(kernel), math.prod(kernel) * columns)
-    x = low.reshape(c.b, c.x(), flat, f"{c.name}/flat")
-    x = low.pad(c.b, x, (0, 0, 0, 0, 0, 1), f"{c.name}/nothing")
-    at = c.walk.tensor(Const((math.prod(size), most), "int64", f"{c.name}/places"))
-    x = low.gather(c.b, x, at, 2, f"{c.name}/windows")
-    x = low.reduce(c.b, "sum", x, (3,), c.name)
-    return low.reshape(c.b, x, (*flat[:2], *size), f"{c.name}/image")
+    return c.do(low.fold, c.x(), size, kernel, stride)
 
 
 def _same(c: Call) -> Result:
