@@ -175,8 +175,8 @@ def _unmodelled(found: Axes, workload_of: Callable[[str, int | None], Workload])
     return [
         layer if len(found.models) == 1 else f"{model}: {layer}"
         for model in found.models
-        for one in [workload_of(model, batch)]
-        for layer in (build(one).unmodelled if one.file else ())
+        if (one := workload_of(model, batch)).file
+        for layer in build(one).unmodelled
     ]
 
 

@@ -67,12 +67,12 @@ def on_each_node(
     for request in asked:
         nodes = scheduler.nodes(request)
         left_out |= {node.name: node.trouble for node in nodes if node.trouble}
-        up = [node.name for node in nodes if not node.trouble]
-        if not up:
+        up = (node.name for node in nodes if not node.trouble)
+        at[request] = [request.model_copy(update={"nodelist": name}) for name in up]
+        if not at[request]:
             down = ", ".join(f"{name} is {why}" for name, why in left_out.items())
             why = f"no node is up: {down}" if down else "no node has what is asked for"
             raise InputError(f'nodes = "each": {why}')
-        at[request] = [request.model_copy(update={"nodelist": name}) for name in up]
     if spans := next((cell for cell in cells if need_of(cell).nodes > 1), None):
         raise InputError(f'nodes = "each": a cell of {need_of(spans).nodes} nodes is on none alone')
     placed = [
@@ -122,14 +122,10 @@ def unseen_data(cells: Iterable[Cell]) -> list[str]:
 
     Cells whose table says `data_on_nodes` are passed over.
     """
-    folders = Counter(
-        cell.options.data
-        for cell in cells
-        if cell.options.data and not need_of(cell).request.data_on_nodes
-    )
+    asked = (one for one in cells if one.options.data and not need_of(one).request.data_on_nodes)
+    hint = "where the nodes have it, say so: data_on_nodes = true in [slurm]"
     return [
-        f"{data_here(folder)[1]} on this machine, for {cells} cells; where the nodes have it, say "
-        "so: data_on_nodes = true in [slurm]"
-        for folder, cells in folders.items()
-        if data_here(folder)[1]
+        f"{wrong} on this machine, for {count} cells; {hint}"
+        for folder, count in Counter(one.options.data for one in asked).items()
+        if (wrong := data_here(folder)[1])
     ]

@@ -203,12 +203,10 @@ def nodes(request: ResourceRequest) -> list[Node]:
 
     Raises `InputError` for a constraint that is more than features joined by `&` or by `|`.
     """
-    every = [one.split("&") for one in re.split(r"[|]", request.constraint.replace(",", "&"))]
+    every = [one.split("&") for one in request.constraint.replace(",", "&").split("|")]
     if re.search(r"[^\w.&|,-]", request.constraint):
-        raise InputError(
-            f'nodes = "each": {shorten(request.constraint)}: is more than features joined by & '
-            "or |; name the nodes in nodelist"
-        )
+        said = f"{shorten(request.constraint)}: is more than features joined by & or |"
+        raise InputError(f'nodes = "each": {said}; name the nodes in nodelist')
     where = {"partition": request.partition, "nodes": request.nodelist}
     flags = [f"--{name}={value}" for name, value in where.items() if value]
     text = _run(["sinfo", "--noheader", "--Node", *flags, "--format=%N|%P|%T|%G|%f|%E"])
@@ -216,15 +214,11 @@ def nodes(request: ResourceRequest) -> list[Node]:
     default = [one for one in lines if one[1].endswith("*")]
     found = {}
     for name, _, state, gpus, features, reason in (not request.partition and default) or lines:
-        has = set(features.split(","))
-        wanted = request.gpu[0]
-        if wanted and not re.search(rf"\bgpu:{re.escape(wanted)}\b", gpus):
-            continue
-        if request.constraint and not any(has.issuperset(one) for one in every):
-            continue
-        plain = re.match(r"\w*", state)
-        down = "*" in state or (plain and plain[0].upper() in NO_JOBS)
-        found[name] = Node(name, f"{state} ({reason})" if down else "")
+        has, gpu = set(features.split(",")), rf"\bgpu:{re.escape(request.gpu[0])}\b"
+        fits = not request.constraint or any(has.issuperset(one) for one in every)
+        if fits and (not request.gpu[0] or re.search(gpu, gpus)):
+            down = "*" in state or re.split(r"\W", state)[0].upper() in NO_JOBS
+            found[name] = Node(name, f"{state} ({reason})" if down else "")
     return list(found.values())
 
 
@@ -283,9 +277,8 @@ def _run(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except FileNotFoundError:
-        raise InputError(
-            f"{command[0]} is not here: Slurm's commands must be on the PATH"
-        ) from None
+        where = "Slurm's commands must be on the PATH"
+        raise InputError(f"{command[0]} is not here: {where}") from None
     except subprocess.TimeoutExpired:
         raise SchedulerError(f"{command[0]}: Slurm did not answer within {LIMIT_S:g} s") from None
     if done.returncode == 0:
@@ -296,8 +289,7 @@ def _run(command: Sequence[str]) -> str:
 def error_of(command: str, said: str, code: int) -> Exception:
     """Return the error, of one line, for what a command of Slurm's printed when it failed."""
     for pattern, text in AWAY:
-        away = re.search(pattern, said)
-        if away:
+        if away := re.search(pattern, said):
             return SchedulerError(f"{command}: Slurm does not answer: {text.format(away[1])}")
     first = next((line.strip() for line in said.splitlines() if line.strip()), f"exit {code}")
     plain = re.sub(r"^(\w+: )?(error: )?", "", first)

@@ -6,7 +6,6 @@ those that wait or run.
 
 import shutil
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -103,27 +102,21 @@ def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, An
 
 def counts(request: Request, lacks: Missing) -> dict[str, Any]:
     """Return how many cells are wanted, done and in flight, and what to mind, as JSON values."""
+    cells = [trial.cell for trial in lacks.trials]
+    remarks = [*request.remarks, *unseen_data(cells)]
+    if idle := sum(one.options.gpu != "" and one.options.device == "cpu" for one in cells):
+        remarks.append(f'{idle} cells ask for a GPU and run on device "cpu"')
+    if lacks.older:
+        was = "cells of the experiment as it was before"
+        remarks.append(f"{lacks.older} {was} still wait or run")
     return {
         "name": request.name,
         "out": str(request.out),
         "cells": len(lacks.wanted),
         "done_before": lacks.done,
         "in_flight": lacks.in_flight,
-        "remarks": [
-            *request.remarks,
-            *unseen_data(one.cell for one in lacks.trials),
-            *_remarks(lacks),
-        ],
+        "remarks": remarks,
     }
-
-
-def _remarks(lacks: Missing) -> Iterator[str]:
-    cells = [trial.cell for trial in lacks.trials]
-    idle = sum(cell.options.gpu != "" and cell.options.device == "cpu" for cell in cells)
-    if idle:
-        yield f'{idle} cells ask for a GPU and run on device "cpu"'
-    if lacks.older:
-        yield f"{lacks.older} cells of the experiment as it was before still wait or run"
 
 
 def submit(submission: Submission, scheduler: Scheduler, warn: Warn) -> None:
@@ -142,10 +135,9 @@ def submit(submission: Submission, scheduler: Scheduler, warn: Warn) -> None:
             continue
         try:
             before[task.job] = scheduler.submit(replace(array, after=before.get(task.job, "")))
+            files.note_sent(submission, array, before[task.job])
         except InputError as error:
             refused[task.job] = f"{task.need.text}: {error}"
-            continue
-        files.note_sent(submission, array, before[task.job])
     if not before:
         shutil.rmtree(submission.folder)
         with suppress(OSError):  # it holds earlier ones

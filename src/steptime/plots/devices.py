@@ -128,14 +128,12 @@ def _told_apart(bars: Sequence[style.Row]) -> Iterator[style.Row]:
         telling = telling_of([one["settings"] for one in held])
         for together in grouped(held, itemgetter("strategy", "working", "batch")).values():
             alone = len({one["method"] for one in together}) == 1
+            untold = {*TOLD_BY_PLACE, *(["method"] if alone else [])}
             for bar in together:
-                words = (
-                    said(name, bar["settings"][name])
-                    for name in telling
-                    if name not in TOLD_BY_PLACE
-                    and bar["settings"].get(name) not in (None, "", NO_OPTIMIZER)
-                    and not (alone and name == "method")
-                )
+                known = [
+                    (name, bar["settings"].get(name)) for name in telling if name not in untold
+                ]
+                words = (said(*one) for one in known if one[1] not in (None, "", NO_OPTIMIZER))
                 batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
                 how = (bar["strategy"], bar["working"], *words, batch)
                 yield bar | {"how": ", ".join(filter(None, how))}

@@ -43,9 +43,9 @@ def chart(table: Table) -> style.Spec:
     size = PANEL if apart else {"width": style.WIDTH, "height": style.HEIGHT}
     rows, caption = _points(every, color, said.get("line"))
     ends = box(tops, [row[X] for row in every], [s for r in every for s in _speeds(r)])
-    lines = [row for name in names for row in roofs(tops, ends, size, name)]
-    if not apart:
-        lines = roofs(tops, ends, size, tell=len(names) > 1)
+    each = names if apart else [""]
+    tell = not apart and len(names) > 1
+    lines = [row for one in each for row in roofs(tops, ends, size, one, tell=tell)]
     place = axes(ends)
     told = style.told_by(f"of_{color}", rows, color.replace("_", " ")) if color and rows else {}
     shared = style.name("platform", scale={"domain": names}, legend=None)
@@ -59,8 +59,7 @@ def chart(table: Table) -> style.Spec:
     height = {} if apart else {"height": size["height"]}
     panels, view = style.wrapped(drawn, "panel", {"layer": layers, **height}, 2, **size)
     title = f"{'Ops' if said.get('ops') else 'Networks'} under the roofline"
-    caption = [*caption, *([table.source] if table.source else [])]
-    return style.finish(title if every else "Rooflines", caption, panels, **view)
+    return style.finish(title if every else "Rooflines", [*caption, table.source], panels, **view)
 
 
 def _speeds(row: style.Row) -> list[float]:
@@ -77,43 +76,35 @@ def _points(
     numbers = {name: f"of_{name}" for name in (color, line) if name}
     rows = []
     for row in kept:
-        on = lines.get(id(row))
-        more = {to: row[name] for name, to in numbers.items()}
-        ends = {} if on is None else dict(zip(("line", "end"), on, strict=True))
-        side = {"edge": row[MEASURED]} if row[X] is None else {}
-        found = style.point(row, f"platform {X} {MEASURED} {PREDICTED}", TOOLTIP)
-        rows.append(found | more | ends | side)
-    filled = any(row[MEASURED] for row in every)
-    hollow = any(row[PREDICTED] for row in every)
-    caption = ["Filled: measured or published. Hollow: predicted." if filled else ""]
-    if hollow and not filled:
-        caption = ["Hollow: predicted; nothing is measured here."]
-    elif not hollow:
-        caption = []
-    without = sum(row[X] is None for row in every)
-    if without:
+        more = {to: row[name] for name, to in numbers.items()} | lines.get(id(row), {})
+        more |= {"edge": row[MEASURED]} if row[X] is None else {}
+        rows.append(style.point(row, f"platform {X} {MEASURED} {PREDICTED}", TOOLTIP) | more)
+    filled, hollow = (any(row[side] for row in every) for side in (MEASURED, PREDICTED))
+    signs = "Filled: measured or published. Hollow: predicted."
+    caption = [signs if filled else "Hollow: predicted; nothing is measured here."] * hollow
+    if without := sum(row[X] is None for row in every):
         caption.append(f"At the left edge: {without:,} whose FLOP per byte are not known.")
     caption += thinned
     if line:
-        number = len({on[0] for on in lines.values()})
+        number = len({on["line"] for on in lines.values()})
         caption.append(f"A line follows {line}, all else equal: the {number} longest lines.")
     return rows, caption
 
 
-def _lines(every: Sequence[style.Row], line: str) -> dict[int, tuple[int, str | None]]:
-    """Return the line of each point that is on one, by its `id`, and what its end says."""
-    numbers = {"name", "model", line, "bound", *(one.key for one in TOOLTIP)} - {"platform"}
-    numbers -= {"dtype", "origin"}
+def _lines(every: Sequence[style.Row], line: str) -> dict[int, style.Row]:
+    """Return the `line` of each point that is on one, by its `id`, and what its `end` says."""
+    numbers = {"name", "model", line, "bound", *(one.key for one in TOOLTIP)}
+    numbers -= {"platform", "dtype", "origin"}
     numbers |= {name for row in every[:1] for name in row if name.endswith(("_per_s", "_fraction"))}
     known = [row for row in every if row[X] and _speeds(row) and row.get(line) is not None]
     along = grouped(known, lambda r: tuple(v for n, v in r.items() if n not in numbers))
-    found: dict[int, tuple[int, str | None]] = {}
+    found: dict[int, style.Row] = {}
     longest = sorted(along.values(), key=lambda one: -len({row[line] for row in one}))
     for at, one in enumerate(one for one in longest[:MOST_LINES] if len(one) > 1):
         one.sort(key=lambda row: row[line])
         for row in one:
             end = f"{line} {row[line]}" if at == 0 and row in (one[0], one[-1]) else None
-            found[id(row)] = (at, end)
+            found[id(row)] = {"line": at, "end": end}
     return found
 
 
