@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from steptime.core.dtypes import dtype_named, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph
-from steptime.core.ranges import LARGEST, whole_number
+from steptime.core.ranges import LARGEST, pairs, whole_number
+from steptime.core.table import picked
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Workload
 from steptime.count import Count, count
 from steptime.importers import (
@@ -95,17 +96,7 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
 
 def _settings(settings: str, text: str) -> dict[str, object]:
     """Return what a model text says after the colon: `name=value,...`."""
-    given: dict[str, object] = {}
-    for part in settings.split(",") if settings else []:
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not key or not value:
-            raise InputError(
-                f"model {shorten(text)}: {shorten(part)} is not of the form name=value"
-            )
-        if key in given:
-            raise InputError(f"model {shorten(text)}: '{key}' is given twice")
-        given[key] = value
-    return given
+    return {**pairs(settings.split(",") if settings else (), f"model {shorten(text)}:")}
 
 
 def is_path(text: str) -> bool:
@@ -189,11 +180,10 @@ def choice_of(table: object, where: str) -> Choice:
     given: dict[str, Any] = dict(table)
     names = [given.pop(key) for key in ("family", "model") if key in given]
     if len(names) != 1:
-        raise InputError(
-            f"{where}: give one of 'family' and 'model' (or 'layers', a network of Paleo's)"
-            if where.lower().endswith(".json")
-            else f"{where}: give one of 'family' and 'model'"
+        or_layers = (
+            " (or 'layers', a network of Paleo's)" if where.lower().endswith(".json") else ""
         )
+        raise InputError(f"{where}: give one of 'family' and 'model'{or_layers}")
     if not isinstance(names[0], str):
         raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")
     if is_path(names[0]) and not (is_network_file(names[0]) or code_of(names[0])):
@@ -266,17 +256,8 @@ def build(workload: Workload) -> Graph:
 
     In training its output is the loss. Raises `InputError` where the sizes do not fit together.
     """
-    table = {
-        "model": workload.model,
-        "params": dict(workload.params),
-        "dtype": workload.dtype,
-        "phase": workload.phase,
-        "batch": workload.batch_per_replica,
-        "file": workload.file,
-        "sha256": workload.sha256,
-        "allow_unknown": workload.allow_unknown,
-    }
-    return _built(json.dumps(table))
+    table = picked(workload, "model params dtype phase file sha256 allow_unknown")
+    return _built(json.dumps(table | {"batch": workload.batch_per_replica}))
 
 
 def build_step(workload: Workload) -> Graph:
@@ -302,8 +283,3 @@ def count_step(
     `model` is what the command line takes, `batch` the model's own if None. Raises `InputError`.
     """
     return count(build_step(make_workload(read_model(model), batch, dtype, phase, optimizer)))
-
-
-def model_names() -> list[str]:
-    """Return the names of families and named networks."""
-    return names()

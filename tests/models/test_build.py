@@ -14,7 +14,6 @@ from steptime.build import (
     build,
     build_step,
     make_workload,
-    model_names,
     read_model,
 )
 from steptime.core.dtypes import PRECISIONS
@@ -22,6 +21,7 @@ from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Workload, workload_from_json, workload_to_json
 from steptime.importers import LARGEST_FILE_BYTES
 from steptime.models import FAMILIES, SHORT, ZOO, language
+from steptime.models import names as model_names
 
 
 def workload(text: str, *args: Any) -> Workload:

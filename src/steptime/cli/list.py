@@ -59,8 +59,7 @@ def _has(row: dict[str, Any], text: str) -> bool:
 
 
 def _models() -> Rows:
-    from steptime.build import model_names
-    from steptime.models import family
+    from steptime.models import family, names
 
     return [
         {
@@ -71,7 +70,7 @@ def _models() -> Rows:
             },
             "source": family(name).source,
         }
-        for name in model_names()
+        for name in names()
     ]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from steptime.core import ranges
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import whole_number
 from steptime.core.units import seconds, size
@@ -40,6 +41,7 @@ def argument(metavar: str, meaning: str, default: Any = ...) -> Any:
 
 
 Text = str | None
+pairs = ranges.pairs
 MODEL = (
     "A family with its hyperparameters (fc:layers=4,nodes=1024), a named network (resnet50), a "
     "ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or code (model.py:NAME)"
@@ -239,16 +241,3 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
     if not registry.compiles(backend, compiled):
         raise InputError(f"--compile: {backend} {row.compiling}; leave it out")
     return backend, compiled
-
-
-def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
-    """Return `NAME=VALUE` texts as a dict; raises `InputError` for other forms and for repeats."""
-    found: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not (name and equals and value):
-            raise InputError(f"{what} {shorten(text)} is not of the form name=value")
-        if name in found:
-            raise InputError(f"{what} '{name}' is given twice")
-        found[name] = value
-    return found

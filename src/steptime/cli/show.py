@@ -17,21 +17,17 @@ def show(
 ) -> Answer:
     """Show a device, link or network: each number and its source."""
     from steptime import catalog
-    from steptime.build import model_names
-    from steptime.models import family
+    from steptime.models import family, names
 
-    for find, names in (
-        (catalog.device, [*catalog.device_names(), *catalog.aliases(), "local"]),
-        (catalog.link, catalog.link_names()),
-    ):
-        if name.lower().endswith(".toml") or name.lower() in map(str.lower, names):
+    devices, links = [*catalog.device_names(), *catalog.aliases()], catalog.link_names()
+    for find, known in ((catalog.device, [*devices, "local"]), (catalog.link, links)):
+        if name.lower().endswith(".toml") or name.lower() in map(str.lower, known):
             return _hardware(find(name))
-    if name not in model_names():
-        if catalog.meant(name):
-            return _hardware(catalog.device(name))
-        known = (*catalog.device_names(), *catalog.aliases(), *catalog.link_names(), *model_names())
-        raise unknown("name", name, known)
-    return _network(family(name))
+    if name in names():
+        return _network(family(name))
+    if catalog.meant(name):
+        return _hardware(catalog.device(name))
+    raise unknown("name", name, (*devices, *links, *names()))
 
 
 def _hardware(found: Device | Link) -> Answer:

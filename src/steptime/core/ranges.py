@@ -1,6 +1,7 @@
 """Whole numbers, ranges and lists of them as users write them."""
 
 import re
+from collections.abc import Iterable
 from math import nan
 
 from steptime.core.errors import InputError, shorten
@@ -21,6 +22,19 @@ def value_text(value: object, where: str) -> str:
     if not isinstance(value, str | int | float):
         raise InputError(f"{where}: {shorten(value)} is not a value")
     return str(value).strip()
+
+
+def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
+    """Return `NAME=VALUE` texts as a dict; raises `InputError` for other forms and for repeats."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise InputError(f"{what} {shorten(text)} is not of the form name=value")
+        if name in found:
+            raise InputError(f"{what} '{name}' is given twice")
+        found[name] = value
+    return found
 
 
 def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST) -> int:
