@@ -15,7 +15,7 @@ from math import inf, isclose
 from typing import Any
 
 from steptime import catalog
-from steptime.build import read_model
+from steptime.build import family_of, read_model
 from steptime.core.hardware import Device, Link
 from steptime.core.table import picked
 from steptime.predict import cost_model
@@ -80,7 +80,7 @@ def exported(
 
     shown.sort(key=lambda item: place(item[1]))
     for text in models:  # a text that is no network ends it before the first is computed
-        read_model(text)
+        family_of(read_model(text))
     pool = Pool()
     with _rarely_collected():
         found = networks(models, [device for _, device in shown], METHODS, pool)
