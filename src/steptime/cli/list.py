@@ -13,7 +13,6 @@ from steptime.core import registry
 from steptime.core.errors import one_of, unknown
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import QUANTITIES, seconds, shown, si
-from steptime.ops import OPS
 
 Rows = list[dict[str, Any]]
 TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities", "accelerators")
@@ -165,7 +164,7 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for peopl
     "ops": (
         lambda: [
             {"kind": kind, "gradient": row.gradient is not None, "source": row.source}
-            for kind, row in OPS.items()
+            for kind, row in registry.load("steptime.ops:OPS").items()
         ],
         dict,
         "kind gradient source",
