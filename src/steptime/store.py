@@ -12,10 +12,10 @@ import json
 import os
 import secrets
 import socket
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from steptime.core.progress import watched
 from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
 
 LOCK = "sweep.lock"
+BLOCK = 1 << 22  # bytes that are read at once
 EMPTY = "holds no records (no line in any *.jsonl file)"
 DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
 
@@ -196,13 +197,26 @@ def load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
 
 def records_at(paths: Iterable[Path], lines: Collection[int]) -> dict[int, Record]:
     """Return the records on some lines of files, counted from 1 through all but torn lines."""
-    found, last = dict[int, Record](), 0
-    for path in takewhile(lambda _: len(found) < len(lines), paths):
+    found, last, wanted = dict[int, Record](), 0, sorted(lines)
+    for path in paths:
+        if len(found) == len(wanted):
+            break
+        tail = b""
         with path.open("rb") as file:
-            whole = (line for line in file if line.endswith(b"\n") or is_record(line))
-            for last, line in enumerate(whole, last + 1):  # noqa: B020  # goes on counting
-                if last in lines:
-                    found[last] = _parse(line)
+            while block := file.read(BLOCK):
+                number, first = block.count(b"\n"), wanted[len(found) :][:1]
+                told = tail + block
+                if first and first[0] <= last + number:
+                    *pieces, tail = told.split(b"\n")
+                    here = bisect_right(wanted, last + number)
+                    found |= {at: _parse(pieces[at - last - 1]) for at in wanted[len(found) : here]}
+                else:  # nothing to find here
+                    tail = told[told.rfind(b"\n") + 1 :]
+                last += number
+        if tail and is_record(tail):
+            last += 1
+            if last in wanted:
+                found[last] = _parse(tail)
     return found
 
 

@@ -19,6 +19,7 @@ from steptime.analysis.row import UNKNOWN, Row
 from steptime.analysis.tables import Tables
 from steptime.core.errors import InputError
 from steptime.core.record import Record
+from steptime.core.units import seconds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +88,30 @@ class Data:
         `interval_95` is the 95 % interval of its measured step in words, None where unknown.
         """
         shown = ", ".join(("name", *results_sql.COLUMNS, "label", *results_sql.PLACES))
-        return self.rows(f"SELECT {shown} FROM results")  # names of columns
+        return self.of_results(f"SELECT {shown} FROM results")  # names of columns
+
+    def of_results(self, sql: str, *values: Any) -> list[Row]:
+        """Return whole rows of `results`, as `rows` does, with their `interval_95`."""
+        rows = self.rows(sql, *values)
+        for row in rows:
+            low, high = row["measured_low_s"], row["measured_high_s"]
+            row["interval_95"] = None if low is None else f"{seconds(low)} to {seconds(high)}"
+        return rows
+
+    def drawn(self, where: str, most: int, line: str = "label") -> tuple[list[Row], int]:
+        """Return the rows of `results` for which a condition holds, and the number of lines.
+
+        A line is what has one value of the expression `line`, by default a row. Of more than `most`
+        lines the rows are of some, chosen by chance.
+        """
+        told = f"(SELECT *, {line} AS line, row_number() OVER () AS nth FROM results WHERE {where})"
+        ((number,),) = (
+            one.values() for one in self.rows(f"SELECT count(DISTINCT line) FROM {told}")
+        )
+        chosen = f"(SELECT DISTINCT line FROM {told} ORDER BY hash(line) LIMIT {most})"
+        some = f"SEMI JOIN {chosen} USING (line)" if number > most else ""
+        rows = self.of_results(f"SELECT * EXCLUDE (nth) FROM {told} {some} ORDER BY nth")
+        return rows, number
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""

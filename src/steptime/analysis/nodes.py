@@ -18,12 +18,19 @@ from steptime.core.units import counted, percent
 LEAST = 3  # nodes: of two that differ, nobody can say which is slow
 KINDS = ("compute", "memory", "link")  # that a cell may be bound by
 CELLS = """
+    FROM (
     SELECT workload_key, platform, method, method_options, replicas, host, any_value(gpu) AS gpu,
            avg(log_s) AS log_s, count(log_s) AS n, any_value(cause) AS cause
     FROM (FROM records
           SELECT *, CASE WHEN status = 'ok' AND step_s > 0 THEN ln(step_s) END AS log_s)
     WHERE origin <> 'predicted' AND coalesce(scope, '') = '' AND host IS NOT NULL
-    GROUP BY ALL ORDER BY ALL
+    GROUP BY ALL)
+    QUALIFY n = 0 OR count(*) OVER (PARTITION BY workload_key, platform, method, method_options) > 2
+    ORDER BY ALL
+"""
+GPUS = """
+    SELECT host, any_value(gpu) AS gpu FROM records WHERE origin <> 'predicted'
+        AND coalesce(scope, '') = '' AND status = 'ok' AND step_s > 0 GROUP BY 1
 """
 SIDES = """
     SELECT workload_key, platform, any_value(intensity::DOUBLE * memory_bytes_per_s::DOUBLE
@@ -52,7 +59,7 @@ def node_table(data: Data, margin: str) -> Table:
         for row in held:
             logs[at, place[row["host"]]] = row["log_s"]
     found, by_kind = _judged(logs, kinds)
-    gpus = {row["host"]: row["gpu"] for row in good}
+    gpus = {row["host"]: row["gpu"] for row in data.rows(GPUS)}
     rows = [
         _row(host, at, found, by_kind, at_least)
         | {"gpu": gpus[host], "cells": int(np.isfinite(logs[:, at]).sum()), "cause": None}

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from steptime import catalog, stacks
 from steptime.analysis import cache, flat
 from steptime.analysis.row import HOW, UNTOLD, WAYS, Row, grouped, said, telling_of
-from steptime.core.units import seconds
 from steptime.core.workload import Plan
 
 if TYPE_CHECKING:
@@ -143,7 +142,6 @@ COLUMNS = {  # of `results`, over `pairs`
     "roof_fraction": "flop / nullif(measured_s, 0) / nullif(least(if(intensity IS NULL OR "
     "memory_bytes_per_s IS NULL, NULL, peak_flop_per_s), intensity * memory_bytes_per_s), 0)",
     "folder": None,
-    "interval_95": "interval_in_words(low, high)",
 }
 PLACES = {"tried": None, "predicted_at": None}  # of the records of a row
 ORDER = "ORDER BY folder_rank, first, t, p"
@@ -152,7 +150,6 @@ BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
 
 def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
     """Add the view `results`, its names still unknown, with columns of hyperparameters."""
-    connection.create_function("interval_in_words", _interval, ["DOUBLE", "DOUBLE"], "VARCHAR")
     for view, sql in VIEWS.items():
         known = f"({', '.join(map(flat.text, stacks.measured()))})"
         connection.execute(f"CREATE VIEW {view} AS {sql.replace('$STACKS', known)}")
@@ -200,10 +197,6 @@ def store(connection: DuckDBPyConnection, path: Path, scratch: Path, size: int) 
 def read(connection: DuckDBPyConnection, params: Mapping[str, str], path: Path) -> None:
     """Let the view `results` read what `store` has written."""
     _view(connection, params, "name", "label", f"read_parquet({flat.text(str(path))})", "")
-
-
-def _interval(low: float, high: float) -> str:
-    return f"{seconds(low)} to {seconds(high)}"
 
 
 def add_names(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:

@@ -14,11 +14,12 @@ TOOLTIP = columns(
 
 def chart(data: Data) -> style.Spec:
     """Return a row a network with its peaks [byte], logarithmic; raises `EmptyPlotError`."""
-    rows = [row for row in data.results if any(row[side] for side in SIDES)]
-    if not rows:
+    peak = f"greatest({', '.join(SIDES)})"
+    number = data.rows(f"SELECT count(*) AS n FROM results WHERE {peak} > 0")[0]["n"]  # noqa: S608
+    if not number:
         raise EmptyPlotError("memory: no record here holds a peak of memory")
-    largest = sorted(rows, key=lambda row: -max(row[side] or 0 for side in SIDES))
-    kept = rows if len(rows) <= MOST_ROWS else largest[:MOST_ROWS]
+    order = f"ORDER BY {peak} DESC LIMIT {MOST_ROWS}" if number > MOST_ROWS else ""
+    kept = data.of_results(f"FROM results WHERE {peak} > 0 {order}")
     points = [style.point(row, " ".join(SIDES), TOOLTIP) for row in kept]
     several = len({point["platform"] for point in points}) > 1
     told = {"color": style.told_by("platform", points)["color"]} if several else {}
@@ -36,7 +37,7 @@ def chart(data: Data) -> style.Spec:
             for side, filled in zip(SIDES, (True, False), strict=True)
         ),
     ]
-    left_out = [f"The {len(kept)} of {len(rows)} that need most."] if len(kept) < len(rows) else []
+    left_out = [f"The {len(kept)} of {number:,} that need most."][: number > len(kept)]
     caption = [*left_out, "Filled: measured. Hollow: predicted.", data.source]
     height = ROW_HEIGHT * len(order)
     return style.finish("Peak memory by network", caption, points, height=height, layer=layers)

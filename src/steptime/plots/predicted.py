@@ -7,6 +7,7 @@ from steptime.plots import EmptyPlotError, style
 SIDE = 460
 BAND = 2.0
 MOST_BARS = 300  # points with intervals
+INSIDE = "SELECT count(*) FROM results WHERE ratio BETWEEN ? AND ?"
 TIMES = ("predicted_s", "measured_s", "measured_low_s", "measured_high_s")
 ENDS = ("predicted_low_s", "predicted_high_s")
 TOOLTIP = columns(
@@ -20,10 +21,9 @@ def chart(data: Data) -> style.Spec:
 
     One platform has a colour a family, several have a colour a platform.
     """
-    rows = [row for row in data.results if row["ratio"] is not None]
-    if not rows:
+    shown, number = data.drawn("ratio IS NOT NULL", style.MOST_DRAWN)
+    if not shown:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
-    shown, thinned = style.thinned(rows, "network")
     points = [style.point(row, f"family {' '.join((*TIMES, *ENDS))}", TOOLTIP) for row in shown]
     few = len(points) <= MOST_BARS
     several = len({point["platform"] for point in points}) > 1
@@ -51,11 +51,11 @@ def chart(data: Data) -> style.Spec:
         layers.append(style.layer("rule", beside, ENDS[1], strokeWidth=1, opacity=0.5))
     size = {} if few else {"size": 18}
     layers.append(style.layer("point", point, "measured_s", filled=True, **size))
-    inside = sum(1 / BAND <= row["ratio"] <= BAND for row in rows)
-    said = f"{inside:,} of {len(rows):,} within a factor of 2 (shaded)."
+    ((inside,),) = (row.values() for row in data.rows(INSIDE, 1 / BAND, BAND))
+    said = f"{inside:,} of {number:,} within a factor of 2 (shaded)."
     said += " Bars: 95 % interval." if few else ""
     if few and any(point[ENDS[1]] for point in points):
         said += " Lines across: 80 % of steps, as predicted."
-    caption, drawn = [said, *thinned, data.source], [*corners, *points]
+    caption = [said, *style.left_out(number, "network"), data.source]
     view = {"width": SIDE, "height": SIDE, "layer": layers}
-    return style.finish("Predicted against measured", caption, drawn, **view)
+    return style.finish("Predicted against measured", caption, [*corners, *points], **view)

@@ -1,9 +1,10 @@
 """The samples of each network in the order in which they were taken, disturbed ones marked."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from steptime.analysis.data import Data
-from steptime.analysis.row import facts_of, labels
+from steptime.analysis.row import facts_of, grouped, labels
 from steptime.core.record import Record
 from steptime.core.units import seconds
 from steptime.plots import EmptyPlotError, style
@@ -14,12 +15,12 @@ SAID = "Up: mean time of a step in one sample, from 0. Across: number of the sam
 GROUPS = """
     SELECT g.*, f.* FROM (
         SELECT folder_rank, min(place) AS first, max(place) AS place, count(*) OVER () AS groups,
-            list(place ORDER BY place) AS places, max(list_max(samples)) AS slowest,
-            min(list_min(samples)) AS fastest
-        FROM flat WHERE origin = 'measured' AND status = 'ok' AND scope = '' AND samples IS NOT NULL
-        GROUP BY folder_rank, workload_key, platform, method, method_version, method_options
+            list(place) AS places, max(list_max(samples)) AS slowest, min(step_s_min) AS fastest
+        FROM flat WHERE origin = 'measured' AND status = 'ok' AND scope = '' AND samples_n > 0
+        GROUP BY folder_rank, hash(workload_key, platform, method, method_version, method_options)
         ORDER BY slowest / fastest DESC, first LIMIT ?
-    ) g JOIN flat f USING (folder_rank, place) ORDER BY slowest / fastest DESC, first
+    ) g JOIN (SELECT * EXCLUDE (samples, run, sampled) FROM flat) f USING (folder_rank, place)
+    ORDER BY slowest / fastest DESC, first
 """
 X = style.number("sample", "", format="d", grid=False, tickCount=4)
 X["scale"] = {"nice": False, "padding": 8}
@@ -34,12 +35,16 @@ def chart(data: Data) -> style.Spec:
     names = labels([facts_of(row) for row in found])
     several = len({row["platform"] for row in found}) > 1
     full: dict[str, list[style.Row]] = {}
+    every = {
+        rank: data.whole(rank, [place for row in rows for place in row["places"]])
+        for rank, rows in grouped(found, itemgetter("folder_rank")).items()
+    }
     for row, label in sorted(zip(found, names, strict=True), key=lambda one: one[0]["first"]):
-        held = data.whole(row["folder_rank"], row["places"])
+        held = every[row["folder_rank"]]
         on = f" on {row['platform']}" if several else ""
         panel = style.lines_of(label + on, WIDTH + GAP)
         taken = full.setdefault(panel, [])
-        for place in row["places"]:
+        for place in sorted(row["places"]):
             taken += _points(held[place], panel, len(taken))
     rows = [point for points in full.values() for point in points]
     points = {"x": X, **marks(KINDS, ("sample", "time", "run", "kind"))}

@@ -129,8 +129,12 @@ def thinned(
     if len(items) <= most:
         return list(items), []
     drawn = random.Random(0).sample(range(1, len(items)), most - 1)  # noqa: S311 - no secret
-    said = f"{most:,} of {counted(len(items), what)} are drawn, chosen by chance."
-    return [items[at] for at in sorted([0, *drawn])], [said]
+    return [items[at] for at in sorted([0, *drawn])], left_out(len(items), what, most)
+
+
+def left_out(number: int, what: str, most: int = MOST_DRAWN) -> list[str]:
+    """Return the line that says that only `most` of a number are drawn."""
+    return [f"{most:,} of {counted(number, what)} are drawn, chosen by chance."][: number > most]
 
 
 def lines_of(text: str, width: int) -> str:

@@ -10,6 +10,10 @@ from steptime.plots import EmptyPlotError, style
 
 MOST_DRAWN = 240  # lines
 MOST_LINES = 24  # with names of their own
+LINE = (  # what a label says but for the batch
+    "coalesce(rtrim(replace(replace(label || ',', ', batch ' || batch || ',', ','), "
+    "' batch ' || batch || ',', ' '), ', '), label)"
+)
 TOOLTIP = columns(
     *("label=network", "batch", "examples_per_s=examples/s", "measured_s=measured step"),
     *("interval_95", "platform"),
@@ -18,21 +22,21 @@ TOOLTIP = columns(
 
 def chart(data: Data) -> style.Spec:
     """Return measured examples a second over batch, both logarithmic; raises `EmptyPlotError`."""
-    rows = [row for row in data.results if row["examples_per_s"]]
+    rows, number = data.drawn("examples_per_s > 0", MOST_DRAWN, LINE)
     if not rows:
         raise EmptyPlotError("throughput: no record here holds a measured time of a step")
     lines = grouped(map(_point, rows), itemgetter("family", "line"))
-    kept, thinned = style.thinned([*lines], "line", MOST_DRAWN)
-    points = [point for line in kept for point in lines[line]]
+    points = [point for line in lines.values() for point in line]
     families = list(dict.fromkeys(point["family"] for point in points))
     panels = [_panel(family, points) for family in families[: style.MOST_PANELS]]
-    caption = "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family."
+    told = "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family."
     view: style.Spec = {name: value for name, value in panels[0].items() if name != "title"}
     if len(panels) > 1:
         panels = [{**panel, "width": 290, "height": 190} for panel in panels]
         apart = {"scale": {"color": "independent", "shape": "independent"}}
         view = {"concat": panels, "columns": 2, "resolve": apart, "spacing": 30}
-    return style.finish("Throughput by batch", [caption, *thinned, data.source], points, **view)
+    caption = [told, *style.left_out(number, "line", MOST_DRAWN), data.source]
+    return style.finish("Throughput by batch", caption, points, **view)
 
 
 def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
@@ -64,7 +68,6 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
 
 
 def _point(row: style.Row) -> style.Row:
-    words = row["label"].removeprefix(row["family"]).strip().split(", ")
-    line = ", ".join(word for word in words if word not in ("", f"batch {row['batch']}"))
-    told = {"line": line or row["family"], "speed": row["examples_per_s"], "batch": row["batch"]}
+    line = row["line"].removeprefix(row["family"]).strip().removeprefix(", ") or row["family"]
+    told = {"line": line, "speed": row["examples_per_s"], "batch": row["batch"]}
     return style.point(row, "family", TOOLTIP) | told

@@ -61,7 +61,7 @@ def most_telling(data: Data, most: int) -> Sequence[Row]:
     slowest.
     """
     ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
-    return data.results if number <= most else data.rows(URGENCY, most)
+    return data.results if number <= most else data.of_results(URGENCY, most)
 
 
 def told(rows: Sequence[Row]) -> list[Column]:

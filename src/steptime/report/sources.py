@@ -1,6 +1,7 @@
 """Where the numbers of a report are from: platforms, methods with their options, environments."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -8,6 +9,10 @@ from typing import Any
 from steptime.analysis.data import Data
 from steptime.report.networks import ENVIRONMENT, text_of
 
+ENVIRONMENTS = """
+    SELECT json_extract_string(env, ?::VARCHAR[]) AS told, count(*) AS n FROM flat
+    GROUP BY 1 ORDER BY 2 DESC, 1
+"""
 MOST = 8  # values of one thing
 
 
@@ -37,10 +42,14 @@ def sources(data: Data) -> list[tuple[str, str]]:
         method = f"{one['origin']} with {one['method']} {one['method_version']}"
         said = (f"{name} = {_listed(dict.fromkeys(v), ' or ')}" for name, v in told.items())
         lines.append((method, ", ".join(said)))
-    for name in ENVIRONMENT:
-        values = _distinct(data, f"json_extract_string(env, '$.{name}')")
-        if values and name != "load":
-            lines.append((name.replace("_", " "), _listed(values)))
+    names = [name for name in ENVIRONMENT if name != "load"]
+    every = data.rows(ENVIRONMENTS, [f"$.{name}" for name in names])
+    for name, values in zip(names, zip(*(row["told"] for row in every), strict=True), strict=False):
+        often: Counter[str] = Counter()
+        for value, row in zip(values, every, strict=True):
+            often[value] += row["n"] if value is not None else 0
+        if known := [value for value, n in often.most_common() if n]:
+            lines.append((name.replace("_", " "), _listed(known)))
     return lines
 
 
