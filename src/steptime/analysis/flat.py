@@ -81,7 +81,7 @@ _FLAT = f"""
         CASE WHEN samples IS NOT NULL THEN examples / mean WHEN batch IS NOT NULL
             THEN examples / nullif(CAST(step.value AS DOUBLE), 0) END AS speed_per_s,
         list_aggregate(speeds, 'stddev_pop') / sqrt(len(samples)) AS speed_uncertainty_per_s,
-        1.4826 * list_median(list_transform(speeds, lambda s: abs(s - list_median(speeds)))) AS
+        1.4826 * list_median(list_transform(speeds, lambda s: abs(s - middle))) AS
             speed_jitter_per_s,
         if(len(quantities['input_s'].samples) = len(samples),
             list_sum(quantities['input_s'].samples) / list_sum(samples), NULL) AS infeed,
@@ -127,7 +127,7 @@ _FLAT = f"""
             AND coalesce(list_bool_and([isfinite(coalesce(CAST(e.value.value AS DOUBLE), 0))
                 AND isfinite(coalesce(list_sum(e.value.samples), 0)) for e in q]), true), false)
             AS is_plain
-    FROM speeds
+    FROM (SELECT *, list_median(speeds) AS middle FROM speeds)
 """
 
 

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 LAST = ("method", "status", "cause", "note", "gpu", "input", "staging", "loaders", "prefetch",
         "threads")  # fmt: skip
 WHY = ("status", "cause", "note")
-CELL = "folder_rank, folder, workload_key, platform, exchange, overlap"
-OF_CELL = ("model", "family", "replicas", "dtype", "phase", "optimizer", "params", "plan")
+OF_CELL = (
+    *("folder_rank", "folder", "workload_key", "platform", "exchange", "overlap"),  # say which
+    *("model", "family", "replicas", "dtype", "phase", "optimizer", "params", "plan"),
+)
 PREDICTED = {
     "predicted_s": "numbers['step_s']",
     "predicted_low_s": "stated_low",
@@ -43,9 +45,6 @@ PREDICTED = {
     "peak_flop_per_s": "peak_flop_per_s",
     "memory_bytes_per_s": "memory_bytes_per_s",
 }
-_SAME = " AND ".join(f"t.{one} = p.{one}" for one in CELL.split(", "))
-_FIRST = " AND ".join(f"coalesce(t.{one}, p.{one}) = f.{one}" for one in CELL.split(", "))
-_CELL_OF_FIRST = ", ".join(f"f.{one} AS {one}" for one in CELL.split(", "))
 _ALIKE = ", ".join(f"any_value({one}) AS {one}" for one in OF_CELL)
 _SAID = ("batch", "devices", "method_version", "method_options")
 _TOLD = ", ".join(f"coalesce(t.{one}, p.{one}) AS {one}" for one in OF_CELL)
@@ -57,23 +56,21 @@ _BOTH = ", ".join(f"if(t.t IS NULL, p.{one}, t.{one}) AS {one}" for one in _SAID
 VIEWS = {
     "whole": f"""
         SELECT *, coalesce(strategy, '') AS exchange, map_contains(numbers, 'step_s') AS stepped,
+            hash(folder_rank, workload_key, platform, coalesce(strategy, ''), overlap) AS cell,
             status = 'ok' AND map_contains(numbers, 'step_s') AS good,
             place + if(status = 'ok' AND map_contains(numbers, 'step_s'), {1 << 61}, 0) AS rank
         FROM flat WHERE scope = ''
     """,
-    "tried": f"""
+    "tried": """
         FROM whole WHERE origin = 'measured' UNION ALL
-        SELECT * FROM whole ANTI JOIN (FROM whole WHERE origin = 'measured') USING ({CELL})
+        SELECT * FROM whole ANTI JOIN (FROM whole WHERE origin = 'measured') USING (cell)
         WHERE origin = 'published' AND duplicate_of IS NULL AND (stepped OR status <> 'ok')
     """,
     "tries": f"""
-        SELECT {CELL}, min(place) AS t, list(place ORDER BY place) AS tried, {_ALIKE},
+        SELECT cell, min(place) AS t, list(place ORDER BY place) AS tried, {_ALIKE},
             {", ".join(f"arg_max_null({one}, place) AS {one}" for one in (*_SAID, "origin"))},
             {", ".join(f"arg_max_null({one}, rank) AS {one}" for one in LAST)},
             any_value(stack) AS stack, list(host ORDER BY place) FILTER (host <> '') AS hosts,
-            list(samples ORDER BY place) FILTER (good AND samples IS NOT NULL) AS every,
-            list([(hash(place, r) >> 1)::BIGINT for r in run] ORDER BY place)
-                FILTER (good AND samples IS NOT NULL) AS every_run,
             count(samples_n) FILTER (good) AS sampled,
             any_value(estimate) FILTER (good AND samples IS NOT NULL) AS one,
             max(numbers['step_s']) FILTER (good AND samples_n > 0) AS only_s,
@@ -85,33 +82,41 @@ VIEWS = {
             coalesce(sum(samples_n) FILTER (good), 0)::BIGINT AS samples_n,
             sum(samples_disturbed) FILTER (good) / sum(marks_n) FILTER (good) AS disturbed_share,
             max(numbers['peak_memory_bytes']) FILTER (status = 'ok') AS measured_memory_bytes
-        FROM tried GROUP BY {CELL}, tried.method, tried.method_version, tried.method_options
+        FROM tried GROUP BY cell, hash(tried.method, tried.method_version, tried.method_options)
+    """,
+    "pooled": """
+        SELECT cell, t, flatten(list(samples ORDER BY place)) AS every,
+            flatten(list([(hash(place, r) >> 1)::BIGINT for r in run] ORDER BY place)) AS every_run
+        FROM (SELECT folder_rank, cell, t, unnest(tried) AS place FROM tries WHERE sampled > 1)
+            JOIN (SELECT folder_rank, place, samples, run FROM whole WHERE good AND samples_n > 0)
+            USING (folder_rank, place)
+        GROUP BY ALL
     """,
     "predictions": f"""
-        SELECT {CELL}, method AS predicted_by, stack, min(place) AS p,
+        SELECT cell, any_value(method) AS predicted_by, any_value(stack) AS stack, min(place) AS p,
             max(place) AS predicted_at, {_ALIKE},
             {", ".join(f"arg_max_null({one}, place) AS {one}" for one in _SAID)},
             {", ".join(f"arg_max_null({made}, place) AS {one}" for one, made in PREDICTED.items())},
             {", ".join(f"arg_max_null(if(status = 'ok', NULL, {w}), place) AS {w}" for w in WHY)}
-        FROM whole WHERE origin = 'predicted' GROUP BY {CELL}, method, stack
+        FROM whole WHERE origin = 'predicted' GROUP BY cell, hash(method, whole.stack)
     """,
     "pairs": f"""
-        SELECT {_CELL_OF_FIRST}, t, p, {_TOLD}, {_BOTH}, {_LAST},
+        SELECT t.t, p, {_TOLD}, {_BOTH}, {_LAST},
             coalesce(t.stack, p.stack) AS stack,
             coalesce(origin, 'predicted') AS origin, predicted_by, first, tried, predicted_at,
-            one, sampled,
-            if(sampled > 1, every, NULL) AS every, if(sampled > 1, every_run, NULL) AS every_run,
+            one, sampled, every, every_run,
             array_to_string(list_filter(hosts, lambda h, i: list_position(hosts, h) = i), ', ')
                 AS host,
-            if(sampled > 1, list_median(flatten(every)), if(sampled = 1, only_s, stated_s))
+            if(sampled > 1, list_median(every), if(sampled = 1, only_s, stated_s))
                 AS measured_s, measured_min_s, examples, mean, runs, samples_n,
             disturbed_share, measured_memory_bytes, {", ".join(PREDICTED)},
             flop / nullif(traffic_bytes, 0) AS intensity
-        FROM tries AS t FULL OUTER JOIN predictions AS p ON {_SAME}
+        FROM tries AS t FULL OUTER JOIN predictions AS p ON t.cell = p.cell
             AND (p.stack IS NULL OR t.stack IS NULL
                 OR p.stack = if(t.stack IN $STACKS, t.stack, '{catalog.stack().label}'))
-        JOIN (SELECT {CELL}, min(place) AS first FROM whole GROUP BY {CELL}) AS f
-            ON {_FIRST}
+        JOIN (SELECT cell, min(place) AS first FROM whole GROUP BY cell) AS f
+            ON f.cell = coalesce(t.cell, p.cell)
+        LEFT JOIN pooled ON pooled.cell = t.cell AND pooled.t = t.t
     """,
 }
 """Views over `flat`, each over those before it."""
@@ -172,18 +177,21 @@ def _view(
         f"CREATE OR REPLACE VIEW results AS SELECT {told} FROM (SELECT *, "
         "if(estimate.low IS NULL, NULL, least(estimate.low, measured_s)) AS low, "
         "if(estimate.high IS NULL, NULL, greatest(estimate.high, measured_s)) AS high FROM ("
-        "SELECT *, if(sampled > 1, estimated(flatten(every), flatten(every_run)), one) AS estimate "
+        "SELECT *, if(sampled > 1, estimated(every, every_run), one) AS estimate "
         f"FROM (SELECT * FROM {rows} {order})))"
     )
 
 
 def store(connection: DuckDBPyConnection, path: Path, scratch: Path, size: int) -> None:
     """Write the rows with their names, without intervals, as Parquet: what needs all records."""
+    cache.watched(connection, "CREATE TEMP TABLE held AS FROM tries", "networks", size)
+    connection.execute("CREATE OR REPLACE VIEW tries AS FROM held")
     pairs = scratch / "pairs.parquet"
     cache.watched(connection, f"COPY pairs TO {flat.text(str(pairs))}", "results", size)
     connection.execute(
         f"CREATE OR REPLACE VIEW pairs AS FROM read_parquet({flat.text(str(pairs))})"
     )
+    connection.execute("DROP VIEW tries; DROP TABLE held")
     rows, name, label = _named(connection)
     cache.watched(
         connection,

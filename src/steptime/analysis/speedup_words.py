@@ -9,6 +9,8 @@ from steptime.analysis.verdict import MARGIN
 from steptime.core.table import Table
 from steptime.core.units import counted, percent, rate
 
+MOST_MEDIANS = 12  # that a sentence names; of more, the first and the last
+
 
 def says(table: Table) -> list[str]:
     """Return the sentences on a table of speed-ups."""
@@ -53,7 +55,8 @@ def _of_x(found: Mapping[str, Any]) -> list[str]:
     medians = list(found["by"].items())
     if len(medians) < 2 or len(found["levels"]) > 1:
         return []
-    told = ", ".join(f"{row['median']:.3g} at {value}" for value, row in (medians[0], medians[-1]))
+    shown = medians if len(medians) <= MOST_MEDIANS else (medians[0], medians[-1])
+    told = ", ".join(f"{row['median']:.3g} at {value}" for value, row in shown)
     return [f"By {found['x']} the median speed-up is {told}."]
 
 
@@ -94,5 +97,7 @@ def _of_tree(found: Mapping[str, Any]) -> list[str]:
             said.append(f"none clearly{where} ({name} {most} of {leaf['rows']})")
     if len(tree) == 1 and said:
         every = max(tree[0]["wins"].values()) == tree[0]["rows"]
-        said[0] += ", everywhere" if every else "; no hyperparameter tells where"
+        even = any(row["same_share"] + row["unsure_share"] for row in found["levels"])
+        all_of = "wherever one clearly does" if even else "everywhere"
+        said[0] += f", {all_of}" if every else "; no hyperparameter tells where"
     return ["; ".join(said) + "."] if said else []

@@ -49,18 +49,30 @@ def of_arrays(samples: NDArray[Any], runs: NDArray[Any]) -> dict[str, Floats]:
 
     An op may rest for a step: where a sample is not above 0, there is no estimate, either.
     """
-    known = [at for at, one in enumerate(samples) if one is not None and np.all(one > 0)]
-    found = estimates([_by_run(samples[at], runs[at]) for at in known])
+    known = np.flatnonzero(~np.ma.getmaskarray(samples))
     every = {name: np.full(len(samples), np.nan) for name in ESTIMATE}
-    for name, told in found.items():
+    if not len(known):
+        return every
+    times, of = (list(np.ma.getdata(column)[known]) for column in (samples, runs))
+    least = _of_each(np.minimum, times)
+    single = _of_each(np.minimum, of) == _of_each(np.maximum, of)
+    above = np.flatnonzero(least > 0)
+    cells = [
+        [times[at]]
+        if single[at] and len(times[at]) == len(of[at])
+        else by_run(times[at], of[at].tolist())
+        for at in above.tolist()
+    ]
+    known = known[above]
+    for name, told in estimates(cells).items():
         every[name][known] = told
     return every
 
 
-def _by_run(samples: Floats, runs: NDArray[np.int64]) -> list[Floats]:
-    if len(samples) == len(runs) and (runs == runs[0]).all():
-        return [samples]
-    return [np.asarray(one) for one in by_run(samples, runs)]
+def _of_each(function: np.ufunc, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return what a function such as `minimum` gives of each of many arrays, none of them empty."""
+    starts = np.cumsum([0, *map(len, rows[:-1])])
+    return np.asarray(function.reduceat(np.concatenate(rows), starts))
 
 
 def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
