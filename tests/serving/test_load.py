@@ -29,7 +29,7 @@ class Straight:
         return Spent(TOKEN * sequences * tokens + 1e-9 * tokens * past)
 
     def decode(self, sequences: int, context: float) -> Spent:
-        return Spent(STEP + EACH * sequences + HELD * sequences * context)
+        return Spent(EACH * sequences + HELD * sequences * context, host_s=STEP)
 
     def mixed(self, sequences: int, context: float, prompts: int, tokens: int) -> Spent:
         return self.decode(sequences, context).plus(self.prefill(prompts, tokens))
@@ -151,13 +151,13 @@ def test_steps_between_those_that_are_priced_are_near_them() -> None:
 
 
 def test_guesses_that_are_right_save_steps() -> None:
-    """A step of 3 guesses verifies 4 tokens; 1 + w + w^2 + w^3 of them are made."""
+    """A step of 3 guesses verifies 4 tokens; 1 + w + w^2 + w^3 are made, in one of the server."""
     draft = Straight()
     right, wrong = (
         Paced(Straight(), (), draft, 3, w).decode(4, 400)[0]  # type: ignore[arg-type]
         for w in (1.0, 0.0)
     )
-    both = (STEP + EACH * 16 + HELD * 400) + 3 * (STEP + EACH * 4 + HELD * 400)
+    both = (STEP + EACH * 16 + HELD * 400) + 3 * (EACH * 4 + HELD * 400)
     assert wrong == pytest.approx(both)
     assert right == pytest.approx(both / 4)
 

@@ -322,7 +322,7 @@ def _split(told: dict[str, Any]) -> str:
 
 def tables(told: dict[str, Any]) -> list[Table]:
     """Return an answer for people: the sentence, the step, the memory, and what waits."""
-    from steptime.plans.words import WORDS
+    from steptime.plans.words import WORDS, held
 
     title = f"{told['answer']}\n{told['model']}: {_split(told)} ({told['method']}, {told['stack']})"
     parts, mfu, memory = told["parts"], told["mfu"], told["memory"]
@@ -341,7 +341,9 @@ def tables(told: dict[str, Any]) -> list[Table]:
         if mfu[key] is not None
     ]
     shares = shares if len(shares) > 1 else [f"{mfu['full']:.1%} of all that is counted"]
-    rows += [(told["unit"], speed), ("MFU", ", ".join(shares)), ("memory", _of_memory(memory))]
+    stages = len(memory["by_stage"])
+    where = f"stage {memory['fullest_stage']} of {stages}: " if stages > 1 else ""
+    rows += [(told["unit"], speed), ("MFU", ", ".join(shares)), ("memory", where + held(memory))]
     near = told["nearest_that_fits"]
     if near is not None:
         fits = f"{size(near['total_bytes'])}, {seconds(near['step_s'])}"
@@ -357,17 +359,6 @@ def tables(told: dict[str, Any]) -> list[Table]:
     if waits:
         tables_.append(Table(heads, waits, "Exchanges of a device", most=8))
     return tables_
-
-
-def _of_memory(memory: dict[str, Any]) -> str:
-    parts = sorted(memory["by_part"].items(), key=lambda item: -item[1])[:4]
-    most = ", ".join(f"{name.removesuffix('_bytes')} {size(value)}" for name, value in parts)
-    stage = f"stage {memory['fullest_stage']} of {len(memory['by_stage'])}: "
-    where = stage if len(memory["by_stage"]) > 1 else ""
-    over = memory["over_bytes"]
-    doubt = f", DOES NOT FIT: {size(over)} too much" if over else ""
-    room = f" of {size(memory['device_bytes'])}" if memory["device_bytes"] else ""
-    return f"{where}{size(memory['total_bytes'])}{room} ({most}){doubt}"
 
 
 def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts
-from steptime.core.units import seconds, size
+from steptime.core.units import seconds
 from steptime.predict import DEFAULT
 
 PARTS = {
@@ -149,6 +149,8 @@ def _split(told: dict[str, Any]) -> str:
 
 def table(told: dict[str, Any]) -> Table:
     """Return an answer for people."""
+    from steptime.plans.words import held
+
     title = (
         f"{told['model']} on {told['devices']} {told['device']}, {_split(told)}, batch "
         f"{told['batch']}, {told['input']} tokens in, {told['output']} out, {told['dtype']} "
@@ -164,13 +166,15 @@ def table(told: dict[str, Any]) -> Table:
         parts = told["parts"][phase]
         rows += [(f"  {said}", seconds(parts[k])) for k, said in PARTS.items() if parts.get(k)]
         rest = told[key] - sum(parts.values())
-        rows += [("  prompts of others", seconds(rest))] if told["load"] and rest > 0 else []
+        rows += [("  others, and the queue", seconds(rest))] if told["load"] and rest > 0 else []
     own = f"{told['tokens_per_s_per_device']:,.0f}/s a device"
     speed = f"{told['tokens_per_s']:,.0f}/s, {own}, {told['tokens_per_s_per_user']:,.1f}/s a user"
+    most = told["memory"]["largest_batch"]
+    room = f"; room for a batch of {most:,}" if told["fits"] and most is not None else ""
     rows += [
         ("request", seconds(told["request_s"])),
         ("tokens", speed),
-        ("memory", _memory(told["memory"])),
+        ("memory", held(told["memory"], 3) + room),
     ]
     near = told["nearest_that_fits"]
     if not told["fits"]:
@@ -209,13 +213,3 @@ def under_load(load: dict[str, Any]) -> Table:
         below.append(f"{slow} bounds it: {even['prefill_per_decode']:.2g} servers of prompts "
                      "keep one that decodes busy")  # fmt: skip
     return Table(heads, rows, f"{load['requests']:,} requests under load", below)
-
-
-def _memory(memory: dict[str, Any]) -> str:
-    parts = sorted(memory["by_part"].items(), key=lambda item: -item[1])[:3]
-    most = ", ".join(f"{name.removesuffix('_bytes')} {size(value)}" for name, value in parts)
-    over = memory["over_bytes"]
-    doubt = f", DOES NOT FIT: {size(over)} too much" if over else ""
-    most_ = memory["largest_batch"]
-    room = "" if over or most_ is None else f"; room for a batch of {most_:,}"
-    return f"{size(memory['total_bytes'])} ({most}){doubt}{room}"

@@ -73,3 +73,13 @@ def split_in_words(told: Mapping[str, Any]) -> str:
     words += [f"recompute {plan['recompute']}"] if plan["recompute"] != "none" else []
     words += [text.format(plan[name]) for name, text in _MORE.items() if plan.get(name)]
     return ", ".join([*words, f"micro-batch {told['micro_batch']}"])
+
+
+def held(memory: Mapping[str, Any], parts: int = 4) -> str:
+    """Return what a device holds, of how much, its largest parts, and how much is too much."""
+    largest = sorted(memory["by_part"].items(), key=lambda item: -item[1])[:parts]
+    most = ", ".join(f"{name.removesuffix('_bytes')} {size(value)}" for name, value in largest)
+    over, room = memory["over_bytes"], memory["device_bytes"]
+    doubt = f", DOES NOT FIT: {size(over)} too much" if over else ""
+    of = f" of {size(room)}" if room else ""
+    return f"{size(memory['total_bytes'])}{of} ({most}){doubt}"

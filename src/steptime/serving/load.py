@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import inf
+from statistics import fmean, quantiles
 from typing import Any
 
 from steptime.core.errors import InputError
@@ -114,12 +115,9 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
     """Return the mean and percentiles, linear between neighbours as numpy's; None of no values."""
     if not values:
         return None
-    ordered, found = sorted(values), {"mean": sum(values) / len(values)}
-    for percent in (50, 90, 99):
-        i, part = divmod(percent * (len(values) - 1), 100)
-        above = ordered[min(i + 1, len(values) - 1)]
-        found[f"p{percent}"] = ordered[i] + (above - ordered[i]) * part / 100
-    return found
+    every = values if len(values) > 1 else [*values, *values]
+    cuts = quantiles(every, n=100, method="inclusive")
+    return {"mean": fmean(values), **{f"p{n}": cuts[n - 1] for n in (50, 90, 99)}}
 
 
 def _balance(load: Load, first: Pool, then: Pool) -> dict[str, float]:

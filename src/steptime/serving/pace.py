@@ -52,7 +52,8 @@ class Paced:
                 return phases.decode(sequences, context).seconds
             # as many tokens as of more sequences, which share the caches that are read
             took = phases.decode(sequences * (ahead + 1), context / (ahead + 1)).seconds
-            took += ahead * draft.decode(sequences, context).seconds
+            guess = draft.decode(sequences, context)  # the server takes one step for all of them
+            took += ahead * (guess.seconds - guess.host_s)
             return took / sum(accept**k for k in range(ahead + 1))
 
         def prefill_s(sequences: int, tokens: int, past: int = 0) -> float:
