@@ -255,7 +255,8 @@ def cluster_of(site: Site, devices: int) -> Cluster:
         own = own_link(device) if site.inside is None else None
         name = site.link if site.inside is None else site.inside
         if own is None and name is None:
-            raise InputError(f"{near} {device.name} of a node need a link: --inside LINK")
+            need = "of a node need a link: --inside LINK (steptime list links)"
+            raise InputError(f"{near} {device.name} {need}")
         levels.append(Level(near, own or catalog.link(str(name))))
     links, below = site.links_per_node or site.per_node, 1
     for size, far, each in site.levels:
