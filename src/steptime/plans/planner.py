@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import hypot, inf, log1p
 from typing import Any, NamedTuple, TypeVar
@@ -158,10 +158,7 @@ class Planner:
         ]
         self._exchanged: dict[tuple[Any, ...], Exchanged] = {}
         self._known: dict[tuple[Any, ...], Any] = {}  # what `passes`, `memory`, `step` work out
-        self.holds: dict[tuple[Any, ...], Any] = {}
-        self.takes: dict[tuple[Any, ...], Any] = {}
         self._fabrics: dict[Sequence[int], tuple[Fabric, str]] = {}
-        self._neighbours: dict[Sequence[int], Sequence[int]] = {}
 
     def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what `make` works out, once for a key, until the links are others."""
@@ -256,10 +253,8 @@ class Planner:
 
     def neighbours(self, group: Sequence[int]) -> Sequence[int]:
         """Return two ranks of a group that follow each other, over the outermost link there is."""
-        if group not in self._neighbours:
-            pairs = pairwise(group)
-            self._neighbours[group] = max(pairs, key=lambda two: self.cluster.level_of(two) or 0)
-        return self._neighbours[group]
+        apart = partial(max, pairwise(group), key=lambda two: self.cluster.level_of(two) or 0)
+        return self.once(("neighbours", group), apart)
 
     def moved(self, size_bytes: float) -> Exchanged:
         """Return the seconds of moving bytes between a device and its host, one way."""

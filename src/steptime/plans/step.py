@@ -181,17 +181,15 @@ def quick(planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str
     a plan, its seconds are infinite.
     """
     key = (order, micro_batch, *vars(plan).values())
-    holds = planner.holds.get(key)
-    if holds is None:
-        holds = planner.holds[key] = _holds(Step(planner, plan, micro_batch, order))
+    holds = planner.once(("holds", *key), lambda: _holds(Step(planner, plan, micro_batch, order)))
     m = batch // (micro_batch * plan.data)
     most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
     held = max([still + in_flight(kept, most, m) for still, kept in holds])
     if held > planner.room_bytes:
         return Quick(inf, held, None)
-    takes = planner.takes.get(key)
-    if takes is None:
-        takes = planner.takes[key] = _takes(outlined(planner, plan, micro_batch, batch, order))
+    takes = planner.once(
+        ("takes", *key), lambda: _takes(outlined(planner, plan, micro_batch, batch, order))
+    )
     runs, last_s, loads = takes
     step_s = planner.whole_s(runs.length_s(m) + last_s, plan.devices)
     draws = planner.draws
