@@ -391,40 +391,43 @@ def torch_steps(graph: Graph, values: Values, optimizer: str, steps: int) -> tup
     return losses, {name: tensors[name].detach().numpy() for name in graph.weights}
 
 
-def jax_arguments(graph: Graph, values: Values) -> tuple[Values, Values, Values, int]:
+def jax_arguments(graph: Graph, values: Values, optimizer: str = "") -> tuple[Any, Values]:
     import steptime.measure.backends.jax.backend  # noqa: F401  # turns 64-bit types on
+    from steptime.measure.backends.jax.program import carry_of
 
-    kept = (graph.weights, graph.buffers, graph.inputs)
-    return *({name: values[name] for name in names} for names in kept), 0
+    carry = carry_of(graph, optimizer, values.__getitem__, np.zeros_like)
+    return carry, {name: values[name] for name in graph.inputs}
 
 
 def jax_output(graph: Graph, values: Values) -> Any:
     import jax
 
     arguments = jax_arguments(graph, values)
-    from steptime.measure.backends.jax.program import network_of
+    from steptime.measure.backends.jax.program import output_of
 
-    return np.asarray(jax.jit(network_of(graph))(*arguments)[0])
+    return np.asarray(jax.jit(output_of(graph))(*arguments))
 
 
 def jax_gradients(graph: Graph, values: Values) -> tuple[Any, Values]:
     import jax
 
     arguments = jax_arguments(graph, values)
-    from steptime.measure.backends.jax.program import network_of
+    from steptime.measure.backends.jax.program import forwards, network_of
 
-    differentiated = jax.jit(jax.value_and_grad(network_of(graph), has_aux=True))
-    (loss, _), grads = differentiated(*arguments)
+    def differentiated(carry: Any, inputs: Values) -> Any:
+        loss, back, _ = forwards(network_of(graph), carry, inputs)
+        return loss, back(jax.numpy.ones_like(loss))[0]
+
+    loss, grads = jax.jit(differentiated)(*arguments)
     return np.asarray(loss), {name: np.asarray(grads[name]) for name in graph.weights}
 
 
 def jax_steps(graph: Graph, values: Values, optimizer: str, steps: int) -> tuple[Any, Values]:
     import jax
 
-    inputs = jax_arguments(graph, values)[2]
-    from steptime.measure.backends.jax.program import carry_of, training_step
+    carry, inputs = jax_arguments(graph, values, optimizer)
+    from steptime.measure.backends.jax.program import training_step
 
-    carry = carry_of(graph, optimizer, values.__getitem__, np.zeros_like)
     step, losses = jax.jit(training_step(graph, optimizer)), []
     for _ in range(steps):
         loss, carry = step(carry, inputs)

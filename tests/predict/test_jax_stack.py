@@ -25,14 +25,12 @@ pytestmark = pytest.mark.jax
 def compiled(graph: Graph, optimizer: str = "") -> Any:
     import jax
 
-    from steptime.measure.backends.jax.program import network_of, specs_of, training_step
+    from steptime.measure.backends.jax.program import output_of, specs_of, training_step
 
     jax.config.update("jax_enable_x64", True)
     carry, inputs = specs_of(graph, optimizer)
-    if optimizer:
-        return jax.jit(training_step(graph, optimizer)).lower(carry, inputs).compile()
-    network = jax.jit(network_of(graph))
-    return network.lower(carry.weights, carry.buffers, inputs, carry.count).compile()
+    program = training_step(graph, optimizer) if optimizer else output_of(graph)
+    return jax.jit(program).lower(carry, inputs).compile()
 
 
 def fusions(program: Any) -> list[str]:

@@ -36,7 +36,9 @@ from steptime.measure.backends.jax.program import (
     Network,
     averaged,
     carry_of,
+    forwards,
     network_of,
+    output_of,
     seed_of,
     training_step,
     updated,
@@ -111,7 +113,7 @@ class Spread:
     def jit(self, function: Callable[..., Any], specs: Any = SAME, **how: Any) -> Any:
         """Return a function compiled for the devices, `specs` those of its arguments."""
         if self.mesh:
-            about = {"mesh": self.mesh, "in_specs": specs, "out_specs": P()}
+            about = {"mesh": self.mesh, "in_specs": specs, "out_specs": SAME}
             function = jax.shard_map(function, **about, check_vma=False)
         return jax.jit(function, **how)
 
@@ -133,14 +135,12 @@ class Running:
     @translated
     def step(self) -> None:
         """Queue a step."""
+        made = self.compiled(self.carry, self.inputs)
         if self.trains:
-            loss, self.carry = self.compiled(self.carry, self.inputs)
+            loss, self.carry = made
             self.results = [loss]
         else:
-            carry = self.carry
-            self.results.append(
-                self.compiled(carry.weights, carry.buffers, self.inputs, carry.count)[0]
-            )
+            self.results.append(made)
         if self.waits:
             self.sync()
 
@@ -172,7 +172,6 @@ def prepare(
     scaled = trains and workload.dtype == "float16-mixed"
     spread, strategy = Spread(devices), options.strategy if replicas > 1 else ""
     given = _inputs(graph, options.seed, replicas)
-
     compile_s = 0.0
 
     @translated
@@ -186,11 +185,10 @@ def prepare(
         began = perf_counter()
         if trains:
             step = training_step(graph, workload.optimizer, options.seed, how)
-            jitted = spread.jit(step, (P(), specs), donate_argnums=0)
-            compiled = jitted.lower(carry, inputs).compile()
+            jitted = spread.jit(step, (SAME, specs), donate_argnums=0)
         else:
-            jitted = spread.jit(network_of(graph, options.seed, how), (P(), P(), specs, P()))
-            compiled = jitted.lower(carry.weights, carry.buffers, inputs, carry.count).compile()
+            jitted = spread.jit(output_of(graph, options.seed, how), (SAME, specs))
+        compiled = jitted.lower(carry, inputs).compile()
         compile_s = perf_counter() - began
         return Running(compiled, carry, inputs, trains, replicas > 1 and on_cpu)
 
@@ -213,7 +211,7 @@ def prepare(
         jax.block_until_ready(running.inputs)
 
     timed, waited = (None, None) if options.input == "device" else clocked(take)
-    meter = jax_device.MemoryMeter(devices[0], running.compiled)
+    memory, reset_memory = jax_device.memory_meter(devices[0], running.compiled)
 
     @translated
     def whole() -> None:
@@ -236,8 +234,8 @@ def prepare(
         step=whole if timed else running.step,
         sync=sync if replicas > 1 else running.sync,
         product=jax_device.product(devices[0]),
-        memory=meter.read,
-        reset_memory=meter.reset,
+        memory=memory,
+        reset_memory=reset_memory,
         parts=_parts(
             network_of(graph, options.seed, strategy), workload, running, spread, strategy
         ),
@@ -295,22 +293,16 @@ def _parts(
         return {"forward": running.step}
     held: dict[str, Any] = {}
 
-    def forwards(weights: Any, *given: Any) -> Any:
-        return jax.vjp(lambda w: network(w, *given), weights, has_aux=True)
-
     def backwards(back: Any, loss: Any, carry: Carry) -> Any:
         return averaged(back(seed_of(carry, loss))[0], strategy)
 
-    forward_of = spread.jit(forwards, (P(), P(), spread.specs(running.inputs), P()))
+    forward_of = spread.jit(partial(forwards, network), (SAME, spread.specs(running.inputs)))
     backward_of = spread.jit(backwards)
     update_of = spread.jit(partial(updated, workload.optimizer), donate_argnums=0)
 
     @translated
     def forward() -> None:
-        carry = running.carry
-        loss, held["back"], held["buffers"] = forward_of(
-            carry.weights, carry.buffers, running.inputs, carry.count
-        )
+        loss, held["back"], held["buffers"] = forward_of(running.carry, running.inputs)
         running.results = [loss]
 
     @translated
@@ -328,14 +320,13 @@ def _parts(
 
 def _inference(running: Running, graph: Graph) -> Callable[[contract.Arrays], Any]:
     """Return the function of an inference graph over the weights that training has now."""
-    network = jax.jit(network_of(graph))
+    network = jax.jit(output_of(graph))
 
     def outputs(inputs: contract.Arrays) -> Any:
         typed = {
             name: jnp.asarray(array, jnp.dtype(graph.tensors[name].dtype))
             for name, array in inputs.items()
         }
-        carry = running.carry
-        return np.asarray(network(carry.weights, carry.buffers, typed, carry.count)[0], np.float32)
+        return np.asarray(network(running.carry, typed), np.float32)
 
     return outputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -60,33 +61,32 @@ def facts(device: jax.Device) -> DeviceFacts:
     return DeviceFacts(limit, limit and limit - used, None, True, has_tf32)
 
 
-class MemoryMeter:
-    """The peak memory of a compiled step on a device."""
+def memory_meter(
+    device: jax.Device, compiled: Any
+) -> tuple[Callable[[], tuple[int | None, str]], Callable[[], None]]:
+    """Return what reads the peak bytes of a step and names the meter, and what starts it again.
 
-    def __init__(self, device: jax.Device, compiled: Any) -> None:
-        self._device, self._compiled = device, compiled
-        self._before = self._peak()
+    On a CPU, and on a device whose peak another network has made (JAX cannot set it back), the peak
+    is what XLA has planned; None where it tells no plan.
+    """
+    before = 0
 
-    def _peak(self) -> int:
-        return int((self._device.memory_stats() or {}).get(_PEAK, 0))
+    def peak() -> int:
+        return int((device.memory_stats() or {}).get(_PEAK, 0))
 
-    def reset(self) -> None:
-        """Take the peak so far for that of others: JAX cannot set it back."""
-        self._before = self._peak()
+    def reset() -> None:
+        nonlocal before
+        before = peak()
 
-    def read(self) -> tuple[int | None, str]:
-        """Return the peak in bytes and the meter's name, or None and why there is none.
-
-        On a CPU, and on a device whose peak another network has made, it is what XLA has planned.
-        """
-        peak = self._peak()
-        if peak > self._before:
-            return peak, f"memory_stats, {_PEAK}"
-        plan = self._compiled.memory_analysis()
+    def read() -> tuple[int | None, str]:
+        if (most := peak()) > before:
+            return most, f"memory_stats, {_PEAK}"
+        plan = compiled.memory_analysis()
         if plan is None:
             return None, "XLA tells no plan of its memory"
-        planned = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
-        return (
-            int(planned - plan.alias_size_in_bytes),
-            "XLA's plan: arguments, outputs and temporaries, what is donated once",
-        )
+        made = plan.output_size_in_bytes + plan.temp_size_in_bytes - plan.alias_size_in_bytes
+        meter = "XLA's plan: arguments, outputs and temporaries, what is donated once"
+        return int(plan.argument_size_in_bytes + made), meter
+
+    reset()
+    return read, reset

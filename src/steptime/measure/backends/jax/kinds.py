@@ -7,7 +7,8 @@ inputs after its output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -17,7 +18,7 @@ from jax import lax, nn
 from jax import numpy as jnp
 
 from steptime.core.graph import TensorSpec
-from steptime.measure.backends.jax import general
+from steptime.measure.kinds import along, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.ops.experts import GATED
 from steptime.ops.loss import IGNORED_LABEL
@@ -26,6 +27,7 @@ from steptime.ops.pooling import pool_outputs
 Array = jax.Array
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
+CUBIC = -0.75  # of bicubic interpolation, as torch
 NONE: Sides = (0, 0, 0, 0)
 
 
@@ -38,22 +40,13 @@ def _in(dtype: Any, made: Array) -> Array:
     return made.astype(dtype)
 
 
-def matmul(
-    a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, fold: bool = False
-) -> Array:
-    """Return the product of two (batches of) matrices."""
-    if fold:
-        a, b = (t.reshape(-1, t.shape[-1]) for t in (a, b))
-    return (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
-
-
-def _along(vector: Array, x: Array, axis: int = 1) -> Array:
-    return vector.reshape(-1, *(1,) * (x.ndim - 1 - axis % x.ndim))
-
-
-def expand(x: Array, shape: Sequence[int], scale: float = 1.0) -> Array:
-    """Return `x` repeated to `shape` along new last dimensions, times `scale`."""
-    return jnp.broadcast_to(x.reshape(*x.shape, *(1,) * (len(shape) - x.ndim)), shape) * scale
+FUNCTIONS = functions(
+    {
+        "clamp": lambda x, low, high: jnp.clip(x, min=low, max=high),
+        "softsign": nn.soft_sign,
+    },
+    *(jnp, nn, lax),
+)
 
 
 def conv2d(
@@ -65,14 +58,8 @@ def conv2d(
     groups: int = 1,
 ) -> Array:
     """Return the convolution of `x [n, c, h, w]` with `w [out, c/groups, kh, kw]`."""
-    return lax.conv_general_dilated(
-        x,
-        w,
-        stride,
-        (padding[:2], padding[2:]),
-        rhs_dilation=dilation,
-        feature_group_count=groups,
-    )
+    how: Any = {"rhs_dilation": dilation, "feature_group_count": groups}
+    return lax.conv_general_dilated(x, w, stride, (padding[:2], padding[2:]), **how)
 
 
 def conv_transpose2d(x: Array, w: Array, *, output_size: Pair, **attrs: Any) -> Array:
@@ -88,14 +75,14 @@ def conv_transpose2d(x: Array, w: Array, *, output_size: Pair, **attrs: Any) -> 
 def _pooled(
     x: Array,
     start: float,
-    how: Callable[..., Array],
+    how: Any,
     kernel: Pair,
     stride: Pair,
-    padding: Sides,
-    ceil: bool,
+    padding: Sides = NONE,
+    **ceil: bool,
 ) -> Array:
     """Return what `how` makes of each window, which may hang over the end with `ceil`."""
-    (spec,) = pool_outputs(TensorSpec(x.shape), kernel, stride, padding, ceil)
+    (spec,) = pool_outputs(TensorSpec(x.shape), kernel, stride, padding, **ceil)
     pads = [(0, 0), (0, 0)]
     for i in (0, 1):
         before, after = padding[2 * i : 2 * i + 2]
@@ -106,18 +93,9 @@ def _pooled(
     return made[:, :, : spec.shape[2], : spec.shape[3]]
 
 
-def max_pool2d(
-    x: Array, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
-) -> Array:
-    """Return the maxima of windows; padding never wins."""
-    return _pooled(x, -np.inf, lax.max, kernel, stride, padding, ceil)
-
-
-def avg_pool2d(
-    x: Array, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
-) -> Array:
+def avg_pool2d(x: Array, kernel: Pair, stride: Pair, padding: Sides = NONE, **ceil: bool) -> Array:
     """Return the means of windows, padding counted as zeros; what lies beyond it is not counted."""
-    sums = _pooled(x, 0.0, lax.add, kernel, stride, padding, ceil)
+    sums = _pooled(x, 0.0, lax.add, kernel, stride, padding, **ceil)
     sizes = []
     for i in (0, 1):
         starts = np.arange(sums.shape[2 + i]) * stride[i]
@@ -135,8 +113,8 @@ def batch_norm(
     if training:
         used = wide.mean(axes), wide.var(axes)
     inverse = lax.rsqrt(_wide(used[1]) + NORM_EPSILON)
-    normal = (wide - _along(used[0], x)) * _along(inverse, x)
-    y = _in(x.dtype, normal * _along(w, x) + _along(b, x))
+    normal = (wide - along(used[0], x)) * along(inverse, x)
+    y = _in(x.dtype, normal * along(w, x) + along(b, x))
     if not training:
         return y
     count = x.size // x.shape[1]
@@ -146,27 +124,17 @@ def batch_norm(
     return y, *(_in(mean.dtype, new) for new in kept)
 
 
-def layer_norm(x: Array, w: Array, b: Array) -> Array:
-    """Return `x` normalised over the last axis."""
+def _normal(x: Array, centre: bool = True) -> Array:
+    """Return `x`, less its mean, over the root of its mean square, along the last axis, wide."""
     wide = _wide(x)
-    centred = wide - wide.mean(-1, keepdims=True)
-    inverse = lax.rsqrt((centred * centred).mean(-1, keepdims=True) + NORM_EPSILON)
-    return _in(x.dtype, centred * inverse * w + b)
+    wide = wide - wide.mean(-1, keepdims=True) if centre else wide
+    return wide * lax.rsqrt((wide * wide).mean(-1, keepdims=True) + NORM_EPSILON)
 
 
 def group_norm(x: Array, w: Array, b: Array, groups: int) -> Array:
     """Return `x` normalised over groups of channels."""
-    wide = _wide(x).reshape(x.shape[0], groups, -1)
-    centred = wide - wide.mean(-1, keepdims=True)
-    inverse = lax.rsqrt((centred * centred).mean(-1, keepdims=True) + NORM_EPSILON)
-    return _in(x.dtype, (centred * inverse).reshape(x.shape) * _along(w, x) + _along(b, x))
-
-
-def rms_norm(x: Array, w: Array) -> Array:
-    """Return `x` divided by its root mean square over the last axis."""
-    wide = _wide(x)
-    inverse = lax.rsqrt((wide * wide).mean(-1, keepdims=True) + NORM_EPSILON)
-    return _in(x.dtype, wide * inverse * w)
+    normal = _normal(x.reshape(x.shape[0], groups, -1)).reshape(x.shape)
+    return _in(x.dtype, normal * along(w, x) + along(b, x))
 
 
 def local_response_norm(x: Array, size: int, alpha: float, beta: float, k: float) -> Array:
@@ -220,13 +188,7 @@ def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Ar
 
 
 def experts(
-    x: Array,
-    logits: Array,
-    up: Array,
-    down: Array,
-    *bias: Array,
-    per_token: int,
-    activation: str,
+    x: Array, logits: Array, up: Array, down: Array, *bias: Array, per_token: int, activation: str
 ) -> Array:
     """Return what the experts of each token make of it: tokens in order of experts, ragged."""
     rows = x.reshape(-1, x.shape[-1])
@@ -249,14 +211,9 @@ def experts(
     return y.reshape(x.shape)
 
 
-def gelu(x: Array, tanh: bool = False) -> Array:
-    """Return x Phi(x), or its approximation by a `tanh`."""
-    return nn.gelu(x, approximate=tanh)
-
-
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
-    "gelu": gelu,
+    "gelu": partial(nn.gelu, approximate=False),
     "gelu_tanh": nn.gelu,
     "silu": nn.silu,
 }
@@ -297,9 +254,55 @@ def _gru(given: Array, own: Array, state: Array) -> tuple[Array, Array]:
     return (1 - z) * n + z * state[0], state[1]
 
 
-def dropout(x: Array, key: Array, p: float) -> Array:
-    """Return `x` with a share `p` dropped and the rest scaled."""
-    return jnp.where(jax.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), 0)
+MODES = {"reflect": "reflect", "edge": "edge", "circular": "wrap"}
+
+
+def pad(x: Array, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0) -> Array:
+    """Return `x` padded, or cut where pads are negative."""
+    pairs = [(pads[2 * i], pads[2 * i + 1]) for i in range(x.ndim)]
+    if mode == "constant":
+        return lax.pad(x, x.dtype.type(value), [(a, b, 0) for a, b in pairs])
+    return jnp.pad(x, pairs, MODES[mode])
+
+
+def gather_elements(x: Array, indices: Array, axis: int) -> Array:
+    """Return the element of `x` at each index along `axis`; other places are its own."""
+    own = tuple(slice(None if i == axis else n) for i, n in enumerate(indices.shape))
+    return jnp.take_along_axis(x[own], indices, axis)
+
+
+def topk(x: Array, k: int, axis: int, largest: bool = True) -> tuple[Array, Array]:
+    """Return the largest or smallest along `axis`, in order, and their places."""
+    last = jnp.moveaxis(x, axis, -1)
+    best, places = lax.top_k(last if largest else -last, k)
+    moved = (jnp.moveaxis(t, -1, axis) for t in (best if largest else -best, places))
+    first, second = moved
+    return first, second.astype(jnp.int64)
+
+
+def _weights(n: int, m: int, mode: str, corners: bool) -> Any:
+    """Return the `[m, n]` matrix that makes m elements of n along one axis."""
+    out, rows = np.zeros((m, n)), np.arange(m)
+    if mode == "nearest":
+        out[rows, rows * n // m] = 1
+        return out
+    at = rows * ((n - 1) / max(1, m - 1)) if corners else (rows + 0.5) * (n / m) - 0.5
+    at = np.maximum(at, 0.0) if mode == "bilinear" else at
+    for tap in (0, 1) if mode == "bilinear" else (-1, 0, 1, 2):
+        place = np.floor(at).astype(int) + tap
+        away = abs(at - place)
+        near = ((CUBIC + 2) * away - (CUBIC + 3)) * away * away + 1
+        far = ((CUBIC * away - 5 * CUBIC) * away + 8 * CUBIC) * away - 4 * CUBIC
+        share = 1 - away if mode == "bilinear" else np.where(away <= 1, near, far)
+        np.add.at(out, (rows, place.clip(0, n - 1)), share)
+    return out
+
+
+def resize2d(x: Array, size: tuple[int, int], mode: str, align_corners: bool = False) -> Array:
+    """Return an image of another size, by a matrix along each axis as `jax.image.resize` does."""
+    sides = (_weights(x.shape[2 + i], size[i], mode, align_corners) for i in (0, 1))
+    rows, columns = (side.astype(x.dtype) for side in sides)
+    return jnp.einsum("ah,nchw,bw->ncab", rows, x, columns)
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
@@ -312,40 +315,26 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 
 
 RUNS: dict[str, Callable[..., Any]] = {
-    **general.RUNS,
+    **kinds(jnp, nn, FUNCTIONS),
     "linear": lambda x, w: x @ w.T,
-    "matmul": matmul,
-    "bias": lambda x, b, axis=-1: x + _along(b, x, axis),
-    "reduce_sum": lambda x, axes, shape: x.sum(axes).reshape(shape),
-    "mean": jnp.mean,
-    "expand": expand,
     "conv2d": conv2d,
     "conv_transpose2d": conv_transpose2d,
-    "max_pool2d": max_pool2d,
+    "max_pool2d": lambda x, **window: _pooled(x, -np.inf, lax.max, **window),
     "avg_pool2d": avg_pool2d,
-    "global_avg_pool": lambda x: x.mean((2, 3)),
     "upsample2d": lambda x, scale: x.repeat(scale[0], 2).repeat(scale[1], 3),
     "batch_norm": batch_norm,
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
+    "layer_norm": lambda x, w, b: _in(x.dtype, _normal(x) * w + b),
+    "rms_norm": lambda x, w: _in(x.dtype, _normal(x, centre=False) * w),
     "group_norm": group_norm,
     "local_response_norm": local_response_norm,
     "relu": nn.relu,
     "sigmoid": nn.sigmoid,
-    "tanh": jnp.tanh,
-    "gelu": gelu,
-    "silu": lambda x, beta=1.0: x * nn.sigmoid(beta * x),
-    "softmax": lambda x: nn.softmax(x, -1),
-    "add": jnp.add,
-    "sub": jnp.subtract,
-    "mul": jnp.multiply,
-    "maximum": jnp.maximum,
-    "prelu": lambda x, slope: jnp.where(x > 0, x, x * _along(slope, x)),
-    "dropout": dropout,
+    "gelu": lambda x, tanh=False: nn.gelu(x, approximate=tanh),
+    "prelu": lambda x, slope: jnp.where(x > 0, x, x * along(slope, x)),
+    "dropout": lambda x, key, p: jnp.where(
+        jax.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), 0
+    ),
     "cast": lambda x, dtype: x.astype(dtype),
-    "concat": lambda *arrays, axis: jnp.concatenate(arrays, axis),
-    "reshape": jnp.reshape,
-    "flatten": lambda x: x.reshape(x.shape[0], -1),
     "transpose": lambda x, order: x.transpose(order),
     "slice": lambda x, axis, start, stop, step=1: lax.slice_in_dim(x, start, stop, step, axis),
     "split": lambda x, axis, sizes: tuple(lax.split(x, sizes, axis % x.ndim)),
@@ -356,6 +345,12 @@ RUNS: dict[str, Callable[..., Any]] = {
     "rnn": _recurrent(_rnn),
     "lstm": _recurrent(_lstm),
     "gru": _recurrent(_gru),
+    "pad": pad,
+    "gather": jnp.take,
+    "gather_elements": gather_elements,
+    "topk": topk,
+    "cumsum": lambda x, axis, reverse=False: lax.cumsum(x, axis, reverse=reverse),
+    "resize2d": resize2d,
     "cross_entropy": cross_entropy,
 }
 DRAWS = ("dropout",)

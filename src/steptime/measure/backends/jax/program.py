@@ -38,22 +38,20 @@ class Carry(NamedTuple):
     scaling: tuple[Any, ...] = ()
 
 
-Network = Callable[[Arrays, Arrays, Arrays, Any], tuple[Array, dict[str, Any]]]
+Network = Callable[[Carry, Arrays], tuple[Array, dict[str, Any]]]
 
 
 def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
-    """Return the function of a forward graph: weights, buffers, inputs, count -> output, buffers.
+    """Return the function of a forward graph: carry and inputs -> output, buffers.
 
-    The buffers that it gives hold the new running statistics; `count` says the masks of dropout.
+    The buffers that it gives hold the new running statistics; the count says the masks of dropout.
     Every op runs in a scope of its name. Raises `UnsupportedError` for kinds without a function.
     """
     calls = calls_of(graph, RUNS, "jax")
 
-    def network(
-        weights: Arrays, buffers: Arrays, inputs: Arrays, count: Any
-    ) -> tuple[Array, dict[str, Any]]:
-        live, kept = {**inputs, **weights, **buffers}, dict(buffers)
-        key = jax.random.fold_in(jax.random.key(seed), count)
+    def network(carry: Carry, inputs: Arrays) -> tuple[Array, dict[str, Any]]:
+        live, kept = {**inputs, **carry.weights, **carry.buffers}, dict(carry.buffers)
+        key = jax.random.fold_in(jax.random.key(seed), carry.count)
         if strategy:  # each replica has masks of its own
             key = jax.random.fold_in(key, lax.axis_index(REPLICAS))
 
@@ -75,6 +73,12 @@ def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
     return network
 
 
+def output_of(graph: Graph, seed: int = 0, strategy: str = "") -> Callable[[Carry, Arrays], Array]:
+    """Return the function of an inference graph: carry and inputs -> output."""
+    network = network_of(graph, seed, strategy)
+    return lambda carry, inputs: network(carry, inputs)[0]
+
+
 def training_step(
     graph: Graph, optimizer: str, seed: int = 0, strategy: str = ""
 ) -> Callable[[Carry, Arrays], tuple[Array, Carry]]:
@@ -82,12 +86,21 @@ def training_step(
     network = network_of(graph, seed, strategy)
 
     def step(carry: Carry, inputs: Arrays) -> tuple[Array, Carry]:
-        given = carry.buffers, inputs, carry.count
-        loss, back, buffers = jax.vjp(lambda w: network(w, *given), carry.weights, has_aux=True)
+        loss, back, buffers = forwards(network, carry, inputs)
         grads = averaged(back(seed_of(carry, loss))[0], strategy)
         return loss, updated(optimizer, carry, buffers, grads)
 
     return step
+
+
+def forwards(network: Network, carry: Carry, inputs: Arrays) -> tuple[Array, Any, dict[str, Any]]:
+    """Return loss, what makes gradients of weights of that of the loss, and buffers."""
+
+    def of_weights(weights: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
+        return network(carry._replace(weights=weights), inputs)
+
+    made: tuple[Array, Any, dict[str, Any]] = jax.vjp(of_weights, carry.weights, has_aux=True)
+    return made
 
 
 def averaged(grads: Arrays, strategy: str) -> Any:

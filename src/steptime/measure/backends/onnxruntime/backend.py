@@ -6,9 +6,8 @@ protocol buffers cannot have more than 2 GB.
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph, TensorSpec
-from steptime.core.workload import Plan, Workload
+from steptime.core.workload import Workload
 from steptime.exporters.onnx import model_of
 from steptime.exporters.onnx_kinds import KINDS
 from steptime.exporters.onnx_nodes import TYPES, NoOnnxError
@@ -30,7 +29,7 @@ from steptime.measure.initial import initial_values
 __all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "device_product", "prepare", "version"]
 
 RUNS = KINDS
-STRATEGIES: Mapping[str, Any] = {}  # it runs on one device
+STRATEGIES = ()  # it runs on one device
 PHASES = ("infer",)
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _DTYPES = {"cpu": ("float32", "float64"), "cuda": ("float32", "float64", "float16", "bfloat16")}
@@ -69,6 +68,23 @@ def _find(device: str) -> tuple[str, int]:
     return kind, int(number or 0)
 
 
+def meant(error: Exception) -> Exception | None:
+    """Return what an error of ONNX Runtime means: no kernel or form, or missing memory."""
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, NoOnnxError):
+        return contract.UnsupportedError(str(error))
+    if isinstance(error, _NO_KERNEL):
+        return contract.UnsupportedError(f"onnxruntime has no kernel for it here: {text}")
+    fails = isinstance(error, errors.RuntimeException | errors.Fail)
+    if isinstance(error, MemoryError) or (fails and any(sign in text for sign in _NO_MEMORY)):
+        return contract.OutOfMemoryError(text or "no memory left")
+    return None
+
+
+translated = contract.translating(meant)
+
+
+@translated
 def prepare(
     graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
 ) -> contract.Prepared:
@@ -79,22 +95,28 @@ def prepare(
     """
     kind, number = _find(options.device)
     _check(workload, options, kind)
-    with _translated():
-        values = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
-        held = {name: _placed(values.pop(name), graph.tensors[name]) for name in values.copy()}
-        model = model_of(graph, apart=True)
+    values = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
+    held = {name: _placed(values.pop(name), graph.tensors[name]) for name in values.copy()}
+    model = model_of(graph, apart=True)
 
     def session(profile_to: str = "") -> Any:
         return _session(model, graph, held, options, (kind, number), profile_to)
 
-    with _translated():
-        began = perf_counter()
-        running = session()
-        compile_s = perf_counter() - began
-        binding = _bound(running, graph, held, kind, number)
-    take, waited = _input(graph, held, options, feed)
+    began = perf_counter()
+    running = session()
+    compile_s = perf_counter() - began
+    binding = _bound(running, graph, held, kind, number)
+    copies = options.input != "device"
+    made = {name: held[name].numpy().copy() for name in graph.inputs} if copies and not feed else {}
+    dtypes = {name: _element_type(graph.tensors[name].dtype) for name in graph.inputs}
 
-    @_translated()
+    def copied() -> None:
+        for name, array in (feed.next() if feed else made).items():
+            held[name].update_inplace(np.ascontiguousarray(array, dtypes[name]))
+
+    take, waited = clocked(copied) if copies else (None, None)
+
+    @translated
     def forward() -> None:
         running.run_with_iobinding(binding)
 
@@ -103,8 +125,9 @@ def prepare(
             take()
         forward()
 
+    @translated
     def trace(steps: int) -> str:
-        with _translated(), tempfile.TemporaryDirectory(prefix="steptime-") as folder:
+        with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
             profiled = session(f"{folder}/steps")
             bound = _bound(profiled, graph, held, kind, number)
             return trace_of(profiled, bound, graph, steps)
@@ -132,8 +155,7 @@ def prepare(
 def _check(workload: Workload, options: contract.Options, kind: str) -> None:
     if workload.phase != "infer":
         raise contract.UnsupportedError("onnxruntime runs inference alone: --phase infer")
-    if workload.plan != Plan():
-        raise contract.UnsupportedError("onnxruntime runs on one device, without a parallel plan")
+    contract.check_plan("onnxruntime", STRATEGIES, workload, options)
     if options.compile:
         raise contract.UnsupportedError("onnxruntime optimizes every graph: leave out --compile")
     if options.tf32 and kind == "cpu":
@@ -143,23 +165,6 @@ def _check(workload: Workload, options: contract.Options, kind: str) -> None:
         raise contract.UnsupportedError(
             f"onnxruntime has no kernels for {workload.dtype} on {kind}, but for {known}"
         )
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Name errors of ONNX Runtime as what they mean: no kernel or form, or missing memory."""
-    try:
-        yield
-    except NoOnnxError as error:
-        raise contract.UnsupportedError(str(error)) from error
-    except _NO_KERNEL as error:
-        text = " ".join(str(error).split())[:300]
-        raise contract.UnsupportedError(f"onnxruntime has no kernel for it here: {text}") from error
-    except (errors.RuntimeException, errors.Fail, MemoryError) as error:
-        text = " ".join(str(error).split())[:300]
-        if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
-            raise contract.OutOfMemoryError(text or "no memory left") from error
-        raise
 
 
 def _element_type(dtype: str) -> Any:
@@ -212,19 +217,3 @@ def _bound(session: Any, graph: Graph, held: Mapping[str, Any], kind: str, numbe
     if kind != "cpu":
         binding.synchronize_inputs()
     return binding
-
-
-def _input(
-    graph: Graph, held: Mapping[str, Any], options: contract.Options, feed: contract.Feed | None
-) -> tuple[Callable[[], None] | None, Callable[[], float] | None]:
-    """Return what copies a step's input to where the session reads it, and how long that took."""
-    if options.input == "device":
-        return None, None
-    made = {} if feed else {name: held[name].numpy().copy() for name in graph.inputs}
-    dtypes = {name: _element_type(graph.tensors[name].dtype) for name in graph.inputs}
-
-    def take() -> None:
-        for name, array in (feed.next() if feed else made).items():
-            held[name].update_inplace(np.ascontiguousarray(array, dtypes[name]))
-
-    return clocked(take)

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from steptime.core.dtypes import Precision, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
-from steptime.core.workload import Plan, Workload
+from steptime.core.workload import Workload
 from steptime.measure import contract, ranks
 from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
@@ -92,7 +93,7 @@ def prepare(
     types = precision(workload.dtype)
     _check(workload, options, types, device)
     _settings(options)
-    translated = _translator(options.compile)
+    translated = contract.translating(partial(_meant, options.compile))
     held: list[Assembled] = []
     joined = torch_parallel.join(ranks.here(), device) if workload.plan.data > 1 else None
     sync = torch_device.sync(device)
@@ -143,10 +144,7 @@ def _check(
     workload: Workload, options: contract.Options, types: Precision, device: torch.device
 ) -> None:
     replicas, size = workload.plan.data, ranks.here().size
-    if workload.plan != Plan(data=replicas):
-        raise contract.UnsupportedError(
-            "torch runs data-parallel here, and by no other parallel plan"
-        )
+    contract.check_plan("torch", STRATEGIES, workload, options)
     if replicas > 1:
         _check_parallel(workload, options, device)
     if replicas not in {1, size}:
@@ -160,8 +158,6 @@ def _check(
 def _check_parallel(workload: Workload, options: contract.Options, device: torch.device) -> None:
     if device.type == "mps":
         raise contract.UnsupportedError("mps is one device, without replicas")
-    if workload.phase != "train" and options.strategy != "independent":
-        raise contract.UnsupportedError("inference exchanges nothing: its strategy is independent")
     if workload.dtype == "float16-mixed" and workload.phase == "train":
         raise contract.UnsupportedError(
             "float16-mixed scales the loss of one replica, not of several"
@@ -207,37 +203,27 @@ def _process_group(
     )
 
 
-def _translator(compiled: bool) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Return what wraps a call so that its errors are named as what they mean.
+def _meant(compiled: bool, error: Exception) -> Exception | None:
+    """Return what an error of PyTorch means.
 
-    That is missing memory, a kind that has no kernel for its type on this device, and a failing
-    compiler.
+    That is missing memory, a kind that has no kernel for its type on this device, a loader that was
+    killed, and a failing compiler.
     """
-
-    def translated(call: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            try:
-                call()
-            except (MemoryError, RuntimeError) as error:
-                text = str(error).strip().partition("\n")[0]
-                if compiled and "InvalidCxxCompiler" in str(error):
-                    raise InputError(NO_COMPILER) from error
-                if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
-                    raise contract.OutOfMemoryError(text or "no memory left") from error
-                if any(sign in text for sign in _NO_KERNEL):
-                    said = text.partition(". ")[0]
-                    raise contract.UnsupportedError(
-                        f"torch has no kernel for it here: {said}"
-                    ) from error
-                if killed := loader_death(error):  # a signal, so it comes at any moment
-                    raise killed from error
-                if compiled and type(error).__module__.startswith("torch._"):
-                    raise RuntimeError(f"torch.compile: {text}") from error
-                raise
-
-        return run
-
-    return translated
+    if not isinstance(error, MemoryError | RuntimeError):
+        return None
+    text = str(error).strip().partition("\n")[0]
+    if compiled and "InvalidCxxCompiler" in str(error):
+        return InputError(NO_COMPILER)
+    if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
+        return contract.OutOfMemoryError(text or "no memory left")
+    if any(sign in text for sign in _NO_KERNEL):
+        said = text.partition(". ")[0]
+        return contract.UnsupportedError(f"torch has no kernel for it here: {said}")
+    if killed := loader_death(error):  # a signal, so it comes at any moment
+        return killed
+    if compiled and type(error).__module__.startswith("torch._"):
+        return RuntimeError(f"torch.compile: {text}")
+    return None
 
 
 def _compiled() -> dict[str, object]:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from steptime.core.graph import TensorSpec
 from steptime.core.windows import reach
-from steptime.measure.backends.torch import general
+from steptime.measure.kinds import functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.ops.experts import GATED
 from steptime.ops.loss import IGNORED_LABEL
@@ -26,17 +26,37 @@ Sides = tuple[int, int, int, int]
 NONE: Sides = (0, 0, 0, 0)
 
 
-def matmul(
-    a: Tensor,
-    b: Tensor,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    fold: bool = False,
-) -> Tensor:
-    """Return the product of two (batches of) matrices."""
-    if fold:
-        a, b = a.flatten(0, -2), b.flatten(0, -2)
-    return torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
+def _larger(a: Any, b: Any) -> Tensor:
+    """Return the larger of two, one of which may be a number."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.maximum(a, b)
+    return a.clamp(min=b) if isinstance(a, Tensor) else torch.clamp(b, min=a)
+
+
+def _smaller(a: Any, b: Any) -> Tensor:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.minimum(a, b)
+    return a.clamp(max=b) if isinstance(a, Tensor) else torch.clamp(b, max=a)
+
+
+FUNCTIONS = functions(
+    {
+        "clamp": lambda x, low, high: x.clamp(low, high),
+        "maximum": _larger,
+        "minimum": _smaller,
+        "floor_divide": lambda a, b: torch.div(a, b, rounding_mode="floor"),  # has a gradient
+    },
+    *(torch, functional),
+)
+
+
+def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+    for axis in sorted(axes, reverse=True):
+        x = x.prod(axis, keep)
+    return x
+
+
+SHARED = kinds(torch, functional, FUNCTIONS, _prod)
 
 
 def _padded(x: Tensor, padding: Sides, kernel: Pair, value: float) -> tuple[Tensor, Pair]:
@@ -194,16 +214,11 @@ def gelu(x: Tensor, tanh: bool = False) -> Tensor:
     return functional.gelu(x, approximate="tanh" if tanh else "none")
 
 
-def silu(x: Tensor, beta: float = 1.0) -> Tensor:
-    """Return x sigmoid(beta x)."""
-    return functional.silu(x) if beta == 1 else x * torch.sigmoid(beta * x)
-
-
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": gelu,
     "gelu_tanh": lambda x: gelu(x, tanh=True),
-    "silu": silu,
+    "silu": functional.silu,
 }
 
 
@@ -239,21 +254,38 @@ def slice_(x: Tensor, axis: int, start: int, stop: int, step: int = 1) -> Tensor
     return x[tuple(places)]
 
 
+def pad(x: Tensor, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0) -> Tensor:
+    """Return `x` padded; torch names the last axis first."""
+    pairs = [n for i in reversed(range(x.dim())) for n in pads[2 * i : 2 * i + 2]]
+    if mode == "constant":
+        return functional.pad(x, pairs, value=value)
+    return functional.pad(x, pairs[:-4], "replicate" if mode == "edge" else mode)
+
+
+def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """Return the parts of `x` at `indices` along `axis`."""
+    picked = x.index_select(axis, indices.flatten())
+    return picked.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+
+def cumsum(x: Tensor, axis: int, reverse: bool = False) -> Tensor:
+    """Return running sums along `axis`."""
+    return x.flip(axis).cumsum(axis).flip(axis) if reverse else x.cumsum(axis)
+
+
+def resize2d(x: Tensor, size: tuple[int, int], mode: str, align_corners: bool = False) -> Tensor:
+    """Return an image of another size."""
+    corners = None if mode == "nearest" else align_corners
+    return functional.interpolate(x, size=size, mode=mode, align_corners=corners)
+
+
 RUNS: dict[str, Callable[..., Any]] = {
-    **general.RUNS,
+    **SHARED,
     "linear": functional.linear,
-    "matmul": matmul,
-    "bias": lambda x, b, axis=-1: x + b.view(-1, *(1,) * (x.dim() - 1 - axis % x.dim())),
-    "reduce_sum": lambda x, axes, shape: (x.sum(axes) if axes else x).reshape(shape),
-    "mean": torch.mean,
-    "expand": lambda x, shape, scale=1.0: (
-        x.view(*x.shape, *(1,) * (len(shape) - x.dim())).expand(shape) * scale
-    ),
     "conv2d": conv2d,
     "conv_transpose2d": conv_transpose2d,
     "max_pool2d": max_pool2d,
     "avg_pool2d": avg_pool2d,
-    "global_avg_pool": lambda x: x.mean((2, 3)),
     "upsample2d": lambda x, scale: functional.interpolate(
         x, size=(x.shape[2] * scale[0], x.shape[3] * scale[1]), mode="nearest"
     ),
@@ -267,20 +299,10 @@ RUNS: dict[str, Callable[..., Any]] = {
     "local_response_norm": functional.local_response_norm,
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
     "gelu": gelu,
-    "silu": silu,
-    "softmax": lambda x: torch.softmax(x, -1),
-    "add": torch.add,
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "maximum": torch.maximum,
     "prelu": functional.prelu,
     "dropout": lambda x, p: functional.dropout(x, p, training=True),
     "cast": lambda x, dtype: x.to(getattr(torch, dtype)),
-    "concat": lambda *tensors, axis: torch.cat(tensors, axis),
-    "reshape": torch.reshape,
-    "flatten": lambda x: x.flatten(1),
     "transpose": lambda x, order: x.permute(order),
     "slice": slice_,
     "split": lambda x, axis, sizes: x.split(sizes, axis),
@@ -291,6 +313,12 @@ RUNS: dict[str, Callable[..., Any]] = {
     "rnn": rnn,
     "lstm": lstm,
     "gru": gru,
+    "pad": pad,
+    "gather": gather,
+    "gather_elements": lambda x, indices, axis: x.gather(axis, indices),
+    "topk": lambda x, k, axis, largest=True: tuple(x.topk(k, axis, largest)),
+    "cumsum": cumsum,
+    "resize2d": resize2d,
     "cross_entropy": lambda logits, labels: functional.cross_entropy(
         logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL
     ),

@@ -21,7 +21,6 @@ from torch import Tensor, fx, nn
 
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.measure import ranks
-from steptime.measure.contract import UnsupportedError
 from steptime.measure.ranks import Rank
 
 SAMPLE_S = 1e-3  # of all-reduces in a row
@@ -259,15 +258,6 @@ STRATEGIES: dict[str, Callable[[fx.GraphModule, Joined, Stopwatch, bool], Spread
     "sharded": _sharded,
     "parameter-server": _parameter_server,
 }
-
-
-def spread(
-    strategy: str, module: fx.GraphModule, joined: Joined, watch: Stopwatch, overlap: bool
-) -> Spread:
-    """Return the network under a strategy; raises `UnsupportedError` for one that is not there."""
-    if strategy not in STRATEGIES:
-        raise UnsupportedError(f"torch has no strategy '{strategy}' for several replicas")
-    return STRATEGIES[strategy](module, joined, watch, overlap)
 
 
 def _buckets(weights: Sequence[Tensor]) -> list[list[Tensor]]:

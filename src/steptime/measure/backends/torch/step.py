@@ -100,7 +100,8 @@ def assemble(
     autocast = autocast_of(types, device)
     spread = Spread(module, list(module.parameters()))
     if joined and training:
-        spread = torch_parallel.spread(options.strategy, module, joined, watch, options.overlap)
+        how = torch_parallel.STRATEGIES[options.strategy]
+        spread = how(module, joined, watch, options.overlap)
     network: Network = spread.network
     if options.compile:
         network = torch.compile(network, dynamic=False)

@@ -1,0 +1,110 @@
+"""Op kinds that array libraries say in the same words: one table over the modules of a library.
+
+`kinds(array, nn, ...)` takes the module of arrays (`torch`, `jax.numpy`) and that of layers
+(`torch.nn.functional`, `jax.nn`). A backend adds what it fuses or says in other words.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from steptime.ops import pointwise
+
+Run = Callable[..., Any]
+Table = Mapping[str, Run]
+
+_OPERATORS = {"div": "truediv", "floor_divide": "floordiv", "and": "and_", "or": "or_"}
+_REDUCTIONS = {"max": "amax", "min": "amin"}
+
+
+def functions(own: Table, *modules: Any) -> dict[str, Run]:
+    """Return the functions of elements by name: a library's `own`, else Python's operator of it.
+
+    Else that of the name in the first of its modules, with underscores or without. Raises
+    `AttributeError` where there is none.
+    """
+    return {name: own.get(name) or _function(name, modules) for name in pointwise.FUNCTIONS}
+
+
+def _function(name: str, modules: tuple[Any, ...]) -> Run:
+    places = [(operator, _OPERATORS.get(name, name))]
+    places += [(one, word) for one in modules for word in (name, name.replace("_", ""))]
+    for module, word in places:
+        if hasattr(module, word):
+            run: Run = getattr(module, word)
+            return run
+    raise AttributeError(f"no function {name}")
+
+
+def along(vector: Any, x: Any, axis: int = 1) -> Any:
+    """Return a vector as an array that lies along an axis of `x`."""
+    return vector.reshape(-1, *(1,) * (x.ndim - 1 - axis % x.ndim))
+
+
+def matmul(
+    a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, fold: bool = False
+) -> Any:
+    """Return the product of two (batches of) matrices."""
+    if fold:
+        a, b = (x.reshape(-1, x.shape[-1]) for x in (a, b))
+    return (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
+
+
+def kinds(array: Any, nn: Any, named: Table, prod: Run | None = None) -> dict[str, Run]:
+    """Return how a library runs these kinds, `named` its functions of elements.
+
+    `prod` is its product over axes where it has no such.
+    """
+
+    def pointwise(
+        *tensors: Any,
+        function: str,
+        scalar: float | None = None,
+        scalar_place: int = -1,
+        **limits: float,
+    ) -> Any:
+        """Return a function of elements; a number is one of its operands."""
+        operands: list[Any] = list(tensors)
+        if scalar is not None:
+            operands.insert(scalar_place % (len(operands) + 1), scalar)
+        return named[function](*operands, **limits)
+
+    def reduce(x: Any, function: str, axes: tuple[int, ...], keep: bool = False) -> Any:
+        """Return `x` reduced over `axes`."""
+        if function == "prod" and prod:
+            return prod(x, axes, keep)
+        over = axes[0] if function.startswith("arg") else axes
+        return getattr(array, _REDUCTIONS.get(function, function))(x, axis=over, keepdims=keep)
+
+    def expand(x: Any, shape: tuple[int, ...], scale: float = 1.0) -> Any:
+        """Return `x` repeated to `shape` along new last dimensions, times `scale`."""
+        wide = x.reshape(*x.shape, *(1,) * (len(shape) - x.ndim))
+        return array.broadcast_to(wide, shape) * scale
+
+    def silu(x: Any, beta: float = 1.0) -> Any:
+        """Return x sigmoid(beta x)."""
+        return nn.silu(x) if beta == 1 else x * nn.sigmoid(beta * x)
+
+    return {
+        "pointwise": pointwise,
+        "reduce": reduce,
+        "broadcast": lambda x, shape: array.broadcast_to(x, tuple(shape)),
+        "tile": lambda x, times: array.tile(x, tuple(times)),
+        "flip": lambda x, axes: array.flip(x, tuple(axes)),
+        "matmul": matmul,
+        "bias": lambda x, b, axis=-1: x + along(b, x, axis),
+        "reduce_sum": lambda x, axes, shape: (x.sum(axes) if axes else x).reshape(shape),
+        "mean": array.mean,
+        "expand": expand,
+        "global_avg_pool": lambda x: x.mean((2, 3)),
+        "silu": silu,
+        "softmax": lambda x: nn.softmax(x, -1),
+        "add": array.add,
+        "sub": array.subtract,
+        "mul": array.multiply,
+        "maximum": array.maximum,
+        "tanh": array.tanh,
+        "concat": lambda *arrays, axis: array.concatenate(arrays, axis),
+        "reshape": array.reshape,
+        "flatten": lambda x: x.reshape(x.shape[0], -1),
+    }
