@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -190,7 +191,8 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(MODELS))
     chosen = parser.parse_args()
     if not KEEP_MEMORY.items() <= os.environ.items():  # the C library reads them when it starts
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY})
+        again = [sys.executable, *sys.argv]
+        sys.exit(subprocess.run(again, env={**os.environ, **KEEP_MEMORY}, check=False).returncode)
     from steptime.measure.cpus import bind_threads
 
     bind_threads(chosen.threads)

@@ -745,7 +745,7 @@ def test_the_cookbook_names_tables_that_exist() -> None:
             defined = any(re.search(rf"^{table}\b", _text(file), re.MULTILINE) for file in files)
             assert defined or table in ("FAMILY", "METHOD", "KINDS", "RUNS", "ANALYSIS"), table
     contract = _text("src/steptime/measure/contract.py")
-    for name in ("prepare", "RUNS", "version", "device_product", "device_facts"):
+    for name in ("prepare", "RUNS", "STRATEGIES", "device_facts"):
         assert f"`{name}" in contract
         assert f"`{name}" in text
 

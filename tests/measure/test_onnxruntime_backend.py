@@ -104,7 +104,7 @@ def test_a_device_that_is_not_here_is_refused() -> None:
     from steptime.measure.backends.onnxruntime import backend
 
     with pytest.raises(InputError, match="'mps' is not available to onnxruntime; there is: cpu"):
-        backend.device_product("mps")
+        backend.device_facts("mps")
 
 
 @pytest.mark.parametrize("network", [CNN, DECODER])

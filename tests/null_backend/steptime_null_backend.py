@@ -25,18 +25,9 @@ RUNS = dict.fromkeys(OPS)
 STRATEGIES: dict[str, Any] = {}
 
 
-def version() -> str:
-    return "1.0"
-
-
-def device_product(device: str) -> str:
+def device_facts(device: str) -> DeviceFacts:
     if device != "cpu":
         raise InputError(f"{shorten(device)} is not available to null; there is: cpu")
-    return machine.cpu_model()
-
-
-def device_facts(device: str) -> DeviceFacts:
-    device_product(device)
     return machine.host_facts()
 
 
@@ -72,7 +63,6 @@ def prepare(
     return Prepared(
         step=step,
         sync=lambda: None,
-        product=device_product(options.device),
         memory=lambda: (None, "resident set, by the worker"),
         reset_memory=lambda: None,
         parts=dict.fromkeys(names, lambda: None),

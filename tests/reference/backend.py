@@ -13,7 +13,6 @@ from reference.kinds import ALSO_GIVEN, Run, element_type
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
-from steptime.measure import machine
 from steptime.measure.contract import (
     Arrays,
     Feed,
@@ -37,18 +36,6 @@ RUNS: dict[str, Run] = {
     **general.RUNS,
 }
 STRATEGIES: Mapping[str, Any] = {}  # it runs on one device
-
-
-def version() -> str:
-    """Return numpy's version."""
-    return np.__version__
-
-
-def device_product(device: str) -> str:
-    """Return the CPU's name; raises `InputError` for another device."""
-    if device != "cpu":
-        raise InputError(f"{shorten(device)} is not available to numpy; there is: cpu")
-    return machine.cpu_model()
 
 
 def execute(
@@ -125,7 +112,8 @@ def prepare(
     The number of threads is the BLAS library's, set before numpy is imported. Raises `InputError`
     for another device than the CPU, `UnsupportedError` for a kind, type or plan that cannot be run.
     """
-    product = device_product(options.device)
+    if options.device != "cpu":
+        raise InputError(f"{shorten(options.device)} is not available to numpy; there is: cpu")
     if workload.plan != Plan():
         raise UnsupportedError("numpy runs on one device, without a parallel plan")
     if options.compile:
@@ -149,14 +137,14 @@ def prepare(
     return Prepared(
         step=step,
         sync=lambda: None,
-        product=product,
         memory=lambda: (None, "resident set, by the worker"),
         reset_memory=lambda: None,
         parts=parts,
         waited=waited,
         loss=(lambda: float(live[graph.outputs[0]])) if training else None,
         inference=lambda one: _inference(one, live),
-        facts={"numpy": version(), "blas": _blas()} | ({"input_clock": HOST_CLOCK} if take else {}),
+        facts={"numpy": np.__version__, "blas": _blas()}
+        | ({"input_clock": HOST_CLOCK} if take else {}),
     )
 
 

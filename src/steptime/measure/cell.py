@@ -13,7 +13,7 @@ from steptime.core.graph import Graph
 from steptime.core.record import Quantity
 from steptime.core.workload import Workload
 from steptime.measure import machine, ranks
-from steptime.measure.contract import MissingFileError, Options, Prepared, UnsupportedError
+from steptime.measure.contract import MissingFileError, Options, Prepared, refuse
 from steptime.measure.disturbance import Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.process_group import Pace, group_watch, shared_results
@@ -84,12 +84,16 @@ def measure_cell(
 
 
 def _refuse(graph: Graph, workload: Workload, options: Options, request: Mapping[str, Any]) -> None:
-    if workload.phase == "train" and not graph.weights:
-        raise UnsupportedError("the network has no weights to train; --phase infer runs it")
-    if request["energy"] and workload.plan.data > 1:
-        raise UnsupportedError("energy is metered on one device, not on replicas")
-    if options.train_steps and options.strategy == "sharded":
-        raise UnsupportedError("a sharded training is not examined: no process has its weights")
+    without = workload.phase == "train" and not graph.weights
+    sharded = options.train_steps and options.strategy == "sharded"
+    refuse(
+        {
+            "the network has no weights to train; --phase infer runs it": without,
+            "energy is metered on one device, not on replicas": request["energy"]
+            and workload.plan.data > 1,
+            "a sharded training is not examined: no process has its weights": sharded,
+        }
+    )
 
 
 @functools.cache

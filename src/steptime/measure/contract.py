@@ -7,10 +7,8 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 * `RUNS`, the table of the op kinds that it can run,
 * `PHASES`, those that it runs if these are not both, training and inference,
 * `STRATEGIES`, those in which it can run several replicas, empty for none,
-* `version() -> str`, of the framework, as its package has it, without the tag of a build,
-* `device_product(device) -> str`, the name of `cpu`, `cuda[:n]`, `mps` or `tpu[:n]` as its driver
-  or system reports it, `machine.cpu_model()` for `cpu`; raises `InputError` for one that is absent,
-* `device_facts(device) -> DeviceFacts`, what is known of it; `machine.host_facts()` for `cpu`,
+* `device_facts(device) -> DeviceFacts`, what is known of `cpu`, `cuda[:n]`, `mps` or `tpu[:n]`,
+  `machine.host_facts()` for `cpu`; raises `InputError` for one that is absent,
 * `collectives(options, sizes, budget_s)`, where replicas are processes: the times of all-reduces.
 """
 
@@ -30,12 +28,13 @@ from steptime.measure.fingerprint import dataset_fingerprint
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """Memory and caches of a device in bytes; None is unknown.
+    """The name of a device as its driver or system reports it, and its memory and caches in bytes.
 
-    `room_bytes` can still be taken of `memory_bytes`, `cache_bytes` are those of its last caches
-    together. `has_tf32` says whether products of float32 can be rounded to TF32.
+    None is unknown. `room_bytes` can still be taken of `memory_bytes`, `cache_bytes` are those of
+    its last caches together. `has_tf32` says whether products of float32 can be rounded to TF32.
     """
 
+    product: str
     memory_bytes: int | None
     room_bytes: int | None
     cache_bytes: int | None
@@ -145,20 +144,30 @@ class Options:
         return Options(self.device, self.threads, self.compile, self.tf32, self.seed)
 
 
+def refuse(reasons: Mapping[str, object]) -> None:
+    """Raise `UnsupportedError` with the first of the reasons that holds."""
+    for reason, holds in reasons.items():
+        if holds:
+            raise UnsupportedError(reason)
+
+
 def check_plan(
     backend: str, strategies: Collection[str], workload: Workload, options: Options
 ) -> None:
     """Raise `UnsupportedError` for a plan or a strategy that a backend has not."""
-    replicas = workload.plan.data
-    if not strategies and workload.plan != Plan():
-        raise UnsupportedError(f"{backend} runs on one device, without a parallel plan")
-    if workload.plan != Plan(data=replicas):
-        raise UnsupportedError(f"{backend} runs data-parallel here, and by no other parallel plan")
-    if replicas > 1 and options.strategy not in strategies:
-        known = ", ".join(strategies)
-        raise UnsupportedError(f"{backend} has no strategy '{options.strategy}', but {known}")
-    if replicas > 1 and workload.phase != "train" and options.strategy != "independent":
-        raise UnsupportedError("inference exchanges nothing: its strategy is independent")
+    plan, how = workload.plan, options.strategy
+    several, other = plan.data > 1, plan != Plan(data=plan.data)
+    idle = several and workload.phase != "train" and how != "independent"
+    refuse(
+        {
+            f"{backend} runs on one device, without a parallel plan": not strategies
+            and (several or other),
+            f"{backend} runs data-parallel here, and by no other parallel plan": other,
+            f"{backend} has no strategy '{how}', but {', '.join(strategies)}": several
+            and how not in strategies,
+            "inference exchanges nothing: its strategy is independent": idle,
+        }
+    )
 
 
 _ALWAYS_NAMED = ("compile", "threads", "tf32")
@@ -247,7 +256,7 @@ class Prepared:
     other make the rest of it, on the input that is there (`forward`, `backward`, `update`; in
     inference `forward` alone). `memory` gives the peak bytes since `reset_memory` and the meter's
     name, or None and the reason. `timer(step, n)` gives the seconds of n steps by the device's own
-    clock; without it the host's clock and `sync` are used. `product` is the device's name.
+    clock; without it the host's clock and `sync` are used.
 
     `waited` gives the seconds that steps have waited for their input since it was last asked, once
     the device has finished; None where input is resident. `loss` is that of the last training step.
@@ -261,7 +270,6 @@ class Prepared:
 
     step: Callable[[], None]
     sync: Callable[[], None]
-    product: str
     memory: Callable[[], tuple[int | None, str]]
     reset_memory: Callable[[], None]
     parts: Mapping[str, Callable[[], None]]

@@ -29,16 +29,17 @@ def _normal(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Any
     return made
 
 
-def _angles(shape: tuple[int, ...], *_: object) -> Any:
+def angles(shape: tuple[int, ...], *_: object) -> Any:
+    """Return the cosines and then the sines of each place's angles (`synthetic.rotary_angle`)."""
     length, width = shape
     turns = [rotary_angle(1, i, width) for i in range(width // 2)]
-    angles = np.outer(np.arange(length), turns)
-    return np.concatenate((np.cos(angles), np.sin(angles)), -1)
+    turned = np.outer(np.arange(length), turns)
+    return np.concatenate((np.cos(turned), np.sin(turned)), -1)
 
 
 _DRAWS: dict[str, Callable[..., Any]] = {
     "normal": _normal,
     "constant": lambda shape, fill, _: np.full(shape, fill.amount),
     "ids": lambda shape, fill, rng: rng.integers(0, int(fill.amount), shape),
-    "angles": _angles,
+    "angles": angles,
 }

@@ -96,9 +96,10 @@ def _physical_memory_bytes() -> int | None:
 
 
 def host_facts() -> DeviceFacts:
-    """Return what is known of this machine's memory and of the caches that this process reaches."""
+    """Return what is known of this machine's CPU, memory, and caches that this process reaches."""
     found = memory()
     return DeviceFacts(
+        product=cpu_model(),
         memory_bytes=found.limit_bytes or found.total_bytes,
         room_bytes=found.usable_bytes,
         cache_bytes=last_cache_bytes(cores().allowed),

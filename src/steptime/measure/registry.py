@@ -89,6 +89,14 @@ def backend(name: str, where: str = "") -> Row:
     return known[name]
 
 
+def version(name: str) -> str | None:
+    """Return the version of a backend's framework without the tag of its build; None: not here."""
+    try:
+        return metadata.version(backend(name).package).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def backends() -> dict[str, Row]:
     """Return all backends by name: these, and those of other packages."""
     added = {

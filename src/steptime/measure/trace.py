@@ -91,6 +91,12 @@ class _Piece:
     context: _Context
 
 
+def event(name: str, category: str, start_us: float, length_us: float) -> dict[str, Any]:
+    """Return a complete event of the one track that a trace of ours has."""
+    about = {"ph": "X", "pid": 0, "tid": 0, "cat": category, "name": name}
+    return {**about, "ts": start_us, "dur": length_us}
+
+
 def events_of(text: str) -> list[Event]:
     """Return the complete events of Trace Event JSON; raises `InputError` where it is torn.
 

@@ -62,6 +62,7 @@ class Session:
     name: str
     options: contract.Options
     env: dict[str, Any]
+    version: str = ""
 
 
 def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
@@ -85,7 +86,8 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
     options = replace(options, threads=threads, device=own_device(options.device, rank))
     backend = importlib.import_module(row.module)
     prepared = _wake(backend, options, own * rank.size)
-    product = prepared.product
+    facts: contract.DeviceFacts = backend.device_facts(options.device)
+    version = registry.version(request["backend"])
     gc.collect()
     gc.freeze()  # the framework's own objects would cost each later collection 0.15 s
     env = {
@@ -93,8 +95,8 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
         "threads": threads,
         "cpus": list(bound),
         "backend": request["backend"],
-        "framework": f"{request['backend']} {backend.version()}",
-        "product": product,
+        "framework": f"{request['backend']} {version}",
+        "product": facts.product,
     }
     if prepared.group is not None:
         env["ranks"] = prepared.group.gather(_about(rank, options, env))
@@ -105,15 +107,14 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
             ]
         else:
             check_apart(env["ranks"])
-    facts: contract.DeviceFacts = backend.device_facts(options.device)
     greeting = {
-        "version": backend.version(),
-        "platform": machine.platform_name(options.device, product, threads),
+        "version": version,
+        "platform": machine.platform_name(options.device, facts.product, threads),
         "memory_bytes": facts.memory_bytes if facts.is_accelerator else facts.room_bytes,
         "threads": threads,
-        "product": product,
+        "product": facts.product,
     }
-    return Session(backend, request["backend"], options, env), greeting
+    return Session(backend, request["backend"], options, env, version or ""), greeting
 
 
 def own_device(device: str, rank: Rank) -> str:
@@ -160,7 +161,7 @@ def _asked(session: Session, request: Mapping[str, Any]) -> tuple[Session, Recor
     options = contract.Options(**{**request["options"], **own})
     return replace(session, options=options), Record(
         origin="measured",
-        method=contract.method(session.name, session.backend.version(), options, request["runs"]),
+        method=contract.method(session.name, session.version, options, request["runs"]),
         workload=workload,
         platform=request["platform"],
         quantities={},

@@ -26,11 +26,10 @@ def worker_key(backend: str, options: Options) -> WorkerKey | None:
     That is so on an accelerator, under a launcher of several processes, and where the framework is
     not installed. Raises `InputError` for an unknown backend and threads that are not here.
     """
-    version = machine.installed_version(registry.backend(backend).package)
+    version = registry.version(backend)
     if options.device != "cpu" or version is None or ranks.here().size > 1:
         return None
     threads = options.threads or cpus.default_threads()
     cpus.check_cpus(threads)
     platform = machine.platform_name(options.device, machine.cpu_model(), threads)
-    release = version.partition("+")[0]  # without the tag of its build
-    return WorkerKey(platform, release, machine.memory().usable_bytes, threads)
+    return WorkerKey(platform, version, machine.memory().usable_bytes, threads)

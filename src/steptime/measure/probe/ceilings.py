@@ -18,7 +18,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import unknown
 from steptime.core.graph import Graph
 from steptime.layers.dense import mean_loss
-from steptime.measure import machine
+from steptime.measure import machine, registry
 from steptime.measure.contract import DeviceFacts, Options, Prepared
 from steptime.measure.probe.sampling import Case, RefusedError, Timer, sample
 from steptime.measure.timing import timer_of
@@ -89,10 +89,10 @@ def probe(
     on_cpu = options.device == "cpu"
     return {
         "backend": name,
-        "version": backend.version(),
+        "version": registry.version(name),
         "device": options.device,
         "kind": "cpu" if on_cpu else "gpu",
-        "product": backend.device_product(options.device),
+        "product": facts.product,
         "threads": options.threads,
         "memory_bytes": facts.memory_bytes,
         "cache_bytes": facts.cache_bytes,

@@ -46,21 +46,11 @@ from steptime.measure.backends.jax.program import (
 from steptime.measure.infeed import HOST_CLOCK, clocked
 from steptime.measure.initial import initial_values
 
-__all__ = ["RUNS", "STRATEGIES", "device_facts", "device_product", "prepare", "version"]
+__all__ = ["RUNS", "STRATEGIES", "device_facts", "prepare"]
 
 STRATEGIES = ("allreduce", "independent")
 SAME = P()  # on every device
 jax.config.update("jax_enable_x64", True)  # else 64-bit types become 32-bit without a word
-
-
-def version() -> str:
-    """Return JAX's version."""
-    return jax.__version__.partition("+")[0]
-
-
-def device_product(device: str) -> str:
-    """Return the device's name; raises `InputError` for a device that is not here."""
-    return jax_device.product(jax_device.find(device)[0])
 
 
 def device_facts(device: str) -> contract.DeviceFacts:
@@ -164,7 +154,14 @@ def prepare(
     replicas = workload.plan.data
     devices = jax_device.find(options.device, replicas)
     contract.check_plan("jax", STRATEGIES, workload, options)
-    _check(options, replicas)
+    contract.refuse(
+        {
+            "jax always compiles: leave out --compile": options.compile,
+            "XLA says what overlaps: leave out --no-overlap": replicas > 1 and not options.overlap,
+            "replicas of jax have no data set: --input device or host": replicas > 1
+            and options.input == "dataset",
+        }
+    )
     on_cpu = devices[0].platform == "cpu"
     products = "tensorfloat32" if options.tf32 else "highest"
     jax.config.update("jax_default_matmul_precision", products)
@@ -233,7 +230,6 @@ def prepare(
     return contract.Prepared(
         step=whole if timed else running.step,
         sync=sync if replicas > 1 else running.sync,
-        product=jax_device.product(devices[0]),
         memory=memory,
         reset_memory=reset_memory,
         parts=_parts(
@@ -246,15 +242,6 @@ def prepare(
         group=_group(replicas, strategy, alone) if replicas > 1 else None,
         trace=partial(trace_of, running, [op.name for op in graph.ops]),
     )
-
-
-def _check(options: contract.Options, replicas: int) -> None:
-    if options.compile:
-        raise contract.UnsupportedError("jax always compiles: leave out --compile")
-    if replicas > 1 and not options.overlap:
-        raise contract.UnsupportedError("XLA says what overlaps: leave out --no-overlap")
-    if replicas > 1 and options.input == "dataset":
-        raise contract.UnsupportedError("replicas of jax have no data set: --input device or host")
 
 
 def _inputs(graph: Graph, seed: int, replicas: int) -> dict[str, Any]:

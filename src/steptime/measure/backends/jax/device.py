@@ -1,4 +1,4 @@
-"""Where JAX can run here: finding devices, their name, what is known of them, their memory."""
+"""Where JAX can run here: finding devices, what is known of them, their memory."""
 
 from __future__ import annotations
 
@@ -45,11 +45,6 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
     raise InputError(f"{many}{shorten(name)} is not available to jax; there is: {', '.join(here)}")
 
 
-def product(device: jax.Device) -> str:
-    """Return the name that the driver or the system gives the device."""
-    return machine.cpu_model() if device.platform == "cpu" else str(device.device_kind)
-
-
 def facts(device: jax.Device) -> DeviceFacts:
     """Return what is known of the device."""
     if device.platform == "cpu":
@@ -58,7 +53,8 @@ def facts(device: jax.Device) -> DeviceFacts:
     limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
     capability = re.match(r"\d+", str(getattr(device, "compute_capability", "")))
     has_tf32 = device.platform == "tpu" or (capability is not None and int(capability[0]) >= 8)
-    return DeviceFacts(limit, limit and limit - used, None, True, has_tf32)
+    product = str(device.device_kind)
+    return DeviceFacts(product, limit, limit and limit - used, None, True, has_tf32)
 
 
 def memory_meter(

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from steptime.measure.backends.jax.program import UPDATE
-from steptime.measure.trace import NODE, OPTIMIZER, STEP
+from steptime.measure.trace import NODE, OPTIMIZER, STEP, event
 
 _MARK = "steptime:"  # of a step in JAX's trace, where a # begins arguments
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*)$")
@@ -41,12 +41,12 @@ def trace_of(running: Any, ops: Collection[str], steps: int) -> str:
     found: list[tuple[float, float, str, tuple[str, ...]]] = []
     for plane in data.planes:
         for line in plane.lines:
-            for event in line.events:
-                start, length = event.start_ns / 1e3, event.duration_ns / 1e3
-                if event.name.startswith(_MARK):
-                    step = STEP + event.name.removeprefix(_MARK)
+            for one in line.events:
+                start, length = one.start_ns / 1e3, one.duration_ns / 1e3
+                if one.name.startswith(_MARK):
+                    step = STEP + one.name.removeprefix(_MARK)
                     found.append((start, -length, "user_annotation", (step,)))
-                elif (name := dict(event.stats).get("hlo_op")) is not None:
+                elif (name := dict(one.stats).get("hlo_op")) is not None:
                     around = names_of(scopes.get(str(name), ""), ops)
                     found.append((start, -length, "cpu_op", (*around, f"xla::{name}")))
     return json.dumps({"traceEvents": _in_a_row(sorted(found))})
@@ -63,11 +63,9 @@ def _in_a_row(found: list[Any]) -> list[dict[str, Any]]:
             if end <= begin:
                 continue
             until = end
-        events += [
-            {"ph": "X", "pid": 0, "tid": 0, "ts": begin, "dur": end - begin, "name": name}
-            | {"cat": category if name == names[-1] or name.startswith(NODE) else "user_annotation"}
-            for name in names
-        ]
+        for name in names:
+            own = name == names[-1] or name.startswith(NODE)
+            events.append(event(name, category if own else "user_annotation", begin, end - begin))
     return events
 
 

@@ -26,7 +26,7 @@ from steptime.measure.backends.onnxruntime.profile import trace_of
 from steptime.measure.infeed import HOST_CLOCK, clocked
 from steptime.measure.initial import initial_values
 
-__all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "device_product", "prepare", "version"]
+__all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "prepare"]
 
 RUNS = KINDS
 STRATEGIES = ()  # it runs on one device
@@ -37,25 +37,14 @@ _NO_KERNEL = (errors.NotImplemented, errors.InvalidGraph, errors.InvalidArgument
 _NO_MEMORY = ("bad allocation", "bad_alloc", "Failed to allocate memory", "out of memory")
 
 
-def version() -> str:
-    """Return ONNX Runtime's version."""
-    return str(ort.__version__).partition("+")[0]
-
-
-def device_product(device: str) -> str:
-    """Return the device's name; raises `InputError` for a device that is not here."""
+def device_facts(device: str) -> contract.DeviceFacts:
+    """Return what is known of a device: of a GPU its name, and that it is one."""
     kind, number = _find(device)
     if kind == "cpu":
-        return machine.cpu_model()
-    query = ("nvidia-smi", f"--id={number}", "--query-gpu=name", "--format=csv,noheader")
-    return (machine.output(*query) or "").strip() or "a CUDA device"
-
-
-def device_facts(device: str) -> contract.DeviceFacts:
-    """Return what is known of a device: of a GPU nothing but that it is one."""
-    if _find(device)[0] == "cpu":
         return machine.host_facts()
-    return contract.DeviceFacts(None, None, None, is_accelerator=True)
+    query = ("nvidia-smi", f"--id={number}", "--query-gpu=name", "--format=csv,noheader")
+    product = (machine.output(*query) or "").strip() or "a CUDA device"
+    return contract.DeviceFacts(product, None, None, None, is_accelerator=True)
 
 
 def _find(device: str) -> tuple[str, int]:
@@ -142,7 +131,6 @@ def prepare(
     return contract.Prepared(
         step=step,
         sync=lambda: None,  # a run returns when its outputs are there
-        product=device_product(options.device),
         memory=lambda: (None, "resident set, by the worker" if kind == "cpu" else "not metered"),
         reset_memory=lambda: None,
         parts={"forward": forward},
@@ -153,18 +141,17 @@ def prepare(
 
 
 def _check(workload: Workload, options: contract.Options, kind: str) -> None:
-    if workload.phase != "infer":
-        raise contract.UnsupportedError("onnxruntime runs inference alone: --phase infer")
     contract.check_plan("onnxruntime", STRATEGIES, workload, options)
-    if options.compile:
-        raise contract.UnsupportedError("onnxruntime optimizes every graph: leave out --compile")
-    if options.tf32 and kind == "cpu":
-        raise contract.UnsupportedError("a CPU has no TF32")
-    if workload.dtype not in _DTYPES[kind]:
-        known = ", ".join(_DTYPES[kind])
-        raise contract.UnsupportedError(
-            f"onnxruntime has no kernels for {workload.dtype} on {kind}, but for {known}"
-        )
+    dtype, known = workload.dtype, _DTYPES[kind]
+    lack = f"onnxruntime has no kernels for {dtype} on {kind}, but for {', '.join(known)}"
+    contract.refuse(
+        {
+            "onnxruntime runs inference alone: --phase infer": workload.phase != "infer",
+            "onnxruntime optimizes every graph: leave out --compile": options.compile,
+            "a CPU has no TF32": options.tf32 and kind == "cpu",
+            lack: dtype not in known,
+        }
+    )
 
 
 def _element_type(dtype: str) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.graph import Graph, Op
-from steptime.measure.trace import STEP
+from steptime.measure.trace import STEP, event
 from steptime.ops import OPS
 
 _RUN, _KERNEL = "model_run", "_kernel_time"
@@ -21,16 +21,18 @@ def trace_of(session: Any, binding: Any, graph: Graph, steps: int) -> str:
     for _ in range(steps):
         session.run_with_iobinding(binding)
     told = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    marks = [event for event in told if event.get("name") == _RUN][-steps:]
-    events = [_event(one, f"{STEP}{i}", "user_annotation") for i, one in enumerate(marks)]
+    marks = [one for one in told if one.get("name") == _RUN][-steps:]
+    events = [
+        event(f"{STEP}{i}", "user_annotation", one["ts"], one["dur"]) for i, one in enumerate(marks)
+    ]
     makers = {op.outputs[0]: op for op in graph.ops}
-    for event in told:
-        name = str(event.get("name"))
-        if name.endswith(_KERNEL) and marks and event["ts"] >= marks[0]["ts"]:
-            runs = str(event["args"]["op_name"])
+    for one in told:
+        name = str(one.get("name"))
+        if name.endswith(_KERNEL) and marks and one["ts"] >= marks[0]["ts"]:
+            runs = str(one["args"]["op_name"])
             if op := op_of(name.removesuffix(_KERNEL), runs, makers):
-                events.append(_event(event, op, "user_annotation"))
-            events.append(_event(event, f"onnx::{runs}", "cpu_op"))
+                events.append(event(op, "user_annotation", one["ts"], one["dur"]))
+            events.append(event(f"onnx::{runs}", "cpu_op", one["ts"], one["dur"]))
     return json.dumps({"traceEvents": events})
 
 
@@ -48,8 +50,3 @@ def op_of(node: str, runs: str, makers: Mapping[str, Op]) -> str:
             return name
         name = makers[name].inputs[0] if makers[name].inputs else ""
     return node
-
-
-def _event(told: dict[str, Any], name: str, category: str) -> dict[str, Any]:
-    about = {"ph": "X", "pid": 0, "tid": 0, "cat": category, "name": name}
-    return {**about, "ts": told["ts"], "dur": told["dur"]}

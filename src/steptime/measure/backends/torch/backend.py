@@ -26,15 +26,7 @@ from steptime.measure.backends.torch.profile import trace_of
 from steptime.measure.backends.torch.step import Assembled, assemble, outputs_of
 from steptime.measure.infeed import HOST_CLOCK, loader_death
 
-__all__ = [
-    "RUNS",
-    "STRATEGIES",
-    "collectives",
-    "device_facts",
-    "device_product",
-    "prepare",
-    "version",
-]
+__all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "prepare"]
 
 NO_COMPILER = (
     "torch.compile needs a C++ compiler and found none that works: install your system's package "
@@ -42,16 +34,6 @@ NO_COMPILER = (
 )
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of oneDNN, of PyTorch
-
-
-def version() -> str:
-    """Return PyTorch's version without the tag of its build."""
-    return torch.__version__.partition("+")[0]
-
-
-def device_product(device: str) -> str:
-    """Return the device's name; raises `InputError` for a device that is not here."""
-    return torch_device.product(torch_device.find(device))
 
 
 def device_facts(device: str) -> contract.DeviceFacts:
@@ -69,7 +51,7 @@ def collectives(options: contract.Options, sizes: Sequence[int], budget_s: float
         "processes": joined.rank.size,
         "hosts": joined.gather(platform.node()),
         "comm_backend": joined.backend,
-        "version": version(),
+        "version": torch.__version__.partition("+")[0],
         "threads": torch.get_num_threads(),
         "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "all_reduce_s": torch_parallel.all_reduce_s(device, sizes, sync, budget_s),
@@ -94,20 +76,11 @@ def prepare(
     _check(workload, options, types, device)
     _settings(options)
     translated = contract.translating(partial(_meant, options.compile))
-    held: list[Assembled] = []
     joined = torch_parallel.join(ranks.here(), device) if workload.plan.data > 1 else None
     sync = torch_device.sync(device)
     watch = Stopwatch(sync)
-
-    def make() -> None:
-        held.append(assemble(graph, workload, options, joined, watch, feed, own))
-
-    translated(make)()
-    found = held[0]
-
-    def without() -> None:  # what is sharded cannot do without an exchange: a copy that is not
-        apart = replace(options, strategy="independent")
-        held.append(assemble(graph, workload, apart, joined, watch, feed))
+    make = translated(partial(assemble, graph, workload, joined=joined, watch=watch, feed=feed))
+    found: Assembled = make(options, own=own)
 
     def trace(steps: int) -> str:
         found.annotate()
@@ -115,17 +88,15 @@ def prepare(
         step()
         return trace_of(step, sync, steps)
 
-    def alone() -> Callable[[], None]:
-        if found.quiet is None:
-            translated(without)()
-        return translated(held[-1].step_alone)
+    def alone() -> Callable[[], None]:  # what is sharded cannot leave it out: a copy that is not
+        apart = found if found.quiet else make(replace(options, strategy="independent"))
+        return translated(apart.step_alone)
 
     memory, reset_memory = torch_device.memory_meter(device)
     group = None if joined is None else _process_group(joined, found, watch, alone)
     return contract.Prepared(
         step=translated(found.step),
         sync=sync,
-        product=torch_device.product(device),
         memory=memory,
         reset_memory=reset_memory,
         parts={name: translated(part) for name, part in found.parts.items()},
@@ -144,26 +115,20 @@ def _check(
     workload: Workload, options: contract.Options, types: Precision, device: torch.device
 ) -> None:
     replicas, size = workload.plan.data, ranks.here().size
+    on_mps, several = device.type == "mps", replicas > 1
+    scaled = workload.dtype == "float16-mixed" and workload.phase == "train"
+    sharded = several and options.strategy == "sharded"
     contract.check_plan("torch", STRATEGIES, workload, options)
-    if replicas > 1:
-        _check_parallel(workload, options, device)
-    if replicas not in {1, size}:
-        raise contract.UnsupportedError(f"{replicas} replicas are as many processes, not {size}")
-    if device.type == "mps" and types.weights == "float64":
-        raise contract.UnsupportedError("mps has no float64")
-    if device.type == "mps" and workload.dtype == "float16-mixed" and workload.phase == "train":
-        raise contract.UnsupportedError("mps has no loss scaling for float16-mixed")
-
-
-def _check_parallel(workload: Workload, options: contract.Options, device: torch.device) -> None:
-    if device.type == "mps":
-        raise contract.UnsupportedError("mps is one device, without replicas")
-    if workload.dtype == "float16-mixed" and workload.phase == "train":
-        raise contract.UnsupportedError(
-            "float16-mixed scales the loss of one replica, not of several"
-        )
-    if options.compile and options.strategy == "sharded":
-        raise contract.UnsupportedError("torch.compile is not run on a sharded network here")
+    contract.refuse(
+        {
+            "mps is one device, without replicas": on_mps and several,
+            "mps has no float64": on_mps and types.weights == "float64",
+            "mps has no loss scaling for float16-mixed": on_mps and scaled,
+            "float16-mixed scales the loss of one replica, not of several": several and scaled,
+            "torch.compile is not run on a sharded network here": sharded and options.compile,
+            f"{replicas} replicas are as many processes, not {size}": replicas not in {1, size},
+        }
+    )
 
 
 def _settings(options: contract.Options) -> None:

@@ -1,4 +1,4 @@
-"""Where PyTorch can run here: finding a device, its name, its memory, its clock."""
+"""Where PyTorch can run here: finding a device, its memory, its clock."""
 
 from __future__ import annotations
 
@@ -24,13 +24,6 @@ def find(name: str) -> torch.device:
     return torch.device(full)
 
 
-def product(device: torch.device) -> str:
-    """Return the name that the driver or the system gives the device."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return machine.cpu_model()  # an Apple GPU is part of the chip
-
-
 def facts(device: torch.device) -> DeviceFacts:
     """Return what is known of the device."""
     if device.type == "cuda":
@@ -38,12 +31,13 @@ def facts(device: torch.device) -> DeviceFacts:
         free_bytes, total_bytes = torch.cuda.mem_get_info(device)
         cache_bytes = getattr(properties, "L2_cache_size", None) or None
         has_tf32 = torch.version.hip is None and properties.major >= 8  # Ampere was the first
-        return DeviceFacts(total_bytes, free_bytes, cache_bytes, True, has_tf32)
+        product = torch.cuda.get_device_name(device)
+        return DeviceFacts(product, total_bytes, free_bytes, cache_bytes, True, has_tf32)
     if device.type == "mps":
         total_bytes = int(torch.mps.recommended_max_memory())
-        return DeviceFacts(
-            total_bytes, total_bytes - torch.mps.driver_allocated_memory(), None, True
-        )
+        room_bytes = total_bytes - torch.mps.driver_allocated_memory()
+        chip = machine.cpu_model()  # which an Apple GPU is part of
+        return DeviceFacts(chip, total_bytes, room_bytes, None, True)
     return machine.host_facts()
 
 

@@ -13,8 +13,9 @@ from steptime.core.dtypes import Precision
 from steptime.core.graph import Graph
 from steptime.measure.backends.torch.kinds import RECURRENT, RUNS, TAKES_BIAS
 from steptime.measure.backends.torch.profile import OP
+from steptime.measure.initial import angles
 from steptime.measure.interpreter import Call, calls_of, interpret
-from steptime.measure.synthetic import Fill, fills, rotary_angle
+from steptime.measure.synthetic import Fill, fills
 
 
 def module_of(
@@ -90,28 +91,11 @@ def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, T
     return values
 
 
-def draw_inputs(
-    graph: Graph, values: Mapping[str, Tensor], device: torch.device, seed: int
-) -> None:
-    """Draw the inputs of `graph` among its `values` again, by another seed."""
-    generator = torch.Generator(device).manual_seed(seed)
-    found = fills(graph)
-    for name in graph.inputs:
-        _DRAWS[found[name].how](values[name], found[name], generator)
-
-
-def _angles(tensor: Tensor, _: Fill, __: torch.Generator) -> None:
-    length, width = tensor.shape
-    turns = torch.tensor([rotary_angle(1, i, width) for i in range(width // 2)])
-    angles = torch.arange(length, dtype=torch.float32).outer(turns)
-    tensor.copy_(torch.cat((angles.cos(), angles.sin()), -1))
-
-
 _DRAWS: dict[str, Callable[[Tensor, Fill, torch.Generator], object]] = {
     "normal": lambda tensor, fill, by: tensor.normal_(0.0, fill.amount, generator=by),
     "constant": lambda tensor, fill, _: tensor.fill_(fill.amount),
     "ids": lambda tensor, fill, by: tensor.random_(0, int(fill.amount), generator=by),
-    "angles": _angles,
+    "angles": lambda tensor, *_: tensor.copy_(torch.from_numpy(angles(tensor.shape))),
 }
 
 

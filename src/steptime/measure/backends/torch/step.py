@@ -18,7 +18,6 @@ from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.input import Take, Waited, input_of
 from steptime.measure.backends.torch.module import (
-    draw_inputs,
     initial_values,
     join_recurrent_weights,
     module_of,
@@ -86,7 +85,7 @@ def assemble(
     inputs_alone = replace(graph, weights=(), buffers=())
     values = initial_values(inputs_alone if own else graph, device, options.seed)
     if own_seed != options.seed:
-        draw_inputs(graph, values, device, own_seed)
+        values |= initial_values(inputs_alone, device, own_seed)
     if device.type == "cuda" and not own:
         join_recurrent_weights(graph, values)
     take, waited = input_of(graph, values, device, options, feed) or (None, None)
