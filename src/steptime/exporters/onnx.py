@@ -6,13 +6,14 @@ by a node, so that the file of a network of any size is small.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
-from steptime.core.graph import Graph, Op, TensorSpec
+from steptime.core.graph import Graph, TensorSpec
 from steptime.exporters.onnx_kinds import KINDS, TAKES_BIAS
 from steptime.exporters.onnx_nodes import TYPES, Node, Nodes, NoOnnxError, raw_tensor, tensor
 from steptime.exporters.protobuf import Value, message
-from steptime.ops.joining import joined_products
+from steptime.ops.joining import joined_ops
 
 OPSET, IR_VERSION = 23, 11  # the first with Attention, RMSNormalization and RotaryEmbedding
 Weights = Callable[[str, TensorSpec], bytes]
@@ -35,18 +36,12 @@ def model_of(graph: Graph, weights: Weights | None = None, apart: bool = False) 
             values.append((5, raw_tensor(name, spec, content)))
         else:
             _constant(nodes, name, spec)
-    products = joined_products(graph, TAKES_BIAS)
-    joined = {op.name for op in products.values()}
-    for op in graph.ops:
-        if op.name in joined:
-            continue
-        written = products.get(op.name, op)
-        inputs = op.inputs if written is op else (*written.inputs, op.inputs[1])
+    for op, written in joined_ops(graph, TAKES_BIAS):
         if written.kind not in KINDS:
             raise NoOnnxError(f"{graph.name}: {written.name}: ONNX has no form for {written.kind}")
-        nodes.op = Op(written.name, written.kind, inputs, op.outputs, written.attrs)
+        nodes.op = replace(written, outputs=op.outputs)
         first = len(nodes.made)
-        nodes.finish(first, KINDS[written.kind](nodes, *inputs, **written.attrs))
+        nodes.finish(first, KINDS[written.kind](nodes, *written.inputs, **written.attrs))
     values += [(5, content) for content in nodes.constants.values()]
     return message(
         (1, IR_VERSION),

@@ -1,21 +1,15 @@
 """How ONNX says the general op kinds: functions of elements by name, reductions, moves."""
 
-from collections.abc import Callable
 from typing import Any
 
-from steptime.exporters.onnx_nodes import TYPES, Nodes
+from steptime.exporters.onnx_nodes import TYPES, Function, Nodes, Write, node
 from steptime.ops.norm import EPSILON
 from steptime.ops.pointwise import promoted
 
 _FIRST = -(1 << 63)  # before all places, for a slice that goes backwards
-Write = Callable[..., str]
 
 
-def _same(kind: str, **attrs: Any) -> Write:
-    return lambda b, *operands, **_: b.add(kind, *operands, **attrs)
-
-
-def _of(value: float, kind: str) -> Write:
+def _of(value: float, kind: str) -> Function:
     """Return what writes a node of `x` and a number, in this order."""
     return lambda b, x: b.add(kind, x, b.number(value, b.output.dtype))
 
@@ -47,13 +41,13 @@ def _clamp(b: Nodes, x: str, low: float, high: float) -> str:
     return b.add("Clip", x, *(b.number(limit, b.output.dtype) for limit in (low, high)))
 
 
-def _sloped(kind: str, default: float) -> Write:
+def _sloped(kind: str, default: float) -> Function:
     return lambda b, x, scalar=None: b.add(kind, x, alpha=float(scalar or default))
 
 
-FUNCTIONS: dict[str, Write] = {
+FUNCTIONS: dict[str, Function] = {
     **{
-        name: _same(name.capitalize())
+        name: node(name.capitalize())
         for name in (
             *("neg", "abs", "exp", "log", "sqrt", "reciprocal", "sin", "cos", "erf", "floor"),
             *("ceil", "round", "sign", "selu", "softsign", "softplus", "mish", "where"),
@@ -63,24 +57,24 @@ FUNCTIONS: dict[str, Write] = {
     "rsqrt": lambda b, x: b.add("Reciprocal", b.add("Sqrt", x)),
     "log1p": lambda b, x: b.add("Log", _of(1.0, "Add")(b, x)),
     "expm1": lambda b, x: _of(1.0, "Sub")(b, b.add("Exp", x)),
-    "logical_not": _same("Not"),
-    "isnan": _same("IsNaN"),
+    "logical_not": node("Not"),
+    "isnan": node("IsNaN"),
     "clamp": _clamp,
     "leaky_relu": _sloped("LeakyRelu", 0.01),
     "elu": _sloped("Elu", 1.0),
-    "hard_sigmoid": _same("HardSigmoid", alpha=1 / 6, beta=0.5),
-    "hard_swish": _same("HardSwish"),
+    "hard_sigmoid": node("HardSigmoid", alpha=1 / 6, beta=0.5),
+    "hard_swish": node("HardSwish"),
     "log_sigmoid": _log_sigmoid,
-    "maximum": _same("Max"),
-    "minimum": _same("Min"),
+    "maximum": node("Max"),
+    "minimum": node("Min"),
     "mod": _mod,
     "floor_divide": _quotient,
-    "eq": _same("Equal"),
+    "eq": node("Equal"),
     "ne": _not_equal,
-    "lt": _same("Less"),
-    "le": _same("LessOrEqual"),
-    "gt": _same("Greater"),
-    "ge": _same("GreaterOrEqual"),
+    "lt": node("Less"),
+    "le": node("LessOrEqual"),
+    "gt": node("Greater"),
+    "ge": node("GreaterOrEqual"),
 }
 _OF_TRUTH = ("and", "or", "xor", "logical_not")
 _OF_ONE = ("leaky_relu", "elu")  # their scalar is a parameter, not an operand
@@ -158,7 +152,7 @@ def resize2d(
     return b.add("Resize", x, "", "", sizes, **how, cubic_coeff_a=-0.75)
 
 
-KINDS: dict[str, Callable[..., str | tuple[str, ...]]] = {
+KINDS: dict[str, Write] = {
     "pointwise": pointwise,
     "reduce": reduce,
     "broadcast": lambda b, x, shape: b.add("Expand", x, b.ints(*shape)),

@@ -4,12 +4,12 @@ Inputs are names of tensors; a function appends nodes and returns the name of wh
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from steptime.core.windows import reach
 from steptime.exporters import onnx_general
-from steptime.exporters.onnx_nodes import TYPES, Nodes, NoOnnxError
+from steptime.exporters.onnx_nodes import TYPES, Nodes, NoOnnxError, Write, node
 from steptime.ops.experts import GATED
 from steptime.ops.loss import IGNORED_LABEL
 from steptime.ops.norm import EPSILON
@@ -17,12 +17,6 @@ from steptime.ops.norm import EPSILON
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
 NONE: Sides = (0, 0, 0, 0)
-Write = Callable[..., str | tuple[str, ...]]
-
-
-def _one(kind: str, **attrs: Any) -> Write:
-    """Return what writes a kind as one node that has the same inputs."""
-    return lambda b, *inputs, **_: b.add(kind, *inputs, **attrs)
 
 
 def reshape(b: Nodes, x: str, shape: tuple[int, ...] = (), **_: Any) -> str:
@@ -92,40 +86,34 @@ def _pads(padding: Sides) -> Sides:
     return top, left, bottom, right
 
 
-def conv2d(
+def _windows(
     b: Nodes,
-    *inputs: str,
+    inputs: Sequence[str],
     stride: Pair = (1, 1),
     padding: Sides = NONE,
     dilation: Pair = (1, 1),
     groups: int = 1,
-) -> str:
+) -> dict[str, Any]:
+    """Return the attributes of a convolution."""
+    how = {"kernel_shape": b.shape(inputs[1])[2:], "strides": stride, "pads": _pads(padding)}
+    return {**how, "dilations": dilation, "group": groups}
+
+
+def conv2d(b: Nodes, *inputs: str, **window: Any) -> str:
     """Return the convolution, with its bias if that is a third input."""
-    kernel = b.shape(inputs[1])[2:]
-    how = {"kernel_shape": kernel, "strides": stride, "pads": _pads(padding)}
-    return b.add("Conv", *inputs, **how, dilations=dilation, group=groups)
+    return b.add("Conv", *inputs, **_windows(b, inputs, **window))
 
 
-def conv_transpose2d(
-    b: Nodes,
-    *inputs: str,
-    output_size: Pair,
-    stride: Pair = (1, 1),
-    padding: Sides = NONE,
-    dilation: Pair = (1, 1),
-    groups: int = 1,
-) -> str:
+def conv_transpose2d(b: Nodes, *inputs: str, output_size: Pair, **window: Any) -> str:
     """Return the transposed convolution, what it reaches beyond its last window said."""
-    size, kernel = b.shape(inputs[0])[2:], b.shape(inputs[1])[2:]
-    beyond = tuple(
-        output_size[i]
-        + sum(padding[2 * i : 2 * i + 2])
-        - reach(size[i], kernel[i], stride[i], dilation[i])
-        for i in (0, 1)
+    how = _windows(b, inputs, **window)
+    axes = zip(
+        *(b.shape(inputs[0])[2:], how["kernel_shape"], how["strides"], how["dilations"]),
+        strict=True,
     )
-    how = {"kernel_shape": kernel, "strides": stride, "pads": _pads(padding)}
-    how |= {"dilations": dilation, "output_padding": beyond}
-    return b.add("ConvTranspose", *inputs, **how, group=groups)
+    pads = how["pads"]
+    beyond = [output_size[i] + pads[i] + pads[i + 2] - reach(*axis) for i, axis in enumerate(axes)]
+    return b.add("ConvTranspose", *inputs, **how, output_padding=tuple(beyond))
 
 
 def _covered(b: Nodes, x: str, kernel: Pair, stride: Pair, padding: Sides) -> list[int]:
@@ -259,9 +247,9 @@ def recurrent(cell: str, **attrs: Any) -> Write:
 
 
 _ACTIVATIONS: dict[str, Write] = {
-    "relu": _one("Relu"),
-    "gelu": _one("Gelu"),
-    "gelu_tanh": _one("Gelu", approximate="tanh"),
+    "relu": node("Relu"),
+    "gelu": node("Gelu"),
+    "gelu_tanh": node("Gelu", approximate="tanh"),
     "silu": silu,
 }
 
@@ -309,7 +297,7 @@ KINDS: dict[str, Write] = {
     "matmul": matmul,
     "bias": bias,
     "reduce_sum": reduce_sum,
-    "mean": _one("ReduceMean", keepdims=0),
+    "mean": node("ReduceMean", keepdims=0),
     "expand": expand,
     "conv2d": conv2d,
     "conv_transpose2d": conv_transpose2d,
@@ -318,27 +306,27 @@ KINDS: dict[str, Write] = {
     "global_avg_pool": lambda b, x: b.add("Flatten", b.add("GlobalAveragePool", x)),
     "upsample2d": upsample2d,
     "batch_norm": batch_norm,
-    "layer_norm": _one("LayerNormalization", epsilon=EPSILON),
-    "rms_norm": _one("RMSNormalization", epsilon=EPSILON),
+    "layer_norm": node("LayerNormalization", epsilon=EPSILON),
+    "rms_norm": node("RMSNormalization", epsilon=EPSILON),
     "local_response_norm": lambda b, x, size, alpha, beta, k: b.add(
         "LRN", x, size=size, alpha=float(alpha), beta=float(beta), bias=float(k)
     ),
-    "relu": _one("Relu"),
-    "sigmoid": _one("Sigmoid"),
-    "tanh": _one("Tanh"),
+    "relu": node("Relu"),
+    "sigmoid": node("Sigmoid"),
+    "tanh": node("Tanh"),
     "gelu": lambda b, x, tanh=False: b.add("Gelu", x, approximate="tanh" if tanh else "none"),
     "silu": silu,
-    "softmax": _one("Softmax", axis=-1),
-    "add": _one("Add"),
-    "sub": _one("Sub"),
-    "mul": _one("Mul"),
-    "maximum": _one("Max"),
+    "softmax": node("Softmax", axis=-1),
+    "add": node("Add"),
+    "sub": node("Sub"),
+    "mul": node("Mul"),
+    "maximum": node("Max"),
     "prelu": lambda b, x, slope: b.add("PRelu", x, _along(b, slope, 1, len(b.shape(x)))),
-    "dropout": _one("Identity"),  # in inference
+    "dropout": node("Identity"),  # in inference
     "cast": lambda b, x, dtype: b.add("Cast", x, to=TYPES[dtype]),
     "concat": lambda b, *inputs, axis: b.add("Concat", *inputs, axis=axis),
     "reshape": reshape,
-    "flatten": _one("Flatten"),
+    "flatten": node("Flatten"),
     "transpose": lambda b, x, order: b.add("Transpose", x, perm=order),
     "slice": lambda b, x, axis, start, stop, step=1: b.add(
         "Slice", x, *(b.ints(n) for n in (start, stop, axis, step))

@@ -1,7 +1,7 @@
 """The nodes of an ONNX file, and the small constants that they read."""
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,10 @@ TYPES = {
 }
 _PACKS = {"float32": "<f", "int8": "<b", "int32": "<i", "int64": "<q", "bool": "<?"}
 _PACKS |= {"float16": "<e", "float64": "<d"}
+
+
+Function = Callable[..., str]  # (nodes, *inputs, **attributes) -> output
+Write = Callable[..., str | tuple[str, ...]]  # of one output or several
 
 
 class NoOnnxError(InputError):
@@ -91,6 +95,11 @@ class Nodes:
             node.inputs = tuple(names.get(name, name) for name in node.inputs)
             node.outputs = tuple(names.get(name, name) for name in node.outputs)
         own[-1].name = self.op.name
+
+
+def node(kind: str, **attrs: Any) -> Function:
+    """Return what writes an op as one node that has the same inputs."""
+    return lambda b, *inputs, **_: b.add(kind, *inputs, **attrs)
 
 
 def tensor(name: str, spec: TensorSpec, values: Iterable[float]) -> bytes:

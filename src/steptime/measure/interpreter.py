@@ -11,7 +11,7 @@ from typing import Any
 
 from steptime.core.graph import Graph, Op
 from steptime.measure.contract import UnsupportedError
-from steptime.ops.joining import joined_products
+from steptime.ops.joining import joined_ops
 
 Table = Mapping[str, Callable[..., Any]]
 
@@ -50,23 +50,14 @@ def calls_of(
     missing = sorted({op.kind for op in graph.ops} - table.keys())
     if missing:
         raise UnsupportedError(f"{backend} does not run: {', '.join(missing)}")
-    products = joined_products(graph, takes_bias or {})
-    joined = {op.name for op in products.values()}
     stands_for: dict[str, str] = {}
     calls = []
-    for op in graph.ops:
-        if op.name in joined:
-            continue
+    for op, done in joined_ops(graph, takes_bias or {}):
         if is_left_out(op):
             stands_for[op.outputs[0]] = stands_for.get(op.inputs[0], op.inputs[0])
             continue
-        done, tensors = op, op.inputs
-        product = products.get(op.name)
-        if product is not None:
-            done, tensors = product, (*product.inputs, op.inputs[1])
-        inputs = tuple(stands_for.get(name, name) for name in tensors)
-        function = table[done.kind]
-        about = done.attrs, op.part, done.name
+        inputs = tuple(stands_for.get(name, name) for name in done.inputs)
+        function, about = table[done.kind], (done.attrs, op.part, done.name)
         calls.append(Call(op.name, done.kind, function, inputs, op.outputs, *about))
     lasting = {*graph.inputs, *graph.weights, *graph.buffers, *graph.outputs, *keep}
     return _with_last_uses(calls, lasting)

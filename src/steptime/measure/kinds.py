@@ -6,8 +6,10 @@
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from steptime.measure.contract import UnsupportedError
 from steptime.ops import pointwise
 
 Run = Callable[..., Any]
@@ -18,22 +20,22 @@ _REDUCTIONS = {"max": "amax", "min": "amin"}
 
 
 def functions(own: Table, *modules: Any) -> dict[str, Run]:
-    """Return the functions of elements by name: a library's `own`, else Python's operator of it.
+    """Return the functions of elements by name; one that there is not raises `UnsupportedError`.
 
-    Else that of the name in the first of its modules, with underscores or without. Raises
-    `AttributeError` where there is none.
+    They are a library's `own`, else Python's operator of the name, else what the first of its
+    modules has under it, with underscores or without.
     """
-    return {name: own.get(name) or _function(name, modules) for name in pointwise.FUNCTIONS}
+    found = dict(own)
+    for name in pointwise.FUNCTIONS:
+        places = [(operator, _OPERATORS.get(name, name))]
+        places += [(one, word) for one in modules for word in (name, name.replace("_", ""))]
+        rows = (getattr(one, word) for one, word in places if hasattr(one, word))
+        found.setdefault(name, next(rows, None) or partial(_lacking, name))
+    return found
 
 
-def _function(name: str, modules: tuple[Any, ...]) -> Run:
-    places = [(operator, _OPERATORS.get(name, name))]
-    places += [(one, word) for one in modules for word in (name, name.replace("_", ""))]
-    for module, word in places:
-        if hasattr(module, word):
-            run: Run = getattr(module, word)
-            return run
-    raise AttributeError(f"no function {name}")
+def _lacking(name: str, *_: Any, **__: Any) -> Any:
+    raise UnsupportedError(f"no function {name} of elements here")
 
 
 def along(vector: Any, x: Any, axis: int = 1) -> Any:

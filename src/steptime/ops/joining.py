@@ -1,16 +1,29 @@
 """Biases that are added by the product before them, as the layer of a library has it."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from steptime.core.graph import Graph, Op
 
 
-def joined_products(graph: Graph, takes_bias: Mapping[str, int]) -> dict[str, Op]:
-    """Return the products of which a bias alone reads the output, by the name of the bias op.
+def joined_ops(graph: Graph, takes_bias: Mapping[str, int]) -> Iterator[tuple[Op, Op]]:
+    """Yield each op that has a result of its own, and what runs for it.
 
-    `takes_bias` names the kinds that can add a bias, and the axis along which they do.
+    That is the op itself; for a bias that alone reads the output of a product, the product with a
+    third input. `takes_bias` names the kinds that can add one, and the axis along which they do.
     """
+    products = _joined_products(graph, takes_bias)
+    joined = {op.name for op in products.values()}
+    for op in graph.ops:
+        if (product := products.get(op.name)) is not None:
+            yield op, replace(product, inputs=(*product.inputs, op.inputs[1]))
+        elif op.name not in joined:
+            yield op, op
+
+
+def _joined_products(graph: Graph, takes_bias: Mapping[str, int]) -> dict[str, Op]:
+    """Return the products of which a bias alone reads the output, by the name of the bias op."""
     makers = {name: op for op in graph.ops for name in op.outputs[:1]}
     users = Counter(name for op in graph.ops for name in op.inputs)
     users.update(graph.outputs)

@@ -108,32 +108,21 @@ def conv_transpose2d(
     return y
 
 
-def _cropped(y: Tensor, x: Tensor, **attrs: Any) -> Tensor:
-    """Return `y` without the windows that would start in the padding after `x`."""
-    (spec,) = pool_outputs(TensorSpec(tuple(x.shape)), **attrs)
-    return y[:, :, : spec.shape[2], : spec.shape[3]]
+def _pooled(run: Callable[..., Tensor], padding_is: float) -> Callable[..., Tensor]:
+    """Return a pooling whose padding is a number; what lies beyond it is in no window."""
 
+    def pool(
+        x: Tensor, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
+    ) -> Tensor:
+        wide, pads = _padded(x, padding, kernel, padding_is)
+        y = run(wide, kernel, stride, pads, ceil_mode=ceil)
+        if wide is x or not ceil:
+            return y
+        # without the windows that would start in the padding after `x`
+        (spec,) = pool_outputs(TensorSpec(tuple(x.shape)), kernel, stride, padding, ceil)
+        return y[:, :, : spec.shape[2], : spec.shape[3]]
 
-def max_pool2d(
-    x: Tensor, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
-) -> Tensor:
-    """Return the maxima of windows; padding never wins."""
-    wide, pads = _padded(x, padding, kernel, -inf)
-    y = functional.max_pool2d(wide, kernel, stride, pads, ceil_mode=ceil)
-    if wide is x or not ceil:
-        return y
-    return _cropped(y, x, kernel=kernel, stride=stride, padding=padding, ceil=ceil)
-
-
-def avg_pool2d(
-    x: Tensor, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
-) -> Tensor:
-    """Return the means of windows, padding counted as zeros; what lies beyond it is not counted."""
-    wide, pads = _padded(x, padding, kernel, 0.0)
-    y = functional.avg_pool2d(wide, kernel, stride, pads, ceil_mode=ceil)
-    if wide is x or not ceil:
-        return y
-    return _cropped(y, x, kernel=kernel, stride=stride, padding=padding, ceil=ceil)
+    return pool
 
 
 def attention(
@@ -222,27 +211,16 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _state(x: Tensor, w_hh: Tensor) -> Tensor:
-    return x.new_zeros(1, x.shape[0], w_hh.shape[1])
+def _recurrent(run: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Return a recurrent layer, `[n, l, width] -> [n, l, hidden]`."""
 
+    def layer(x: Tensor, *w: Tensor) -> Tensor:
+        zeros = x.new_zeros(1, x.shape[0], w[1].shape[1])
+        state = (zeros, zeros) if run is torch.lstm else zeros
+        made: Tensor = run(x, state, w, True, 1, 0.0, torch.is_grad_enabled(), False, True)[0]
+        return made
 
-def rnn(x: Tensor, *w: Tensor) -> Tensor:
-    """Return the outputs of a recurrent layer with tanh, `[n, l, hidden]`."""
-    how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)
-    return torch.rnn_tanh(x, _state(x, w[1]), w, *how)[0]
-
-
-def lstm(x: Tensor, *w: Tensor) -> Tensor:
-    """Return the outputs of an LSTM layer, `[n, l, hidden]`."""
-    state = _state(x, w[1])
-    how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)
-    return torch.lstm(x, (state, state), w, *how)[0]
-
-
-def gru(x: Tensor, *w: Tensor) -> Tensor:
-    """Return the outputs of a GRU layer, `[n, l, hidden]`."""
-    how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)
-    return torch.gru(x, _state(x, w[1]), w, *how)[0]
+    return layer
 
 
 def slice_(x: Tensor, axis: int, start: int, stop: int, step: int = 1) -> Tensor:
@@ -284,8 +262,8 @@ RUNS: dict[str, Callable[..., Any]] = {
     "linear": functional.linear,
     "conv2d": conv2d,
     "conv_transpose2d": conv_transpose2d,
-    "max_pool2d": max_pool2d,
-    "avg_pool2d": avg_pool2d,
+    "max_pool2d": _pooled(functional.max_pool2d, -inf),
+    "avg_pool2d": _pooled(functional.avg_pool2d, 0.0),
     "upsample2d": lambda x, scale: functional.interpolate(
         x, size=(x.shape[2] * scale[0], x.shape[3] * scale[1]), mode="nearest"
     ),
@@ -310,9 +288,9 @@ RUNS: dict[str, Callable[..., Any]] = {
     "attention": attention,
     "rotary": rotary,
     "experts": experts,
-    "rnn": rnn,
-    "lstm": lstm,
-    "gru": gru,
+    "rnn": _recurrent(torch.rnn_tanh),
+    "lstm": _recurrent(torch.lstm),
+    "gru": _recurrent(torch.gru),
     "pad": pad,
     "gather": gather,
     "gather_elements": lambda x, indices, axis: x.gather(axis, indices),
