@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -199,7 +200,10 @@ def _compiled() -> dict[str, object]:
     return {
         "compile_s": calculate_time_spent()["total_wall_time"],
         "graphs": counters["stats"]["unique_graphs"],
-        "graph_breaks": dict(counters["graph_break"]),
+        "graph_breaks": {
+            re.sub(r" at 0x[0-9a-f]+", "", why): count
+            for why, count in counters["graph_break"].items()
+        },
         "cache_hits": inductor["fxgraph_cache_hit"],
         "cache_misses": inductor["fxgraph_cache_miss"],
     }

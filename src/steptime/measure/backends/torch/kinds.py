@@ -302,7 +302,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     ),
 }
 for _kind, _run in RUNS.items():
-    if _run.__name__ == "<lambda>":
-        _run.__name__ = _kind  # torch.fx writes a module's code with names
+    if "<" in _run.__qualname__:  # torch.fx writes a module's code with names
+        _run.__name__ = _run.__qualname__ = _kind
 TAKES_BIAS = {"linear": -1, "conv2d": 1, "conv_transpose2d": 1}  # a third input, along this axis
 RECURRENT = {"rnn": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
