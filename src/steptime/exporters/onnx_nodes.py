@@ -40,6 +40,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any]
+    domain: str = ""
 
 
 class Nodes:

@@ -190,9 +190,9 @@ def _to_pixels(b: Builder, x: str, p: Parameters, _: str) -> str:
 
 
 def _to_pretraining(b: Builder, x: str, p: Parameters, table: str) -> str:
-    """Return the losses of masked words, and of two classes of the first token, as one."""
+    """Return the losses of masked words, and of classes of the first token, as one."""
     with b.scope("pair"):
-        pair = classify(b, linear(b, _first(b, x, p), 2, "classifier"))
+        pair = classify(b, linear(b, _first(b, x, p), p["classes"], "classifier"))
     words = _to_masked(b, x, p, table)
     return b.op("add", words, pair, name="losses") if b.training else words
 

@@ -10,6 +10,7 @@ from typing import Any
 from steptime.importers import lowering
 from steptime.importers.constants import Array, scalar
 from steptime.importers.onnx.matrices import convolution, layer_norm, matmul, rms_norm
+from steptime.importers.onnx.model import EXPERTS
 from steptime.importers.onnx.run import Run
 from steptime.importers.onnx.values import Constant, Function, Value
 from steptime.importers.patterns import bias_of_scores, turned_by_position
@@ -200,9 +201,17 @@ def _of_integers(product: Function, *places: int) -> Function:
     return lowered
 
 
+def _experts(r: Run, *values: Value) -> Value:
+    """Return what our exporter writes of experts, as the op that it was."""
+    tensors = [r.tensor(value) for value in values[: r.attr("inputs", 4)]]
+    how = {"per_token": r.attr("per_token", 1), "activation": r.attr("activation", "relu")}
+    return lowering.op(r.b, "experts", *tensors, name=r.name, **how)
+
+
 FUSED: Mapping[str, Function] = {
     "com.microsoft.SkipLayerNormalization": _skip_norm(layer_norm),
     "com.microsoft.SkipSimplifiedLayerNormalization": _skip_norm(rms_norm),
+    EXPERTS: _experts,
     "com.microsoft.BiasGelu": lambda r, x, b: r.pointwise("gelu", r.pointwise("add", x, b)),
     **dict.fromkeys(("Attention", "com.microsoft.MultiHeadAttention"), _attention),
     "com.microsoft.Attention": _packed_attention,

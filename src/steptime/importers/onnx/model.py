@@ -99,6 +99,7 @@ _MODEL: Schema = {
     8: ("opsets*", _OPSET),
     25: ("functions*", _FUNCTION),
 }
+EXPERTS = "steptime.experts"
 _STANDARD = ("", "ai.onnx")
 
 
@@ -201,6 +202,9 @@ class Model:
             }
             inputs, outputs = map(named, table["inputs"]), tuple(map(named, table["outputs"]))
             name = f"{prefix}{table.get('name') or (outputs[0] if outputs else op)}"
+            if domain == EXPERTS:  # a function that our exporter writes
+                yield Node(name, EXPERTS, tuple(inputs), outputs, attrs, _opset(opsets))
+                continue
             function = self._functions.get((domain, op))
             if function is None:
                 full = op if domain in _STANDARD else f"{domain}.{op}"
