@@ -37,18 +37,10 @@ def recorded(records: Iterable[Record], warn: Callable[[str], object]) -> list[C
             continue
         if not seconds:
             continue
+        of, stack = record.workload, _stack(record)
+        at = f"{of.label}, batch {of.batch_per_replica}"
         found.append(
-            Case(
-                kernels,
-                device,
-                seconds,
-                record.workload.model,
-                "step",
-                record.workload.label,
-                record.workload,
-                _stack(record),
-                place=f"{record.workload.label}, batch {record.workload.batch_per_replica}",
-            )
+            Case(kernels, device, seconds, of.model, "step", of.label, of, stack, place=at)
         )
     for reason, count in left_out.items():
         warn(f"{count:,} records left out: {reason}")

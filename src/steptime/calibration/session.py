@@ -154,13 +154,8 @@ class Session:
                 "least_s": least_s,
             }
         )
-        found = Taken(
-            point,
-            answer.get("seconds", {}),
-            answer.get("disturbed", 0.0),
-            answer.get("note", ""),
-            check,
-        )
+        said = answer.get("seconds", {}), answer.get("disturbed", 0.0), answer.get("note", "")
+        found = Taken(point, *said, check)
         self.taken.append(found)
         self.tell(found, self._left_s())
         return found
