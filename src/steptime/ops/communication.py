@@ -92,24 +92,19 @@ def send_outputs(x: TensorSpec, ranks: int = 2, stride: int = 1) -> Specs:
     return (x,)
 
 
-def all_gather_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Add up everyone's gradient and keep the own shard of it."""
-    attrs = {key: value for key, value in b.attrs.items() if key != "lengths"}
-    return (b.emit("reduce_scatter", (b.grad,), "grad_input", **attrs)[0],)
-
-
-def reduce_scatter_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Gather the gradients of all shards."""
-    lengths = (b.specs[0].shape[b.attrs.get("axis", 0)],)
-    return (b.emit("all_gather", (b.grad,), "grad_input", lengths=lengths, **b.attrs)[0],)
-
-
-def all_to_all_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Send everything back."""
+def _back(b: Backward) -> dict[str, Any]:
+    """Return how everything is sent back by an `all_to_all`."""
     back = {**b.attrs, "split": b.attrs["join"], "join": b.attrs["split"]}
     turned = {"copies": b.attrs.get("merged", 1), "merged": b.attrs.get("copies", 1)}
-    back |= {name: times for name, times in turned.items() if times != 1 or name in back}
-    return (b.emit("all_to_all", (b.grad,), "grad_input", **back)[0],)
+    return back | {name: times for name, times in turned.items() if times != 1 or name in back}
+
+
+def _shards(b: Backward) -> dict[str, Any]:
+    return {key: value for key, value in b.attrs.items() if key != "lengths"}
+
+
+def _whole(b: Backward) -> dict[str, Any]:
+    return {"lengths": (b.specs[0].shape[b.attrs.get("axis", 0)],), **b.attrs}
 
 
 def _given(*x: TensorSpec, **_: Any) -> int:
@@ -140,7 +135,7 @@ KINDS = {
         no_flop,
         Example((vector(2, 4),), {"ranks": 4, "lengths": (7,)}),
         f"{_MPI}: MPI_Allgather; bytes are those of the whole",
-        gradient=all_gather_gradient,
+        gradient=fused("reduce_scatter", "dy", attrs=_shards),
         exchanged=_gathered,
     ),
     "reduce_scatter": OpKind(
@@ -148,7 +143,7 @@ KINDS = {
         no_flop,
         Example((vector(7, 4),), {"ranks": 4}),
         f"{_MPI}: MPI_Reduce_scatter_block; bytes are those of the whole",
-        gradient=reduce_scatter_gradient,
+        gradient=fused("all_gather", "dy", attrs=_whole),
         exchanged=_given,
     ),
     "all_to_all": OpKind(
@@ -156,7 +151,7 @@ KINDS = {
         no_flop,
         Example((vector(8, 3, 4),), {"ranks": 4, "split": 0, "join": 1}),
         f"{_MPI}: MPI_Alltoall; bytes are those that a rank sends, its own part with them",
-        gradient=all_to_all_gradient,
+        gradient=fused("all_to_all", "dy", attrs=_back),
         exchanged=_sent,
     ),
     "send": OpKind(

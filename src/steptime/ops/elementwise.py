@@ -81,11 +81,6 @@ def prelu_outputs(x: TensorSpec, slope: TensorSpec) -> Specs:
     return (x,)
 
 
-def cast_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Cast dY back to the type of X."""
-    return (b.emit("cast", (b.grad,), "grad_input", dtype=b.specs[0].dtype)[0],)
-
-
 def _pointwise(
     outputs: Callable[..., Specs],
     flop: int,
@@ -163,7 +158,7 @@ KINDS = {
         0,
         (_X,),
         "definition: copies into another element type",
-        cast_gradient,
+        fused("cast", "dy", attrs=lambda b: {"dtype": b.specs[0].dtype}),
         attrs={"dtype": "bfloat16"},
     ),
 }

@@ -12,6 +12,7 @@ from steptime.ops.table import (
     OpKind,
     Specs,
     broadcast_shape,
+    fused,
     no_flop,
     per_element,
     require,
@@ -147,17 +148,13 @@ def gather_elements_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Sp
     return (TensorSpec(indices.shape, x.dtype),)
 
 
-def _scattered(kind: str, places: str) -> Any:
-    """Return the rule of a gather: dY is added at the places that it read."""
+def _sized(b: Backward) -> dict[str, Any]:
+    axis = b.attrs["axis"]
+    return {"axis": axis, "size": b.specs[0].shape[axis]}
 
-    def rule(b: Backward) -> tuple[str | None, ...]:
-        axis, x = b.attrs["axis"], b.specs[0].shape
-        at = b.op.inputs[1] if places == "input" else b.op.outputs[1]
-        how = {"axis": axis, **({"size": x[axis]} if kind == "gather_grad" else {"shape": x})}
-        new = b.emit(kind, (at, b.grad), "grad_input", **how)[0]
-        return (new, None) if places == "input" else (new,)
 
-    return rule
+def _shaped(b: Backward) -> dict[str, Any]:
+    return {"axis": b.attrs["axis"], "shape": b.specs[0].shape}
 
 
 def topk_outputs(x: TensorSpec, k: int, axis: int, largest: bool = True) -> Specs:
@@ -235,7 +232,7 @@ KINDS = {
         no_flop,
         Example((_X, _AT), {"axis": 1}),
         "definition: reads what it copies",
-        gradient=_scattered("gather_grad", "input"),
+        gradient=fused("gather_grad", "w dy", attrs=_sized),
         read=lambda x, at, **how: at.size_bytes + gather_outputs(x, at, **how)[0].size_bytes,
     ),
     "gather_grad": OpKind(
@@ -249,7 +246,7 @@ KINDS = {
         no_flop,
         Example((_X, vector(2, 2, 3, dtype="int64")), {"axis": 1}),
         "definition: reads what it copies",
-        gradient=_scattered("gather_elements_grad", "input"),
+        gradient=fused("gather_elements_grad", "w dy", attrs=_shaped),
         read=lambda x, at, **_: at.size_bytes + x.size_bytes // x.size * at.size,
     ),
     "gather_elements_grad": OpKind(
@@ -263,7 +260,7 @@ KINDS = {
         per_element(1),
         Example((_X,), {"k": 2, "axis": 1, "largest": True}),
         "convention: one comparison an element read; how a library sorts is its own",
-        gradient=_scattered("gather_elements_grad", "output"),
+        gradient=fused("gather_elements_grad", "places dy", attrs=_shaped),
     ),
     "cumsum": OpKind(
         cumsum_outputs,
@@ -271,14 +268,10 @@ KINDS = {
         Example((_X,), {"axis": 1, "reverse": False}),
         "definition: one addition an element",
         autocast="wide",
-        gradient=lambda b: (
-            b.emit(
-                "cumsum",
-                (b.grad,),
-                "grad_input",
-                axis=b.attrs["axis"],
-                reverse=not b.attrs.get("reverse", False),
-            )[0],
+        gradient=fused(
+            "cumsum",
+            "dy",
+            attrs=lambda b: {**b.attrs, "reverse": not b.attrs.get("reverse", False)},
         ),
     ),
     "flip": OpKind(
@@ -286,6 +279,6 @@ KINDS = {
         no_flop,
         Example((_X,), {"axes": (0, 1)}),
         "definition: copies",
-        gradient=lambda b: (b.emit("flip", (b.grad,), "grad_input", **b.attrs)[0],),
+        gradient=fused("flip", "dy"),
     ),
 }

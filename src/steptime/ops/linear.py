@@ -10,6 +10,7 @@ from steptime.ops.table import (
     Products,
     Specs,
     broadcast_shape,
+    fused,
     matrix_kind,
     of_each,
     per_element,
@@ -123,13 +124,6 @@ def expand_outputs(x: TensorSpec, shape: tuple[int, ...], scale: float = 1.0) ->
     return (TensorSpec(tuple(shape), x.dtype),)
 
 
-def mean_gradient(b: Backward) -> tuple[str | None, ...]:
-    """dX = dy / n everywhere."""
-    shape = b.specs[0].shape
-    scale = 1.0 / max(1, b.specs[0].size)
-    return (b.emit("expand", (b.grad,), "grad_input", shape=shape, scale=scale)[0],)
-
-
 KINDS = {
     "linear": matrix_kind(
         linear_outputs,
@@ -177,7 +171,11 @@ KINDS = {
         per_element(1),
         Example((vector(2, 3),)),
         "definition: one addition an element",
-        gradient=mean_gradient,
+        gradient=fused(
+            "expand",
+            "dy",
+            attrs=lambda b: {"shape": b.specs[0].shape, "scale": 1.0 / max(1, b.specs[0].size)},
+        ),
     ),
     "expand": OpKind(
         expand_outputs,

@@ -47,13 +47,6 @@ def global_pool_outputs(x: TensorSpec) -> Specs:
     return (TensorSpec(x.shape[:2], x.dtype),)
 
 
-def global_pool_gradient(b: Backward) -> tuple[str | None, ...]:
-    """dX = dY / (h*w) over each map."""
-    shape = b.specs[0].shape
-    scale = 1.0 / (shape[2] * shape[3])
-    return (b.emit("expand", (b.grad,), "grad_input", shape=shape, scale=scale)[0],)
-
-
 def upsample_outputs(x: TensorSpec, scale: Pair) -> Specs:
     """Return `x [n, c, h, w] -> [n, c, h*scale, w*scale]`, each element repeated (nearest)."""
     require(len(x.shape) == 4, f"up-sampling needs [batch, channels, h, w], not {show(x)}")
@@ -79,10 +72,9 @@ def resize_outputs(x: TensorSpec, size: Pair, mode: str, align_corners: bool = F
     return (TensorSpec((*x.shape[:2], *size), x.dtype),)
 
 
-def resize_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Add each element of dY to those that it was made of."""
-    how = {**b.attrs, "size": b.specs[0].shape[2:]}
-    return (b.emit("resize2d_grad", (b.grad,), "grad_input", **how)[0],)
+def _mean(b: Backward) -> dict[str, Any]:
+    shape = b.specs[0].shape
+    return {"shape": shape, "scale": 1.0 / (shape[2] * shape[3])}
 
 
 def _window(x: TensorSpec, *_: TensorSpec, kernel: Pair, stride: Pair, **attrs: Any) -> Window:
@@ -133,7 +125,7 @@ KINDS = {
         lambda x: int(x.size),
         Example((_X,)),
         "definition: one addition an element",
-        gradient=global_pool_gradient,
+        gradient=fused("expand", "dy", attrs=_mean),
     ),
     "upsample2d": OpKind(
         upsample_outputs,
@@ -156,7 +148,9 @@ KINDS = {
             (vector(2, 3, 4, 5),), {"size": (6, 7), "mode": "bilinear", "align_corners": False}
         ),
         "definition: a multiply-add for each of 4 or 16 neighbours; the nearest is copied",
-        gradient=resize_gradient,
+        gradient=fused(
+            "resize2d_grad", "dy", attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[2:]}
+        ),
         autocast="wide",
     ),
     "resize2d_grad": OpKind(

@@ -113,10 +113,8 @@ def rotary_flop(x: TensorSpec, table: TensorSpec, head_width: int, **_: Any) -> 
     return 3 * x.size // head_width * table.shape[1]
 
 
-def rotary_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Rotate dY back."""
-    attrs = {**b.attrs, "inverse": not b.attrs.get("inverse", False)}
-    return b.emit("rotary", (b.grad, b.op.inputs[1]), "grad_input", **attrs)[0], None
+def _turned_back(b: Backward) -> dict[str, Any]:
+    return {**b.attrs, "inverse": not b.attrs.get("inverse", False)}
 
 
 def recurrent_outputs(gates: int) -> Any:
@@ -248,7 +246,7 @@ KINDS = {
         rotary_flop,
         Example((_Q, vector(3, 2)), {"head_width": 2}),
         "Su et al. 2021, eq. 34: two products and a sum an element",
-        gradient=rotary_gradient,
+        gradient=fused("rotary", "dy w", attrs=_turned_back),
     ),
     **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", 1, 2),
     **recurrent_kinds("lstm", "Hochreiter, Schmidhuber 1997, with forget gate", 7, 0, True),

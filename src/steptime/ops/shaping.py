@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
 from steptime.ops.table import (
@@ -13,6 +14,7 @@ from steptime.ops.table import (
     Gradient,
     OpKind,
     Specs,
+    fused,
     no_flop,
     require,
     show,
@@ -62,22 +64,23 @@ def flatten_outputs(x: TensorSpec) -> Specs:
     return (TensorSpec((x.shape[0], math.prod(x.shape[1:])), x.dtype),)
 
 
-def reshape_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Reshape dY back."""
-    return (b.emit("reshape", (b.grad,), "grad_input", shape=b.specs[0].shape)[0],)
-
-
 def transpose_outputs(x: TensorSpec, order: tuple[int, ...]) -> Specs:
     """Return `x` with its axes in `order`."""
     require(sorted(order) == list(range(len(x.shape))), f"transpose {show(x)} by {order}")
     return (TensorSpec(tuple(x.shape[i] for i in order), x.dtype),)
 
 
-def transpose_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Transpose dY by the inverse order."""
+def _inverse(b: Backward) -> dict[str, Any]:
     order = b.attrs["order"]
-    inverse = tuple(order.index(i) for i in range(len(order)))
-    return (b.emit("transpose", (b.grad,), "grad_input", order=inverse)[0],)
+    return {"order": tuple(order.index(i) for i in range(len(order)))}
+
+
+def _into_zeros(b: Backward) -> dict[str, Any]:
+    how = {name: value for name, value in b.attrs.items() if name != "stop"}
+    return {**how, "size": b.specs[0].shape[how["axis"]]}
+
+
+_RESHAPED = fused("reshape", "dy", attrs=lambda b: {"shape": b.specs[0].shape})
 
 
 def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int, step: int = 1) -> Specs:
@@ -90,13 +93,6 @@ def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int, step: int = 1
     )
     size = -(-(stop - start) // step)
     return (TensorSpec((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype),)
-
-
-def slice_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Put dY into zeros."""
-    how = {name: value for name, value in b.attrs.items() if name != "stop"}
-    size = b.specs[0].shape[how["axis"]]
-    return (b.emit("slice_grad", (b.grad,), "grad_input", **how, size=size)[0],)
 
 
 def split_outputs(x: TensorSpec, axis: int, sizes: tuple[int, ...]) -> Specs:
@@ -144,15 +140,17 @@ KINDS = {
         "definition: copies",
         gradient=concat_gradient,
     ),
-    "reshape": _view(reshape_outputs, reshape_gradient, 2, 6, shape=(3, 4)),
-    "flatten": _view(flatten_outputs, reshape_gradient, 2, 3, 4),
-    "transpose": _view(transpose_outputs, transpose_gradient, 2, 3, 4, order=(2, 0, 1)),
+    "reshape": _view(reshape_outputs, _RESHAPED, 2, 6, shape=(3, 4)),
+    "flatten": _view(flatten_outputs, _RESHAPED, 2, 3, 4),
+    "transpose": _view(
+        transpose_outputs, fused("transpose", "dy", attrs=_inverse), 2, 3, 4, order=(2, 0, 1)
+    ),
     "slice": OpKind(
         slice_outputs,
         no_flop,
         Example((vector(2, 5, 3),), {"axis": 1, "start": 1, "stop": 4}),
         "definition: a view; by convention it reads what it would copy",
-        gradient=slice_gradient,
+        gradient=fused("slice_grad", "dy", attrs=_into_zeros),
         storage="view",
         read=lambda x, **attrs: slice_outputs(x, **attrs)[0].size_bytes,
     ),

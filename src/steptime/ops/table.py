@@ -131,12 +131,17 @@ def matrix_kind(
     return OpKind(outputs, flop, example, source, products=products, **columns)
 
 
-def fused(kind: str, reads: str, suffix: str = "grad_input", attrs: bool = True) -> Gradient:
+def fused(
+    kind: str,
+    reads: str,
+    suffix: str = "grad_input",
+    attrs: Callable[[Backward], Mapping[str, Any]] | None = lambda b: b.attrs,
+) -> Gradient:
     """Return the rule of one op `kind` that makes the gradients of the first inputs, not of others.
 
     `reads` says what that op reads, in order: `x` and `w`, the first and second input, or all
-    `inputs`; `y`, the output, `dy`, its gradient, and what is `saved`. With `attrs` it has those of
-    the op.
+    `inputs`; `y`, the output, `dy`, its gradient, `places`, the second output, and what is `saved`.
+    Its `attrs` are those of the op, others that are made of these, or None.
     """
 
     def rule(b: Backward) -> tuple[str | None, ...]:
@@ -146,10 +151,11 @@ def fused(kind: str, reads: str, suffix: str = "grad_input", attrs: bool = True)
             "inputs": b.op.inputs,
             "y": (b.output,),
             "dy": (b.grad,),
+            "places": b.op.outputs[1:2],
             "saved": b.saved,
         }
         inputs = tuple(name for part in reads.split() for name in parts[part])
-        new = b.emit(kind, inputs, suffix, **(b.attrs if attrs else {}))
+        new = b.emit(kind, inputs, suffix, **(attrs(b) if attrs else {}))
         return (*new, *[None] * (len(b.op.inputs) - len(new)))
 
     return rule
