@@ -155,8 +155,11 @@ class Steps:
 
     def needs(self, on: StepModel) -> list[Needs]:
         """Return the memory that a step needs of a model's device at each batch."""
+        _, blocks, *held = on.needs_of(0, 0)
+        if blocks is None:
+            return [Needs(peak) for peak in self.peak_memory_bytes]
         both = zip(self.peak_memory_bytes, self.blocks_bytes, strict=True)
-        return [on.needs_of(peak, blocks) for peak, blocks in both]
+        return [Needs(peak, round(more), *held) for peak, more in both]
 
     def times(self, on: StepModel) -> Times:
         """Return the times of each pass at each batch; raises `InputError` as a prediction does."""

@@ -33,7 +33,8 @@ class Needs(NamedTuple):
     @property
     def total_bytes(self) -> int:
         """Bytes in all, as far as they are known."""
-        return sum(part or 0 for part in self)
+        peak, blocks, workspace, context = self
+        return peak + (blocks or 0) + (workspace or 0) + (context or 0)
 
     def fit(self, device: Device) -> bool:
         """Whether a device has as much, True where its memory is unknown."""

@@ -25,7 +25,10 @@ Form = Callable[[Kernel, Device, Constants, Larger], Parts]
 
 def ceil(part: Any, size: Any) -> Any:
     """Return how many of `size` it takes to cover `part`: 3 for 5 and 2."""
-    return -(-part // size)
+    if type(part) in (int, float):
+        return -(-part // size)
+    exact = part / size  # of arrays, whose // takes eight times as long
+    return exact.__array_namespace__().ceil(exact)
 
 
 OLD = ("Fermi", "Kepler", "Maxwell", "Pascal")  # architectures before Volta
