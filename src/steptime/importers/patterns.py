@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from steptime.core.graph import Op
 from steptime.importers import lowering
+from steptime.importers.mixtures import experts
 from steptime.ops import OPS
 from steptime.ops.builder import Builder
 
@@ -371,4 +372,5 @@ _RULES: dict[str, tuple[_Rule, ...]] = {
     "mul": (_gelu, _gated_by_itself, _rms_norm),
     "add": (_layer_norm, _group_norm, _rotary),
     "matmul": (_attention,),
+    "sum": (experts,),
 }

@@ -156,7 +156,7 @@ def _where(c: Call) -> Result:
 
 
 def _addcmul(c: Call) -> Result:
-    function, x, y = c.node.op[3:], c.x("tensor1"), c.x("tensor2")
+    function, x, y = c.node.op[4:], c.x("tensor1"), c.x("tensor2")
     product = low.pointwise(c.b, function, x, y, name=f"{c.name}/product")
     if c.get("value", 1) != 1:
         product = low.pointwise(c.b, "mul", product, c["value"], name=f"{c.name}/value")

@@ -21,7 +21,7 @@ MADE_FOR_A_SIZE = (
     *("expand", "zeros", "ones", "full", "arange", "empty", "rand", "randn", "repeat", "tile"),
     *("new_zeros", "new_ones", "new_full", "new_empty"),
 )
-ENDS = ("add", "mul", "matmul", "bmm", "einsum")  # of what is written out in pieces
+ENDS = ("add", "mul", "matmul", "bmm", "einsum", "sum")  # of what is written out in pieces
 SKIPPED = ("sym_", "_assert", "_local_scalar", "copy_assert", "_guards_fn", "empty_cache")
 
 
