@@ -180,6 +180,11 @@ def test_nothing_fits_is_said_with_what_lacks() -> None:
     huge = "transformer:layers=96,width=12288,heads=96,length=2048"
     with pytest.raises(InputError, match=r"none of \d+ splits fits; the nearest needs .* GB more"):
         searched(Request(huge, SITE, 8, devices=(8,)))
+    # 18 bytes a parameter of 174e9 are 49 GB a device of 64, and 24.5 of 128; there are 42.5
+    with pytest.raises(InputError, match=r"\(32 a100-sxm4-40gb\); nearest: --devices 128$"):
+        searched(Request(huge, SITE, 64, devices=(32,)))
+    with pytest.raises(InputError, match=r"GB more .*; 16 devices: 2 nodes need a link: --link"):
+        searched(Request(huge, SITE._replace(link=None), 8, devices=(8,)))
     slow = Request(SMALL, SITE, 64, devices=(8,), tokens=1e12, limits=Limits(days=1))
     with pytest.raises(InputError, match=r"take more than --days; the nearest has .* not 1 \(8 "):
         searched(slow)

@@ -83,7 +83,8 @@ def searched(request: Request) -> dict[str, Any]:
         if not considered:
             each = request.micro_batch or 1  # says what of it does not divide
             checked(shape, Asked(split_of(request.split), each, request.batch))
-        raise InputError(_none(groups, shape, considered, refused))
+        more = _more(request, shape) if refused[MEMORY] == considered else ""
+        raise InputError(_none(groups, shape, considered, refused) + more)
     fastest = [(at, one) for at, group in enumerate(groups) for one in group.found.front[:1]]
     spare = _with_room(groups)
     keys = [*fastest, *_chosen(groups), *spare]
@@ -94,7 +95,10 @@ def searched(request: Request) -> dict[str, Any]:
     by_devices = [rows[key] for key in fastest if rows[key]["within"]]
     best = front[0]["document"]
     alike = _alike(groups, front[0], [*rows.values()])
-    _add_efficiency(by_devices)
+    first: dict[str, float] = {}  # what a step of the least number takes of devices
+    for row in by_devices:
+        took = row["step_s"] * row["devices"]
+        row["efficiency"] = first.setdefault(row["device"], took) / took
     roomy = next((rows[key] for key in spare if rows[key]["within"]), None)
     for row in rows.values():
         del row["document"], row["within"]
@@ -170,6 +174,18 @@ def _none(
     )
 
 
+def _more(request: Request, shape: Shape) -> str:
+    """Return the least of 2, 4 and 8 times as many devices that have room for a plan, in words."""
+    for times in (2, 4, 8):
+        many = times * max(request.devices)
+        try:
+            if any(one.found.front for one in _groups(replace(request, devices=(many,)), shape)):
+                return f"; nearest: --devices {many}"
+        except InputError as error:  # nothing joins so many
+            return f"; {many} devices: {error}"
+    return ""
+
+
 def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Found]]:
     """Return the plans that none beats by closed forms, the least in each amount first."""
     every = [
@@ -242,7 +258,7 @@ def _row(group: _Group, one: Found, request: Request) -> dict[str, Any]:
 def told_apart(planner: Planner) -> float:
     """Return the ratio beyond which two plans of a device differ by more than predictions do.
 
-    What they share cancels; sqrt(2) of what is each one's own is left: with 0.12 a ratio of 1.18.
+    What they share cancels; sqrt(2) of what is each one's own is left: with 0.08 a ratio of 1.12.
     """
     found = planner.bounds
     own = log(found.high) * sqrt(1 - found.shared**2)
@@ -267,14 +283,6 @@ def _alike(
             if (row["device"], row["devices"]) == (name, group.devices):
                 row["alike"] = row["step_s"] <= most
     return number
-
-
-def _add_efficiency(rows: Sequence[dict[str, Any]]) -> None:
-    """Add to each number of devices what share of its throughput the smallest one promises."""
-    first: dict[str, float] = {}
-    for row in rows:
-        each = row["step_s"] * row["devices"]
-        row["efficiency"] = first.setdefault(row["device"], each) / each
 
 
 def plan(
