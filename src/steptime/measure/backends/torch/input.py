@@ -32,21 +32,12 @@ def input_of(
     if options.input == "device":
         return None
     pinned = device.type == "cuda"
-    if feed:
-        next_arrays = feed.next
-
-        def batch() -> Mapping[str, Tensor]:
-            return {n: _pinned(torch.from_numpy(a), pinned) for n, a in next_arrays().items()}
-
-    else:
-        made = {name: _pinned(values[name].to("cpu", copy=True), pinned) for name in graph.inputs}
-
-        def batch() -> Mapping[str, Tensor]:
-            return made
+    made = {n: _pinned(values[n].to("cpu", copy=True), pinned) for n in graph.inputs if not feed}
 
     def take() -> None:
-        for name, tensor in batch().items():
-            values[name].copy_(tensor, non_blocking=pinned)
+        given = {n: torch.from_numpy(array) for n, array in feed.next().items()} if feed else {}
+        for name, tensor in (made or given).items():
+            values[name].copy_(_pinned(tensor, pinned and bool(feed)), non_blocking=pinned)
 
     return _by_events(take, device) if pinned else clocked(take)
 

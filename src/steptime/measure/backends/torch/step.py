@@ -96,7 +96,6 @@ def assemble(
             annotate(module)
 
     inputs = [values[name] for name in graph.inputs]
-    autocast = autocast_of(types, device)
     spread = Spread(module, list(module.parameters()))
     if joined and training:
         how = torch_parallel.STRATEGIES[options.strategy]
@@ -104,13 +103,18 @@ def assemble(
     network: Network = spread.network
     if options.compile:
         network = torch.compile(network, dynamic=False)
+    network = under_autocast(network, types, device)
     if not training:
-        parts = {"forward": _inference(network, inputs, autocast)}
-        return Assembled(inputs, [], parts, {}, values, take, waited, annotate=said)
+
+        @torch.inference_mode()
+        def forward() -> None:
+            network(*inputs)
+
+        return Assembled(inputs, [], {"forward": forward}, {}, values, take, waited, annotate=said)
     scaled = workload.dtype == "float16-mixed"
     scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
     optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
-    parts, loss = _training(network, inputs, autocast, optimizer, scaler, spread)
+    parts, loss = _training(network, inputs, optimizer, scaler, spread)
     facts: dict[str, object] = {
         "learning_rate": synthetic.LEARNING_RATE,
         "loss_scaling": "torch.amp.GradScaler" if scaled else None,
@@ -119,26 +123,22 @@ def assemble(
     return Assembled(inputs, spread.weights, parts, facts, values, *about)
 
 
-def autocast_of(types: Precision, device: torch.device) -> Open:
-    """Return what opens autocast, or None where the whole network has one type."""
+def under_autocast(network: Network, types: Precision, device: torch.device) -> Network:
+    """Return a network that runs under autocast, or as it is where all of it has one type."""
     if not types.mixed:
-        return None
+        return network
     dtype = getattr(torch, types.compute)
-    return lambda: torch.autocast(device.type, dtype=dtype)
 
+    def mixed(*inputs: Tensor) -> Tensor:
+        with torch.autocast(device.type, dtype=dtype):
+            return network(*inputs)
 
-def _inference(network: Network, inputs: list[Tensor], autocast: Open) -> Callable[[], None]:
-    def forward() -> None:
-        with torch.inference_mode(), autocast() if autocast else contextlib.nullcontext():
-            network(*inputs)
-
-    return forward
+    return mixed
 
 
 def _training(
     network: Network,
     inputs: list[Tensor],
-    autocast: Open,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler | None,
     spread: Spread,
@@ -151,11 +151,7 @@ def _training(
     last: list[Tensor] = []
 
     def forward() -> None:
-        if autocast is None:
-            losses.append(network(*inputs))
-            return
-        with autocast():
-            losses.append(network(*inputs))
+        losses.append(network(*inputs))
 
     def backward() -> None:
         loss = losses.pop()
@@ -180,18 +176,16 @@ def outputs_of(
     graph: Graph, values: Mapping[str, Tensor], types: Precision, device: torch.device
 ) -> Callable[[Arrays], Any]:
     """Return the function of an inference graph over the weights in `values`, eager."""
-    module = module_of(graph, values, types)
-    autocast = autocast_of(types, device)
+    network = under_autocast(module_of(graph, values, types), types, device)
+    dtypes = {name: getattr(torch, graph.tensors[name].dtype) for name in graph.inputs}
 
+    @torch.inference_mode()
     def outputs(inputs: Arrays) -> Any:
-        with torch.inference_mode(), autocast() if autocast else contextlib.nullcontext():
-            tensors = [
-                torch.from_numpy(inputs[name]).to(
-                    device, getattr(torch, graph.tensors[name].dtype), copy=True
-                )
-                for name in graph.inputs
-            ]
-            return module(*tensors).float().cpu().numpy()
+        tensors = [
+            torch.from_numpy(inputs[name]).to(device, dtype, copy=True)
+            for name, dtype in dtypes.items()
+        ]
+        return network(*tensors).float().cpu().numpy()
 
     return outputs
 
