@@ -71,7 +71,7 @@ SELECT {cell}, side, origin, by_method, method_options,
     sum(time_s) AS time_s, sum(share) AS share, sum(flop) AS flop, sum(bytes) AS bytes,
     sum(of_peak * share) AS of_peak, count(DISTINCT scope) AS ops
 FROM parts WHERE time_s > 0 OR share IS NOT NULL OR flop > 0
-GROUP BY ALL
+GROUP BY ALL ORDER BY ALL
 """
 _STEPS = """
 SELECT {cell_of}, method_options, {by}, median(step_s) AS step_s
