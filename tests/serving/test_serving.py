@@ -231,6 +231,9 @@ def test_a_curve_of_devices_and_users(tmp_path: Path, capsys: pytest.CaptureFixt
     words = f"serve llama3_8b --device h100,a100-sxm4-80gb --input 512 --json -o {out}"
     assert run(words.split()) == 0
     told = json.loads(capsys.readouterr().out)
+    assert run([*words.split(), "--set", "memory_GB_per_s=x2"]) == 0
+    faster = json.loads(capsys.readouterr().out)["curve"]
+    assert all(b["tpot_s"] < a["tpot_s"] for a, b in zip(told["curve"], faster, strict=True))
     rows = {name: [one for one in told["curve"] if one["device"] == name] for name in DEVICES}
     assert [len(some) for some in rows.values()] == [9, 9]  # 1 to 256
     for some in rows.values():

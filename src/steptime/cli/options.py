@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,8 +16,8 @@ from steptime.core.units import seconds, size
 from steptime.core.workload import Plan, Workload
 
 if TYPE_CHECKING:
-    from steptime.core.hardware import Device as Hardware
     from steptime.measure.contract import Options
+    from steptime.plans.request import Site
 
 
 def option(names: str, meaning: str, default: Any = ..., **more: Any) -> Any:
@@ -139,19 +139,23 @@ def memory_shown(document: Mapping[str, Any]) -> str:
     return said if document["phase"] == "infer" else f"{said} (optimizer {document['optimizer']})"
 
 
-def changed_device(name: str, texts: Iterable[str]) -> tuple[Hardware, list[str]]:
-    """Return a device with the figures of `--set`, and notes on it; raises `InputError`."""
+def changed_sites(sites: Sequence[Site], texts: Iterable[str]) -> tuple[list[Site], list[str]]:
+    """Return sites whose devices have the figures of `--set`, and notes; raises `InputError`."""
     from steptime import catalog
     from steptime.diagnosis.changes import changed, read_changes, remarks
     from steptime.predict import DEFAULT, cost_model
 
-    axes, device = read_changes(texts), catalog.device(name)
+    axes, found, notes = read_changes(texts), [], list[str]()
     for first, *more in axes:
         if more:
             raise InputError(f"--set {first.key}: one value; ranges go with whatif")
     changes = [axis[0] for axis in axes]
-    said = f"{device.name} with {', '.join(map(str, changes))}"
-    return changed(device, changes), [said, *remarks(device, changes, cost_model(DEFAULT))]
+    for site in sites:
+        device = catalog.device(str(site.device))
+        notes += [f"{device.name} with {', '.join(map(str, changes))}"]
+        notes += remarks(device, changes, cost_model(DEFAULT))
+        found.append(site._replace(device=changed(device, changes)))
+    return found, notes
 
 
 def compared(told: dict[str, Any], before: Mapping[str, Any], keys: Iterable[str]) -> list[str]:

@@ -193,7 +193,8 @@ def plan(
         return _page(each, said, page)
     plain, changes = request, list[str]()
     if set_:
-        request, changes = _changed(request, set_)
+        (site, *others), changes = options.changed_sites((site, *others), set_)
+        request = replace(request, site=site, others=tuple(others))
     told = answer(request)
     best = told["best"] if numbers_ else told
     if set_:
@@ -208,17 +209,6 @@ def plan(
     if out is not None:
         notes += _draw(request, told, best, out)
     return Answer(told, shown_, notes)
-
-
-def _changed(request: Request, texts: list[str]) -> tuple[Request, list[str]]:
-    """Return a request on devices with the figures of `--set`, and notes on them."""
-    found = [
-        (one, *options.changed_device(str(one.device), texts))
-        for one in (request.site, *request.others)
-    ]
-    site, *others = (one._replace(device=device) for one, device, _ in found)
-    notes = [said for _, _, some in found for said in some]
-    return replace(request, site=site, others=tuple(others)), notes
 
 
 def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Path) -> list[str]:

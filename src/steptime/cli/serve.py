@@ -82,7 +82,7 @@ def serve(
 
     Time to the first token and per token, tokens a second, memory, cost.
     """
-    from steptime.plans.request import sites
+    from steptime.plans.request import device_of, sites
     from steptime.plots.files import check_path
     from steptime.serving.answer import Request, answered, curve
     from steptime.serving.arrivals import Demand
@@ -116,8 +116,8 @@ def serve(
     told, notes = answered(asked), list[str]()
     if set_:
         before = told
-        changed, notes = options.changed_device(str(site.device), set_)
-        told = answered(replace(asked, site=site._replace(device=changed)))
+        (site, *others), notes = options.changed_sites((site, *others), set_)
+        told = answered(replace(asked, site=site))
         notes += options.compared(told, before, COMPARED)
     tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]
     if out or others:
@@ -125,8 +125,9 @@ def serve(
         told["curve"] = [row for rows in every for row in rows]
         heads = columns(*_CURVE, "?million_tokens_cost:.3g=cost a million")
         tables.append(Table(heads, told["curve"], "Users at once", most=9 * len(every)))
-        lacking = [at.device for at, rows in zip((site, *others), every, strict=True) if not rows]
-        notes += [f"{name}: no room for a user beside the weights" for name in lacking]
+        for at, rows in zip((site, *others), every, strict=True):
+            if not rows:
+                notes.append(f"{device_of(at).name}: no room for a user beside the weights")
     if out:
         _draw(told, out)
         notes.append(f"picture: {out}")
