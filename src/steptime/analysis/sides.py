@@ -7,8 +7,6 @@ that differ in nothing but the column that is compared. A level is a value of th
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from operator import itemgetter
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from steptime.analysis import flat
 from steptime.analysis.cache import RANK
 from steptime.analysis.data import Data
-from steptime.analysis.row import ESTIMATE, Row, facts_of, grouped
+from steptime.analysis.row import ESTIMATE, Row, facts_of
 from steptime.analysis.statistics import of_arrays
 from steptime.core.errors import InputError, unknown
 
@@ -258,33 +256,29 @@ class Sides:
             f"{counted if 'flop_' in names else ''}ORDER BY id"
         )
 
-    def facts(self, ids: Iterable[int]) -> dict[int, Row]:
-        """Return `row.facts_of` of the last record of each of these groups, by its id.
+    def pooled(self, ids: Iterable[int]) -> dict[int, Row]:
+        """Return of groups, by id, their machines as `host`, and the median of good `step_s`."""
+        of, places = self._of(np.array(sorted({*ids}), np.int64))
+        self.data.lend("asked", {"id": of, "place_": self._seq[places]})
+        found = self.data.rows(
+            "SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER (host <> '')), ', ') "
+            "AS host, median(numbers['step_s']) FILTER (status = 'ok') AS step_s "
+            f"FROM asked JOIN flat {AT} GROUP BY id"
+        )
+        return {row.pop("id"): row | {"host": row["host"] or ""} for row in found}
 
-        `host` names all of its machines; `step_s` is the median of its good records.
-        """
-        new = np.array(sorted({*ids} - self._facts.keys()), np.int64)
-        if len(new):
-            of, places = self._of(new)
-            self.data.lend("asked", {"id": of, "place_": self._seq[places]})
-            told = grouped(
-                self.data.rows(
-                    "SELECT id, host, if(status = 'ok', numbers['step_s'], NULL) AS step_s FROM "
-                    f"asked JOIN flat {AT}"
-                ),
-                itemgetter("id"),
-            )
-            self.data.lend("asked", {"id": new, "place_": self._seq[self._ends[new] - 1]})
+    def facts(self, ids: Iterable[int]) -> dict[int, Row]:
+        """Return `row.facts_of` of the last record of these groups, with what `pooled` says."""
+        new = sorted({*ids} - self._facts.keys())
+        if new:
+            told = self.pooled(new)
+            last = self._seq[self._ends[new] - 1]
+            self.data.lend("asked", {"id": np.array(new), "place_": last})
             for row in self.data.rows(
                 "SELECT id, flat.* EXCLUDE (samples, run, sampled, estimate) FROM asked JOIN flat "
                 f"{AT}"
             ):
-                held = told[row["id"]]
-                hosts = sorted({one["host"] for one in held} - {None, ""})
-                steps = [one["step_s"] for one in held if one["step_s"] is not None]
-                step_s = median(steps) if steps else None
-                also = {"host": ", ".join(hosts), "step_s": step_s}
-                self._facts[row["id"]] = facts_of(row) | also
+                self._facts[row["id"]] = facts_of(row) | told[row["id"]]
         return self._facts
 
     def ways(self, a: Ids, b: Ids) -> Iterator[tuple[int, Row, Row]]:

@@ -131,14 +131,14 @@ def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[s
 def _rows(ups: Ups, which: NDArray[np.int64], by: str, there: NDArray[np.bool_]) -> list[Row]:
     """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
     of = ups.sides.groups
-    facts = ups.sides.facts([*ups.a[which].tolist(), *ups.b[which].tolist()])
+    told = ups.sides.pooled([*ups.a[which].tolist(), *ups.b[which].tolist()])
     found = []
     for row in _points(ups, which, there):
         at = row.pop("at")
         a, b = int(ups.a[at]), int(ups.b[at])
         own = {name: plain(column[b]) for name, column in ups.features.items()}
         other = {name: plain(ups.features[name][a]) for name in HOW if name in ups.features}
-        hosts = [facts[one]["host"] or None for one in (a, b)]
+        hosts = [told[one]["host"] or None for one in (a, b)]
         row |= {
             **{name: known_number(of[name][b]) for name in ("low", "high")},
             "host": hosts[1],

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from steptime.analysis.analyses import PLOTS
 from steptime.cli import options
+from steptime.cli.analysis import MOST_SHOWN
 from steptime.cli.command import command, note
 from steptime.cli.options import argument, option
 from steptime.core.errors import one_of, unknown
@@ -28,6 +29,7 @@ def plot(
     one_of("plot", kind, kinds())
     check_path(out)
     data = Data.load([in_dir], note, model)
+    data.most = MOST_SHOWN  # of a table: its picture asks for what it draws
     ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM flat"))
     if not number:
         every = Data.load([in_dir], note).rows("SELECT DISTINCT model FROM flat ORDER BY model")
