@@ -33,7 +33,20 @@ COMMANDS = {
     "results": "results",
     "table": "table",
     "compare": "compare",
-    "roofline": "plot roofline -o {out}/roofline.png",
+    "by platform": "compare --by platform",
+    **{one: one for one in ("speedup", "heatmap", "sensitivity", "breakdown", "roofline", "nodes")},
+    **{
+        f"plot {one}": f"plot {one} -o {{out}}/{one}.png"
+        for one in (
+            "roofline",
+            "speedup",
+            "throughput",
+            "memory",
+            "predicted",
+            "samples",
+            "devices",
+        )
+    },
     "report": "report -o {out}/report.html",
 }
 

@@ -308,3 +308,24 @@ def test_a_chart_of_a_hyperparameter_that_is_a_name(tmp_path: Path) -> None:
     table = speedup(*records)
     assert (table.summary["x"], table.summary["pairs"]) == ("cell", 2)
     save(analysis("speedup").draw(table), tmp_path / "s.svg")
+
+
+def test_what_is_the_same_is_not_won_everywhere() -> None:
+    sides = [step("old", 2**at, 1.0) for at in range(10)]
+    sides += [step("new", 2**at, 1.0 if at < 4 else 0.5) for at in range(10)]
+    said = analysis("speedup").says(speedup(*sides))
+    assert "40% same" in said[0]
+    assert "new wins (6 of 6), wherever one clearly does." in said
+    assert "0.5x" not in said[0]
+    medians = "1 at 1, 1 at 2, 1 at 4, 1 at 8, 2 at 16, 2 at 32, 2 at 64, 2 at 128, 2 at 256"
+    assert f"By batch the median speed-up is {medians}, 2 at 512." in said
+
+
+def test_a_picture_of_very_many_draws_some_by_chance() -> None:
+    told = {"step_s": Quantity(value=1.0), "flop": Quantity(value=1e9)}
+    records = [step("old", 1 + at, 1.0, quantities=told) for at in range(40)]
+    data = Data.of(records)
+    rows, number = data.drawn("measured_s > 0", 15)
+    assert (len(rows), number) == (15, 40)
+    assert [row["batch"] for row in rows] == sorted(row["batch"] for row in rows)
+    assert len(data.drawn("measured_s > 0", 40)[0]) == 40

@@ -343,3 +343,21 @@ def test_which_cells_are_done() -> None:
     assert (key, platform) == (RECORD.workload.key, "cpu-test-2t")
     assert method == store.identity(Method("torch", "2.13.0", {"threads": 2}))
     assert method != store.identity(Method("torch", "2.13.0", {"threads": 1}))
+
+
+@pytest.mark.parametrize("block", [1, 7, 300, 1 << 22])
+def test_records_of_some_lines_are_found_however_the_file_is_read(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "BLOCK", block)
+    paths = []
+    for number in range(2):  # of five lines, the last of which lacks its end
+        records = [replace(RECORD, platform=f"{number}-{line}") for line in range(5)]
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text("\n".join(map(store.line_of, records)), encoding="utf-8")
+        paths.append(path)
+    found = store.records_at(paths, {1, 5, 7, 10})
+    places = {line: record.platform for line, record in found.items()}
+    assert places == {1: "0-0", 5: "0-4", 7: "1-1", 10: "1-4"}
+    paths[0].write_text(paths[0].read_text(encoding="utf-8")[:-9], encoding="utf-8")  # torn
+    assert store.records_at(paths, {4, 5})[5].platform == "1-0"
