@@ -72,6 +72,26 @@ def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     return x if b.shape(x) == wanted else op(b, "reshape", x, name=name, shape=wanted)
 
 
+def squeeze(b: Builder, x: str, axes: Sequence[int], name: str) -> str:
+    """Return `x` without `axes`, all of size 1."""
+    shape, gone = b.shape(x), {axis_of(b, x, axis) for axis in axes}
+    require(all(shape[i] == 1 for i in gone), f"squeeze of {list(shape)} along {sorted(gone)}")
+    return reshape(b, x, [n for i, n in enumerate(shape) if i not in gone], name)
+
+
+def unsqueeze(b: Builder, x: str, axis: int, name: str) -> str:
+    """Return `x` with a new axis of size 1, which is `axis` then."""
+    shape = list(b.shape(x))
+    shape.insert(axis % (len(shape) + 1), 1)
+    return reshape(b, x, shape, name)
+
+
+def stack(b: Builder, tensors: Sequence[str], axis: int, name: str) -> str:
+    """Return tensors joined along a new axis."""
+    seen = [unsqueeze(b, x, axis, f"{name}/{i}") for i, x in enumerate(tensors)]
+    return concat(b, seen, axis, name)
+
+
 def with_axes(b: Builder, x: str) -> str:
     """Return `[..., width]` where `x [rows, width]` is a view of that, else `x`."""
     before = made_by(b, x, "reshape", "flatten")
@@ -269,16 +289,11 @@ def reduce(
     name: str,
     keep: bool = False,
 ) -> str:
-    """Return `x` reduced over `axes`, all where they are None.
-
-    Norms (`l1`, `l2`), `sum_square`, `logsumexp` and `variance` (of n) are written out.
-    """
+    """Return `x` reduced over `axes`, all where they are None."""
     rank = len(b.shape(x))
     every = tuple(range(rank)) if axes is None else tuple(sorted({axis_of(b, x, i) for i in axes}))
     if not every or rank == 0:
         return x
-    if function in _WRITTEN_OUT:
-        return _WRITTEN_OUT[function](b, x, every, name, keep)
     kept = tuple(1 if i in every else n for i, n in enumerate(b.shape(x)))
     if function == "mean" and rank == 4 and every == (2, 3):
         y = op(b, "global_avg_pool", x, name=name)
@@ -286,46 +301,6 @@ def reduce(
     if function == "mean" and len(every) == rank and not keep:
         return op(b, "mean", x, name=name)
     return op(b, "reduce", x, name=name, function=function, axes=every, keep=keep)
-
-
-def _square(b: Builder, x: str, name: str) -> str:
-    return op(b, "mul", x, x, name=f"{name}/square")
-
-
-def _l2(b: Builder, x: str, axes: Sequence[int], name: str, keep: bool) -> str:
-    total = reduce(b, "sum", _square(b, x, name), axes, f"{name}/sum", keep)
-    return pointwise(b, "sqrt", total, name=name)
-
-
-def _variance(b: Builder, x: str, axes: Sequence[int], name: str, keep: bool) -> str:
-    mean = reduce(b, "mean", x, axes, f"{name}/mean", True)
-    centred = pointwise(b, "sub", x, mean, name=f"{name}/centred")
-    return reduce(b, "mean", _square(b, centred, name), axes, name, keep)
-
-
-def _logsumexp(b: Builder, x: str, axes: Sequence[int], name: str, keep: bool) -> str:
-    most = reduce(b, "max", x, axes, f"{name}/max", True)
-    shifted = pointwise(b, "sub", x, most, name=f"{name}/shifted")
-    total = reduce(b, "sum", pointwise(b, "exp", shifted, name=f"{name}/exp"), axes, name, True)
-    y = pointwise(b, "add", pointwise(b, "log", total, name=f"{name}/log"), most, name=name)
-    rest = [n for i, n in enumerate(b.shape(x)) if i not in axes]
-    return y if keep else reshape(b, y, rest, f"{name}/reshape")
-
-
-_WRITTEN_OUT = {
-    "l1": lambda b, x, axes, name, keep: reduce(
-        b, "sum", pointwise(b, "abs", x, name=f"{name}/abs"), axes, name, keep
-    ),
-    "l2": _l2,
-    "logsum": lambda b, x, axes, name, keep: pointwise(
-        b, "log", reduce(b, "sum", x, axes, f"{name}/sum", keep), name=name
-    ),
-    "sum_square": lambda b, x, axes, name, keep: reduce(
-        b, "sum", _square(b, x, name), axes, name, keep
-    ),
-    "variance": _variance,
-    "logsumexp": _logsumexp,
-}
 
 
 def gather(b: Builder, x: str, indices: str, axis: int, name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
-from steptime.importers.composed import pointwise
+from steptime.importers.composed import UNARY, pointwise, reduce
 from steptime.importers.elements import (
     axis_of,
     cast,
@@ -26,13 +26,15 @@ from steptime.importers.elements import (
     made_by,
     op,
     pad,
-    reduce,
     reshape,
     select,
     slice_,
     softmax,
     split,
+    squeeze,
+    stack,
     transpose,
+    unsqueeze,
     where,
     with_axes,
 )
@@ -44,11 +46,12 @@ from steptime.ops.sequence import GATES
 from steptime.ops.table import require
 
 __all__ = [
-    "adaptive_pool", "attention", "axis_of", "batch_norm", "cast", "concat", "convolution",
-    "dropout", "embedding", "expand", "fold", "free_name", "gather", "group_norm", "is_float",
-    "is_kept", "layer_norm", "linear", "loss_of", "made_by", "matmul", "op", "pad", "pointwise",
-    "pool", "recurrent", "reduce", "reshape", "resize", "rms_norm", "select", "slice_", "softmax",
-    "split", "topk", "transpose", "unfold", "where", "windows",
+    "UNARY", "adaptive_pool", "attention", "axis_of", "batch_norm", "cast", "concat",
+    "convolution", "dropout", "embedding", "expand", "fold", "free_name", "gather", "group_norm",
+    "is_float", "is_kept", "layer_norm", "linear", "loss_of", "made_by", "matmul", "op", "pad",
+    "pointwise", "pool", "recurrent", "reduce", "reshape", "resize", "rms_norm", "select",
+    "slice_", "softmax", "split", "squeeze", "stack", "topk", "transpose", "unfold", "unsqueeze",
+    "where", "windows",
 ]  # fmt: skip
 
 

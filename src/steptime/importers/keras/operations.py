@@ -49,28 +49,22 @@ def reshape(at: Layer, x: Value) -> Value:
 def expand_dims(at: Layer, x: Value) -> Value:
     """Return an axis of size 1 more."""
     y = at.last(x)
-    shape = list(at.b.shape(y))
     for axis in _whole_list(at, "axis") or []:
-        shape.insert(axis % (len(shape) + 1), 1)
-    return Value(lowering.reshape(at.b, y, shape, at.name))
+        y = lowering.unsqueeze(at.b, y, axis, at.name)
+    return Value(y)
 
 
 def squeeze(at: Layer, x: Value) -> Value:
     """Return axes of size 1 less."""
-    y = at.last(x)
-    shape, axes = at.b.shape(y), _whole_list(at, "axis")
-    drop = {i for i, n in enumerate(shape) if n == 1} if axes is None else set(axes)
-    drop = {i % len(shape) for i in drop}
-    require(all(shape[i] == 1 for i in drop), f"squeeze of {list(shape)} along {sorted(drop)}")
-    kept = [n for i, n in enumerate(shape) if i not in drop]
-    return Value(lowering.reshape(at.b, y, kept, at.name))
+    y, axes = at.last(x), _whole_list(at, "axis")
+    every = [i for i, n in enumerate(at.b.shape(y)) if n == 1]
+    return Value(lowering.squeeze(at.b, y, every if axes is None else axes, at.name))
 
 
 def stack(at: Layer, *values: Value) -> Value:
     """Return tensors joined along a new axis."""
-    apart = [expand_dims(at, one) for one in values]
     axis = at.whole("axis", 0, -8)
-    return Value(lowering.concat(at.b, [one.name for one in apart], axis, at.name))
+    return Value(lowering.stack(at.b, [at.last(one) for one in values], axis, at.name))
 
 
 def split(at: Layer, x: Value) -> list[Value]:

@@ -16,14 +16,7 @@ from steptime.importers.pytorch.walk import Call, Const, Handler, Result, listed
 from steptime.ops.table import require
 
 UNARY = {  # ATen: a function of one operand
-    **{name: name for name in ("abs", "cos", "erf", "exp", "expm1", "floor", "ceil", "isnan")},
-    **{name: name for name in ("log", "log1p", "mish", "neg", "reciprocal", "relu", "round")},
-    **{name: name for name in ("rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sqrt", "tanh")},
-    **{name: name for name in ("softsign", "softplus", "log_sigmoid", "logical_not", "isfinite")},
-    **{
-        name: name for name in ("tan", "sinh", "cosh", "asinh", "acosh", "atanh", "logit", "square")
-    },
-    **{name: name for name in ("exp2", "log2", "log10", "trunc", "frac")},
+    **{name: name for name in low.UNARY},
     "hardsigmoid": "hard_sigmoid",
     "hardswish": "hard_swish",
     "special_expit": "sigmoid",

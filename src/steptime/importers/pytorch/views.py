@@ -31,12 +31,6 @@ def _squeeze(c: Call) -> Result:
     return c.do(low.reshape, c.x(), shape)
 
 
-def _unsqueeze(c: Call) -> Result:
-    shape = c.b.shape(c.x())
-    axis = c["dim"] % (len(shape) + 1)
-    return c.do(low.reshape, c.x(), (*shape[:axis], 1, *shape[axis:]))
-
-
 def _expand(c: Call) -> Result:
     return c.do(low.expand, c.x(), c.walk.widened(c.b.shape(c.x()), c.shape))
 
@@ -153,14 +147,6 @@ def _cat(c: Call) -> Result:
         most = max(shape[0] for shape in shapes)
         parts = [c.walk.with_batch(one, most, c.name) for one in parts]
     return c.do(low.concat, [c.walk.tensor(one) for one in parts], axis)
-
-
-def _stack(c: Call) -> Result:
-    axis, parts = c.get("dim", 0) % len(c.shape), [c.walk.tensor(one) for one in c["tensors"]]
-    shape = c.b.shape(parts[0])
-    seen = (*shape[:axis], 1, *shape[axis:])
-    views = [low.reshape(c.b, one, seen, f"{c.name}/{i}") for i, one in enumerate(parts)]
-    return c.do(low.concat, views, axis)
 
 
 def _repeat(c: Call) -> Result:
@@ -282,11 +268,11 @@ VIEWS: Mapping[str, Handler] = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     **dict.fromkeys(("repeat", "tile"), _repeat),
     "squeeze": _squeeze,
-    "unsqueeze": _unsqueeze,
+    "unsqueeze": lambda c: c.do(low.unsqueeze, c.x(), c["dim"]),
     "movedim": _movedim,
     "select": lambda c: low.select(c.b, c.x(), c.get("dim", 0), c["index"], c.name),
     "unbind": _unbind,
-    "stack": _stack,
+    "stack": lambda c: c.do(low.stack, [*map(c.walk.tensor, c["tensors"])], c.get("dim", 0)),
 }
 OTHERS: Mapping[str, Handler] = {
     **dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like", "rand_like"), _filled),
