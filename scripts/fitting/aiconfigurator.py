@@ -8,21 +8,15 @@ from steptime.calibration.cases import Case, op_kernels
 from steptime.predict.kernel import Kernel
 
 THIN = 8  # rows of a product that only reads its weights
-ROUND = 6
 LARGE = 1.5e8  # bytes: more than any cache
 
 
 def products(data: Path) -> Iterator[Case]:
-    """Yield linear layers in bfloat16.
-
-    The benchmark goes round a few buffers. On devices with GDDR, what fits into the last cache
-    `ROUND` times is left out: it is read from there, which no network does with its weights.
-    """
+    """Yield linear layers in bfloat16."""
     for row in rows(data / "measured/aiconfigurator/gemm.csv.gz"):
         m, n, k = (int(row[name]) for name in "mnk")
         device = device_of(row["device"])
-        cached = ROUND * 2.0 * (m * n + m * k + n * k) < (device.l2_bytes or 0)
-        if row["dtype"] != "bfloat16" or (cached and "HBM" not in (device.memory_type or "")):
+        if row["dtype"] != "bfloat16":
             continue
         kernels = op_kernels("linear", ((m, k), (n, k)), {}, "bfloat16")
         yield Case(kernels, device, float(row["time_ms"]) / 1e3, "linear", "repeated")

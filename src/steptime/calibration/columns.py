@@ -11,7 +11,8 @@ from steptime.calibration.cases import Case
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.interval import widened
-from steptime.predict.calibrated.method import price, reached
+from steptime.predict.calibrated.method import form_of, price, reached
+from steptime.predict.calibrated.product import product, weights_at_hand
 from steptime.predict.host import calls_of, spent
 from steptime.predict.kernel import Kernel, Settings
 
@@ -35,13 +36,14 @@ class Columns:
         self.device: Device = seen_fully(cases[0].device)
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
+        self._alone = np.array([case.condition in ("isolated", "repeated") for case in cases])
         self._steps = [i for i, case in enumerate(cases) if case.condition in ("step", "call")]
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
         self._kinds = [case.kernels[0].kind for case in cases]
         blocks: dict[Any, list[tuple[Kernel, int, int]]] = defaultdict(list)
         for i, case in enumerate(cases):
-            same = Counter(one._replace(op="", after=(), views=0) for one in case.kernels)
+            same = Counter(self._found(one, case) for one in case.kernels)
             for kernel, often in same.items():
                 flat = kernel.window and (0,) * 6
                 alike = kernel._replace(
@@ -56,6 +58,13 @@ class Columns:
             )
             for rows in blocks.values()
         ]
+
+    def _found(self, kernel: Kernel, case: Case) -> Kernel:
+        """Return a kernel as the case finds it: weights in the last cache where it is repeated."""
+        kept = kernel._replace(op="", after=(), views=0)
+        if case.condition == "repeated" and form_of(kernel, self.device) is product:
+            kept = kept._replace(bytes=kernel.bytes - weights_at_hand(kernel, self.device))
+        return kept
 
     def predicted(self, constants: Constants) -> Floats:
         """Return the seconds of each case under these constants."""
@@ -93,7 +102,8 @@ class Columns:
         device = replace(self.device, constants=constants)
         for block in self._blocks:
             rests: Any = self._isolated[block.case] * constants.get("isolated.pause_s", 0.0)
-            yield block, price(block.kernel, device, np.maximum, rests)
+            alone: Any = self._alone[block.case]
+            yield block, price(block.kernel, device, np.maximum, alone, rests)
 
     def _timed(self, device_s: Floats, constants: Constants) -> Floats:
         """Return what is measured of cases whose kernels take `device_s`."""

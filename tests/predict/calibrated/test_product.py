@@ -10,7 +10,7 @@ from steptime import catalog
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.method import METHOD, price
 from steptime.predict.calibrated.power import capped_s, drawn_j
-from steptime.predict.calibrated.product import tiled_s
+from steptime.predict.calibrated.product import product, tiled, tiled_s, weights_at_hand
 from steptime.predict.kernel import Kernel, Settings
 
 CONSTANTS = {
@@ -152,6 +152,8 @@ POWER = {
     "power.waiting_hbm": 0.2,
     "power.waiting_gddr": 0.3,
     "power.unthrottled": 2.0,
+    "power.mixed": 1.25,
+    "power.graphics": 2.0,
     "power.error": 0.1,
 }
 
@@ -160,15 +162,33 @@ def test_power_bounds_what_lasts() -> None:
     device = replace(AMPERE, peak_w=100.0, process_nm=10.0)
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     # at 10 nm 0.625 of 8 pJ a FLOP are 5 J, and 1 J for the bytes; 80 W are left beside waiting
-    assert capped_s(work, 1.0, 0.0, device, POWER, max) == pytest.approx(6 / 80)
-    assert capped_s(work, 1.0, 0.05, device, POWER, max) == pytest.approx(6 / 80 - 0.05)
-    assert capped_s(work, 1.0, 1.0, device, POWER, max) == 0
+    assert capped_s(work, 1.0, 1, device, POWER, max) == pytest.approx(6 / 80)
+    assert capped_s(work, 1.0, 0, device, POWER, max) == pytest.approx(6 / 100)  # in a step
     # what takes 0.1 s at 4 TFLOP/s is not more than 0.4 TFLOP: 2 J
-    assert capped_s(work, 0.1, 0.0, device, POWER, max) == pytest.approx(3 / 80)
+    assert capped_s(work, 0.1, 1, device, POWER, max) == pytest.approx(3 / 80)
     gddr = replace(device, memory_type="GDDR6")
-    assert capped_s(work, 1.0, 0.0, gddr, POWER, max) == pytest.approx(6 / 70)
-    assert capped_s(work, 1.0, 0.0, AMPERE, POWER, max) == 0  # no limit is known
-    assert capped_s(work, 1.0, 0.0, replace(device, kind="tpu"), POWER, max) == 0
+    assert capped_s(work, 1.0, 1, gddr, POWER, max) == pytest.approx(6 / 70)
+    assert capped_s(work, 1.0, 1, AMPERE, POWER, max) == 0  # no limit is known
+    assert capped_s(work, 1.0, 1, replace(device, kind="tpu"), POWER, max) == 0
+
+
+def test_tiles_that_are_half_empty_draw_power() -> None:
+    """A result of 128 x 200 takes two tiles of 128 x 128."""
+    work = kernel(3, 128, 200, 1000)
+    assert tiled(work, AMPERE, CONSTANTS, max)[1] == 3 * 2 * 128 * 256 * 1000
+
+
+def test_products_find_what_was_just_made_in_the_last_cache() -> None:
+    """A cache of 100 kB holds half of 100 kB: x and y here; the weights come from memory."""
+    cached = replace(AMPERE, l2_bytes=100_000.0)
+    known = CONSTANTS | {"stream.latency_s": 0.0, "launch.gap_s": 0.0}
+    work = kernel(1, 100, 150, 100, kind="linear")
+    plain, found = (product(work, one, known, max).memory_s for one in (AMPERE, cached))
+    assert plain - found == pytest.approx(50_000 / 1e12)
+    # 6 copies of 60 kB between the same bytes used twice do not stay in it, but in 4 MB
+    assert weights_at_hand(work, cached) == pytest.approx(60_000 / (1 + 4.6**3))
+    large = replace(cached, l2_bytes=4e6)
+    assert weights_at_hand(work, large) == pytest.approx(60_000, rel=0.01)
 
 
 def test_a_step_draws_what_it_waits_and_what_its_kernels_take() -> None:

@@ -34,6 +34,8 @@ def ceil(part: Any, size: Any) -> Any:
 OLD = ("Fermi", "Kepler", "Maxwell", "Pascal")  # architectures before Volta
 NO_MATRIX_UNITS = (*OLD, "GCN", "RDNA")
 MULTIPROCESSORS = 64  # of a device whose file does not say
+CLOCK_HZ = 1.5e9  # at which latencies are stated, and of a device whose file does not say
+CLIFF = 3  # how sharply the last cache ends: bytes of its own size are missed by half
 
 
 def memory_rate(device: Device, constants: Constants) -> Any:
@@ -51,13 +53,25 @@ def memory_rate(device: Device, constants: Constants) -> Any:
     return device.memory_bytes_per_s * share
 
 
+def latency_s(name: str, device: Device, constants: Constants) -> float:
+    """Return the seconds of a constant that counts clocks, as it is stated: at `CLOCK_HZ`."""
+    return constants[name] * CLOCK_HZ / (device.clock_hz or CLOCK_HZ)
+
+
+def missed(moved: Any, device: Device) -> Any:
+    """Return the share of bytes used again and again that the last cache does not hold."""
+    if not device.l2_bytes:
+        return 1.0
+    return 1 - 1 / (1 + (moved / device.l2_bytes) ** CLIFF)
+
+
 def streamed_s(moved: Any, device: Device, constants: Constants) -> Any:
     """Return the seconds of moving bytes, of which few in flight do not fill the memory's rate.
 
     1 GB at a reached rate of 1 GB/s takes 1 s, and `stream.latency_s` in all cases.
     """
-    rate = memory_rate(device, constants)
-    return moved / rate + constants["stream.latency_s"] * (moved > 0)
+    waits = latency_s("stream.latency_s", device, constants)
+    return moved / memory_rate(device, constants) + waits * (moved > 0)
 
 
 def between_events_s(seconds: Any, factor: Any, constants: Constants) -> Any:

@@ -9,7 +9,7 @@ from steptime.predict.calibrated import cpu
 from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.described import described
-from steptime.predict.calibrated.form import Form
+from steptime.predict.calibrated.form import Form, on_matrix_units
 from steptime.predict.calibrated.hull import beyond, wider
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.power import capped_s
@@ -35,17 +35,27 @@ TPU: dict[str, Form] = {"matrix": systolic, "vector": stream, **dict.fromkeys(KI
 FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
 
 
-def price(kernel: Kernel, device: Device, larger: Larger = max, pause_s: float = 0.0) -> Interval:
+def price(
+    kernel: Kernel, device: Device, larger: Larger = max, alone: float = 0, pause_s: float = 0.0
+) -> Interval:
     """Return the seconds of a kernel by the form of its kind, with a central 80 % interval.
 
-    `pause_s` is how long a device rests beside a kernel that runs alone, which spares power.
+    `alone` is 1 for a kernel that runs again and again, 0 among those of a step; `pause_s` is how
+    long the device rests each time, which spares power.
     """
     constants, form = device.constants, form_of(kernel, device)
     compute_s, memory_s, gap_s, done = form(kernel, device, constants, larger)
     drawing = kernel if done is None else kernel._replace(flop=done)
-    capped = capped_s(drawing, compute_s, pause_s, device, constants, larger)
-    power = constants["joint.power"]
-    value = (compute_s**power + memory_s**power + capped**power) ** (1 / power) + gap_s
+    least_s = capped_s(drawing, compute_s, alone, device, constants, larger) - pause_s
+    multiplies = device.kind == "gpu" and on_matrix_units(kernel, device)
+    joint = constants["joint.power"]
+    power = constants["joint.matrix_power"] if multiplies else joint
+    running_s = (compute_s**power + memory_s**power) ** (1 / power)
+    value = larger(running_s, least_s)
+    if multiplies:  # over hours, clocks fall before the limit is reached
+        often_s = (running_s**joint + larger(least_s, 0) ** joint) ** (1 / joint)
+        value = alone * value + (1 - alone) * often_s
+    value = value + gap_s
     low, high, shared = bounds(form.__name__, constants)
     beyond = constants.get("interval.beyond", 0.0) > 0
     return Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)

@@ -29,28 +29,31 @@ def dynamic_j(kernel: Kernel, flop: Any, device: Device, constants: Constants) -
     if on_matrix_units(kernel, device):
         frugal = FRUGAL.get((device.architecture or "").partition(" ")[0], 1.0)
         each = constants["power.tensor_j"] * frugal * NARROW.get(kernel.dtype, 1.0)
+        each *= 1.0 if "HBM" in (device.memory_type or "") else constants["power.graphics"]
     return flop * each * node + kernel.bytes * constants["power.byte_j"]
 
 
 def capped_s(
     kernel: Kernel,
     compute_s: Any,
-    pause_s: Any,
+    alone: Any,
     device: Device,
     constants: Constants,
     larger: Larger,
 ) -> Any:
     """Return the least seconds in which a GPU may spend a kernel's energy, 0 if not known.
 
-    At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. In the `pause_s` that it rests beside
-    the kernel, it saves for it. What takes `compute_s` at the peak is no more arithmetic than the
-    peak allows: Winograd's is less than counted.
+    At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. Vector units that are not `alone` have
+    `power.mixed` as many watts: the kernels around them save for them. What takes `compute_s` at
+    the peak is no more arithmetic than the peak allows: Winograd's is less than counted.
     """
     if device.peak_w is None or device.kind != "gpu":
         return 0.0
     executed = -larger(-kernel.flop, -compute_s * device.peak_flop_per_s[kernel.dtype])
     budget_w = device.peak_w * (1 - waiting_share(device, constants))
-    return larger(dynamic_j(kernel, executed, device, constants) / budget_w - pause_s, 0.0)
+    if not on_matrix_units(kernel, device):
+        budget_w = budget_w * (alone + (1 - alone) * constants["power.mixed"])
+    return dynamic_j(kernel, executed, device, constants) / budget_w
 
 
 def waiting_share(device: Device, constants: Constants) -> float:

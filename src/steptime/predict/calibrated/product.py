@@ -11,7 +11,9 @@ from steptime.predict.calibrated.form import (
     Constants,
     Parts,
     ceil,
+    latency_s,
     memory_rate,
+    missed,
     on_matrix_units,
     streamed_s,
 )
@@ -36,14 +38,41 @@ OF_OTHERS: Tiles = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32))
 LARGEST = (128, 128)  # the tile that reaches the share of the peak, of vector units
 HALVES = ("float16", "bfloat16")
 LANES = 96  # of a multiprocessor, above which a Pascal chip is built as Maxwell was
+ROUND = 6  # copies of the weights in the benchmarks of AIConfigurator
+NARROW_BYTES = 1  # of an element that is multiplied in 8 bit or less
 PAGES_BYTES = 16 * 2**20  # of a matrix whose addresses older GPUs hold at hand
 
 
 def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
     """Return the seconds of a kernel's products, each by the tile that suits it best."""
-    compute = tiled_s(kernel, device, constants, larger)
-    memory = streamed_s(kernel.bytes, device, constants)
-    return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches)
+    compute, flop = tiled(kernel, device, constants, larger)
+    memory = streamed_s(larger(kernel.bytes - _at_hand(kernel, device), 0), device, constants)
+    return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches, flop)
+
+
+def _at_hand(kernel: Kernel, device: Device) -> Any:
+    """Return the bytes that the last cache holds: what the kernel before made, what the next reads.
+
+    Weights are read once in a step, and come from memory.
+    """
+    size, found = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES), 0.0
+    for batch, m, n, k in kernel.products:
+        own = size * batch * m * (n + k)
+        found = found + own * (1 - missed(own, device))
+    return found
+
+
+def weights_at_hand(kernel: Kernel, device: Device) -> Any:
+    """Return the bytes of weights that the last cache holds where a kernel runs again and again.
+
+    Benchmarks go round `ROUND` copies of them.
+    """
+    size, found = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES), 0.0
+    for batch, m, n, k in kernel.products:
+        own = size * batch * n * k
+        between = ROUND * own + size * batch * m * (n + k)
+        found = found + own * (1 - missed(between, device))
+    return found
 
 
 TENSOR_RATE = 2.9e12  # FLOP/s of an A100's multiprocessor: tensor cores that are slower wait less
@@ -69,25 +98,38 @@ class _Units(NamedTuple):
 
 
 def tiled_s(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Any:
-    """Return the seconds of the arithmetic of a kernel's products, one after the other.
+    """Return the seconds of the arithmetic of a kernel's products, one after the other."""
+    return tiled(kernel, device, constants, larger)[0]
+
+
+def tiled(
+    kernel: Kernel, device: Device, constants: Constants, larger: Larger
+) -> tuple[Any, Any]:
+    """Return the seconds of a kernel's products, and their FLOP with those that pad their tiles.
 
     Libraries offer batches of products fewer tiles than single ones, and split the contraction of
     single ones alone.
     """
     units = _units_of(kernel, device, constants)
-    compute: Any = 0.0
+    compute, flop = 0.0, 0.0
     for shape in kernel.products:
         at = units
         if kernel.kind == "linear" and (device.architecture or "").startswith(OLD):
             at = units._replace(again_s=_again_s(kernel, shape, device, constants))
         many: Any = shape[0] > 1
         if many is True or many is False:  # a number
-            found = _fastest_s(shape, at, many, device, constants, larger)
+            seconds, done = _fastest(shape, at, many, device, constants, larger)
         else:
-            found = many * _fastest_s(shape, at, True, device, constants, larger)
-            found = found + (1 - many) * _fastest_s(shape, at, False, device, constants, larger)
-        compute = compute + found
-    return compute
+            seconds, done = (
+                many * batched + (1 - many) * alone
+                for batched, alone in zip(
+                    _fastest(shape, at, True, device, constants, larger),
+                    _fastest(shape, at, False, device, constants, larger),
+                    strict=True,
+                )
+            )
+        compute, flop = compute + seconds, flop + done
+    return compute, flop
 
 
 def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
@@ -103,7 +145,7 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
         half = constants["product.tensor_half_reuse"] * quick
         waits = (constants["product.tensor_ramp"] * quick, half)
         rate *= 1 + half / reuse(TENSOR[0])
-        return _Units(rate, tiles, tiles, *waits, constants["product.sum_s"], 32)
+        return _Units(rate, tiles, tiles, *waits, latency_s("product.sum_s", device, constants), 32)
     if age in OLD and kernel.dtype in HALVES:
         rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
@@ -114,7 +156,7 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
     alone, batched = TILES.get(age, (OF_OTHERS, OF_OTHERS))
     waits = (constants["product.ramp"], constants["product.half_reuse"])
     rate *= 1 + waits[1] / reuse(LARGEST)
-    return _Units(rate, alone, batched, *waits, constants["product.sum_s"])
+    return _Units(rate, alone, batched, *waits, latency_s("product.sum_s", device, constants))
 
 
 def reuse(tile: tuple[int, int]) -> float:
@@ -145,22 +187,22 @@ def _again_s(kernel: Kernel, shape: Shape, device: Device, constants: Constants)
     return missed * weights * slower / memory_rate(device, constants)
 
 
-def _fastest_s(
+def _fastest(
     shape: Shape,
     units: _Units,
     in_batch: bool,
     device: Device,
     constants: Constants,
     larger: Larger,
-) -> Any:
-    """Return the seconds of a product by the best of some tiles, with its contraction split or not.
+) -> tuple[Any, Any]:
+    """Return seconds and FLOP of a product by the best of some tiles, its contraction split or not.
 
     A tile needs one row and one column of its operands for each multiply-add of its area, so small
     ones keep the arithmetic waiting. A wave is a tile for each multiprocessor. Parts of a split
     contraction are written and summed up.
     """
     batch, m, n, k = shape
-    count, best = device.multiprocessors or MULTIPROCESSORS, None
+    count, best, least = device.multiprocessors or MULTIPROCESSORS, None, None
     long = k if units.step == 1 else units.step * ceil(k, units.step)
     for rows, columns in units.batched if in_batch else units.alone:
         slower = 1 + units.half_reuse * (rows + columns) / (rows * columns)
@@ -168,12 +210,18 @@ def _fastest_s(
         blocks = batch * ceil(m, rows) * ceil(n, columns)
         again = units.again_s * ceil(m, rows)
         found = larger(ceil(blocks, count) * each * (long + units.ramp), again)
-        best = found if best is None else -larger(-best, -found)
         worth: Any = count // blocks > 1
         if not in_batch and worth is not False:
             parts = larger(1.0, count // blocks)
             written = 4.0 * (m * n + rows * columns * count)
             summed = written / memory_rate(device, constants) + units.sum_s
-            found = ceil(blocks * parts, count) * each * (ceil(long, parts) + units.ramp) + summed
-            best = -larger(-best, -larger(found, again))
-    return best
+            split = ceil(blocks * parts, count) * each * (ceil(long, parts) + units.ramp) + summed
+            found = -larger(-found, -larger(split, again))
+        flop = 2.0 * rows * columns * blocks * k
+        if best is None:
+            best, least = found, flop
+        else:
+            faster = found < best
+            least = faster * flop + (1 - faster) * least
+            best = -larger(-best, -found)
+    return best, least

@@ -4,11 +4,10 @@ Appleyard, Kocisky, Blunsom 2016, "Optimizing Performance of Recurrent Neural Ne
 """
 
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants, Parts, memory_rate
+from steptime.predict.calibrated.form import CLOCK_HZ, Constants, Parts, memory_rate
 from steptime.predict.calibrated.product import tiled_s
 from steptime.predict.kernel import Kernel, Larger
 
-CLOCK_HZ = 1.4e9  # of a device whose file does not say
 FEW = 16  # rows up to which a product of the state is split over the device
 BLOCK = 32  # rows up to which a block of threads makes all of them, and is not split
 

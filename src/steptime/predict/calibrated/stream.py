@@ -4,10 +4,16 @@ from typing import Any
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import MULTIPROCESSORS, Constants, Parts, memory_rate
+from steptime.predict.calibrated.form import (
+    MULTIPROCESSORS,
+    Constants,
+    Parts,
+    latency_s,
+    memory_rate,
+    missed,
+)
 from steptime.predict.kernel import Kernel, Larger
 
-CLIFF = 3  # how sharply the last cache ends: bytes of its own size hit by half
 _SOFTMAX = ("stream.softmax_again", 1024)  # shorter rows stay in registers
 _NORM = ("stream.norm_again", 0)
 REDUCING = {  # kind: share of the bytes that is moved again, for rows longer than
@@ -35,8 +41,9 @@ def stream(kernel: Kernel, device: Device, constants: Constants, _larger: Larger
     rate = memory_rate(device, constants)
     slower = 1 / rate
     if device.l2_bytes and device.clock_hz:
-        missed = 1 - 1 / (1 + (kernel.bytes / device.l2_bytes) ** CLIFF)
+        far = missed(kernel.bytes, device)
         cached = constants["stream.cached_bytes"] * units * device.clock_hz
-        slower = missed / rate + (1 - missed) / max(cached, rate)
-    memory = moved * slower + constants["stream.latency_s"] * (kernel.bytes > 0)
+        slower = far / rate + (1 - far) / max(cached, rate)
+    waits = latency_s("stream.latency_s", device, constants)
+    memory = moved * slower + waits * (kernel.bytes > 0)
     return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches)
