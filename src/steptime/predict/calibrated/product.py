@@ -1,6 +1,7 @@
 """Matrix products on GPUs: tiles of the result, in waves over the multiprocessors."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
@@ -55,11 +56,9 @@ def _at_hand(kernel: Kernel, device: Device) -> Any:
 
     Weights are read once in a step, and come from memory.
     """
-    size, found = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES), 0.0
-    for batch, m, n, k in kernel.products:
-        own = size * batch * m * (n + k)
-        found = found + own * (1 - missed(own, device))
-    return found
+    size = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES)
+    parts = [size * batch * m * (n + k) for batch, m, n, k in kernel.products]
+    return sum(own * (1 - missed(own, device)) for own in parts)
 
 
 def weights_at_hand(kernel: Kernel, device: Device) -> Any:
@@ -67,12 +66,9 @@ def weights_at_hand(kernel: Kernel, device: Device) -> Any:
 
     Benchmarks go round `ROUND` copies of them.
     """
-    size, found = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES), 0.0
-    for batch, m, n, k in kernel.products:
-        own = size * batch * n * k
-        between = ROUND * own + size * batch * m * (n + k)
-        found = found + own * (1 - missed(between, device))
-    return found
+    size = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES)
+    parts = [(size * b * n * k, size * b * m * (n + k)) for b, m, n, k in kernel.products]
+    return sum(own * (1 - missed(ROUND * own + rest, device)) for own, rest in parts)
 
 
 TENSOR_RATE = 2.9e12  # FLOP/s of an A100's multiprocessor: tensor cores that are slower wait less
@@ -102,9 +98,7 @@ def tiled_s(kernel: Kernel, device: Device, constants: Constants, larger: Larger
     return tiled(kernel, device, constants, larger)[0]
 
 
-def tiled(
-    kernel: Kernel, device: Device, constants: Constants, larger: Larger
-) -> tuple[Any, Any]:
+def tiled(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> tuple[Any, Any]:
     """Return the seconds of a kernel's products, and their FLOP with those that pad their tiles.
 
     Libraries offer batches of products fewer tiles than single ones, and split the contraction of
@@ -202,7 +196,9 @@ def _fastest(
     contraction are written and summed up.
     """
     batch, m, n, k = shape
-    count, best, least = device.multiprocessors or MULTIPROCESSORS, None, None
+    count = device.multiprocessors or MULTIPROCESSORS
+    best: Any = inf
+    done: Any = 0.0
     long = k if units.step == 1 else units.step * ceil(k, units.step)
     for rows, columns in units.batched if in_batch else units.alone:
         slower = 1 + units.half_reuse * (rows + columns) / (rows * columns)
@@ -217,11 +213,7 @@ def _fastest(
             summed = written / memory_rate(device, constants) + units.sum_s
             split = ceil(blocks * parts, count) * each * (ceil(long, parts) + units.ramp) + summed
             found = -larger(-found, -larger(split, again))
-        flop = 2.0 * rows * columns * blocks * k
-        if best is None:
-            best, least = found, flop
-        else:
-            faster = found < best
-            least = faster * flop + (1 - faster) * least
-            best = -larger(-best, -found)
-    return best, least
+        faster = found < best
+        done = faster * 2.0 * rows * columns * blocks * k + (1 - faster) * done
+        best = -larger(-best, -found)
+    return best, done
