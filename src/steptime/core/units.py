@@ -96,7 +96,7 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
     "kwh": lambda value: f"{value:.4g} kWh",
     "nm": lambda value: f"{value:g}",
     "mm2": lambda value: f"{value:g}",
-    "cost": lambda value: f"{value:,.2f}",
+    "cost": lambda value: f"{value:,.2f}" if value >= 0.05 or not value else f"{value:.2g}",
     "share": percent,
     "fraction": percent,
     "efficiency": percent,
