@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steptime.build import build, build_step, make_workload, model_names, read_model
+from steptime.build import build, build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.graph_json import graph_from_json, graph_to_json
@@ -20,6 +20,7 @@ from steptime.count import count
 from steptime.importers import Source
 from steptime.importers.graph_file import read
 from steptime.models import language
+from steptime.models import names as model_names
 
 Table = dict[str, Any]
 
