@@ -118,6 +118,22 @@ class Writes(nn.Module):
         return self.last(y.tile(1, 2)) + windows.mean()
 
 
+class Composes(nn.Module):
+    """Functions that are written out in others, around one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        y = functional.glu(torch.cat((self.layer(x), x.tan()), -1), -1)
+        y = torch.addcdiv(y, x.sinh(), x.cosh() + 2, value=0.5) + torch.lerp(x, y, 0.25)
+        y = functional.threshold(y, 0.1, 0.0) + torch.triu(y) + y.log2().frac() + y.logit()
+        spread, mean = torch.var_mean(y, dim=-1, keepdim=True)
+        places = torch.outer(y.mean((0, 2)), mean.mean((0, 2)))
+        return (y - mean) / spread + places.sum() + torch.logsumexp(y, 1, keepdim=True)
+
+
 def image(n: int) -> Any:
     return torch.empty(n, 3, 32, 32, device="meta")
 
@@ -132,6 +148,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "windows": (Windows, lambda n: torch.empty(n, 4, 4, 8, device="meta")),
     "tagger": (Tagger, words),
     "writes": (Writes, lambda n: torch.empty(n, 6, 16, device="meta")),
+    "functions": (Composes, lambda n: torch.empty(n, 6, 8, device="meta")),
     "video": (Video, lambda n: torch.empty(n, 3, 8, 32, 32, device="meta")),
 }
 
