@@ -55,7 +55,10 @@ def witnessed(module: torch.nn.Module, shape: tuple[int, ...], train: bool) -> i
             extra += rows * (layer.groups - 1)
 
         for one in network.modules():
-            if isinstance(one, torch.nn.Conv1d | torch.nn.Conv2d) and one.groups > 1:
+            if (
+                isinstance(one, torch.nn.Conv1d | torch.nn.Conv2d | torch.nn.Conv3d)
+                and one.groups > 1
+            ):
                 one.register_forward_hook(note)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         made = network(torch.empty(shape, device="meta"))

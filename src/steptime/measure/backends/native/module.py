@@ -112,7 +112,8 @@ def _of_torchvision(library: Any, name: str, device: str) -> tuple[nn.Module, An
         own["weights_backbone"] = None
     size = 299 if name == "inception_v3" else 224
     made = _made(lambda: models.get_model(name, **own), device, f"torchvision:{name}")
-    return made, {"": ((2, 3, size, size), "float32")}
+    frames = (16,) if "models.video" in type(made).__module__ else ()
+    return made, {"": ((2, 3, *frames, size, size), "float32")}
 
 
 def _of_timm(library: Any, name: str, device: str) -> tuple[nn.Module, Any]:
