@@ -247,4 +247,4 @@ def test_a_curve_of_devices_and_users(tmp_path: Path, capsys: pytest.CaptureFixt
     assert alone["tokens_per_s_per_device"] == pytest.approx(128 / took)
     hourly = told["cost"]["hour"]
     assert alone["million_tokens_cost"] == pytest.approx(hourly / 3600 * took / 128 * 1e6)
-    assert "tokens/s of a user" in out.read_text("utf-8")
+    assert "tokens/s per user" in out.read_text("utf-8")

@@ -78,7 +78,7 @@ Replicas = Annotated[
     Text,
     option(
         "--replicas N",
-        "Train data-parallel in N processes, one a device; --batch is of each. Default: what "
+        "Train data-parallel in N processes, one per device; --batch is of each. Default: what "
         "torchrun or srun started, else 1.",
     ),
 ]
@@ -100,7 +100,9 @@ Prices = Annotated[
 Inside = Annotated[Text, option("--inside LINK", "What joins the devices of a node.")]
 Link = Annotated[Text, option("--link LINK", "What joins nodes: the link of a device.")]
 PerNode = Annotated[str, option("--per-node N", "Devices of a node.")]
-NodeLinks = Annotated[Text, option("--links-per-node N", "Links of a node. Default: one a device.")]
+NodeLinks = Annotated[
+    Text, option("--links-per-node N", "Links of a node. Default: one per device.")
+]
 Set = Annotated[
     list[str] | None,
     option(

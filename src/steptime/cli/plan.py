@@ -324,7 +324,7 @@ def tables(told: dict[str, Any]) -> list[Table]:
         if key != "compute_s" and parts[key] > 0:
             share = f" ({told['bubble']:.1%} of the pipeline)" if key == "bubble_s" else ""
             rows.append((f"  {word}", seconds(parts[key]) + share))
-    speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s a device"
+    speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s per device"
     shares = [
         f"{word} {mfu[key]:.1%}"
         for key, word in (("full", "attention in full"), ("half", "half of it"), ("6N", "as 6N"))
@@ -356,7 +356,7 @@ def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
 
     cost, energy, rows = told["cost"], told["energy"], []
     if cost is not None:
-        rows.append(("cost", f"{money(cost['hour'], cost)} an hour ({cost['date']})"))
+        rows.append(("cost", f"{money(cost['hour'], cost)} per hour ({cost['date']})"))
     if energy is not None:
         kwh = told["training"] and told["training"]["energy_kwh"]
         whole = f", {shown('kwh', kwh)} in all" if kwh else ""

@@ -319,7 +319,7 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
     if training is not None:
         number, price = training["epochs"], training["price"]
         epochs = f"{number:g} epoch" + ("" if number == 1 else "s")
-        each = f"{price:g} an hour, paid by the {training['billing']}" if price is not None else ""
+        each = f"{price:g} per hour, paid by the {training['billing']}" if price is not None else ""
         costs = f"; a device costs {each}" if each else ""
         lines.append(f"training: {epochs} of {training['samples']:,} examples{costs}")
     return lines

@@ -20,7 +20,8 @@ PARTS = {
 }  # fmt: skip
 _CURVE = (
     "device", "devices", "users", "ttft_s=first token", "tpot_s=each token",
-    "tokens_per_s_per_user:,.4g=tokens/s a user", "tokens_per_s_per_device:,.4g=tokens/s a device",
+    "tokens_per_s_per_user:,.4g=tokens/s per user",
+    "tokens_per_s_per_device:,.4g=tokens/s per device",
 )  # fmt: skip
 COMPARED = ("ttft_s", "tpot_s", "tokens_per_s", "fits")  # with what --set changes
 
@@ -67,7 +68,7 @@ def serve(
     accept: Text = optional("--accept W", "Chance of each to be right, such as 0.7."),
     out: Path | None = optional(
         "--out -o FILE",
-        "Draw tokens/s of a device over those of a user, for 1, 2, 4, ... users: .png, .svg, .pdf "
+        "Draw tokens/s per device over those per user, for 1, 2, 4, ... users: .png, .svg, .pdf "
         "or .html.",
     ),
     set_: options.Set = None,
@@ -123,7 +124,7 @@ def serve(
     if out or others:
         every = [curve(replace(asked, site=at)) for at in (site, *others)]
         told["curve"] = [row for rows in every for row in rows]
-        heads = columns(*_CURVE, "?million_tokens_cost:.3g=cost a million")
+        heads = columns(*_CURVE, "?million_tokens_cost:.3g=cost per million")
         tables.append(Table(heads, told["curve"], "Users at once", most=9 * len(every)))
         for at, rows in zip((site, *others), every, strict=True):
             if not rows:
@@ -168,8 +169,8 @@ def table(told: dict[str, Any]) -> Table:
         rows += [(f"  {said}", seconds(parts[k])) for k, said in PARTS.items() if parts.get(k)]
         rest = told[key] - sum(parts.values())
         rows += [("  others, and the queue", seconds(rest))] if told["load"] and rest > 0 else []
-    own = f"{told['tokens_per_s_per_device']:,.0f}/s a device"
-    speed = f"{told['tokens_per_s']:,.0f}/s, {own}, {told['tokens_per_s_per_user']:,.1f}/s a user"
+    own = f"{told['tokens_per_s_per_device']:,.0f}/s per device"
+    speed = f"{told['tokens_per_s']:,.0f}/s, {own}, {told['tokens_per_s_per_user']:,.1f}/s per user"
     most = told["memory"]["largest_batch"]
     room = f"; room for a batch of {most:,}" if told["fits"] and most is not None else ""
     rows += [
@@ -182,8 +183,8 @@ def table(told: dict[str, Any]) -> Table:
         rows.append(("", f"nearest that fits: {near['change']}" if near else "no change fits"))
     cost = told["cost"]
     if cost is not None:
-        paid = f"{cost['million_tokens']:,.2f} {cost['currency']} a million tokens"
-        rows.append(("cost", f"{paid}, {cost['hour']:,.2f} an hour ({cost['date']})"))
+        paid = f"{cost['million_tokens']:,.2f} {cost['currency']} per million tokens"
+        rows.append(("cost", f"{paid}, {cost['hour']:,.2f} per hour ({cost['date']})"))
     energy = told["energy"]
     if energy is not None:
         watts = f"{energy['device_w']:,.0f} W a device"

@@ -33,7 +33,7 @@ def why(
     optimizer: options.Optimizer = "sgd",
     method: Text = optional("--method", METHOD),
     option_: options.Settings = None,
-    replicas: Text = optional("--replicas N", "Data-parallel replicas, one a device."),
+    replicas: Text = optional("--replicas N", "Data-parallel replicas, one per device."),
     link: Text = optional("--link LINK", "What joins the replicas."),
     input_per_s: float | None = optional(
         "--input-per-s N", "Examples a second that input brings, read ahead.", min=0

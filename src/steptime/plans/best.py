@@ -36,7 +36,7 @@ SPLIT = (
 SIMULATED = 12  # plans of a search, beside the fastest of each number of devices
 REFUSED = {  # limit: (what refused plans do, unit)
     MEMORY: ("do not fit", "GB"),
-    "budget_per_hour": ("cost more than --budget-per-hour", "an hour"),
+    "budget_per_hour": ("cost more than --budget-per-hour", "per hour"),
     "days": ("take more than --days", "days"),
     "watts": ("draw more than --watts", "W"),
 }

@@ -35,7 +35,7 @@ def sentence(told: Mapping[str, Any]) -> str:
 def _paid(told: Mapping[str, Any]) -> str:
     cost, training = told["cost"], told["training"]
     if training is None:
-        return "" if cost is None else f", {money(cost['hour'], cost)} an hour"
+        return "" if cost is None else f", {money(cost['hour'], cost)} per hour"
     paid = "" if training["cost"] is None else f"{money(training['cost'], cost)} for "
     days, low, high = (training[key] / 24 for key in ("train_h", "low_h", "high_h"))
     between = f"({low:,.3g} to {high:,.3g})"

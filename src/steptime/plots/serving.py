@@ -6,9 +6,9 @@ from steptime.core.table import columns
 from steptime.plots import style
 
 TIP = columns(
-    "device", "devices", "users=users at once", "tokens_per_s_per_user=tokens/s of a user",
-    "tokens_per_s_per_device=tokens/s of a device", "ttft_s=first token", "tpot_s=each token",
-    "million_tokens_cost=cost of a million tokens",
+    "device", "devices", "users=users at once", "tokens_per_s_per_user=tokens/s per user",
+    "tokens_per_s_per_device=tokens/s per device", "ttft_s=first token", "tpot_s=each token",
+    "million_tokens_cost=cost per million tokens",
 )  # fmt: skip
 FIELDS = "device users tokens_per_s_per_user tokens_per_s_per_device"
 

@@ -47,7 +47,7 @@ function show(cell) {
     [`${best.unit}/s`, grouped(best.tokens_per_s), `${grouped(best.tokens_per_s_per_device)} a device`],
     ["memory", prefixed(memory.total_bytes, "B"), memory.device_bytes
       ? `of ${prefixed(memory.device_bytes, "B")}` : "of unknown room"],
-    [`${cost?.currency ?? "cost"} an hour`, cost ? rounded(cost.hour) : "-",
+    [`${cost?.currency ?? "cost"} per hour`, cost ? rounded(cost.hour) : "-",
       cost ? `${cost.date}` : "no price is known"],
     ...(training ? [
       [`hours of ${prefixed(training.tokens, "")} ${best.unit}`, hoursText(training.train_h),
@@ -97,7 +97,7 @@ function beside(values) {
     ["step", found((best) => seconds(best.step_s))],
     ["80 % of steps", found(span)],
     ["speed of a device", found((best) => grouped(best.tokens_per_s_per_device))],
-    ["an hour", found((best) => paid(best.cost, best.cost?.hour))],
+    ["per hour", found((best) => paid(best.cost, best.cost?.hour))],
     ...(all.some((cell) => cell.best?.training) ? [
       ["training", found((best) => `${hoursText(best.training.train_h)} h`)],
       ["its cost", found((best) => paid(best.cost, best.training.cost ?? 0))]] : []),
