@@ -160,7 +160,7 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[3].startswith("stops paying at 2 replicas")
     assert rows[4].startswith("K80 lies beyond what was measured: not said: ")
     assert rows[6] == (
-        "training: 1 epoch of 100,000 examples; a device costs 0.9 an hour, paid by the second"
+        "training: 1 epoch of 100,000 examples; a device costs 0.9 per hour, paid by the second"
     )
 
 
