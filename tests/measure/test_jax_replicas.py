@@ -7,16 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from steptime.build import make_workload, read_model
+from replica_request import SMALL, request
 from steptime.cli.main import run
 from steptime.core.record import record_from_json
-from steptime.core.workload import workload_to_json
 from steptime.launch.local import StartError, Worker
 from steptime.measure.contract import Options
 from steptime.measure.cpus import cores
@@ -27,25 +25,6 @@ pytestmark = [
     pytest.mark.jax,
     pytest.mark.skipif(len(cores().allowed) < 2, reason="two replicas need two CPUs"),
 ]
-
-SMALL = "fc:layers=2,nodes=64,inputs=50,outputs=10"
-
-
-def request(strategy: str, model: str = SMALL, **changes: Any) -> dict[str, Any]:
-    workload = make_workload(read_model(model), 8, replicas=2, **changes.pop("work", {}))
-    options = Options(threads=1, strategy=strategy, **changes.pop("options", {}))
-    return {
-        "do": "measure",
-        "workload": workload_to_json(workload),
-        "platform": "cpu-of-the-test",
-        "timing": {"budget_s": 0.1},
-        "parts": False,
-        "energy": False,
-        "options": asdict(options),
-        "runs": 1,
-        "round": 0,
-        **changes,
-    }
 
 
 @pytest.fixture(scope="module")

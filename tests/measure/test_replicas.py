@@ -11,18 +11,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
 
+from replica_request import SMALL, request
 from steptime import store
-from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Record, record_from_json
-from steptime.core.workload import workload_to_json
 from steptime.launch.local import Worker, WorkerDiedError
 from steptime.measure.contract import STRATEGIES, Options
 from steptime.measure.ranks import free_port, local_variables
@@ -35,25 +33,7 @@ pytestmark = [
     else pytest.mark.skip(reason="this system has no affinity"),
 ]
 
-SMALL = "fc:layers=2,nodes=64,inputs=50,outputs=10"
 PROC = Path("/proc")
-
-
-def request(strategy: str, overlap: bool = True, **changes: Any) -> dict[str, Any]:
-    workload = make_workload(read_model(changes.pop("model", SMALL)), 8, replicas=2)
-    options = Options(threads=1, strategy=strategy, overlap=overlap, **changes.pop("options", {}))
-    return {
-        "do": "measure",
-        "workload": workload_to_json(workload),
-        "platform": "cpu-of-the-test",
-        "timing": {"budget_s": 0.1},
-        "parts": False,
-        "energy": False,
-        "options": asdict(options),
-        "runs": 1,
-        "round": 0,
-        **changes,
-    }
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +55,9 @@ def test_each_process_has_a_core_of_its_own(pair: Worker) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("overlap", [True, False])
 def test_every_strategy_is_one_record(pair: Worker, strategy: str, overlap: bool) -> None:
-    record = record_from_json(pair.ask(request(strategy, overlap, parts=True), 60))
+    record = record_from_json(
+        pair.ask(request(strategy, parts=True, options={"overlap": overlap}), 60)
+    )
     assert record.status == "ok", record.note
     assert record.workload.plan.data == 2
     assert record.method.options["strategy"] == strategy
@@ -102,7 +84,7 @@ def test_every_strategy_is_one_record(pair: Worker, strategy: str, overlap: bool
 
 def test_what_exchanges_more_waits_longer(pair: Worker) -> None:
     small, large = (
-        record_from_json(pair.ask(request("allreduce", False, model=model), 60))
+        record_from_json(pair.ask(request("allreduce", model, options={"overlap": False}), 60))
         for model in (SMALL, "fc:layers=1,nodes=1000,inputs=2000,outputs=10")
     )
     times = [fmean(one.quantities["comm_s"].samples) for one in (small, large)]
