@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -87,8 +86,8 @@ def test_what_exchanges_more_waits_longer(pair: Worker) -> None:
         record_from_json(pair.ask(request("allreduce", model, options={"overlap": False}), 60))
         for model in (SMALL, "fc:layers=1,nodes=1000,inputs=2000,outputs=10")
     )
-    times = [fmean(one.quantities["comm_s"].samples) for one in (small, large)]
-    assert times[1] > 2 * times[0]  # 8 MB against 31 kB
+    times = [min(one.quantities["comm_s"].samples) for one in (small, large)]
+    assert times[1] > 2 * times[0]  # 8 MB against 31 kB, where nobody is in the way
 
 
 def test_gpus_are_joined_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
