@@ -225,6 +225,17 @@ def test_a_plan_on_a_device_with_more_memory(capsys: pytest.CaptureFixture[str])
     assert told["step_s"] == told["before"]["step_s"]
 
 
+def test_a_search_on_a_device_with_more_memory_where_nothing_fitted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["plan", "llama2_13b", "--device", "a100-sxm4-40gb", "--devices", "2", "--batch", "2"]
+    assert run(words) == 2
+    assert run([*words, "--set", "memory_GB=320", "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert best["before"] is None
+    assert best["fits"]
+
+
 def test_a_curve_of_devices_and_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """More users: each gets less, a device makes more; a user alone is a request by itself."""
     out = tmp_path / "curve.html"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -160,12 +160,20 @@ def changed_sites(sites: Sequence[Site], texts: Iterable[str]) -> tuple[list[Sit
     return found, notes
 
 
-def compared(told: dict[str, Any], before: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
-    """Add to an answer what it was `before` --set, and return that in words."""
-    told["before"] = {key: before[key] for key in keys}
-    return [
-        f"{key} was {seconds(was)} without --set: {was / told[key]:.3g} times as fast"
-        for key, was in told["before"].items()
+def compared(
+    told: dict[str, Any], before: Callable[[], Mapping[str, Any]], keys: Iterable[str]
+) -> list[str]:
+    """Add to an answer what it was `before` --set, None where nothing was; return that in words."""
+    told["before"] = None
+    try:
+        every = before()
+    except InputError as error:
+        return [f"without --set: {error}"]
+    was = told["before"] = {key: every[key] for key in keys}
+    said = ["it does not fit without --set"] if told["fits"] and not was["fits"] else []
+    return said + [
+        f"{key} was {seconds(was[key])} without --set: {was[key] / told[key]:.3g} times as fast"
+        for key in keys
         if key.endswith("_s") and not key.endswith("per_s")
     ]
 

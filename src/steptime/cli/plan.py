@@ -198,8 +198,12 @@ def plan(
     told = answer(request)
     best = told["best"] if numbers_ else told
     if set_:
-        before = answer(replace(plain, trace=None))
-        changes += options.compared(best, before["best"] if numbers_ else before, COMPARED)
+
+        def before() -> dict[str, Any]:
+            was = answer(replace(plain, trace=None))
+            return dict(was["best"] if numbers_ else was)
+
+        changes += options.compared(best, before, COMPARED)
     shown_ = [*tables(best)[:1], *_searched(told)] if numbers_ else tables(best)
     notes = [f"note: {said}" for said in (*changes, *best["notes"])]
     roomy = told.get("with_room")

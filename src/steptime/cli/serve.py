@@ -114,12 +114,12 @@ def serve(
         dtype=dtype, weights=weights, kv=kv, stack=stack, method=method,
         options=options.pairs(option_, "option"), prices=prices, demand=demand,
     )  # fmt: skip
-    told, notes = answered(asked), list[str]()
+    notes = list[str]()
     if set_:
-        before = told
         (site, *others), notes = options.changed_sites((site, *others), set_)
-        told = answered(replace(asked, site=site))
-        notes += options.compared(told, before, COMPARED)
+    told = answered(replace(asked, site=site))
+    if set_:
+        notes += options.compared(told, lambda: answered(asked), COMPARED)
     tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]
     if out or others:
         every = [curve(replace(asked, site=at)) for at in (site, *others)]

@@ -153,7 +153,7 @@ class _Process:
 
 
 class Worker:
-    """One worker process, or one for each of several replicas that are, which answer as one.
+    """One worker process, or one for each replica that is a process, which answer as one.
 
     `greeting` says platform and framework. `variables` are set beside those of this process.
     Raises `StartError` from the start where backend, device or cores are refused.

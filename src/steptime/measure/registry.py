@@ -5,6 +5,7 @@ module that has what `measure/contract.py` describes.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -91,10 +92,12 @@ def backend(name: str, where: str = "") -> Row:
 
 def version(name: str) -> str | None:
     """Return the version of a backend's framework without the tag of its build; None: not here."""
-    try:
-        return metadata.version(backend(name).package).partition("+")[0]
-    except metadata.PackageNotFoundError:
-        return None
+    package = backend(name).package
+    of_module = metadata.packages_distributions().get(package, ())  # such as onnxruntime-gpu
+    for one in (package, *of_module):
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(one).partition("+")[0]
+    return None
 
 
 def backends() -> dict[str, Row]:

@@ -37,9 +37,8 @@ GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else t
     **dict.fromkeys(("spread_q", "spread_k", "spread_v", "join_y"), "context"),
 }
 NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
-PUBLISHED = (
-    0.8  # of the peak: the best product of the H100 of 700 W on which attention is published
-)
+# of the peak: the best product of the H100 of 700 W on which attention is published
+PUBLISHED = 0.8
 _BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 
 
