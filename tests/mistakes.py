@@ -684,7 +684,7 @@ LINES = [
     ("calibrate --from timings.csv", "timings.csv: no column 'seconds'; --map MAP.toml says"),
     ("calibrate --map mapping.toml", "--map needs --from DIR"),
     ("calibrate --from timings.csv --map absent.toml", "absent.toml"),
-    ("calibrate --from absent", "absent: no such folder of records"),
+    ("calibrate --from absent", "absent: no such file or folder"),
     ("calibrate --from empty --device cpu --of V101", "empty: holds no records"),
     ("explore --models fc,resnet5", "unknown model 'resnet5'"),
     ("explore --models fc --devices V101", "unknown device 'V101'; did you mean 'V100'?"),

@@ -110,7 +110,7 @@ def _from_records(path: Path, mapping: Path | None, of: str | None, points: int)
     from steptime.calibration.published_told import calibration
 
     if not path.exists():
-        raise InputError(f"{path}: no such folder of records")
+        raise InputError(f"{path}: no such file or folder")
     rows = [] if mapping else _rows(path)
     cases = [] if rows else cases_in(path, mapping, warn=note)
     devices = [asked.texts["device"] for asked, _ in rows] + [case.device.name for case in cases]
