@@ -130,9 +130,13 @@ def test_it_is_lowered_to_the_shape_that_it_makes(what: str, tmp_path: Path) -> 
     assert count(eight).flop == 4 * count(graph).flop
 
 
-def test_a_loop_of_too_many_turns_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [(10**6, "1000000 turns of 3 nodes"), (0, "a loop of no turns, whose output is empty")],
+)
+def test_a_loop_of_too_many_turns_or_none_is_refused(turns: int, said: str, tmp_path: Path) -> None:
     nodes = loop()
     nodes[0].input[0] = "turns"
-    many = helper.make_node("Constant", [], ["turns"], value=whole("n", 10**6, scalar=True))
-    with pytest.raises(InputError, match="1000000 turns of 3 nodes"):
+    many = helper.make_node("Constant", [], ["turns"], value=whole("n", turns, scalar=True))
+    with pytest.raises(InputError, match=said):
         build(make_workload(read_model(written(tmp_path, [many, *nodes])), 2))

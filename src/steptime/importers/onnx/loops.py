@@ -44,6 +44,8 @@ def _loop(r: Run, count: Value = None, condition: Value = None, *carried: Value)
         number = r.constant(constants.scalar(i), derived=True)
         made = r.branch(body, (number, made[0], *made[1 : 1 + len(carried)]))
         kept.append(made[1 + len(carried) :])
+    stacks = len(body.outputs) > 1 + len(carried)
+    require(bool(kept) or not stacks, "a loop of no turns, whose output is empty")
     columns = zip(*kept, strict=True)
     return [*made[1 : 1 + len(carried)], *(_stacked(r, column) for column in columns)]
 
