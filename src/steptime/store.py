@@ -13,9 +13,10 @@ import os
 import secrets
 import socket
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
@@ -195,8 +196,18 @@ def load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
             raise InputError(f"{path}, line {number}: is no record ({reason}): {shown}") from error
 
 
-def records_at(paths: Iterable[Path], lines: Collection[int]) -> dict[int, Record]:
-    """Return the records on some lines of files, counted from 1 through all but torn lines."""
+def records_at(
+    paths: Sequence[Path],
+    lines: Collection[int],
+    marks: Sequence[int] | None = None,
+    every: int = 1,
+) -> dict[int, Record]:
+    """Return the records on some lines of files, counted from 1 through all but torn lines.
+
+    With `marks`, the places of `every` so many lines of the first file, these lines are of it.
+    """
+    if marks:
+        return _marked(paths[0], sorted(lines), [*marks, paths[0].stat().st_size], every)
     found, last, wanted = dict[int, Record](), 0, sorted(lines)
     for path in paths:
         if len(found) == len(wanted):
@@ -217,6 +228,18 @@ def records_at(paths: Iterable[Path], lines: Collection[int]) -> dict[int, Recor
             last += 1
             if last in wanted:
                 found[last] = _parse(tail)
+    return found
+
+
+def _marked(
+    path: Path, lines: Sequence[int], marks: Sequence[int], every: int
+) -> dict[int, Record]:
+    found = dict[int, Record]()
+    with path.open("rb") as file:
+        for at, held in groupby(lines, lambda line: (line - 1) // every):
+            file.seek(marks[at])
+            pieces = file.read(marks[at + 1] - marks[at]).split(b"\n")
+            found |= {line: _parse(pieces[line - 1 - at * every]) for line in held}
     return found
 
 

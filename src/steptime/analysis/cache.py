@@ -10,10 +10,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from steptime import __version__, store
 from steptime.analysis import flat
 from steptime.analysis.row import ESTIMATE
-from steptime.core.files import replacing
+from steptime.core.files import own_caches, replacing
 from steptime.core.progress import tell
 from steptime.core.record import Record
 
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Warn = Callable[[str], None]
-FORMAT = f"{__version__} {hashlib.sha256(flat.select([''], 0).encode()).hexdigest()[:16]}"
+MARKED = 16  # lines: of every such many the place of the first in its file is known
+FORMAT = f"{__version__} {MARKED} {hashlib.sha256(flat.select([''], 0).encode()).hexdigest()[:16]}"
 FOLDER = ".cache"
 LEAST_BYTES = 1 << 20  # a smaller file is read as it stands,
 MOST_BYTES = 64 << 20  # unless all such of a folder are more than this
@@ -47,7 +47,8 @@ IN_USE_S = 600.0  # that a command may go on reading what another has replaced
 class Rows:
     """Flat rows for SQL: the statement that gives them, the kinds of names in their maps, files.
 
-    `state` has a hash of each file of records that is in them.
+    `state` has a hash of each file of records that is in them, `marks` by the rank of a large one
+    the places of every `MARKED`-th line.
     """
 
     sql: str
@@ -55,6 +56,7 @@ class Rows:
     others: flat.Kinds
     files: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
+    marks: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 def connected(scratch: Path) -> DuckDBPyConnection:
@@ -94,6 +96,7 @@ def rows_of(
         flat.merged([part.others for part in parts]),
         tuple(file for part in parts for file in part.files),
         tuple(one for part in parts for one in part.state),
+        {rank: marks for part in parts for rank, marks in part.marks.items()},
     )
 
 
@@ -143,6 +146,7 @@ def _parquets(held: Sequence[tuple[Path, dict[str, Any]]], ranks: Sequence[int])
         flat.merged([known["others"] for _, known in held]),
         files,
         tuple(known["hash"] for _, known in held),
+        {rank: known["marks"] for rank, (_, known) in zip(ranks, held, strict=True)},
     )
 
 
@@ -153,15 +157,21 @@ class _Lines:
     """
 
     def __init__(self, path: Path, scratch: Path) -> None:
+        import numpy as np
+
         self.path, self.stamp, self.scratch = path, stamp_of(path), scratch
         self.size, self.number = self.stamp[0], 0
         self.torn: list[int] | None = None
-        digest, last = hashlib.blake2b(digest_size=16), b""
+        self.marks = [0]
+        digest, last, start = hashlib.blake2b(digest_size=16), b"", 0
         with path.open("rb") as file:
             for block in _blocks(file, self.size):
                 digest.update(block)
-                self.number += block.count(b"\n")
-                last = block
+                ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+                first = -(self.number + 1) % MARKED
+                self.marks += (start + 1 + ends[first::MARKED]).tolist()
+                self.number += len(ends)
+                start, last = start + len(block), block
         self.hash = digest.hexdigest()
         self.source = path if last.endswith(b"\n") else self.copied()
 
@@ -257,9 +267,8 @@ def _held(path: Path, scratch: Path, warn: Warn) -> tuple[Path, dict[str, Any]]:
 
 def _places(path: Path, scratch: Path) -> list[Path]:
     """Return where a cache may lie: beside its file, among the user's caches, for this once."""
-    own = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     mark = hashlib.sha256(str(path.resolve().parent).encode()).hexdigest()[:16]
-    return [path.parent / FOLDER, own / "steptime" / mark, scratch / mark]
+    return [path.parent / FOLDER, own_caches() / mark, scratch / mark]
 
 
 def kept(folder: Path, scratch: Path, told: str, make: Callable[[Path], None]) -> Path:
@@ -346,6 +355,7 @@ def _made(path: Path, parquet: Path, known: Path) -> dict[str, Any]:
             connection.execute(f"COPY (FROM lines POSITIONAL JOIN estimates) {target}")
             kinds = {n: flat.kinds(connection, rows, n) for n in ("params", "others")}
     about = {"format": FORMAT, "stamp": lines.stamp, "hash": lines.hash, "torn": lines.torn}
+    about["marks"] = lines.marks
     told = {**about, "parquet": stamp_of(parquet), **kinds}
     _write(known, told)
     return told

@@ -105,11 +105,13 @@ class Data:
         lines the rows are of some, chosen by chance.
         """
         told = f"(SELECT *, {line} AS line, row_number() OVER () AS nth FROM results WHERE {where})"
-        ((number,),) = (
-            one.values() for one in self.rows(f"SELECT count(DISTINCT line) FROM {told}")
+        chosen = self.rows(
+            "SELECT of_line, count(*) OVER () AS number FROM "
+            f"(SELECT DISTINCT hash(line) AS of_line FROM {told}) ORDER BY of_line LIMIT {most}"
         )
-        chosen = f"(SELECT DISTINCT line FROM {told} ORDER BY hash(line) LIMIT {most})"
-        some = f"SEMI JOIN {chosen} USING (line)" if number > most else ""
+        number = chosen[0]["number"] if chosen else 0
+        lines = ", ".join(str(one["of_line"]) for one in chosen)
+        some = f"WHERE hash(line) IN ({lines})" if number > most else ""
         rows = self.of_results(f"SELECT * EXCLUDE (nth) FROM {told} {some} ORDER BY nth")
         return rows, number
 
@@ -144,11 +146,13 @@ class Data:
         wanted: dict[int, set[int]] = {}
         for place in places:
             wanted.setdefault(place // cache.RANK, set()).add(place % cache.RANK)
-        held = self._folders[folder][1]
+        held, marks = self._folders[folder][1], self._tables.marks[folder]
         found: dict[int, Record] = {}
         for rank, lines in wanted.items():
             told = (
-                store.records_at(cache.files_of(held)[rank:], lines)  # small ones count on
+                store.records_at(  # small ones count on
+                    cache.files_of(held)[rank:], lines, marks.get(rank), cache.MARKED
+                )
                 if isinstance(held, Path)
                 else {line: held[line - 1] for line in lines}
             )

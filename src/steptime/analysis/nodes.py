@@ -28,6 +28,11 @@ CELLS = """
     QUALIFY n = 0 OR count(*) OVER (PARTITION BY workload_key, platform, method, method_options) > 2
     ORDER BY ALL
 """
+SHARED = """
+    SELECT 1 FROM flat WHERE origin <> 'predicted' AND scope = '' AND host IS NOT NULL
+        AND status = 'ok' AND numbers['step_s'] > 0
+    GROUP BY hash(workload_key, platform, method, method_options) HAVING count(*) > 2 LIMIT 1
+"""
 GPUS = """
     SELECT host, any_value(gpu) AS gpu FROM records WHERE origin <> 'predicted'
         AND coalesce(scope, '') = '' AND status = 'ok' AND step_s > 0 GROUP BY 1
@@ -41,7 +46,7 @@ SIDES = """
 def node_table(data: Data, margin: str) -> Table:
     """Return a row for each node, the slowest first; none where fewer than `LEAST` share a cell."""
     at_least = math.log1p(share(margin, "--margin"))
-    measured = data.rows(CELLS)
+    measured = data.rows(CELLS) if data.rows(SHARED) else []
     good = [row for row in measured if row["n"]]
     cells = {
         cell: held

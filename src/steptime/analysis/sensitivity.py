@@ -174,9 +174,8 @@ class Networks:
         self.never: list[str] = []
         for name in (name for name in found if name != "y"):
             made = self._as_numbers(name, found[name])
-            varying = {
-                one: held for one, held in made.items() if np.unique(held[~self.lost]).size > 1
-            }
+            known = {one: held[~self.lost] for one, held in made.items()}
+            varying = {n: held for n, held in made.items() if (known[n] != known[n][:1]).any()}
             if made and not varying and name in (wanted or always):
                 self.never.append(name)
             self.columns |= varying
@@ -189,6 +188,8 @@ class Networks:
     def _as_numbers(self, name: str, values: Any) -> dict[str, Floats]:
         """Return a hyperparameter as columns; none where no network says it."""
         number = values.dtype.kind == "f"
+        if not number and len(same := set(values.tolist())) == 1:  # as most are
+            return {} if same == {None} else {f"{name}={same.pop()}": np.ones(len(values))}
         missing = np.isnan(values) if number else np.array([one is None for one in values])
         if missing.all():
             return {}

@@ -25,7 +25,8 @@ class Tables:
 
     `flat` is what lies below: rows with maps of quantities and hyperparameters, samples, and the
     `place` of each record in its folder. `params` has the kinds of hyperparameters, `others` those
-    of quantities that are no columns of every table, `files` the caches that are read.
+    of quantities that are no columns of every table, `files` the caches that are read, `marks` of
+    each folder where some lines of its files are.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Tables:
         self.params = flat.merged([one.params for one in rows])
         self.others = flat.merged([one.others for one in rows])
         self.files = [file for one in rows for file in one.files]
+        self.marks = [one.marks for one in rows]
         told = " UNION ALL BY NAME ".join(
             f"SELECT *, {flat.text(name)} AS folder, {rank} AS folder_rank, "
             f"{rank << 52} + place AS seq FROM ({one.sql})"

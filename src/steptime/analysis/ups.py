@@ -75,7 +75,9 @@ class Ups:
     def only(self, mine: NDArray[np.bool_]) -> Ups:
         """Return some of the pairs."""
         told = {name: getattr(self, name)[mine] for name in ("a", "b", "up", "verdict")}
-        return replace(self, **told)
+        found = replace(self, **told)
+        vars(found).update(level=self.level[mine], outcome=self.outcome[mine])  # not made anew
+        return found
 
 
 def worst_of(sides: Sides, is_least: bool) -> str | None:
@@ -197,7 +199,8 @@ def in_order(levels: Sequence[str]) -> list[str]:
 
 def values_of(column: NDArray[Any]) -> set[Any]:
     """Return what occurs in a column, but what is unknown."""
-    return {one for one in column.tolist() if one is not None and one == one}  # noqa: PLR0124
+    known = column[~np.isnan(column)] if column.dtype.kind == "f" else column
+    return set(known.tolist()) - {None}
 
 
 def plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Files that are written whole, or not at all."""
 
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,12 @@ def replacing(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def own_caches() -> Path:
+    """Return the folder of what is ours among the user's caches."""
+    own = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(own, "steptime")
 
 
 def check_folder(path: Path) -> None:

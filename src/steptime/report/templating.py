@@ -2,13 +2,16 @@
 
 import gzip
 import json
-from base64 import b64encode
+import zlib
+from base64 import b64decode, b64encode
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from steptime import __version__
+from steptime.core.files import own_caches, replacing
 from steptime.plots.style import config
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,10 +50,23 @@ def _environment() -> Environment:
 
 @cache
 def _library() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed (BSD licence) as one script, packed."""
+    """Return Vega, Vega-Lite and Vega-Embed (BSD licence) as one script, packed.
+
+    It takes a second to make, and so is kept among the user's caches, where they take a file.
+    """
     import vl_convert
 
-    return packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
+    kept = own_caches() / f"vega-{vl_convert.__version__}.gz.txt"
+    with suppress(OSError, ValueError, EOFError, zlib.error):
+        text = kept.read_text(encoding="ascii")
+        gzip.decompress(b64decode(text, validate=True))  # whole
+        return text
+    text = packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as part:
+            part.write_text(text, encoding="ascii")
+    return text
 
 
 def packed(content: bytes) -> str:
