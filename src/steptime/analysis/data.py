@@ -9,6 +9,7 @@ and rows that it shows, binned where they are more than it can draw.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,6 +202,12 @@ class Data:
     def tables(self) -> Tables:
         """Return a database of these records that nobody else uses."""
         return Tables(self._folders or [("", ())], self._warn, self._model)
+
+    def beside(self) -> Data:
+        """Return the same records for another thread, which must not outlast this object."""
+        found = copy(self)
+        vars(found)["_tables"] = self._tables.beside()
+        return found
 
     @cached_property
     def _tables(self) -> Tables:

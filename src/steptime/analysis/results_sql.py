@@ -238,9 +238,7 @@ def _named(connection: DuckDBPyConnection) -> tuple[str, str, str]:
         "if(exchange = '', '', ', ' || exchange) || if(overlap, '', ', no overlap')"
     )
     connection.execute(f"CREATE VIEW named AS SELECT *, {base} AS base FROM pairs")
-    connection.execute(
-        "CREATE TEMP TABLE suffixes (of_rank INT, of_t BIGINT, of_p BIGINT, suffix TEXT)"
-    )
+    connection.execute("CREATE TABLE suffixes (of_rank INT, of_t BIGINT, of_p BIGINT, suffix TEXT)")
     suffixes = _suffixes(connection)
     for start in range(0, len(suffixes), 1000):
         part = suffixes[start : start + 1000]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -70,6 +71,12 @@ class Tables:
         if not self._is_named and ("select" not in words or words & {"name", "label", "*"}):
             self._is_named = True
             results_sql.add_names(self.connection, self._typed)
+
+    def beside(self) -> Tables:
+        """Return the same database for another thread; it must not outlast this object."""
+        found = copy(self)
+        found.connection = self.connection.cursor()
+        return found
 
     def _store(self, scratch: Path) -> Callable[[Path], None]:
         size = sum(Path(file).stat().st_size for file in self.files)

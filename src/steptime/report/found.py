@@ -1,6 +1,7 @@
 """What a report says, whatever it is written as: the words, the tables and the charts."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -16,6 +17,7 @@ from steptime.plots import Spec, draw
 from steptime.report.networks import MOST, most_telling
 
 MOST_ROWS = 1000  # of an analysis
+THREADS = 2  # that make sections: one computes while the other waits for answers
 ALIKE = 3  # that failed alike are named
 
 
@@ -70,21 +72,27 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
     found = numbers(data)
     asked = [one for one in names() if analysis(one).section]
     charts = registry.names(PLOTS, "plots") if pictures else []  # of no analysis
-    made: list[Section | None] = []
-    missing = []
-    for done, one in enumerate([*asked, *charts]):
-        tell("sections", done, len(asked) + len(charts))
+
+    def part(one: str, of_analysis: bool) -> Section | InputError | None:
+        beside = data.beside()
         try:
-            if done < len(asked):
-                made.append(_section(one, data, pictures))
-            else:
-                spec = draw(one, data)
-                made.append(Section(one, spec["title"]["text"], (), None, spec))
+            if of_analysis:
+                return _section(one, beside, pictures)
+            spec = draw(one, beside)
+            return Section(one, spec["title"]["text"], (), None, spec)
         except InputError as error:
-            missing.append(str(error))
+            return error
+
+    which = [True] * len(asked) + [False] * len(charts)
+    made = []
+    with ThreadPoolExecutor(THREADS) as pool:
+        for one in pool.map(part, [*asked, *charts], which):
+            made.append(one)
+            tell("sections", len(made), len(which))
     said = [*([data.failed] if data.failed else ()), *sentences(found)]
-    sections = [one for one in made if one]
-    return Found(name, found, said, rows, total, sections, [*dict.fromkeys(missing)])
+    sections = [one for one in made if isinstance(one, Section)]
+    missing = dict.fromkeys(str(one) for one in made if isinstance(one, InputError))
+    return Found(name, found, said, rows, total, sections, [*missing])
 
 
 def _section(name: str, data: Data, pictures: bool) -> Section | None:

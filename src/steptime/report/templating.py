@@ -6,6 +6,7 @@ import zlib
 from base64 import b64decode, b64encode
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -56,7 +57,7 @@ def _library() -> str:
     """
     import vl_convert
 
-    kept = own_caches() / f"vega-{vl_convert.__version__}.gz.txt"
+    kept = own_caches() / f"vega-{version('vl-convert-python')}.gz.txt"
     with suppress(OSError, ValueError, EOFError, zlib.error):
         text = kept.read_text(encoding="ascii")
         gzip.decompress(b64decode(text, validate=True))  # whole
