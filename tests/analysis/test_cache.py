@@ -259,6 +259,26 @@ def test_where_nothing_can_be_written_the_cache_lies_elsewhere(
     _same(query(Data.load([folder], print), ASKED), expected)
 
 
+@pytest.mark.parametrize(("every", "block"), [(1, 100), (2, 1 << 22), (3, 333), (16, 1 << 22)])
+def test_whole_records_are_those_of_their_lines_by_the_places_of_some(
+    every: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "LEAST_BYTES", 1)
+    monkeypatch.setattr(cache, "MARKED", every)
+    monkeypatch.setattr(cache, "BLOCK", block)
+    for number in range(2):
+        made = [replace(RECORDS[0], platform=f"{number}-{line}") for line in range(1, 8)]
+        text = "\n".join(map(store.line_of, made))  # the last line lacks its end
+        (tmp_path / f"records-{number}.jsonl").write_text(text, encoding="utf-8")
+    data = Data.load([tmp_path], print)
+    places = [row["place"] for row in data.rows("SELECT place FROM flat")]
+    found = data.whole(0, places)
+    assert len(found) == 14
+    assert {place: f"{place // cache.RANK}-{place % cache.RANK}" for place in places} == {
+        place: one.platform for place, one in found.items()
+    }
+
+
 def test_many_small_files_are_read_as_they_stand(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

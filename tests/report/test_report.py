@@ -21,7 +21,7 @@ from steptime.analysis import analyses
 from steptime.analysis.headline import numbers, sentences
 from steptime.core.errors import InputError
 from steptime.core.record import Quantity, Record
-from steptime.report import write_report
+from steptime.report import templating, write_report
 from steptime.report.page import page
 
 pytestmark = pytest.mark.slow
@@ -402,3 +402,17 @@ def test_of_more_networks_than_a_page_shows_those_that_matter_are_taken(
     assert len(seen.columns["network"]) == 5
     assert set(seen.columns["status"][:2]) == {"oom", "timeout"}
     assert "The 5 of 24 networks that matter most" in seen.text
+
+
+def test_the_library_is_kept_and_made_again_where_it_is_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library = templating._library.__wrapped__
+    made = library()
+    (kept,) = (tmp_path / "steptime").iterdir()
+    assert kept.read_text() == made == library()
+    kept.write_text(made[:-100])
+    assert library() == kept.read_text() == made
+    monkeypatch.setenv("XDG_CACHE_HOME", str(kept))  # takes no file
+    assert library() == made
