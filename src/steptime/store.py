@@ -25,6 +25,7 @@ from steptime.core.progress import watched
 from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
 
 LOCK = "sweep.lock"
+MARKED = 16  # lines: of every such many a cache knows the place of the first
 BLOCK = 1 << 22  # bytes that are read at once
 EMPTY = "holds no records (no line in any *.jsonl file)"
 DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
@@ -197,18 +198,19 @@ def load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
 
 
 def records_at(
-    paths: Sequence[Path],
-    lines: Collection[int],
-    marks: Sequence[int] | None = None,
-    every: int = 1,
+    paths: Sequence[Path], lines: Collection[int], marks: Sequence[int] = ()
 ) -> dict[int, Record]:
     """Return the records on some lines of files, counted from 1 through all but torn lines.
 
-    With `marks`, the places of `every` so many lines of the first file, these lines are of it.
+    With `marks`, the places of every `MARKED`-th line of the first file, these lines are of it.
     """
-    if marks:
-        return _marked(paths[0], sorted(lines), [*marks, paths[0].stat().st_size], every)
     found, last, wanted = dict[int, Record](), 0, sorted(lines)
+    for at, held in groupby(wanted if marks else (), lambda line: (line - 1) // MARKED):
+        with paths[0].open("rb") as file:
+            file.seek(marks[at])
+            size = marks[at + 1] - marks[at] if at + 1 < len(marks) else -1
+            pieces = file.read(size).split(b"\n")
+        found |= {line: _parse(pieces[line - 1 - at * MARKED]) for line in held}
     for path in paths:
         if len(found) == len(wanted):
             break
@@ -228,18 +230,6 @@ def records_at(
             last += 1
             if last in wanted:
                 found[last] = _parse(tail)
-    return found
-
-
-def _marked(
-    path: Path, lines: Sequence[int], marks: Sequence[int], every: int
-) -> dict[int, Record]:
-    found = dict[int, Record]()
-    with path.open("rb") as file:
-        for at, held in groupby(lines, lambda line: (line - 1) // every):
-            file.seek(marks[at])
-            pieces = file.read(marks[at + 1] - marks[at]).split(b"\n")
-            found |= {line: _parse(pieces[line - 1 - at * every]) for line in held}
     return found
 
 

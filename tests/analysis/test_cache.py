@@ -264,7 +264,7 @@ def test_whole_records_are_those_of_their_lines_by_the_places_of_some(
     every: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "LEAST_BYTES", 1)
-    monkeypatch.setattr(cache, "MARKED", every)
+    monkeypatch.setattr(store, "MARKED", every)
     monkeypatch.setattr(cache, "BLOCK", block)
     for number in range(2):
         made = [replace(RECORDS[0], platform=f"{number}-{line}") for line in range(1, 8)]

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Warn = Callable[[str], None]
-MARKED = 16  # lines: of every such many the place of the first in its file is known
-FORMAT = f"{__version__} {MARKED} {hashlib.sha256(flat.select([''], 0).encode()).hexdigest()[:16]}"
+FORMAT = (
+    f"{__version__} {store.MARKED} {hashlib.sha256(flat.select([''], 0).encode()).hexdigest()[:16]}"
+)
 FOLDER = ".cache"
 LEAST_BYTES = 1 << 20  # a smaller file is read as it stands,
 MOST_BYTES = 64 << 20  # unless all such of a folder are more than this
@@ -47,8 +48,7 @@ IN_USE_S = 600.0  # that a command may go on reading what another has replaced
 class Rows:
     """Flat rows for SQL: the statement that gives them, the kinds of names in their maps, files.
 
-    `state` has a hash of each file of records that is in them, `marks` by the rank of a large one
-    the places of every `MARKED`-th line.
+    `state` has a hash of each file, `marks` of a large one by rank where `store.MARKED` lines begin.
     """
 
     sql: str
@@ -167,9 +167,8 @@ class _Lines:
         with path.open("rb") as file:
             for block in _blocks(file, self.size):
                 digest.update(block)
-                ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
-                first = -(self.number + 1) % MARKED
-                self.marks += (start + 1 + ends[first::MARKED]).tolist()
+                ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + start + 1
+                self.marks += ends[-(self.number + 1) % store.MARKED :: store.MARKED].tolist()
                 self.number += len(ends)
                 start, last = start + len(block), block
         self.hash = digest.hexdigest()
@@ -355,8 +354,7 @@ def _made(path: Path, parquet: Path, known: Path) -> dict[str, Any]:
             connection.execute(f"COPY (FROM lines POSITIONAL JOIN estimates) {target}")
             kinds = {n: flat.kinds(connection, rows, n) for n in ("params", "others")}
     about = {"format": FORMAT, "stamp": lines.stamp, "hash": lines.hash, "torn": lines.torn}
-    about["marks"] = lines.marks
-    told = {**about, "parquet": stamp_of(parquet), **kinds}
+    told = {**about, "marks": lines.marks, "parquet": stamp_of(parquet), **kinds}
     _write(known, told)
     return told
 

@@ -151,9 +151,7 @@ class Data:
         found: dict[int, Record] = {}
         for rank, lines in wanted.items():
             told = (
-                store.records_at(  # small ones count on
-                    cache.files_of(held)[rank:], lines, marks.get(rank), cache.MARKED
-                )
+                store.records_at(cache.files_of(held)[rank:], lines, marks.get(rank, ()))
                 if isinstance(held, Path)
                 else {line: held[line - 1] for line in lines}
             )
@@ -205,8 +203,9 @@ class Data:
 
     def beside(self) -> Data:
         """Return the same records for another thread, which must not outlast this object."""
-        found = copy(self)
-        vars(found)["_tables"] = self._tables.beside()
+        found, tables = copy(self), copy(self._tables)
+        tables.connection = tables.connection.cursor()
+        vars(found)["_tables"] = tables
         return found
 
     @cached_property

@@ -6,7 +6,6 @@ from their samples by the same formulas (`analysis.flat`).
 
 import json
 
-from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.data import Data
 from steptime.analysis.row import Row
@@ -102,21 +101,14 @@ def device_bars(data: Data, most: int = 60) -> list[Row]:
     places; `models` says how many there are.
     """
     places = "count(DISTINCT (num_gpu, gpu_type, staged_from)) > 1"
-    bars = (
+    found = data.rows(
         f"WITH bars AS (FROM ({ROWS}) WHERE status = 'ok' AND duplicate_of IS NULL "
-        "AND mean_speed_corrected > 0)"
-    )
-    chosen = data.rows(
-        f"{bars} SELECT model, count(*) OVER () AS models FROM bars GROUP BY model "
-        f"ORDER BY {places} DESC, min(place) LIMIT ?",
+        "AND mean_speed_corrected > 0), chosen AS (SELECT model, count(*) OVER () AS models "
+        f"FROM bars GROUP BY model ORDER BY {places} DESC, min(place) LIMIT ?) "
+        "SELECT * EXCLUDE (place) FROM bars JOIN chosen USING (model) ORDER BY place",
         most,
     )
-    if not chosen:
-        return []
-    models = ", ".join(flat.text(row["model"]) for row in chosen)  # a scan finds these, not a join
-    found = data.rows(f"{bars} FROM bars WHERE model IN ({models}) ORDER BY place")
-    more = {"models": chosen[0]["models"]}
-    return [row | more | _bar(row) | {"settings": _settings(row)} for row in found]
+    return [row | _bar(row) | {"settings": _settings(row)} for row in found]
 
 
 def _settings(row: Row) -> Row:

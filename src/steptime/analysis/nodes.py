@@ -29,8 +29,7 @@ CELLS = """
     ORDER BY ALL
 """
 SHARED = """
-    SELECT 1 FROM flat WHERE origin <> 'predicted' AND scope = '' AND host IS NOT NULL
-        AND status = 'ok' AND numbers['step_s'] > 0
+    SELECT 1 FROM flat WHERE origin <> 'predicted' AND scope = '' AND status = 'ok'
     GROUP BY hash(workload_key, platform, method, method_options) HAVING count(*) > 2 LIMIT 1
 """
 GPUS = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from copy import copy
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -26,8 +25,7 @@ class Tables:
 
     `flat` is what lies below: rows with maps of quantities and hyperparameters, samples, and the
     `place` of each record in its folder. `params` has the kinds of hyperparameters, `others` those
-    of quantities that are no columns of every table, `files` the caches that are read, `marks` of
-    each folder where some lines of its files are.
+    of quantities that are no columns of every table, `files` the caches that are read.
     """
 
     def __init__(
@@ -71,12 +69,6 @@ class Tables:
         if not self._is_named and ("select" not in words or words & {"name", "label", "*"}):
             self._is_named = True
             results_sql.add_names(self.connection, self._typed)
-
-    def beside(self) -> Tables:
-        """Return the same database for another thread; it must not outlast this object."""
-        found = copy(self)
-        found.connection = self.connection.cursor()
-        return found
 
     def _store(self, scratch: Path) -> Callable[[Path], None]:
         size = sum(Path(file).stat().st_size for file in self.files)

@@ -22,8 +22,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def own_caches() -> Path:
     """Return the folder of what is ours among the user's caches."""
-    own = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(own, "steptime")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "steptime")
 
 
 def check_folder(path: Path) -> None:

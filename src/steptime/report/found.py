@@ -74,17 +74,15 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
     charts = registry.names(PLOTS, "plots") if pictures else []  # of no analysis
 
     def part(one: str, of_analysis: bool) -> Section | InputError | None:
-        beside = data.beside()
         try:
             if of_analysis:
-                return _section(one, beside, pictures)
-            spec = draw(one, beside)
+                return _section(one, data.beside(), pictures)
+            spec = draw(one, data.beside())
             return Section(one, spec["title"]["text"], (), None, spec)
         except InputError as error:
             return error
 
-    which = [True] * len(asked) + [False] * len(charts)
-    made = []
+    which, made = [True] * len(asked) + [False] * len(charts), []
     with ThreadPoolExecutor(THREADS) as pool:
         for one in pool.map(part, [*asked, *charts], which):
             made.append(one)

@@ -51,16 +51,12 @@ def _environment() -> Environment:
 
 @cache
 def _library() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed (BSD licence) as one script, packed.
-
-    It takes a second to make, and so is kept among the user's caches, where they take a file.
-    """
+    """Return Vega, Vega-Lite and Vega-Embed (BSD licence) as one script, packed; it is kept."""
     import vl_convert
 
     kept = own_caches() / f"vega-{version('vl-convert-python')}.gz.txt"
     with suppress(OSError, ValueError, EOFError, zlib.error):
-        text = kept.read_text(encoding="ascii")
-        gzip.decompress(b64decode(text, validate=True))  # whole
+        gzip.decompress(b64decode(text := kept.read_text(encoding="ascii")))  # whole
         return text
     text = packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
     with suppress(OSError):
