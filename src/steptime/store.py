@@ -208,8 +208,7 @@ def records_at(
     for at, held in groupby(wanted if marks else (), lambda line: (line - 1) // MARKED):
         with paths[0].open("rb") as file:
             file.seek(marks[at])
-            size = marks[at + 1] - marks[at] if at + 1 < len(marks) else -1
-            pieces = file.read(size).split(b"\n")
+            pieces = [file.readline() for _ in range(MARKED)]
         found |= {line: _parse(pieces[line - 1 - at * MARKED]) for line in held}
     for path in paths:
         if len(found) == len(wanted):

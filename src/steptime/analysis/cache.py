@@ -48,7 +48,7 @@ IN_USE_S = 600.0  # that a command may go on reading what another has replaced
 class Rows:
     """Flat rows for SQL: the statement that gives them, the kinds of names in their maps, files.
 
-    `state` has a hash of each file, `marks` of a large one by rank where `store.MARKED` lines begin.
+    `state` has a hash of each file, `marks` by rank where lines of a large one begin.
     """
 
     sql: str

@@ -74,8 +74,7 @@ class Ups:
 
     def only(self, mine: NDArray[np.bool_]) -> Ups:
         """Return some of the pairs."""
-        told = {name: getattr(self, name)[mine] for name in ("a", "b", "up", "verdict")}
-        found = replace(self, **told)
+        found = replace(self, **{n: getattr(self, n)[mine] for n in ("a", "b", "up", "verdict")})
         vars(found).update(level=self.level[mine], outcome=self.outcome[mine])  # not made anew
         return found
 

@@ -17,7 +17,6 @@ from steptime.plots import Spec, draw
 from steptime.report.networks import MOST, most_telling
 
 MOST_ROWS = 1000  # of an analysis
-THREADS = 2  # that make sections: one computes while the other waits for answers
 ALIKE = 3  # that failed alike are named
 
 
@@ -83,7 +82,7 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
             return error
 
     which, made = [True] * len(asked) + [False] * len(charts), []
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(2) as pool:  # one computes, one waits for answers
         for one in pool.map(part, [*asked, *charts], which):
             made.append(one)
             tell("sections", len(made), len(which))
