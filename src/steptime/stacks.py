@@ -1,4 +1,4 @@
-"""The software stacks that something here measures, by the name that tables give them."""
+"""The software stacks that come with the package, by the name that tables give them."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -9,15 +9,20 @@ from steptime.core.record import Record
 
 
 @lru_cache(maxsize=1)
+def known() -> Mapping[str, str]:
+    """Return the shipped stacks, those too that no backend runs: the names of files by label."""
+    return {catalog.stack(name).label: name for name in catalog.stack_names(own=False)}
+
+
+@lru_cache(maxsize=1)
 def measured() -> Mapping[str, str]:
     """Return the shipped stacks that a backend measures: the names of their files by label."""
-    found = map(catalog.stack, catalog.stack_names(own=False))
-    return {one.label: one.name for one in found if one.backend}
+    return {label: name for label, name in known().items() if catalog.stack(name).backend}
 
 
 def stack_of(one: Record) -> str:
     """Return the name of the file of the stack that ran a record's step, "" where none says it."""
-    return measured().get(record.stack_of(one) or "", "")
+    return known().get(record.stack_of(one) or "", "")
 
 
 def apart(tried: Record, predicted: Record) -> bool:
@@ -28,4 +33,4 @@ def apart(tried: Record, predicted: Record) -> bool:
     """
     own, other = record.stack_of(tried), record.stack_of(predicted)
     default = catalog.stack().label
-    return None not in (own, other) and other != (own if own in measured() else default)
+    return None not in (own, other) and other != (own if own in known() else default)

@@ -53,7 +53,7 @@ def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
         "duplicate_of IS NULL AND map_contains(numbers, 'step_s') AND "
         f"{CELL} IN ({cells} 'predicted') AND {CELL} NOT IN ({cells} 'measured')))"
     )
-    known = ", ".join(map(flat.text, stacks.measured()))
+    known = ", ".join(map(flat.text, stacks.known()))
     kin = (
         f"if(origin = 'predicted' OR stack IN ({known}) OR stack IS NULL, stack, "
         f"{flat.text(catalog.stack().label)})"

@@ -156,7 +156,7 @@ BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
 def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
     """Add the view `results`, its names still unknown, with columns of hyperparameters."""
     for view, sql in VIEWS.items():
-        known = f"({', '.join(map(flat.text, stacks.measured()))})"
+        known = f"({', '.join(map(flat.text, stacks.known()))})"
         connection.execute(f"CREATE VIEW {view} AS {sql.replace('$STACKS', known)}")
     _view(connection, params, "NULL::VARCHAR", "NULL::VARCHAR")
 

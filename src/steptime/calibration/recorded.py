@@ -14,8 +14,6 @@ from steptime.predict.kernel import Kernel
 from steptime.predict.lower import lower
 from steptime.stacks import stack_of
 
-OLD = ("pytorch-paradnn",)  # sources that ran PyTorch before 2.0
-
 
 def recorded(records: Iterable[Record], warn: Callable[[str], object]) -> list[Case]:
     """Return the measured and published steps of one device as cases.
@@ -55,8 +53,6 @@ def _alone(record: Record) -> tuple[Kernel, ...]:
 
 
 def _stack(record: Record) -> str:
-    if record.method.name in OLD:
-        return "torch-eager-1"
     named = stack_of(record)
     return "" if named == catalog.DEFAULT_STACK else named
 

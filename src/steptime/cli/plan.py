@@ -365,6 +365,6 @@ def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
         kwh = told["training"] and told["training"]["energy_kwh"]
         whole = f", {shown('kwh', kwh)} in all" if kwh else ""
         rows.append(
-            ("energy", f"about {energy['device_w']:,.0f} W a device{whole}; {energy['of']}")
+            ("energy", f"about {energy['device_w']:,.0f} W per device{whole}; {energy['of']}")
         )
     return rows

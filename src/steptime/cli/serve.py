@@ -187,8 +187,8 @@ def table(told: dict[str, Any]) -> Table:
         rows.append(("cost", f"{paid}, {cost['hour']:,.2f} per hour ({cost['date']})"))
     energy = told["energy"]
     if energy is not None:
-        watts = f"{energy['device_w']:,.0f} W a device"
-        rows.append(("energy", f"{energy['token_j']:,.2f} J a token, {watts}; {energy['of']}"))
+        watts = f"{energy['device_w']:,.0f} W per device"
+        rows.append(("energy", f"{energy['token_j']:,.2f} J per token, {watts}; {energy['of']}"))
     return facts(title, "serving", rows)
 
 

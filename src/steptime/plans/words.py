@@ -28,7 +28,7 @@ def sentence(told: Mapping[str, Any]) -> str:
     where = f"{told['devices']} {told['device']}"
     if not told["fits"]:
         over = size(told["memory"]["over_bytes"])
-        return f"{where}: DOES NOT FIT, {over} too much a device; it would take {step}"
+        return f"{where}: DOES NOT FIT, {over} too much per device; it would take {step}"
     return f"{where}: {step}{_paid(told)}; bound by {bound(told)}"
 
 

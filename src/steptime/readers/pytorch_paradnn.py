@@ -13,6 +13,7 @@ from steptime.readers.platforms import platform_of
 from steptime.readers.sources import Found, Source
 
 SOURCE = "cissieAB/pytorch-paradnn; Jefferson Lab, CHEP 2023"
+STACK = "torch-eager-1"  # its optimizer goes from weight to weight, as before PyTorch 2
 STEPS = 100  # that a duration is of, after 30 of warm-up
 COLUMNS = ("device", "input_type", "layers", "nodes", "batch_size", "input_size", "output_size")
 DERIVED = ("#params", "tflops")
@@ -49,5 +50,5 @@ def _record(row: Row, line: int) -> Record:
         quantities={"step_s": Quantity(duration / STEPS)} if duration else {},
         status="ok" if duration else "oom",
         cause="" if duration else "duration 0",
-        env={"source_entry": line, "device": row["device"]},
+        env={"source_entry": line, "device": row["device"], "stack": STACK},
     )
