@@ -21,14 +21,13 @@ HEAVY = ("numpy", "scipy", "pandas", "torch", "duckdb")
 
 def once() -> dict[str, float]:
     """Return what a search takes in this process, which has made none."""
-    from steptime.core.workload import Plan
     from steptime.plans.request import Request, Site
     from steptime.plans.search import plans, search
 
     site = Site("h100-sxm5", link="infiniband-ndr")
     start = process_time()
     request = Request(MODEL, site, BATCH, length=LENGTH, devices=(DEVICES,))
-    planner = request.planner(request.shape, Plan(), DEVICES)
+    planner = request.planner(request.shape, DEVICES)
     found = search(planner, plans(request.shape, DEVICES, BATCH, 8, {}))
     cold = process_time() - start
     rates = {}
