@@ -208,7 +208,7 @@ def read(connection: DuckDBPyConnection, params: Mapping[str, str], path: Path) 
 
 
 def add_names(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
-    """Give the rows of `results` their names: the shortest that tell them apart (`row.labels`)."""
+    """Name the rows of `results`: the shortest that tell them apart (`row.labels`)."""
     rows, name, label = _named(connection)
     _view(connection, params, name, label, rows)
 

@@ -46,7 +46,7 @@ def chart(table: Table) -> style.Spec:
 
 
 def _spread_out(points: Sequence[style.Row]) -> None:
-    """Give each point its place `at`, beside its value, so that points do not hide one another."""
+    """Place each point `at`, beside its value, so that points do not hide one another."""
     known = sorted({p["x"] for p in points if isinstance(p["x"], int | float) and p["x"] > 0})
     gap = min((b / a for a, b in pairwise(known)), default=1.0)
     for number, point in enumerate(points):
