@@ -16,13 +16,12 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-import synthetic  # noqa: E402  # the tests' records
-from browsing import FLAGS  # noqa: E402
-from steptime.analysis.data import Data  # noqa: E402
-from steptime.report.page import page  # noqa: E402
+import synthetic
+from browsing import FLAGS
+from steptime.analysis.data import Data
+from steptime.report.page import page
 
 NETWORKS, SAMPLES, TIMES, WAIT_S = 1000, 130, 3, 8
 
